@@ -1,0 +1,69 @@
+"""A model to use: mean, principal axes and their variances. Frozen; no learning happens here."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.floating[Any]]
+Basis = Literal["principal", "whitened"]
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """The k leading principal components of a stream.
+
+    Rows of `components` are orthonormal, by falling variance. A component without variance (fewer than k distinct
+    directions were seen) has an arbitrary axis, the whitened coordinate 0 and the explained variance 0.
+    """
+
+    components: Array  # (k, d)
+    explained_variance: Array  # (k,), in the data's units squared
+    mean: Array  # (d,)
+    total_variance: float  # of all d dimensions
+    weight: float  # effective number of messages: the count, or what forgetting leaves of it
+
+    @property
+    def n_components(self) -> int:
+        """k."""
+        return int(self.components.shape[0])
+
+    @property
+    def dimensions(self) -> int:
+        """d."""
+        return int(self.components.shape[1])
+
+    @cached_property
+    def explained_variance_ratio(self) -> Array:
+        """Share of the total variance that lies along each component, (k,); zeros for a stream without variance."""
+        if self.total_variance <= 0:
+            return np.zeros_like(self.explained_variance)
+        ratio: Array = self.explained_variance / self.total_variance
+        return ratio
+
+    @cached_property
+    def _scale(self) -> Array:
+        """Standard deviation along each component, with 0 replaced by infinity, (k,)."""
+        sigma = np.sqrt(self.explained_variance)
+        return np.where(sigma > 0, sigma, np.inf)
+
+    def project(self, Y: Array, basis: Basis = "principal") -> tuple[Array, Array]:
+        """Coordinates (n, k) of vectors (n, d), and the squared distance (n,) of each from the components' plane.
+
+        "principal" coordinates have the data's units and the explained variances; "whitened" ones, the paper's
+        x = C†y, have variance one.
+        """
+        centred = Y - self.mean
+        coordinates = centred @ self.components.T
+        residuals = centred - coordinates @ self.components
+        residual: Array = np.einsum("nd,nd->n", residuals, residuals)
+        return (coordinates / self._scale if basis == "whitened" else coordinates), residual
+
+    def reconstruct(self, coordinates: Array, basis: Basis = "principal") -> Array:
+        """Vectors (n, d) in the components' plane that have these coordinates (n, k)."""
+        if basis == "whitened":
+            coordinates = coordinates * np.sqrt(self.explained_variance)
+        vectors: Array = coordinates @ self.components + self.mean
+        return vectors

@@ -1,0 +1,61 @@
+"""The seam between the worker and Kafka: where records come from, and where those that cannot be learned go.
+
+Positions are always the *next* offset to read, never the last one read.
+
+A source hands over events in the order in which they happened. Handling an event is finished by the next call
+of `poll` or `close`; until then a `Revoked` partition is still ours, so a worker saves while it handles the event
+and no other worker can read the partition meanwhile. No callback ever runs: the worker is one thread, one loop.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from streampca.stream.record import Event, Record
+
+
+class Source(Protocol):
+    """One member of the consumer group, reading one topic.
+
+    All methods raise `SourceError` for what waiting cannot cure (unknown topic, wrong credentials, not authorized).
+    A broker that is away is waited out: `poll` returns no events meanwhile and says so in the log once.
+    """
+
+    def topic_id(self) -> str:
+        """The identity that the cluster gave the topic when it was created; asked of the broker afresh each time.
+
+        Raises `SourceError` when the topic does not exist, `TimeoutError` when no broker answers in time.
+        """
+
+    def partitions(self) -> frozenset[int]:
+        """All partitions that the topic has now."""
+
+    def poll(self, timeout_s: float) -> Sequence[Event]:
+        """The next events; empty when none came within `timeout_s`."""
+
+    def seek(self, positions: Mapping[int, int | None]) -> None:
+        """Read these partitions from these positions on; None means from the earliest record there is."""
+
+    def pause(self, partitions: frozenset[int]) -> None:
+        """Hand over no records of these partitions until `seek` is called for them."""
+
+    def commit(self, positions: Mapping[int, int]) -> None:
+        """Tell the group how far we are, for lag tools only: a failure is logged and otherwise ignored."""
+
+    def close(self) -> None:
+        """Leave the group, within 3 seconds. Closing twice is harmless. No events are handed over any more."""
+
+
+class DeadLetters(Protocol):
+    """Where records go that cannot be learned."""
+
+    def send(self, partition: int, record: Record, reason: str, message: str) -> None:
+        """Hand over one record; `reason` is the short name of the class of fault, `message` says what was wrong."""
+
+    def flush(self) -> None:
+        """Return when every record sent so far is acknowledged by the broker; waits as long as the broker is away.
+
+        Raises `SourceError` when a record is refused for good.
+        """
+
+    def close(self) -> None:
+        """Give up what is not flushed; within 2 seconds."""

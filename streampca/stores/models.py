@@ -1,0 +1,49 @@
+"""Published models in a store: `models/<topic>/<version, 20 digits>.npz`."""
+
+import structlog
+
+from streampca.errors import DamagedFileError
+from streampca.stores.base import Store
+from streampca.stream import published
+from streampca.stream.published import Published
+
+log = structlog.get_logger()
+
+
+class Models:
+    """The models of one topic. An older version never replaces a newer one: versions only sit side by side."""
+
+    def __init__(self, store: Store, topic: str, keep: int = 100) -> None:
+        self._store, self._topic, self._keep = store, topic, keep
+
+    def versions(self) -> list[int]:
+        """Versions there are, rising."""
+        stems = (name.rsplit("/", 1)[-1] for name in self._store.names(f"models/{self._topic}"))
+        return [int(stem[:20]) for stem in stems if stem.endswith(".npz") and stem[:20].isdigit() and len(stem) == 24]
+
+    def load(self, version: int) -> Published:
+        """One version. Raises `FileNotFoundError` or `DamagedFileError`."""
+        return published.decode(self._store.read(self._name(version)))
+
+    def newest(self) -> Published | None:
+        """The newest version that is whole; None when there is none. A damaged file is passed over, loudly."""
+        for version in reversed(self.versions()):
+            try:
+                return self.load(version)
+            except FileNotFoundError:  # pruned since it was listed
+                continue
+            except DamagedFileError as error:
+                log.error("model damaged, falling back to the one before", version=version, error=str(error))
+        return None
+
+    def save(self, model: Published) -> bool:
+        """Write a version, unless it is there; then remove the oldest beyond those kept. Whether it was written."""
+        if model.version in self.versions():
+            return False
+        self._store.write(self._name(model.version), published.encode(model))
+        for version in self.versions()[: -self._keep]:
+            self._store.delete(self._name(version))
+        return True
+
+    def _name(self, version: int) -> str:
+        return f"models/{self._topic}/{version:020d}.npz"

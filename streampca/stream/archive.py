@@ -1,0 +1,54 @@
+"""Header and arrays ↔ the bytes of one `.npz` file, with a digest over all of it and no pickle.
+
+The same content gives the same bytes. `numpy.load` reads the file as any other; its member `header` is JSON text as
+bytes. The zip's comment is the SHA-256 of everything before it, so that a flipped bit anywhere is noticed, also
+where zip has no checksum (its own directory).
+"""
+
+import hashlib
+import io
+import zipfile
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from streampca.errors import DamagedFileError
+
+_DIGEST_LENGTH = 64  # characters of SHA-256 in hexadecimal
+
+
+def encode(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> bytes:
+    """The file's bytes: members stored, not compressed, in the order given, without times."""
+    text = orjson.dumps(header, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2)
+    members = {"header": np.frombuffer(text, np.uint8), **arrays}
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as zipped:
+        for name, array in members.items():
+            with zipped.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.ascontiguousarray(array), version=(1, 0), allow_pickle=False)
+        zipped.comment = b"0" * _DIGEST_LENGTH
+    body = buffer.getvalue()[:-_DIGEST_LENGTH]
+    return body + hashlib.sha256(body).hexdigest().encode()
+
+
+def decode(data: bytes, kind: str, format_version: int) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Header and arrays. Raises `DamagedFileError` unless `data` is what `encode` wrote, of that kind and version."""
+    body, digest = data[:-_DIGEST_LENGTH], data[-_DIGEST_LENGTH:]
+    if hashlib.sha256(body).hexdigest().encode() != digest:
+        raise DamagedFileError("the digest at the file's end does not match the file: it is cut short or damaged")
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as members:
+            arrays = {name: members[name] for name in members.files}
+        header = orjson.loads(arrays.pop("header").tobytes())
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise DamagedFileError(f"not a streampca file: {error}") from None
+    if header.get("kind") != kind:
+        raise DamagedFileError(f"this is a {header.get('kind')} file, not a {kind} file")
+    if header.get("format_version") != format_version:
+        raise DamagedFileError(
+            f"format version {header.get('format_version')} of this {kind} file is not {format_version}, "
+            "the one that this release of streampca reads"
+        )
+    return header, arrays
