@@ -1,0 +1,79 @@
+"""Principal axes of a factor: C Cᵀ = U Λ Uᵀ, and the turn C ← C V that makes C = U Λ^½."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.pca.gauge import cholesky
+
+Array = NDArray[np.floating[Any]]
+F64 = NDArray[np.float64]
+
+
+def tolerance(dtype: Any) -> float:
+    """Singular values below this share of the largest are rounding, not data."""
+    return 1000 * float(np.finfo(dtype).eps)
+
+
+def leading(F: Array, most: int, dtype: Any) -> tuple[Array, F64]:
+    """C (d, r) = U diag(σ) of F (d, n) for its `most` leading singular values that are not rounding, and σ² (r,)."""
+    U, sigma, _ = np.linalg.svd(F.astype(np.float64, copy=False), full_matrices=False)
+    r = _rank(sigma, most, dtype)
+    return np.ascontiguousarray((U[:, :r] * sigma[:r]).astype(dtype)), sigma[:r] ** 2
+
+
+def turn(C: Array) -> tuple[Array, F64]:
+    """C V = U diag(σ), columns by falling σ and those that are only rounding dropped; and σ² (r,).
+
+    V comes from the K×K Cholesky factor of CᵀC, which is accurate also for columns of very different sizes.
+    """
+    R = cholesky((C.T @ C).astype(np.float64))
+    if R is None:  # a column has died out
+        return leading(C, C.shape[1], C.dtype)
+    _, sigma, Vt = np.linalg.svd(R.T)
+    r = _rank(sigma, len(sigma), C.dtype)
+    return np.ascontiguousarray(C @ Vt[:r].T.astype(C.dtype)), sigma[:r] ** 2
+
+
+def _rank(sigma: F64, most: int, dtype: Any) -> int:
+    return min(most, int(np.sum(sigma > tolerance(dtype) * sigma[0]))) if len(sigma) else 0
+
+
+def principal(C: Array, k: int) -> tuple[F64, F64]:
+    """Orthonormal rows (k, d) by falling variance, and the variances (k,), of the covariance C Cᵀ.
+
+    Beyond the rank of C the variances are 0 and the axes an arbitrary, but always the same, orthonormal completion.
+    """
+    U, sigma, _ = np.linalg.svd(C.astype(np.float64), full_matrices=False)
+    r = _rank(sigma, k, np.float64)
+    variance = np.zeros(k)
+    variance[:r] = sigma[:r] ** 2
+    return _orient(_completed(U[:, :r], k).T), variance
+
+
+def _completed(U: F64, k: int) -> F64:
+    """U (d, r) with k − r further orthonormal columns."""
+    if U.shape[1] == k:
+        return U
+    extra = np.random.default_rng(0).standard_normal((U.shape[0], k - U.shape[1]))
+    for _ in range(2):  # once more, for what rounding left
+        extra -= U @ (U.T @ extra)
+        extra = np.linalg.qr(extra)[0]
+    return np.hstack([U, extra])
+
+
+def _orient(components: F64) -> F64:
+    """The sign of each row such that its entry of largest size is positive."""
+    peaks = components[np.arange(len(components)), np.abs(components).argmax(axis=1)]
+    return components * np.where(peaks < 0, -1.0, 1.0)[:, None]
+
+
+def keep_signs(components: F64, reference: Array) -> F64:
+    """Rows (k, d) with the signs of the rows of `reference` (any number, d) that they are most alike to.
+
+    Thus a coordinate does not change its sign from one version of a model to the next.
+    """
+    alike = components @ reference.T
+    nearest = alike[np.arange(len(alike)), np.abs(alike).argmax(axis=1)]
+    return components * np.where(nearest < 0, -1.0, 1.0)[:, None]

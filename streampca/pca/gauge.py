@@ -1,0 +1,47 @@
+"""The unit gauge: C is scaled so that whitened coordinates keep the second moment one.
+
+C only ever grows under the paper's update, and what a step size means depends on C's scale. Multiplying C from the
+right changes neither its span nor the projector; it is used to make E[x xᵀ] = I at the end of every block. Then
+1/η is a number of messages, CCᵀ estimates the covariance in the span, and C†y are whitened coordinates.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import lapack
+
+from streampca.pca.blocks import Block
+
+F64 = NDArray[np.float64]
+
+
+def inverse(N: F64) -> F64 | None:
+    """(CᵀC)⁻¹ of N = CᵀC, symmetric to the bit; None when N is not positive definite to working precision."""
+    factor, info = lapack.dpotrf(N, lower=1)
+    if info:
+        return None
+    lower, info = lapack.dpotri(factor, lower=1)
+    if info:
+        return None
+    half = np.tril(lower, -1)
+    symmetric: F64 = half + half.T + np.diag(np.diag(lower))
+    return np.ascontiguousarray(symmetric)
+
+
+def cholesky(A: F64) -> F64 | None:
+    """Lower-triangular R with R Rᵀ = A; None when A is not positive definite to working precision."""
+    factor, info = lapack.dpotrf(A, lower=1, clean=1)
+    return None if info else np.ascontiguousarray(factor)
+
+
+def correction(block: Block, P: F64, S: F64, N: F64, c: F64, past: float) -> F64 | None:
+    """R for C ← C R after a block, so that the weighted second moment of x is the identity again; None if it cannot be.
+
+    P (B, K), S and N (K, K) are those before the block; c (B,) and past are the weights. The moment is taken of
+    x⁰ = C†_old y, by the model at the start of the block, and carried over to the new factor by T = C†_new C_old.
+    """
+    X0 = P @ S
+    M = X0.T @ (c[:, None] * X0)
+    M[np.diag_indices_from(M)] += past
+    T = block.S @ (block.Pi.T @ N + block.Z.T @ P)
+    M = T @ M @ T.T
+    return cholesky((M + M.T) / 2)

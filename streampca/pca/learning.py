@@ -1,0 +1,151 @@
+"""One pass over a stream, block by block: the step from one `State` to the next.
+
+A block is learned in one of two ways.
+
+- *Krasulina*: the messages one after the other by Algorithm 1, exactly (blocks.py), with η = 1/w, then the unit gauge
+  (gauge.py). This is the way of a stream in full swing.
+- *Absorb*: the factor and the block are stacked, and the leading K singular directions of both together are kept.
+  It is exact as long as there are no more than K directions, and is used while that is so (so at the start, where
+  the factor has no columns at all), and wherever the block outweighs the past (a half-life shorter than a block).
+
+Both give the same weighted covariance, mean and total variance; they differ in what is cut off.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.pca import axes, blocks, centring, gauge
+from streampca.pca.state import Array, State
+
+F64 = NDArray[np.float64]
+
+BLOCK = 64  # messages; chosen by measurement, see docs/mathematics.md
+BLOCKS_BETWEEN_TURNS = 16
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What shapes a model, beside the data."""
+
+    dimensions: int  # d
+    components: int  # k, those served
+    oversampling: int = 10
+    center: bool = True
+    dtype: str = "float64"
+    warm_up: int | None = None  # messages that the start waits for; None: max(200, 2K)
+
+    @property
+    def columns(self) -> int:
+        """K: the columns of C, those served and a few more."""
+        return min(self.components + self.oversampling, self.dimensions)
+
+    @property
+    def start(self) -> int:
+        """Messages held back until the first factor is made of them."""
+        return max(200, 2 * self.columns) if self.warm_up is None else self.warm_up
+
+    @property
+    def largest_value(self) -> float:
+        """Vectors with entries beyond this are refused: their squares would overflow."""
+        return float(np.sqrt(np.finfo(self.dtype).max / (16 * self.dimensions)))
+
+    def next_block(self, state: State) -> int:
+        """How many messages the next block takes."""
+        return BLOCK if state.count else max(self.start, 1)
+
+
+class Scores(NamedTuple):
+    """How well each message of a block was known before the block was learned, by the k served components."""
+
+    residual: F64  # (B,): ‖r‖²
+    norm: F64  # (B,): ‖y‖² about the running mean
+
+
+class _Moments(NamedTuple):
+    D: Array  # (B, d): the messages about the mean before the block
+    L: F64  # (B, B): Y = L D
+    P: F64  # (B, r) = Y C
+    G: F64  # (B, B) = Y Yᵀ
+
+
+def learn(state: State, V: Array, retention: F64, recipe: Recipe) -> tuple[State, Scores]:
+    """Learn one block V (B, d), each message's share of the past that it keeps in `retention` (B,), 1 for all of it.
+
+    V must be finite, within `recipe.largest_value` and of the recipe's dtype. The messages of the very first block are
+    not scored (there was no model yet): its scores are empty.
+    """
+    weights = centring.weights(state.weight, retention)
+    moments = _moments(state, V, weights, recipe)
+    factor = None
+    if state.rank == recipe.columns and weights.past >= 0.5:
+        factor = _krasulina(state, moments, weights)
+    if factor is None:
+        factor = _absorb(state, moments, weights, recipe)
+    C, N = factor
+    shift = weights.c @ moments.D.astype(np.float64) if recipe.center else 0.0
+    learned = State(
+        C,
+        N,
+        state.mean + shift,
+        weights.total,
+        float(weights.past * state.total_variance + weights.c @ np.diag(moments.G)),
+        state.count + len(V),
+        state.blocks + 1,
+    )
+    return _upkeep(learned, state), _scores(state, moments, weights, recipe)
+
+
+def _moments(state: State, V: Array, weights: centring.Weights, recipe: Recipe) -> _Moments:
+    D = (V - state.mean).astype(recipe.dtype, copy=False) if recipe.center else V
+    P, G = (D @ state.C).astype(np.float64), (D @ D.T).astype(np.float64)
+    if not recipe.center:
+        return _Moments(D, np.eye(len(V)), P, G)
+    L = centring.matrix(weights.a)
+    return _Moments(D, L, L @ P, L @ G @ L.T)
+
+
+def _krasulina(state: State, moments: _Moments, weights: centring.Weights) -> tuple[Array, F64] | None:
+    """C and N after Algorithm 1 on each message and the unit gauge; None where rounding does not allow it."""
+    S = gauge.inverse(state.N)
+    if S is None:
+        return None
+    block = blocks.run(moments.P, moments.G, S, state.N, weights.a)
+    R = gauge.correction(block, moments.P, S, state.N, weights.c, weights.past)
+    if R is None:
+        return None
+    dtype = state.C.dtype
+    C = state.C @ (block.Pi @ R).astype(dtype) + moments.D.T @ (moments.L.T @ block.Z @ R).astype(dtype)
+    return C, R.T @ block.N @ R
+
+
+def _absorb(state: State, moments: _Moments, weights: centring.Weights, recipe: Recipe) -> tuple[Array, F64]:
+    """C and N of the leading K directions of the covariance of factor and block together."""
+    Y = (np.sqrt(weights.c)[:, None] * moments.L) @ moments.D.astype(np.float64)
+    C, variance = axes.leading(np.hstack([np.sqrt(weights.past) * state.C, Y.T]), recipe.columns, recipe.dtype)
+    return C, np.diag(variance)
+
+
+def _upkeep(state: State, before: State) -> State:
+    """From time to time, turn C to its principal axes: the first k columns are the served ones, N is made anew."""
+    if state.rank == 0 or (state.blocks < BLOCKS_BETWEEN_TURNS and state.rank == before.rank):
+        return state
+    C, variance = axes.turn(state.C)
+    return State(C, np.diag(variance), state.mean, state.weight, state.total_variance, state.count, 0)
+
+
+def _scores(state: State, moments: _Moments, weights: centring.Weights, recipe: Recipe) -> Scores:
+    """‖y‖² − ‖projection on the first k columns‖², by the model at the start of the block."""
+    if not state.count:
+        return Scores(np.zeros(0), np.zeros(0))
+    k = min(recipe.components, state.rank)
+    norm = np.diag(moments.G).copy()
+    P = moments.P[:, :k]
+    captured = np.einsum("sk,sk->s", P, np.linalg.solve(state.N[:k, :k], P.T).T) if k else np.zeros(len(norm))
+    residual = np.clip(norm - captured, 0.0, norm)
+    if recipe.center:  # y carries the factor √(1−a), the loss does not
+        keep = np.maximum(1 - weights.a, np.finfo(np.float64).tiny)
+        residual, norm = residual / keep, norm / keep
+    return Scores(residual, norm)

@@ -1,0 +1,61 @@
+"""Folds of several streams pooled into one: weighted covariances about their common mean.
+
+With weights w_i, W = Σ w_i and m = Σ w_i m_i / W, the columns √(w_i/W) C_i and √(w_i/W) (m_i − m), side by side as F,
+give F Fᵀ = the pooled covariance (within the spans that the folds know). Its K leading directions are the merged
+factor. The order of the folds matters to rounding only; with K = d the result is exact.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from streampca.pca import axes
+from streampca.pca.state import F64, State
+
+_WIDE = 512  # columns beyond which the singular directions are taken from a Gram matrix
+_MOST = 2048  # beyond which folds are merged in groups first
+
+
+def merge(states: Sequence[State], columns: int, decay: Sequence[float] | None = None) -> State:
+    """The pooled state with at most `columns` columns; `decay` in (0, 1] brings each fold to one common time.
+
+    `count` adds up, `weight` is W. Folds that have learned nothing are left out.
+    """
+    shares = decay if decay is not None else [1.0] * len(states)
+    parts = [(s, s.weight * share) for s, share in zip(states, shares, strict=True) if s.weight * share > 0]
+    if not parts:
+        return states[0]
+    W = sum(w for _, w in parts)
+    mean = sum((w / W * s.mean for s, w in parts), start=np.zeros_like(parts[0][0].mean))
+    spread = [np.sqrt(w / W) * (s.mean - mean) for s, w in parts]
+    F = [np.column_stack([np.sqrt(w / W) * s.C, c]) for (s, w), c in zip(parts, spread, strict=True)]
+    dtype = parts[0][0].C.dtype
+    C, variance = _leading(_reduced(F, columns, dtype), columns, dtype)
+    total = sum(w / W * s.total_variance for s, w in parts) + sum(float(c @ c) for c in spread)
+    return State(C, np.diag(variance), mean, float(W), float(total), sum(s.count for s in states), 0)
+
+
+def _reduced(F: list[F64], columns: int, dtype: np.dtype) -> F64:  # type: ignore[type-arg]
+    """All columns side by side; when they are too many for one step, groups of them are cut to 2K columns first."""
+    d = F[0].shape[0]
+    while min(d, sum(f.shape[1] for f in F)) > _MOST and len(F) > 1:
+        size = max(2, _MOST // max(f.shape[1] for f in F))
+        groups = [np.hstack(F[i : i + size]) for i in range(0, len(F), size)]
+        if len(groups) == len(F):
+            break
+        F = [_leading(group, 2 * columns, dtype)[0] for group in groups]
+    return np.hstack(F)
+
+
+def _leading(F: F64, most: int, dtype: np.dtype) -> tuple[F64, F64]:  # type: ignore[type-arg]
+    """As `axes.leading`; for wide F by the smaller of its two Gram matrices, which is quicker and accurate enough."""
+    d, n = F.shape
+    if min(d, n) <= _WIDE:
+        return axes.leading(F, most, dtype)
+    F = F.astype(np.float64, copy=False)
+    variance, vectors = np.linalg.eigh(F @ F.T if d <= n else F.T @ F)
+    variance, vectors = variance[::-1][:most], vectors[:, ::-1][:, :most]
+    r = int(np.sum(variance > axes.tolerance(np.float64) * variance[0])) if variance[0] > 0 else 0
+    variance, vectors = variance[:r], vectors[:, :r]
+    C = vectors * np.sqrt(variance) if d <= n else F @ vectors
+    return np.ascontiguousarray(C.astype(dtype)), variance

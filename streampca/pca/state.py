@@ -1,0 +1,47 @@
+"""What has been learned of a stream: a small frozen value."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.floating[Any]]
+F64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """Factor, mean and weight: CCᵀ estimates the covariance, within the span of C.
+
+    C has full column rank always: while the stream has shown fewer than K distinct directions, it has fewer columns.
+    """
+
+    C: Array  # (d, r), r ≤ K
+    N: F64  # (r, r) = CᵀC; kept in float64 also for a float32 factor
+    mean: F64  # (d,)
+    weight: float  # effective number of messages
+    total_variance: float  # of all d dimensions
+    count: int  # messages learned
+    blocks: int  # since the axes were last turned; only the daemon's rhythm of upkeep
+
+    @classmethod
+    def empty(cls, d: int, dtype: str = "float64") -> "State":
+        """Nothing learned yet."""
+        return cls(np.zeros((d, 0), dtype), np.zeros((0, 0)), np.zeros(d), 0.0, 0.0, 0, 0)
+
+    @property
+    def rank(self) -> int:
+        """Columns of C."""
+        return int(self.C.shape[1])
+
+    @property
+    def S(self) -> F64:
+        """(CᵀC)⁻¹, (r, r)."""
+        inverse: F64 = np.linalg.inv(self.N) if self.rank else self.N
+        return inverse
+
+    @property
+    def C_pinv(self) -> Array:
+        """C† = S Cᵀ, (r, d)."""
+        return (self.S @ self.C.T).astype(self.C.dtype)
