@@ -38,7 +38,7 @@ def run(P: F64, G: F64, S: F64, N: F64, eta: F64) -> Block:
     return Block(X, Z, np.eye(S.shape[0]) - X.T @ Z, S_after, N + X.T @ (growth[:, None] * X))
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def recurrence(P: F64, G: F64, S: F64, eta: F64) -> tuple[F64, F64, F64, F64]:  # pragma: no cover - compiled
     """X, h, the growths h²‖r‖² and the S after the block. Loops run along memory, so that they vectorise."""
     B, K = P.shape
@@ -87,7 +87,7 @@ def recurrence(P: F64, G: F64, S: F64, eta: F64) -> tuple[F64, F64, F64, F64]:  
     return X, h, growth, S
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _solve(XX: F64, X: F64, h: F64) -> F64:  # pragma: no cover - compiled
     """Z with (striu(XXᵀ) + diag(1/h)) Z = X, from the last row up; h may hold zeros."""
     B, K = X.shape

@@ -32,7 +32,7 @@ def weights(w: float, retention: F64) -> Weights:
     return Weights(*_weights(w, retention))
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _weights(w: float, retention: F64) -> tuple[F64, F64, float, float]:  # pragma: no cover - compiled
     B = retention.shape[0]
     a = np.empty(B)
@@ -47,7 +47,7 @@ def _weights(w: float, retention: F64) -> tuple[F64, F64, float, float]:  # prag
     return a, c, kept, w
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def matrix(a: F64) -> F64:  # pragma: no cover - compiled
     """L (B, B) with Y = LD: row s is √(1−a_s) (e_s − the running mean's coefficients before message s)."""
     B = a.shape[0]

@@ -6,11 +6,12 @@ factor. The order of the folds matters to rounding only; with K = d the result i
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from streampca.pca import axes
-from streampca.pca.state import F64, State
+from streampca.pca.state import F64, Array, State
 
 _WIDE = 512  # columns beyond which the singular directions are taken from a Gram matrix
 _MOST = 2048  # beyond which folds are merged in groups first
@@ -35,7 +36,7 @@ def merge(states: Sequence[State], columns: int, decay: Sequence[float] | None =
     return State(C, np.diag(variance), mean, float(W), float(total), sum(s.count for s in states), 0)
 
 
-def _reduced(F: list[F64], columns: int, dtype: np.dtype) -> F64:  # type: ignore[type-arg]
+def _reduced(F: list[Array], columns: int, dtype: Any) -> Array:
     """All columns side by side; when they are too many for one step, groups of them are cut to 2K columns first."""
     d = F[0].shape[0]
     while min(d, sum(f.shape[1] for f in F)) > _MOST and len(F) > 1:
@@ -47,7 +48,7 @@ def _reduced(F: list[F64], columns: int, dtype: np.dtype) -> F64:  # type: ignor
     return np.hstack(F)
 
 
-def _leading(F: F64, most: int, dtype: np.dtype) -> tuple[F64, F64]:  # type: ignore[type-arg]
+def _leading(F: Array, most: int, dtype: Any) -> tuple[Array, F64]:
     """As `axes.leading`; for wide F by the smaller of its two Gram matrices, which is quicker and accurate enough."""
     d, n = F.shape
     if min(d, n) <= _WIDE:

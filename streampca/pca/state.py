@@ -36,12 +36,11 @@ class State:
         return int(self.C.shape[1])
 
     @property
-    def S(self) -> F64:
+    def S(self) -> F64:  # noqa: N802 - the letter of the paper
         """(CᵀC)⁻¹, (r, r)."""
-        inverse: F64 = np.linalg.inv(self.N) if self.rank else self.N
-        return inverse
+        return np.asarray(np.linalg.inv(self.N)) if self.rank else self.N
 
     @property
-    def C_pinv(self) -> Array:
+    def C_pinv(self) -> Array:  # noqa: N802
         """C† = S Cᵀ, (r, d)."""
         return (self.S @ self.C.T).astype(self.C.dtype)
