@@ -1,77 +1,60 @@
 """Every setting, once: typed, with its default and its meaning. Read at the edge and never at import.
 
 Sources, the first that has a value wins: command-line options, `STREAMPCA_*` environment variables, the TOML
-file that `STREAMPCA_CONFIG` names.
+file that `--config` or `STREAMPCA_CONFIG` names. One environment and one file serve all commands.
 """
 
-import os
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, SecretStr, ValidationError, model_validator
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    TomlConfigSettingsSource,
-)
+from pydantic import Field, SecretStr, field_validator
 
-from streampca.errors import SettingsError
+from streampca.settings_base import Rule, Settings
+
+__all__ = [
+    "Format",
+    "KafkaSettings",
+    "LogSettings",
+    "ProduceSettings",
+    "ServeSettings",
+    "Settings",
+    "StoreSettings",
+    "WorkerSettings",
+    "settings_named",
+]
 
 Format = Literal["json", "float32", "float64", "npy"]
 
-
-class Settings(BaseSettings):
-    """Where settings come from, and how mistakes in them are told."""
-
-    model_config = SettingsConfigDict(
-        env_prefix="STREAMPCA_", extra="forbid", frozen=True, populate_by_name=True, env_ignore_empty=True
-    )
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Options, then the environment, then the file that STREAMPCA_CONFIG names."""
-        path = os.environ.get("STREAMPCA_CONFIG")
-        return (init_settings, env_settings, *([TomlConfigSettingsSource(settings_cls, Path(path))] if path else []))
-
-    @classmethod
-    def read(cls, **options: Any) -> Self:
-        """The effective settings. Raises `SettingsError` that lists every mistake at once."""
-        path = os.environ.get("STREAMPCA_CONFIG")
-        if path and not Path(path).is_file():
-            raise SettingsError(f"STREAMPCA_CONFIG names {path}, which is not a file")
-        try:
-            return cls(**{name: value for name, value in options.items() if value is not None})
-        except ValidationError as error:
-            raise SettingsError("; ".join(_sentence(dict(e)) for e in error.errors())) from None
-        except ValueError as error:  # a TOML file that is not TOML
-            raise SettingsError(f"{path}: {error}") from None
+_FormatSetting = Annotated[Format, Field(description="How values are encoded: json, raw little-endian floats, or npy.")]
+_TOPIC_NAME = r"^[A-Za-z0-9._-]{1,249}$"  # what Kafka allows
 
 
-def _sentence(mistake: dict[str, Any]) -> str:
-    name = ".".join(str(part) for part in mistake["loc"]) or "settings"
-    if mistake["type"] == "missing":
-        return f"{name} is required: set STREAMPCA_{name.upper()}"
-    text = str(mistake["msg"]).removeprefix("Value error, ")
-    return f"{name}: {text}" + (f" (got {mistake['input']!r})" if mistake["loc"] else "")
+class LogSettings(Settings):
+    """What is logged, and how."""
 
-
-class StoreSettings(Settings):
-    """What the worker and the sidecar share."""
-
-    store: Path = Field(Path("streampca-store"), description="Folder of checkpoints and models; shared by all workers.")
-    topic: str = Field(min_length=1, description="Topic to learn from.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
     log_format: Literal["auto", "json", "human"] = Field(
         "auto", description="One JSON object a line, or text for people; auto: text on a terminal."
     )
+
+
+class TopicSettings(Settings):
+    """The topic that everything is about."""
+
+    topic: str = Field(pattern=_TOPIC_NAME, description="Topic to learn from.")
+
+    @field_validator("topic")
+    @classmethod
+    def _is_no_folder(cls, topic: str) -> str:
+        if topic in (".", ".."):
+            raise ValueError("no topic can have this name")
+        return topic
+
+
+class StoreSettings(TopicSettings, LogSettings):
+    """What the worker and the sidecar share."""
+
+    store: Path = Field(Path("streampca-store"), description="Folder of checkpoints and models; shared by all workers.")
 
 
 class KafkaSettings(Settings):
@@ -95,16 +78,53 @@ class KafkaSettings(Settings):
         None, pattern=r"^\d+(\.\d+)+$", description="Protocol version of the brokers; asked of them when unset."
     )
 
-    @model_validator(mode="after")
-    def _sasl_is_complete(self) -> Self:
-        if self.security_protocol.startswith("SASL"):
-            if self.sasl_mechanism is None:
-                raise ValueError(f"security_protocol {self.security_protocol} needs sasl_mechanism")
-            if self.sasl_mechanism != "GSSAPI" and (self.sasl_username is None or self.sasl_password is None):
-                raise ValueError(f"sasl_mechanism {self.sasl_mechanism} needs sasl_username and sasl_password")
-        elif self.sasl_mechanism is not None:
-            raise ValueError("sasl_mechanism needs security_protocol SASL_PLAINTEXT or SASL_SSL")
-        return self
+    @field_validator("bootstrap_servers")
+    @classmethod
+    def _names_hosts_and_ports(cls, servers: str) -> str:
+        for server in servers.split(","):
+            host, colon, port = server.strip().rpartition(":")
+            if not host or not colon or not port.isdecimal() or not 0 < int(port) < 65536:
+                raise ValueError(f"{server.strip()!r} is not host:port")
+        return servers
+
+    @field_validator("ssl_cafile", "ssl_certfile", "ssl_keyfile")
+    @classmethod
+    def _is_a_file(cls, path: Path | None) -> Path | None:
+        if path is not None and not path.is_file():
+            raise ValueError("there is no such file")
+        return path
+
+    @classmethod
+    def rules(cls) -> list[Rule[Self]]:
+        """What must hold between the settings of a connection."""
+        return [
+            *super().rules(),
+            Rule(
+                ("security_protocol", "sasl_mechanism"),
+                lambda s: s.security_protocol.startswith("SASL") and s.sasl_mechanism is None,
+                "security_protocol {s.security_protocol} needs sasl_mechanism",
+            ),
+            Rule(
+                ("security_protocol", "sasl_mechanism"),
+                lambda s: not s.security_protocol.startswith("SASL") and s.sasl_mechanism is not None,
+                "sasl_mechanism needs security_protocol SASL_PLAINTEXT or SASL_SSL",
+            ),
+            Rule(
+                ("sasl_mechanism", "sasl_username", "sasl_password"),
+                lambda s: s.sasl_mechanism not in (None, "GSSAPI") and not (s.sasl_username and s.sasl_password),
+                "sasl_mechanism {s.sasl_mechanism} needs sasl_username and sasl_password",
+            ),
+            Rule(
+                ("security_protocol", "ssl_cafile", "ssl_certfile", "ssl_keyfile"),
+                lambda s: "SSL" not in s.security_protocol and any((s.ssl_cafile, s.ssl_certfile, s.ssl_keyfile)),
+                "ssl_cafile, ssl_certfile and ssl_keyfile need security_protocol SSL or SASL_SSL",
+            ),
+            Rule(
+                ("ssl_certfile", "ssl_keyfile"),
+                lambda s: s.ssl_keyfile is not None and s.ssl_certfile is None,
+                "ssl_keyfile needs ssl_certfile",
+            ),
+        ]
 
 
 class WorkerSettings(StoreSettings, KafkaSettings):
@@ -116,17 +136,25 @@ class WorkerSettings(StoreSettings, KafkaSettings):
     oversampling: int = Field(10, ge=0, description="Columns tracked beside the k that are served, for accuracy.")
     center: bool = Field(True, description="Whether the running mean is subtracted.")
     half_life_messages: float | None = Field(
-        None, gt=0, description="Forget: a message's weight halves after so many messages of its partition."
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Forget: a message's weight halves after so many messages of its partition.",
     )
     half_life_seconds: float | None = Field(
-        None, gt=0, description="Forget: a message's weight halves after so many seconds of record time."
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Forget: a message's weight halves after so many seconds of record time.",
     )
     dtype: Literal["float64", "float32"] = Field("float64", description="Arithmetic of the factor C.")
 
     # The input.
-    format: Format = Field("json", description="How values are encoded: json, raw little-endian floats, or npy.")
+    format: _FormatSetting = "json"
     json_field: str = Field("", description="Where in a JSON object the vector lies, as a dotted path.")
-    dead_letter_topic: str | None = Field(None, min_length=1, description="Topic for records that cannot be learned.")
+    dead_letter_topic: str | None = Field(
+        None, pattern=_TOPIC_NAME, description="Topic for records that cannot be learned."
+    )
     on_bad_record: Literal["stop", "skip"] = Field("stop", description="What to do with them when there is none.")
     on_offset_gap: Literal["fail", "earliest", "latest"] = Field(
         "fail", description="What to do when retention has removed the records behind the checkpoint."
@@ -137,7 +165,9 @@ class WorkerSettings(StoreSettings, KafkaSettings):
     isolation_level: Literal["read_committed", "read_uncommitted"] = Field(
         "read_committed", description="Whether records of unfinished and aborted transactions are left out."
     )
-    session_timeout_s: float = Field(45, gt=0, description="Silence after which the group gives a worker up for dead.")
+    session_timeout_s: float = Field(
+        45, gt=0, allow_inf_nan=False, description="Silence after which the group gives a worker up for dead."
+    )
     max_poll_records: int = Field(2000, ge=1, description="Most records taken from the client at once.")
 
     # The rhythm.
@@ -148,26 +178,41 @@ class WorkerSettings(StoreSettings, KafkaSettings):
     keep_models: int = Field(100, ge=1, description="Published models kept.")
 
     # Its own HTTP port.
-    worker_host: str = Field("127.0.0.1", description="Address of the worker's /metrics and /healthz.")
+    worker_host: str = Field("127.0.0.1", min_length=1, description="Address of the worker's /metrics and /healthz.")
     worker_port: int = Field(9100, ge=0, le=65535, description="Port of the worker's /metrics and /healthz; 0: any.")
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if self.components > self.dimensions:
-            raise ValueError(f"components ({self.components}) cannot exceed dimensions ({self.dimensions})")
-        if self.half_life_messages and self.half_life_seconds:
-            raise ValueError("half_life_messages and half_life_seconds exclude each other")
-        if self.json_field and self.format != "json":
-            raise ValueError(f"json_field means nothing with format {self.format}")
-        if self.dead_letter_topic == self.topic:
-            raise ValueError("dead_letter_topic must not be the topic itself")
-        return self
+    @classmethod
+    def rules(cls) -> list[Rule[Self]]:
+        """What must hold between the settings of a worker."""
+        return [
+            *super().rules(),
+            Rule(
+                ("components", "dimensions"),
+                lambda s: s.components > s.dimensions,
+                "components ({s.components}) cannot exceed dimensions ({s.dimensions})",
+            ),
+            Rule(
+                ("half_life_messages", "half_life_seconds"),
+                lambda s: s.half_life_messages is not None and s.half_life_seconds is not None,
+                "half_life_messages and half_life_seconds exclude each other",
+            ),
+            Rule(
+                ("json_field", "format"),
+                lambda s: s.json_field != "" and s.format != "json",
+                "json_field means nothing with format {s.format}",
+            ),
+            Rule(
+                ("dead_letter_topic", "topic"),
+                lambda s: s.dead_letter_topic == s.topic,
+                "dead_letter_topic must not be the topic itself",
+            ),
+        ]
 
 
 class ServeSettings(StoreSettings):
     """Everything that `streampca serve` can be told."""
 
-    host: str = Field("127.0.0.1", description="Address to listen on.")
+    host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0: any.")
     max_body_bytes: int = Field(16 * 1024 * 1024, ge=1024, description="Largest request body.")
     max_rows: int = Field(10_000, ge=1, description="Most vectors in one request.")
@@ -175,6 +220,12 @@ class ServeSettings(StoreSettings):
         None, gt=0, description="Age of the newest model from which on /readyz says 503; unset: any age will do."
     )
     reload_interval_s: float = Field(1, gt=0, description="How often the store is asked for a newer model.")
+
+
+class ProduceSettings(TopicSettings, KafkaSettings, LogSettings):
+    """What `streampca produce` needs of the settings that the worker reads."""
+
+    format: _FormatSetting = "json"
 
 
 def settings_named(kind: type[Settings]) -> dict[str, str]:
