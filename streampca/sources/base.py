@@ -51,11 +51,26 @@ class DeadLetters(Protocol):
     def send(self, partition: int, record: Record, reason: str, message: str) -> None:
         """Hand over one record; `reason` is the short name of the class of fault, `message` says what was wrong."""
 
-    def flush(self) -> None:
-        """Return when every record sent so far is acknowledged by the broker; waits as long as the broker is away.
+    def flush(self, timeout_s: float) -> None:
+        """Return when every record sent so far is acknowledged by the broker.
 
-        Raises `SourceError` when a record is refused for good.
+        Raises `TimeoutError` when that takes longer (the records are kept and sent as soon as the broker is back), and
+        `SourceError` when a record is refused for good.
         """
 
     def close(self) -> None:
         """Give up what is not flushed; within 2 seconds."""
+
+
+class NoDeadLetters:
+    """For a worker that stops at a bad record, or skips it: nothing is ever sent."""
+
+    def send(self, partition: int, record: Record, reason: str, message: str) -> None:
+        """Never called: the worker only sends where a dead-letter topic is set."""
+        raise NotImplementedError("there is no dead-letter topic")
+
+    def flush(self, timeout_s: float) -> None:
+        """Nothing to wait for."""
+
+    def close(self) -> None:
+        """Nothing to give up."""

@@ -1,0 +1,97 @@
+"""A checkpoint: (fold, next offset) of one partition, and its file.
+
+The file says what it belongs to (topic, the cluster's identity of that topic, partition, offset) and every setting
+that shapes the fold. Nothing in it depends on the clock or the machine's state: the same records give the same bytes.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.errors import DamagedFileError
+from streampca.pca.state import State
+from streampca.stream import archive
+from streampca.stream.clock import Clock
+from streampca.stream.fold import Fold, Tally
+
+KIND = "checkpoint"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """The fold of one partition, with where it belongs."""
+
+    topic: str
+    topic_id: str  # "" where the cluster does not say
+    partition: int
+    fold: Fold
+    settings: dict[str, Any]  # as `Shape.as_dict` gives them
+
+
+def encode(checkpoint: Checkpoint) -> bytes:
+    """The bytes of a checkpoint file."""
+    fold = checkpoint.fold
+    state = fold.state
+    header = {
+        "kind": KIND,
+        "format_version": FORMAT_VERSION,
+        "numpy": np.__version__,
+        "topic": checkpoint.topic,
+        "topic_id": checkpoint.topic_id,
+        "partition": checkpoint.partition,
+        "next_offset": fold.position,
+        "settings": checkpoint.settings,
+        "weight": state.weight,
+        "total_variance": state.total_variance,
+        "count": state.count,
+        "blocks": state.blocks,
+        "clock": asdict(fold.clock),
+        "tally": {**asdict(fold.tally), "rejected": dict(fold.tally.rejected or {})},
+    }
+    arrays = {
+        "C": state.C,
+        "C_pinv": state.C_pinv,
+        "N": state.N,
+        "mean": state.mean,
+        "pending": fold.pending,
+        "pending_retention": fold.retention,
+    }
+    return archive.encode(header, arrays)
+
+
+def decode(data: bytes) -> Checkpoint:
+    """What `encode` wrote. Raises `DamagedFileError` for anything else."""
+    header, arrays = archive.decode(data, KIND, FORMAT_VERSION)
+    try:
+        state = State(
+            arrays["C"],
+            arrays["N"],
+            arrays["mean"],
+            float(header["weight"]),
+            float(header["total_variance"]),
+            int(header["count"]),
+            int(header["blocks"]),
+        )
+        clock, tally = Clock(**header["clock"]), Tally(**header["tally"])
+        fold = Fold(int(header["next_offset"]), state, arrays["pending"], arrays["pending_retention"], clock, tally)
+        checkpoint = Checkpoint(header["topic"], header["topic_id"], int(header["partition"]), fold, header["settings"])
+        _verify(arrays)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedFileError(f"not a checkpoint: {error!r}") from None
+    return checkpoint
+
+
+def _verify(arrays: dict[str, NDArray[Any]]) -> None:
+    C, C_pinv, N, mean, pending = (arrays[name] for name in ("C", "C_pinv", "N", "mean", "pending"))
+    d, r = C.shape
+    shapes = (C_pinv.shape, N.shape, mean.shape, pending.shape[1:], arrays["pending_retention"].shape)
+    if shapes != ((r, d), (r, r), (d,), (d,), pending.shape[:1]):
+        raise DamagedFileError("the arrays of the checkpoint do not fit each other")
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise DamagedFileError(f"{name} holds values that are not finite")
+    if r and np.abs(C_pinv.astype(np.float64) @ C - np.eye(r)).max() > (1e-6 if C.dtype == np.float64 else 1e-2):
+        raise DamagedFileError("C and its pseudo-inverse do not agree")

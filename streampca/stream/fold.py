@@ -1,0 +1,152 @@
+"""The fold of one partition: a pure function of its records, whatever the sizes in which they arrive.
+
+Blocks are cut on the count of messages learned, never on where a poll ended or on time. What does not fill a block
+waits in `pending`, is part of the checkpoint, and is learned provisionally for what is published.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.pca import learning
+from streampca.pca.learning import Recipe, Scores
+from streampca.pca.state import Array, State
+from streampca.stream.clock import Clock
+
+_EWMA_MESSAGES = 1000
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Everything beside the records that shapes the bits of a fold. A checkpoint made with another one is refused."""
+
+    recipe: Recipe
+    half_life_messages: float | None = None
+    half_life_seconds: float | None = None
+    format: str = "json"
+    json_field: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Names and values, as they are written into a checkpoint."""
+        own = asdict(self)
+        recipe = own.pop("recipe")
+        return {**recipe, **own, "block": learning.BLOCK, "start": self.recipe.start}
+
+    def retention(self, steps_ms: NDArray[np.int64]) -> NDArray[np.float64]:
+        """λ of each message: the share of the past that it keeps, given by how much it advanced the clock."""
+        if self.half_life_messages:
+            return np.full(len(steps_ms), 2.0 ** (-1.0 / self.half_life_messages))
+        if self.half_life_seconds:
+            per_ms = 1.0 / (self.half_life_seconds * 1000.0)
+            return np.array([2.0 ** (-float(step) * per_ms) for step in steps_ms])
+        return np.ones(len(steps_ms))
+
+    def decay(self, elapsed_ms: int) -> float:
+        """Share of a fold's weight that is left after so much time without a message."""
+        return 2.0 ** (-elapsed_ms / (self.half_life_seconds * 1000.0)) if self.half_life_seconds else 1.0
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Counts and losses of a partition, from its first record on."""
+
+    learned: int = 0  # messages in the state and in pending
+    rejected: Mapping[str, int] | None = None  # reason → records that could not be learned
+    gap: int = 0  # offsets that retention removed before they could be read
+    scored: int = 0  # messages that the means are over; those of the very first block have no score
+    loss: float = 0.0  # mean ‖r‖², each message scored before it was learned
+    norm: float = 0.0  # mean ‖y‖² of the same
+    loss_ewma: float = 0.0  # the same two, exponentially weighted over the last 1000 messages
+    norm_ewma: float = 0.0
+    first_ms: int = -1  # timestamps of the records learned, the least and the greatest
+    last_ms: int = -1
+
+    def with_scores(self, scores: Scores) -> "Tally":
+        """The tally after a block with these scores."""
+        n = len(scores.residual)
+        if n == 0:
+            return self
+        residual, norm = float(np.mean(scores.residual)), float(np.mean(scores.norm))
+        scored = self.scored + n
+        kept = (1 - 1 / _EWMA_MESSAGES) ** n if self.scored else 0.0
+        return replace(
+            self,
+            scored=scored,
+            loss=self.loss + (residual - self.loss) * (n / scored),
+            norm=self.norm + (norm - self.norm) * (n / scored),
+            loss_ewma=kept * self.loss_ewma + (1 - kept) * residual,
+            norm_ewma=kept * self.norm_ewma + (1 - kept) * norm,
+        )
+
+    def with_messages(self, timestamps: Sequence[int]) -> "Tally":
+        """The tally after learning messages with these timestamps."""
+        known = [t for t in timestamps if t >= 0]
+        first = min(known) if self.first_ms < 0 else min([self.first_ms, *known]) if known else self.first_ms
+        return replace(
+            self,
+            learned=self.learned + len(timestamps),
+            first_ms=first if known else self.first_ms,
+            last_ms=max([self.last_ms, *known]),
+        )
+
+    def with_rejects(self, reasons: Sequence[str]) -> "Tally":
+        """The tally after records that could not be learned."""
+        counts = dict(self.rejected or {})
+        for reason in reasons:
+            counts[reason] = counts.get(reason, 0) + 1
+        return replace(self, rejected=counts) if reasons else self
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """What was learned of a partition up to `position`, the next offset to read (-1: nothing read yet)."""
+
+    position: int
+    state: State
+    pending: Array  # (p, d): messages that do not fill a block yet
+    retention: NDArray[np.float64]  # (p,): their λ
+    clock: Clock
+    tally: Tally
+
+    @classmethod
+    def empty(cls, recipe: Recipe) -> "Fold":
+        """Before the first record."""
+        pending = np.zeros((0, recipe.dimensions), recipe.dtype)
+        return cls(-1, State.empty(recipe.dimensions, recipe.dtype), pending, np.zeros(0), Clock(), Tally())
+
+    def learn(
+        self, vectors: Array, timestamps: Sequence[int], position: int, shape: Shape
+    ) -> tuple["Fold", list[Scores]]:
+        """Learn vectors (n, d) of records with these timestamps, all before `position`; the scores of whole blocks."""
+        clock, steps = self.clock.advance(timestamps)
+        V = np.concatenate([self.pending, vectors]) if len(self.pending) else np.asarray(vectors)
+        retention = np.concatenate([self.retention, shape.retention(steps)])
+        state, tally = self.state, self.tally.with_messages(timestamps) if len(timestamps) else self.tally
+        scores: list[Scores] = []
+        start = 0
+        while start + (size := shape.recipe.next_block(state)) <= len(V):
+            block = slice(start, start + size)
+            state, score = learning.learn(state, np.ascontiguousarray(V[block]), retention[block], shape.recipe)
+            tally = tally.with_scores(score)
+            scores.append(score)
+            start += size
+        fold = Fold(max(position, self.position), state, V[start:].copy(), retention[start:].copy(), clock, tally)
+        return fold, scores
+
+    def reject(self, reasons: Sequence[str]) -> "Fold":
+        """Count records that could not be learned."""
+        return replace(self, tally=self.tally.with_rejects(reasons))
+
+    def skip(self, position: int) -> "Fold":
+        """Go on from a later position; the offsets between are gone for good and are counted."""
+        lost = max(position - self.position, 0) if self.position >= 0 else 0
+        return replace(self, position=position, tally=replace(self.tally, gap=self.tally.gap + lost))
+
+    def provisional(self, recipe: Recipe) -> State:
+        """The state with the pending messages learned as well: what is published."""
+        if not len(self.pending):
+            return self.state
+        return learning.learn(self.state, self.pending, self.retention, recipe)[0]

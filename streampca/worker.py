@@ -1,0 +1,225 @@
+"""The daemon's life: poll → learn → save → acknowledge, until told to stop.
+
+The order in which a checkpoint is made is the guarantee: the dead letters are acknowledged, the topic is still the
+same one, the checkpoint is on disk, and only then is the group told. The position to go on from is the one inside the
+checkpoint; the group's own offsets are never read.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from streampca.errors import BadRecordError, DamagedFileError, SourceError, StoreError, StreampcaError
+from streampca.listening import Learned, Listener
+from streampca.publisher import Publisher
+from streampca.sources.base import DeadLetters, Source
+from streampca.stores.checkpoints import Checkpoints
+from streampca.stream import guard
+from streampca.stream.checkpoint import Checkpoint
+from streampca.stream.codec import Codec, Reject
+from streampca.stream.fold import Fold, Shape
+from streampca.stream.record import Assigned, Event, Lost, OutOfRange, Record, Records, Revoked
+
+_POLL_S = 0.2
+_FLUSH_S = 2.0  # longest wait for dead letters before a checkpoint is put off
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the worker is to do, and how often."""
+
+    topic: str
+    shape: Shape
+    codec: Codec
+    bad_records: str = "stop"  # stop, skip, or dead_letter
+    offset_gap: str = "fail"  # fail, earliest or latest
+    checkpoint_interval_s: float = 5.0
+    checkpoint_messages: int = 500_000
+
+
+class Worker:
+    """One member of the group: owns the folds of the partitions that were assigned to it."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        source: Source,
+        dead_letters: DeadLetters,
+        checkpoints: Checkpoints,
+        publisher: Publisher,
+        listener: Listener,
+    ) -> None:
+        self._plan, self._source, self._dead_letters = plan, source, dead_letters
+        self._checkpoints, self._publisher, self._listener = checkpoints, publisher, listener
+        self._folds: dict[int, Fold] = {}
+        self._saved: dict[int, Fold] = {}  # as they are on disk
+        self._next_save = 0.0
+        self._topic_id = ""
+        self._stop_cause: str | None = None
+
+    def stop(self, cause: str) -> None:
+        """Ask the loop to end after the batch at hand. Safe to call from a signal handler."""
+        self._stop_cause = self._stop_cause or cause
+
+    def run(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Work until stopped; on the way out save what was learned, then leave the group.
+
+        Raises `StreampcaError` for what a person has to mend. What was learned until then is saved where it can be.
+        """
+        try:
+            self._topic_id = self._source.topic_id()
+            self._next_save = clock() + self._plan.checkpoint_interval_s
+            while self._stop_cause is None:
+                for event in self._source.poll(_POLL_S):
+                    self._handle(event)
+                if clock() >= self._next_save or self._many_unsaved():
+                    self._save(self._folds)
+                    if self._is_publisher():
+                        self._publish()
+                    self._next_save = clock() + self._plan.checkpoint_interval_s
+        except TimeoutError as error:  # only at the start: later on a broker that is away is waited out
+            raise SourceError(str(error)) from None
+        except StreampcaError as error:
+            self.stop(str(error))
+            raise
+        finally:
+            self._shut_down()
+
+    def _shut_down(self) -> None:
+        """Save before leaving, so that the next owner finds the checkpoints; publish last, for it can take its time."""
+        self._listener.stopping(self._stop_cause or "crashed")
+        try:
+            publisher = self._is_publisher()
+            if self._stop_cause is not None:
+                self._save(self._folds)
+        finally:
+            self._dead_letters.close()
+            self._source.close()
+        if self._stop_cause is not None and publisher:
+            self._publish()
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case Records():
+                self._learn(event)
+            case Assigned(partitions):
+                self._take(partitions)
+            case Revoked(partitions):
+                self._save(partitions)
+                self._drop(partitions, lost=False)
+            case Lost(partitions):
+                self._drop(partitions, lost=True)
+            case OutOfRange():
+                self._skip(event)
+
+    def _take(self, partitions: Iterable[int]) -> None:
+        positions: dict[int, int | None] = {}
+        for partition in sorted(partitions):
+            fold = self._load(partition)
+            self._folds[partition] = self._saved[partition] = fold
+            positions[partition] = fold.position if fold.position >= 0 else None
+        self._source.seek(positions)
+        self._listener.assigned({p: self._folds[p].position for p in positions})
+
+    def _load(self, partition: int) -> Fold:
+        checkpoint = self._checkpoints.newest(partition)
+        if checkpoint is None:
+            return Fold.empty(self._plan.shape.recipe)
+        guard.refuse_other_settings(checkpoint, self._plan.shape)
+        guard.refuse_other_topic(checkpoint, self._topic_id)
+        return checkpoint.fold
+
+    def _drop(self, partitions: Iterable[int], *, lost: bool) -> None:
+        owned = [p for p in partitions if self._folds.pop(p, None) is not None]
+        for partition in owned:
+            self._saved.pop(partition)
+        self._listener.released(owned, lost=lost)
+
+    def _learn(self, event: Records) -> None:
+        started = time.perf_counter()
+        partition, records = event.partition, event.records
+        decoded = self._plan.codec.decode([record.value for record in records])
+        fatal = decoded.rejects[0] if decoded.rejects and self._plan.bad_records == "stop" else None
+        places = decoded.places if fatal is None else decoded.places[decoded.places < fatal.index]
+        position = event.next if fatal is None else records[fatal.index].offset
+        fold, scores = self._folds[partition].learn(
+            decoded.vectors[: len(places)], [records[i].timestamp for i in places], position, self._plan.shape
+        )
+        if fatal is None:
+            self._reject(partition, records, decoded.rejects)
+            fold = fold.reject([reject.reason for reject in decoded.rejects])
+        self._folds[partition] = fold
+        seconds = time.perf_counter() - started
+        self._listener.learned(Learned(partition, fold, len(places), scores, seconds, event.end - position))
+        if fatal is not None:
+            raise BadRecordError(
+                f"partition {partition} of {self._plan.topic}, offset {position}: {fatal.message} ({fatal.reason}); "
+                "set dead_letter_topic to put such records aside, or on_bad_record=skip to pass over them"
+            )
+
+    def _reject(self, partition: int, records: Sequence[Record], rejects: Sequence[Reject]) -> None:
+        for reject in rejects:
+            record = records[reject.index]
+            if self._plan.bad_records == "dead_letter":
+                self._dead_letters.send(partition, record, reject.reason, reject.message)
+            self._listener.rejected(partition, record.offset, reject.reason, reject.message)
+
+    def _skip(self, event: OutOfRange) -> None:
+        try:
+            self._check_topic()
+        except TimeoutError:  # the broker went away again: ask once more, and be told once more
+            self._source.seek({event.partition: event.position})
+            return
+        position = guard.resolve_gap(event, self._plan.offset_gap, self._plan.topic)
+        self._folds[event.partition] = self._folds[event.partition].skip(position)
+        self._source.seek({event.partition: position})
+        self._listener.skipped(event.partition, event.position, position)
+
+    def _many_unsaved(self) -> bool:
+        return any(
+            fold.tally.learned - self._saved[p].tally.learned >= self._plan.checkpoint_messages
+            for p, fold in self._folds.items()
+        )
+
+    def _save(self, partitions: Iterable[int]) -> None:
+        """Checkpoints of those partitions that have moved, in the order that the guarantee needs.
+
+        What cannot be saved now is kept and tried again: a lost checkpoint costs work, never truth.
+        """
+        moved = [p for p in partitions if p in self._folds and self._folds[p].position != self._saved[p].position]
+        if not moved:
+            return
+        try:
+            self._dead_letters.flush(_FLUSH_S)
+            self._check_topic()
+            for partition in moved:
+                self._save_one(partition)
+        except (TimeoutError, StoreError) as error:
+            self._listener.postponed(str(error))
+        self._source.commit({p: self._saved[p].position for p in moved if self._saved[p].position >= 0})
+
+    def _save_one(self, partition: int) -> None:
+        started = time.perf_counter()
+        fold = self._folds[partition]
+        shape = self._plan.shape.as_dict()
+        self._checkpoints.save(Checkpoint(self._plan.topic, self._topic_id, partition, fold, shape))
+        self._saved[partition] = fold
+        self._listener.saved(partition, fold, time.perf_counter() - started)
+
+    def _check_topic(self) -> None:
+        """Look at the topic's id once more: then what was read since the last look came from this very topic."""
+        guard.refuse_replaced(self._plan.topic, self._topic_id, self._source.topic_id())
+
+    def _is_publisher(self) -> bool:
+        """The owner of the lowest partition publishes for all."""
+        return bool(self._folds) and min(self._source.partitions(), default=0) in self._folds
+
+    def _publish(self) -> None:
+        started = time.perf_counter()
+        try:
+            model = self._publisher.publish()
+        except (StoreError, DamagedFileError) as error:
+            self._listener.postponed(str(error))
+            return
+        if model:
+            self._listener.published(model, time.perf_counter() - started)
