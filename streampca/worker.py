@@ -140,8 +140,8 @@ class Worker:
         partition, records = event.partition, event.records
         decoded = self._plan.codec.decode([record.value for record in records])
         fatal = decoded.rejects[0] if decoded.rejects and self._plan.bad_records == "stop" else None
-        places = decoded.places if fatal is None else decoded.places[decoded.places < fatal.index]
-        position = event.next if fatal is None else records[fatal.index].offset
+        places = decoded.places if fatal is None else decoded.places[decoded.places < fatal.place]
+        position = event.next if fatal is None else records[fatal.place].offset
         fold, scores = self._folds[partition].learn(
             decoded.vectors[: len(places)], [records[i].timestamp for i in places], position, self._plan.shape
         )
@@ -159,7 +159,7 @@ class Worker:
 
     def _reject(self, partition: int, records: Sequence[Record], rejects: Sequence[Reject]) -> None:
         for reject in rejects:
-            record = records[reject.index]
+            record = records[reject.place]
             if self._plan.bad_records == "dead_letter":
                 self._dead_letters.send(partition, record, reject.reason, reject.message)
             self._listener.rejected(partition, record.offset, reject.reason, reject.message)

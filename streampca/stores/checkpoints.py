@@ -29,7 +29,7 @@ class Checkpoints:
     def newest(self, partition: int) -> Checkpoint | None:
         """The newest checkpoint that is whole; None when there never was one. A damaged file is passed over, loudly.
 
-        Raises `DamagedFileError` when there are files and none of them is whole: starting afresh is a person's decision.
+        Raises `DamagedFileError` when there are files and none is whole: starting afresh is a person's decision.
         """
         passed: set[int] = set()
         damaged: list[str] = []

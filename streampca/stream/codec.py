@@ -21,7 +21,7 @@ REASONS = ("no_value", "undecodable", "wrong_length", "not_finite", "too_large")
 class Reject(NamedTuple):
     """A value that is no vector: its place in the batch, the short name of the fault, and what was wrong."""
 
-    index: int
+    place: int
     reason: str
     message: str
 
@@ -34,7 +34,7 @@ class Decoded(NamedTuple):
     rejects: list[Reject]
 
 
-class _Fault(Exception):
+class _FaultError(Exception):
     """Why one value is no vector."""
 
     def __init__(self, reason: str, message: str) -> None:
@@ -61,10 +61,10 @@ class Codec:
         for index, value in enumerate(values):
             try:
                 if value is None:
-                    raise _Fault("no_value", "the record has no value (a tombstone)")
+                    raise _FaultError("no_value", "the record has no value (a tombstone)")
                 rows.append(read(value))
                 places.append(index)
-            except _Fault as fault:
+            except _FaultError as fault:
                 rejects.append(Reject(index, fault.reason, str(fault)))
         vectors = self._stacked(rows, places, rejects)
         return self._checked(vectors, np.array(places, np.int64), rejects)
@@ -77,23 +77,23 @@ class Codec:
         try:
             row = orjson.loads(value)
         except orjson.JSONDecodeError as error:
-            raise _Fault("undecodable", f"not JSON: {error}") from None
+            raise _FaultError("undecodable", f"not JSON: {error}") from None
         for name in self.json_field.split(".") if self.json_field else ():
             if not isinstance(row, dict) or name not in row:
-                raise _Fault("undecodable", f"no field {self.json_field!r} in the JSON object")
+                raise _FaultError("undecodable", f"no field {self.json_field!r} in the JSON object")
             row = row[name]
         if not isinstance(row, list):
-            raise _Fault("undecodable", f"expected a JSON array of numbers, not {_kind(row)}")
+            raise _FaultError("undecodable", f"expected a JSON array of numbers, not {_kind(row)}")
         self._check_length(len(row), "numbers")
         if not set(map(type, row)) <= {int, float}:
             place = next(i for i, entry in enumerate(row) if type(entry) not in (int, float))
-            raise _Fault("undecodable", f"entry {place} of the array is {_kind(row[place])}, not a number")
+            raise _FaultError("undecodable", f"entry {place} of the array is {_kind(row[place])}, not a number")
         return row
 
     def _raw(self, value: bytes) -> bytes:
         size = np.dtype(self.format).itemsize
         if len(value) != size * self.dimensions:
-            raise _Fault(
+            raise _FaultError(
                 "wrong_length",
                 f"{len(value)} bytes are not {self.dimensions} numbers of {size} bytes ({self.format})",
             )
@@ -103,17 +103,17 @@ class Codec:
         try:
             row = np.lib.format.read_array(io.BytesIO(value), allow_pickle=False)
         except (ValueError, EOFError, OSError, MemoryError) as error:
-            raise _Fault("undecodable", f"not an .npy array: {error}") from None
+            raise _FaultError("undecodable", f"not an .npy array: {error}") from None
         if row.dtype.kind not in "fiu":
-            raise _Fault("undecodable", f"an .npy array of {row.dtype}, not of real numbers")
+            raise _FaultError("undecodable", f"an .npy array of {row.dtype}, not of real numbers")
         if row.ndim != 1:
-            raise _Fault("wrong_length", f"an .npy array of shape {row.shape}, not ({self.dimensions},)")
+            raise _FaultError("wrong_length", f"an .npy array of shape {row.shape}, not ({self.dimensions},)")
         self._check_length(len(row), "numbers")
         return np.asarray(row, np.float64)
 
     def _check_length(self, length: int, things: str) -> None:
         if length != self.dimensions:
-            raise _Fault("wrong_length", f"{length} {things}, not {self.dimensions}")
+            raise _FaultError("wrong_length", f"{length} {things}, not {self.dimensions}")
 
     def _stacked(self, rows: list[Any], places: list[int], rejects: list[Reject]) -> Array:
         """One array of all rows; integers too large for a float are rejected one by one."""

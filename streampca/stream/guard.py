@@ -24,7 +24,8 @@ def refuse_other_topic(checkpoint: Checkpoint, topic_id: str) -> None:
     if topic_id and checkpoint.topic_id and topic_id != checkpoint.topic_id:
         raise TopicReplacedError(
             f"topic {checkpoint.topic} was deleted and created again (its id is {topic_id}, the checkpoint of "
-            f"partition {checkpoint.partition} says {checkpoint.topic_id}); to learn the new one, use another store folder"
+            f"partition {checkpoint.partition} says {checkpoint.topic_id}); "
+            "to learn the new one, use another store folder"
         )
 
 
@@ -33,7 +34,8 @@ def refuse_replaced(topic: str, before: str, now: str) -> None:
     if now != before:
         raise TopicReplacedError(
             f"topic {topic} was deleted and created again while it was being read (its id was {before}, now it is "
-            f"{now}); what was learned since the last checkpoint is dropped; to learn the new one, use another store folder"
+            f"{now}); what was learned since the last checkpoint is dropped; "
+            "to learn the new one, use another store folder"
         )
 
 

@@ -1,0 +1,156 @@
+"""The worker's metrics for Prometheus: a listener that counts."""
+
+import time
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics import MetricWrapperBase
+
+from streampca.listening import Learned, Listener
+from streampca.stream.fold import Fold
+from streampca.stream.published import Published
+
+_RATIO_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+
+
+class WorkerMetrics(Listener):
+    """Everything that one worker tells of its partitions, in a registry of its own."""
+
+    def __init__(self, topic: str, components: int) -> None:
+        self._topic, self._components = topic, components
+        self.registry = registry = CollectorRegistry()
+        by_partition = ("topic", "partition")
+        self._messages = Counter(
+            "streampca_messages", "Messages handled, by outcome: learned or rejected.", ["outcome"], registry=registry
+        )
+        self._loss_ratio = Histogram(
+            "streampca_prequential_loss_ratio",
+            "‖r‖²/‖y‖² of each message, scored before it was learned.",
+            registry=registry,
+            buckets=_RATIO_BUCKETS,
+        )
+        self._loss_ewma = Gauge(
+            "streampca_loss_ewma",
+            "The same ratio of each partition, over its last 1000 messages or so.",
+            by_partition,
+            registry=registry,
+        )
+        self._explained = Gauge(
+            "streampca_explained_variance_ratio",
+            "Share of the variance that the served components explain, of the model published last.",
+            registry=registry,
+        )
+        self._version = Gauge(
+            "streampca_published_version", "Version of the model published last: messages learned.", registry=registry
+        )
+        self._publish_seconds = Histogram(
+            "streampca_publish_duration_seconds", "Time to merge the folds and write a model.", registry=registry
+        )
+        self._lag = Gauge(
+            "streampca_consumer_lag_messages", "Offsets between us and the log's end.", by_partition, registry=registry
+        )
+        self._time_lag = Gauge(
+            "streampca_event_time_lag_seconds",
+            "Age of the newest record learned, by its own timestamp, when it was learned.",
+            by_partition,
+            registry=registry,
+        )
+        self._owned = Gauge("streampca_partitions_owned", "Partitions that this worker learns.", registry=registry)
+        self._rebalances = Counter(
+            "streampca_rebalances", "Times that partitions came or went, by event.", ["event"], registry=registry
+        )
+        self._saved_at = Gauge(
+            "streampca_checkpoint_last_success_timestamp_seconds",
+            "When the last checkpoint of a partition was written.",
+            by_partition,
+            registry=registry,
+        )
+        self._save_seconds = Histogram(
+            "streampca_checkpoint_duration_seconds", "Time to write one checkpoint.", registry=registry
+        )
+        self._postponed = Counter(
+            "streampca_checkpoints_postponed",
+            "Times that saving or publishing failed and was put off.",
+            registry=registry,
+        )
+        self._rejected = Counter(
+            "streampca_dead_letters", "Records that could not be learned, by reason.", ["reason"], registry=registry
+        )
+        self._gap = Counter(
+            "streampca_offset_gap_messages", "Offsets that retention removed before they were read.", registry=registry
+        )
+        self._ahead = Gauge(
+            "streampca_timestamps_ahead",
+            "Records more than a day ahead of their partition's time.",
+            by_partition,
+            registry=registry,
+        )
+        self._pinv_error = Gauge(
+            "streampca_pinv_error",
+            "‖C†C − I‖, the largest entry, at the last checkpoint.",
+            by_partition,
+            registry=registry,
+        )
+        self._learn_seconds = Counter(
+            "streampca_learn_seconds", "Time spent on decoding and learning.", registry=registry
+        )
+
+    def assigned(self, positions: Mapping[int, int]) -> None:
+        self._rebalances.labels("assigned").inc()
+        self._owned.inc(len(positions))
+
+    def released(self, partitions: Iterable[int], *, lost: bool) -> None:
+        partitions = list(partitions)
+        self._rebalances.labels("lost" if lost else "revoked").inc()
+        self._owned.dec(len(partitions))
+        for partition in partitions:
+            for gauge in (self._loss_ewma, self._lag, self._time_lag, self._saved_at, self._ahead, self._pinv_error):
+                if (self._topic, str(partition)) in gauge._metrics:
+                    gauge.remove(self._topic, str(partition))
+
+    def learned(self, batch: Learned) -> None:
+        where, tally = (self._topic, str(batch.partition)), batch.fold.tally
+        self._messages.labels("learned").inc(batch.messages)
+        self._learn_seconds.inc(batch.seconds)
+        self._lag.labels(*where).set(batch.lag)
+        self._ahead.labels(*where).set(batch.fold.clock.ahead)
+        if tally.last_ms >= 0:
+            self._time_lag.labels(*where).set(time.time() - tally.last_ms / 1000)
+        if tally.norm_ewma > 0:
+            self._loss_ewma.labels(*where).set(tally.loss_ewma / tally.norm_ewma)
+        for scores in batch.scores:
+            for ratio in scores.residual[scores.norm > 0] / scores.norm[scores.norm > 0]:
+                self._loss_ratio.observe(ratio)
+
+    def rejected(self, partition: int, offset: int, reason: str, message: str) -> None:
+        self._messages.labels("rejected").inc()
+        self._rejected.labels(reason).inc()
+
+    def skipped(self, partition: int, position: int, to: int) -> None:
+        self._gap.inc(max(to - position, 0))
+
+    def saved(self, partition: int, fold: Fold, seconds: float) -> None:
+        self._save_seconds.observe(seconds)
+        self._saved_at.labels(self._topic, str(partition)).set_to_current_time()
+        if fold.state.rank:
+            error = np.abs(fold.state.C_pinv @ fold.state.C - np.eye(fold.state.rank)).max()
+            self._pinv_error.labels(self._topic, str(partition)).set(float(error))
+
+    def postponed(self, cause: str) -> None:
+        self._postponed.inc()
+
+    def published(self, model: Published, seconds: float) -> None:
+        self._publish_seconds.observe(seconds)
+        self._version.set(model.version)
+        self._explained.set(float(model.model.explained_variance_ratio.sum()))
+
+
+def described(registry: CollectorRegistry) -> dict[str, str]:
+    """Name, as Prometheus shows it, and meaning of every metric of a registry."""
+    collectors = {c for c in registry._collector_to_names if isinstance(c, MetricWrapperBase)}
+    return {
+        family.name + ("_total" if family.type == "counter" else ""): family.documentation
+        for collector in collectors
+        for family in collector.describe()
+    }
