@@ -17,8 +17,8 @@ _RATIO_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0
 class WorkerMetrics(Listener):
     """Everything that one worker tells of its partitions, in a registry of its own."""
 
-    def __init__(self, topic: str, components: int) -> None:
-        self._topic, self._components = topic, components
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
         self.registry = registry = CollectorRegistry()
         by_partition = ("topic", "partition")
         self._messages = Counter(

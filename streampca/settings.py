@@ -171,10 +171,11 @@ class WorkerSettings(StoreSettings, KafkaSettings):
     max_poll_records: int = Field(2000, ge=1, description="Most records taken from the client at once.")
 
     # The rhythm.
-    checkpoint_interval_s: float = Field(10, gt=0, description="Longest time between checkpoints of a partition.")
+    checkpoint_interval_s: float = Field(
+        5, gt=0, description="Longest time between checkpoints of a partition; models are published in the same rhythm."
+    )
     checkpoint_messages: int = Field(500_000, ge=1, description="Most messages of a partition between checkpoints.")
     keep_checkpoints: int = Field(3, ge=2, description="Checkpoints kept of each partition.")
-    publish_interval_s: float = Field(5, gt=0, description="Least time between two published models.")
     keep_models: int = Field(100, ge=1, description="Published models kept.")
 
     # Its own HTTP port.

@@ -1,0 +1,88 @@
+"""`streampca worker`: the concrete parts of one worker, put together."""
+
+import signal
+import time
+from types import FrameType
+
+import numpy as np
+import structlog
+from threadpoolctl import threadpool_limits
+
+from streampca import metrics, story
+from streampca.listening import Listeners
+from streampca.pca import learning
+from streampca.pca.learning import Recipe
+from streampca.pca.state import State
+from streampca.publisher import Publisher
+from streampca.settings import WorkerSettings
+from streampca.sources.base import DeadLetters, NoDeadLetters
+from streampca.sources.kafka import KafkaDeadLetters, KafkaSource
+from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.directory import DirectoryStore
+from streampca.stores.models import Models
+from streampca.stream.codec import Codec
+from streampca.stream.fold import Shape
+from streampca.worker import Plan, Worker
+
+log = structlog.get_logger()
+
+
+def run(settings: WorkerSettings) -> None:
+    """Work until SIGTERM or SIGINT. Raises `StreampcaError` for what a person has to mend."""
+    with threadpool_limits(1):  # one BLAS thread: the same bits, and no threads fighting over blocks this small
+        store = DirectoryStore(settings.store)
+        store.check()
+        plan = plan_of(settings)
+        _compile(plan.shape.recipe)
+        counts = metrics.WorkerMetrics(settings.topic)
+        checkpoints = Checkpoints(store, settings.topic, settings.keep_checkpoints)
+        publisher = Publisher(checkpoints, Models(store, settings.topic, settings.keep_models), plan.shape, time.time)
+        listener = Listeners(story.Story(), counts)
+        worker = Worker(plan, KafkaSource(settings), _dead_letters(settings), checkpoints, publisher, listener)
+        _stop_on_signals(worker)
+        worker.run()
+
+
+def plan_of(settings: WorkerSettings) -> Plan:
+    """What these settings ask of a worker."""
+    recipe = recipe_of(settings)
+    return Plan(
+        topic=settings.topic,
+        shape=Shape(
+            recipe,
+            settings.half_life_messages,
+            settings.half_life_seconds,
+            settings.format,
+            settings.json_field,
+        ),
+        codec=Codec(settings.format, settings.dimensions, recipe.largest_value, settings.dtype, settings.json_field),
+        bad_records="dead_letter" if settings.dead_letter_topic else settings.on_bad_record,
+        offset_gap=settings.on_offset_gap,
+        checkpoint_interval_s=settings.checkpoint_interval_s,
+        checkpoint_messages=settings.checkpoint_messages,
+    )
+
+
+def recipe_of(settings: WorkerSettings) -> Recipe:
+    """What these settings make of a model."""
+    return Recipe(settings.dimensions, settings.components, settings.oversampling, settings.center, settings.dtype)
+
+
+def _dead_letters(settings: WorkerSettings) -> DeadLetters:
+    return KafkaDeadLetters(settings) if settings.dead_letter_topic else NoDeadLetters()
+
+
+def _compile(recipe: Recipe) -> None:
+    """Compile the kernels (or load them from their cache) before the group counts on us."""
+    small = Recipe(3, 2, 0, recipe.center, recipe.dtype, warm_up=8)
+    V = np.random.default_rng(0).standard_normal((40, 3)).astype(recipe.dtype)
+    state, _ = learning.learn(State.empty(3, recipe.dtype), V[:8], np.ones(8), small)
+    learning.learn(state, V[8:], np.ones(32), small)
+
+
+def _stop_on_signals(worker: Worker) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
+        worker.stop(signal.Signals(number).name)
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
