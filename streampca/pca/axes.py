@@ -16,10 +16,15 @@ def tolerance(dtype: Any) -> float:
     return 1000 * float(np.finfo(dtype).eps)
 
 
+def least(dtype: Any) -> float:
+    """Singular values below this count as zero: their squares are not full numbers of the dtype any more."""
+    return 2 * float(np.sqrt(np.finfo(dtype).tiny))
+
+
 def leading(F: Array, most: int, dtype: Any) -> tuple[Array, F64]:
     """C (d, r) = U diag(σ) of F (d, n) for its `most` leading singular values that are not rounding, and σ² (r,)."""
     U, sigma, _ = np.linalg.svd(F.astype(np.float64, copy=False), full_matrices=False)
-    r = _rank(sigma, most, dtype)
+    r = rank(sigma, most, dtype)
     return np.ascontiguousarray((U[:, :r] * sigma[:r]).astype(dtype)), sigma[:r] ** 2
 
 
@@ -28,16 +33,18 @@ def turn(C: Array) -> tuple[Array, F64]:
 
     V comes from the K×K Cholesky factor of CᵀC, which is accurate also for columns of very different sizes.
     """
-    R = cholesky((C.T @ C).astype(np.float64))
+    wide = C.astype(np.float64, copy=False)
+    R = cholesky(wide.T @ wide)
     if R is None:  # a column has died out
         return leading(C, C.shape[1], C.dtype)
     _, sigma, Vt = np.linalg.svd(R.T)
-    r = _rank(sigma, len(sigma), C.dtype)
+    r = rank(sigma, len(sigma), C.dtype)
     return np.ascontiguousarray(C @ Vt[:r].T.astype(C.dtype)), sigma[:r] ** 2
 
 
-def _rank(sigma: F64, most: int, dtype: Any) -> int:
-    return min(most, int(np.sum(sigma > tolerance(dtype) * sigma[0]))) if len(sigma) else 0
+def rank(sigma: F64, most: int, dtype: Any) -> int:
+    """How many of the falling singular values are data, at most `most`."""
+    return min(most, int(np.sum(sigma > max(tolerance(dtype) * sigma[0], least(dtype))))) if len(sigma) else 0
 
 
 def principal(C: Array, k: int) -> tuple[F64, F64]:
@@ -46,7 +53,7 @@ def principal(C: Array, k: int) -> tuple[F64, F64]:
     Beyond the rank of C the variances are 0 and the axes an arbitrary, but always the same, orthonormal completion.
     """
     U, sigma, _ = np.linalg.svd(C.astype(np.float64), full_matrices=False)
-    r = _rank(sigma, k, np.float64)
+    r = rank(sigma, k, np.float64)
     variance = np.zeros(k)
     variance[:r] = sigma[:r] ** 2
     return _orient(_completed(U[:, :r], k).T), variance

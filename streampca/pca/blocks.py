@@ -29,19 +29,21 @@ class Block(NamedTuple):
     Pi: F64  # (K, K)
     S: F64  # (K, K): (CᵀC)⁻¹ after the block
     N: F64  # (K, K): CᵀC after the block
+    jump: float  # largest factor − 1 by which one message stretched C along its x; beyond ~1e6 rounding tells
 
 
 def run(P: F64, G: F64, S: F64, N: F64, eta: F64) -> Block:
     """Learn a block from P (B, K), G (B, B), S and N (K, K) before it, and the steps η (B,)."""
-    X, h, growth, S_after = recurrence(P, G, S, eta)
+    X, h, growth, S_after, jump = recurrence(P, G, S, eta)
     Z = _solve(X @ X.T, X, h)
-    return Block(X, Z, np.eye(S.shape[0]) - X.T @ Z, S_after, N + X.T @ (growth[:, None] * X))
+    return Block(X, Z, np.eye(S.shape[0]) - X.T @ Z, S_after, N + X.T @ (growth[:, None] * X), jump)
 
 
 @njit(cache=True, nogil=True)
-def recurrence(P: F64, G: F64, S: F64, eta: F64) -> tuple[F64, F64, F64, F64]:  # pragma: no cover - compiled
-    """X, h, the growths h²‖r‖² and the S after the block. Loops run along memory, so that they vectorise."""
+def recurrence(P: F64, G: F64, S: F64, eta: F64) -> tuple[F64, F64, F64, F64, float]:  # pragma: no cover - compiled
+    """X, h, the growths h²‖r‖², the S after the block and its jump. Loops run along memory, so that they vectorise."""
     B, K = P.shape
+    jump = 0.0
     Pt = P.T.copy()
     S = S.copy()
     X = np.zeros((B, K))
@@ -79,12 +81,13 @@ def recurrence(P: F64, G: F64, S: F64, eta: F64) -> tuple[F64, F64, F64, F64]:  
                 u[i] += S[j, i] * x[j]
         for j in range(K):
             xu += x[j] * u[j]
+        jump = max(jump, growth[s] * xu)
         shrink = growth[s] / (1.0 + growth[s] * xu)
         for j in range(K):
             left = shrink * u[j]  # in this order u·u, which may underflow, is never formed
             for i in range(K):
                 S[j, i] -= left * u[i]
-    return X, h, growth, S
+    return X, h, growth, S, jump
 
 
 @njit(cache=True, nogil=True)

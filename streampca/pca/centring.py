@@ -5,8 +5,9 @@ A message v with retention λ (1: nothing is forgotten) is learned as
     w ← λw + 1        a = 1/w        y = √(1−a) (v − m)        m ← m + a(v − m)        Σ ← (1−a)Σ + a y yᵀ
 
 which makes Σ exactly the weighted covariance about the weighted mean m. Over a block that starts at the mean m₀,
-with D the rows v_s − m₀, all of this is linear in D: Y = LD with a lower-triangular L (B×B), and m = m₀ + Dᵀc.
-So P = YC, G = YYᵀ and YᵀZ follow from DC, DDᵀ and Dᵀ(LᵀZ), and no pass over the vectors is spent on centring.
+with D the rows v_s − m₀, all of this is linear in D: Y = diag(√(1−a)) LD with L (B×B) lower-triangular, ones on its
+diagonal, and m = m₀ + Dᵀc. So P = YC, G = YYᵀ and YᵀZ follow from DC, DDᵀ and DᵀLᵀdiag(√(1−a))Z, and no pass over
+the vectors is spent on centring.
 """
 
 from typing import NamedTuple
@@ -49,15 +50,14 @@ def _weights(w: float, retention: F64) -> tuple[F64, F64, float, float]:  # prag
 
 @njit(cache=True, nogil=True)
 def matrix(a: F64) -> F64:  # pragma: no cover - compiled
-    """L (B, B) with Y = LD: row s is √(1−a_s) (e_s − the running mean's coefficients before message s)."""
+    """L (B, B): row s of LD is v_s − m, because it is e_s − the coefficients of m before message s."""
     B = a.shape[0]
     L = np.zeros((B, B))
     u = np.zeros(B)
     for s in range(B):
-        root = np.sqrt(1.0 - a[s])
         for j in range(s):
-            L[s, j] = -root * u[j]
-        L[s, s] = root
+            L[s, j] = -u[j]
+        L[s, s] = 1.0
         for j in range(s):
             u[j] *= 1.0 - a[s]
         u[s] = a[s]

@@ -13,6 +13,8 @@ from streampca.pca.blocks import Block
 
 F64 = NDArray[np.float64]
 
+LARGEST_JUMP = 1e6  # ratio of variances beyond which so little of the smaller is left that a block is learned otherwise
+
 
 def inverse(N: F64) -> F64 | None:
     """(CᵀC)⁻¹ of N = CᵀC, symmetric to the bit; None when N is not positive definite to working precision."""
@@ -33,15 +35,29 @@ def cholesky(A: F64) -> F64 | None:
     return None if info else np.ascontiguousarray(factor)
 
 
-def correction(block: Block, P: F64, S: F64, N: F64, c: F64, past: float) -> F64 | None:
-    """R for C ← C R after a block, so that the weighted second moment of x is the identity again; None if it cannot be.
+def moment(before: F64, P: F64, S: F64, c: F64, past: float) -> F64:
+    """M (K, K), the weighted second moment of x by the model at the start of a block, with the block in it.
 
-    P (B, K), S and N (K, K) are those before the block; c (B,) and past are the weights. The moment is taken of
-    x⁰ = C†_old y, by the model at the start of the block, and carried over to the new factor by T = C†_new C_old.
+    `before` is the moment without the block, P (B, K) and S (K, K) belong to that model; c (B,) and past are weights.
     """
     X0 = P @ S
-    M = X0.T @ (c[:, None] * X0)
-    M[np.diag_indices_from(M)] += past
+    return past * before + X0.T @ (c[:, None] * X0)
+
+
+def carried(M: F64, block: Block, P: F64, N: F64) -> F64:
+    """T M Tᵀ, the moment M in the coordinates of the factor after the block: T = C†_new C_old."""
     T = block.S @ (block.Pi.T @ N + block.Z.T @ P)
     M = T @ M @ T.T
-    return cholesky((M + M.T) / 2)
+    return (M + M.T) / 2
+
+
+def correction(block: Block, P: F64, S: F64, N: F64, c: F64, past: float) -> F64 | None:
+    """R for C ← C R after a block, so that the weighted second moment of x, one before it, is one again.
+
+    P, S and N (K, K) are those before the block; c (B,) and past are the weights. None where rounding would spoil the
+    result, because a message dwarfs all before it.
+    """
+    M = moment(np.eye(len(N)), P, S, c, past)
+    if max(block.jump, M.diagonal().max()) > LARGEST_JUMP:
+        return None
+    return cholesky(carried(M, block, P, N))

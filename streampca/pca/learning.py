@@ -52,6 +52,11 @@ class Recipe:
         """Vectors with entries beyond this are refused: their squares would overflow."""
         return float(np.sqrt(np.finfo(self.dtype).max / (16 * self.dimensions)))
 
+    @property
+    def smallest_value(self) -> float:
+        """Streams whose entries are all below this, or whose spread is, count as constant: their squares vanish."""
+        return float(np.sqrt(np.finfo(self.dtype).tiny / np.finfo(self.dtype).eps))
+
     def next_block(self, state: State) -> int:
         """How many messages the next block takes."""
         return BLOCK if state.count else max(self.start, 1)
@@ -61,69 +66,79 @@ class Scores(NamedTuple):
     """How well each message of a block was known before the block was learned, by the k served components."""
 
     residual: F64  # (B,): ‖r‖²
-    norm: F64  # (B,): ‖y‖² about the running mean
+    norm: F64  # (B,): ‖v − m‖², m the running mean before the message
 
 
 class _Moments(NamedTuple):
-    D: Array  # (B, d): the messages about the mean before the block
-    L: F64  # (B, B): Y = L D
-    P: F64  # (B, r) = Y C
-    G: F64  # (B, B) = Y Yᵀ
+    D: Array  # (B, d): the messages about `mean`
+    mean: F64  # (d,): the mean before the block
+    U: F64  # (B, B): U D are the messages, each about the running mean at its turn
+    root: F64  # (B,): Y = diag(root) U D is what is learned
+    P: F64  # (B, r) = U D C
+    G: F64  # (B, B) = U D Dᵀ Uᵀ
 
 
 def learn(state: State, V: Array, retention: F64, recipe: Recipe) -> tuple[State, Scores]:
     """Learn one block V (B, d), each message's share of the past that it keeps in `retention` (B,), 1 for all of it.
 
-    V must be finite, within `recipe.largest_value` and of the recipe's dtype. The messages of the very first block are
-    not scored (there was no model yet): its scores are empty.
+    V must be finite and within `recipe.largest_value`. How it lies in memory does not matter to the bits of the
+    result. The messages of the very first block are not scored (there was no model yet): its scores are empty.
     """
     weights = centring.weights(state.weight, retention)
-    moments = _moments(state, V, weights, recipe)
+    moments = _moments(state, np.require(V, recipe.dtype, ["C", "A"]), weights, recipe)
     factor = None
     if state.rank == recipe.columns and weights.past >= 0.5:
         factor = _krasulina(state, moments, weights)
     if factor is None:
         factor = _absorb(state, moments, weights, recipe)
     C, N = factor
-    shift = weights.c @ moments.D.astype(np.float64) if recipe.center else 0.0
     learned = State(
         C,
         N,
-        state.mean + shift,
+        moments.mean + weights.c @ moments.D.astype(np.float64, copy=False) if recipe.center else state.mean,
         weights.total,
-        float(weights.past * state.total_variance + weights.c @ np.diag(moments.G)),
+        float(weights.past * state.total_variance + (weights.c * moments.root**2) @ np.diag(moments.G)),
         state.count + len(V),
         state.blocks + 1,
     )
-    return _upkeep(learned, state), _scores(state, moments, weights, recipe)
+    return _upkeep(learned, state), _scores(state, moments, recipe)
 
 
 def _moments(state: State, V: Array, weights: centring.Weights, recipe: Recipe) -> _Moments:
-    D = (V - state.mean).astype(recipe.dtype, copy=False) if recipe.center else V
-    P, G = (D @ state.C).astype(np.float64), (D @ D.T).astype(np.float64)
     if not recipe.center:
-        return _Moments(D, np.eye(len(V)), P, G)
-    L = centring.matrix(weights.a)
-    return _Moments(D, L, L @ P, L @ G @ L.T)
+        P, G = (V @ state.C).astype(np.float64), (V @ V.T).astype(np.float64)
+        return _Moments(V, state.mean, np.eye(len(V)), np.ones(len(V)), P, G)
+    # A mean without weight may be any; the block's own keeps the squares free of a large offset.
+    mean = state.mean if state.weight else V.mean(axis=0, dtype=np.float64)
+    D = (V - mean).astype(recipe.dtype, copy=False)
+    P, G = (D @ state.C).astype(np.float64), (D @ D.T).astype(np.float64)
+    U = centring.matrix(weights.a)
+    return _Moments(D, mean, U, np.sqrt(1 - weights.a), U @ P, U @ G @ U.T)
 
 
 def _krasulina(state: State, moments: _Moments, weights: centring.Weights) -> tuple[Array, F64] | None:
-    """C and N after Algorithm 1 on each message and the unit gauge; None where rounding does not allow it."""
-    S = gauge.inverse(state.N)
+    """C and N after Algorithm 1 on each message and the unit gauge; None where rounding does not allow it.
+
+    The small matrices are taken in units (a power of two) in which C is of size one: then nothing under- or overflows.
+    """
+    root = moments.root[:, None]
+    unit = np.ldexp(1.0, -int(np.frexp(np.trace(state.N))[1]))
+    N, P, G = state.N * unit, root * moments.P * unit, root * moments.G * moments.root * unit
+    S = gauge.inverse(N)
     if S is None:
         return None
-    block = blocks.run(moments.P, moments.G, S, state.N, weights.a)
-    R = gauge.correction(block, moments.P, S, state.N, weights.c, weights.past)
+    block = blocks.run(P, G, S, N, weights.a)
+    R = gauge.correction(block, P, S, N, weights.c, weights.past)
     if R is None:
         return None
     dtype = state.C.dtype
-    C = state.C @ (block.Pi @ R).astype(dtype) + moments.D.T @ (moments.L.T @ block.Z @ R).astype(dtype)
-    return C, R.T @ block.N @ R
+    C = state.C @ (block.Pi @ R).astype(dtype) + moments.D.T @ (moments.U.T @ (root * block.Z) @ R).astype(dtype)
+    return C, R.T @ block.N @ R / unit
 
 
 def _absorb(state: State, moments: _Moments, weights: centring.Weights, recipe: Recipe) -> tuple[Array, F64]:
     """C and N of the leading K directions of the covariance of factor and block together."""
-    Y = (np.sqrt(weights.c)[:, None] * moments.L) @ moments.D.astype(np.float64)
+    Y = ((np.sqrt(weights.c) * moments.root)[:, None] * moments.U) @ moments.D.astype(np.float64, copy=False)
     C, variance = axes.leading(np.hstack([np.sqrt(weights.past) * state.C, Y.T]), recipe.columns, recipe.dtype)
     return C, np.diag(variance)
 
@@ -136,16 +151,12 @@ def _upkeep(state: State, before: State) -> State:
     return State(C, np.diag(variance), state.mean, state.weight, state.total_variance, state.count, 0)
 
 
-def _scores(state: State, moments: _Moments, weights: centring.Weights, recipe: Recipe) -> Scores:
-    """‖y‖² − ‖projection on the first k columns‖², by the model at the start of the block."""
+def _scores(state: State, moments: _Moments, recipe: Recipe) -> Scores:
+    """‖v − m‖² − ‖projection on the first k columns‖², by the factor at the start of the block."""
     if not state.count:
         return Scores(np.zeros(0), np.zeros(0))
     k = min(recipe.components, state.rank)
     norm = np.diag(moments.G).copy()
     P = moments.P[:, :k]
     captured = np.einsum("sk,sk->s", P, np.linalg.solve(state.N[:k, :k], P.T).T) if k else np.zeros(len(norm))
-    residual = np.clip(norm - captured, 0.0, norm)
-    if recipe.center:  # y carries the factor √(1−a), the loss does not
-        keep = np.maximum(1 - weights.a, np.finfo(np.float64).tiny)
-        residual, norm = residual / keep, norm / keep
-    return Scores(residual, norm)
+    return Scores(np.clip(norm - captured, 0.0, norm), norm)
