@@ -84,11 +84,11 @@ class Tally:
     def with_messages(self, timestamps: Sequence[int]) -> "Tally":
         """The tally after learning messages with these timestamps."""
         known = [t for t in timestamps if t >= 0]
-        first = min(known) if self.first_ms < 0 else min([self.first_ms, *known]) if known else self.first_ms
+        before = [self.first_ms] if self.first_ms >= 0 else []
         return replace(
             self,
             learned=self.learned + len(timestamps),
-            first_ms=first if known else self.first_ms,
+            first_ms=min(before + known, default=-1),
             last_ms=max([self.last_ms, *known]),
         )
 
