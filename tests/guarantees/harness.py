@@ -1,0 +1,210 @@
+"""Real worker processes on the real broker, and what a test wants to know of them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from streampca.pca.learning import Recipe
+from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.directory import DirectoryStore
+from streampca.stream.checkpoint import Checkpoint
+from streampca.stream.codec import Codec
+from streampca.stream.fold import Fold, Shape
+from tests.kafka_broker import Broker, wait_until
+
+D, K = 12, 3
+
+
+def vectors(count: int, seed: int) -> NDArray[np.float64]:
+    """Vectors of a plane with noise, about a mean that is not zero; short decimals, as JSON carries them exactly."""
+    rng = np.random.default_rng(seed)
+    plane = rng.standard_normal((K, D)) * np.array([[5.0], [3.0], [2.0]])
+    return np.round(rng.standard_normal((count, K)) @ plane + rng.standard_normal((count, D)) + 7.0, 4)
+
+
+def as_json(rows: NDArray[np.float64]) -> list[bytes]:
+    """Each row as a JSON array."""
+    return [orjson.dumps(row.tolist()) for row in rows]
+
+
+SHAPE = Shape(Recipe(D, K))
+CODEC = Codec("json", D, SHAPE.recipe.largest_value)
+
+
+def folded(broker: Broker, topic: str) -> dict[int, Fold]:
+    """The folds of a topic's partitions as this process computes them from the records: the independent account.
+
+    Records that are no vectors are passed over, and counted as a worker counts them.
+    """
+    ends = broker.end_offsets(topic)
+    by_partition: dict[int, list[Any]] = {p: [] for p in ends}
+    for record in broker.read_all(topic):
+        by_partition[record.partition].append(record)
+    folds = {}
+    for partition, records in by_partition.items():
+        decoded = CODEC.decode([record.value for record in records])
+        times = [records[i].timestamp for i in decoded.places]
+        fold, _ = Fold.empty(SHAPE.recipe).learn(decoded.vectors, times, ends[partition], SHAPE)
+        folds[partition] = fold.reject([reject.reason for reject in decoded.rejects])
+    return folds
+
+
+@dataclass
+class Group:
+    """Workers of one group on one topic and one store."""
+
+    broker: Broker
+    topic: str
+    folder: Path
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    workers: list["WorkerProcess"] = field(default_factory=list)
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "store"
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        return Checkpoints(DirectoryStore(self.store), self.topic)
+
+    def start(self, **settings: Any) -> "WorkerProcess":
+        """One more worker."""
+        number = len(self.workers)
+        worker = WorkerProcess(self._environment(settings), self.folder / f"worker-{number}.log")
+        self.workers.append(worker)
+        return worker
+
+    def _environment(self, settings: Mapping[str, Any]) -> dict[str, str]:
+        values = {
+            "bootstrap_servers": self.broker.bootstrap, "topic": self.topic, "group_id": self.topic,
+            "store": self.store, "dimensions": D, "components": K, "checkpoint_interval_s": 0.2,
+            "session_timeout_s": 2, "worker_port": 0, "log_format": "json", "log_level": "debug",
+            **self.settings, **settings,
+        }  # fmt: skip
+        return {f"STREAMPCA_{name.upper()}": str(value) for name, value in values.items()}
+
+    def newest(self) -> dict[int, Checkpoint]:
+        """The newest checkpoint of each partition that has one."""
+        checkpoints = self.checkpoints
+        return {p: found for p in checkpoints.partitions() if (found := checkpoints.newest(p))}
+
+    def positions(self) -> dict[int, int]:
+        """How far the newest checkpoints are, by their names alone."""
+        checkpoints = self.checkpoints
+        return {p: offsets[-1] for p in checkpoints.partitions() if (offsets := checkpoints.offsets(p))}
+
+    def files(self) -> dict[int, bytes]:
+        """The bytes of each partition's newest checkpoint."""
+        return {
+            p: (self.store / f"checkpoints/{self.topic}/{p}/{offset:020d}.npz").read_bytes()
+            for p, offset in self.positions().items()
+        }
+
+    def wait_until_learned(self, timeout_s: float = 60) -> None:
+        """Until the newest checkpoint of every partition stands at the log's end."""
+        self.wait(self.is_learned, f"checkpoints at the end of {self.topic}", timeout_s)
+
+    def is_learned(self) -> bool:
+        """Whether every record of the topic is before the newest checkpoint of its partition."""
+        return self.positions() == {p: end for p, end in self.broker.end_offsets(self.topic).items() if end}
+
+    def wait(self, condition: Callable[[], Any], what: str, timeout_s: float = 60) -> None:
+        """Until the condition holds; a worker that ends by itself meanwhile fails the test with its log."""
+
+        def holds() -> bool:
+            for worker in self.workers:
+                worker.assert_alive_or_ended_by_us()
+            return bool(condition())
+
+        try:
+            wait_until(holds, timeout_s, what)
+        except AssertionError as error:
+            tails = "\n".join(f"--- {w.log.name}\n{w.text()[-2000:]}" for w in self.workers)
+            raise AssertionError(f"{error}\n{tails}") from None
+
+    def committed_is_never_ahead(self) -> None:
+        """The group's offsets were read first, so a checkpoint can only have moved further since."""
+        committed = self.broker.committed(self.topic, self.topic)
+        positions = self.positions()
+        ahead = {p: (o, positions.get(p)) for p, o in committed.items() if o > positions.get(p, -1)}
+        assert not ahead, f"offsets committed ahead of the checkpoints (committed, saved): {ahead}"
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.kill()
+
+
+@contextmanager
+def group(broker: Broker, topic: str, folder: Path, **settings: Any) -> Iterator[Group]:
+    """A group whose workers are gone when the test is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    members = Group(broker, topic, folder, settings)
+    try:
+        yield members
+    finally:
+        members.close()
+
+
+class WorkerProcess:
+    """`python -m streampca worker` as a person would start it, its log in a file."""
+
+    def __init__(self, environment: dict[str, str], log: Path) -> None:
+        self.log, self.ended_by_us = log, False
+        with log.open("wb") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "streampca", "worker"],
+                env={**os.environ, **environment}, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> float:
+        """SIGTERM; the seconds it took."""
+        started = time.monotonic()
+        self._end(signal.SIGTERM)
+        return time.monotonic() - started
+
+    def _end(self, number: int) -> None:
+        self.ended_by_us = True
+        if self.process.poll() is None:
+            os.kill(self.process.pid, number)
+        self.process.wait(20)
+
+    def wait(self, timeout_s: float = 20) -> int:
+        """The exit code of a worker that is expected to end by itself."""
+        self.ended_by_us = True
+        return self.process.wait(timeout_s)
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def events(self) -> list[dict[str, Any]]:
+        """The log so far; a line that is still being written is left out."""
+        lines = self.text().split("\n")[:-1]
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+    def count(self, event: str) -> int:
+        return sum(e["event"] == event for e in self.events())
+
+    def assert_alive_or_ended_by_us(self) -> None:
+        if not self.ended_by_us and self.process.poll() is not None:
+            raise AssertionError(f"a worker ended by itself ({self.process.returncode}):\n{self.text()[-3000:]}")
+
+
+def temporaries(store: Path) -> Iterable[Path]:
+    """Files that are being written at this moment."""
+    return [path for path in store.glob("checkpoints/*/*/*") if path.suffix != ".npz"]

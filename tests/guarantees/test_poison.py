@@ -1,0 +1,115 @@
+"""Every message is learned once or lies in the dead-letter topic with its reason (proof 4)."""
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streampca.stream.fold import Fold
+from tests.guarantees.harness import CODEC, SHAPE, D, as_json, group, vectors
+from tests.kafka_broker import Broker
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+
+MESSAGES = 20_000
+POISON = [
+    (b'{"not": "an array"}', "undecodable"),
+    (b"[1, 2, 3", "undecodable"),
+    (b"\xff\xfe\x00", "undecodable"),
+    (b"[" + b",".join([b"NaN"] * D) + b"]", "undecodable"),  # JSON has no word for NaN
+    (b"[" + b",".join([b"1e400"] * D) + b"]", "not_finite|undecodable"),
+    (b"[1, 2, 3]", "wrong_length"),
+    (b"[" + b",".join([b"1"] * 200_000) + b"]", "wrong_length"),
+    (b"[" + b",".join([b"1e200"] * D) + b"]", "too_large"),
+    (None, "no_value"),
+]
+
+
+def poisoned(seed: int) -> tuple[list[bytes | None], dict[int, tuple[bytes | None, str]], np.ndarray]:
+    """A stream with 1 % poison: its values, the poison by offset with its reason, and the clean vectors."""
+    rng = random.Random(seed)
+    clean = vectors(MESSAGES, seed)
+    values: list[bytes | None] = []
+    poison = {}
+    for value in as_json(clean):
+        if rng.random() < 0.01:
+            bad = rng.choice(POISON)
+            poison[len(values)] = bad
+            values.append(bad[0])
+        values.append(value)
+    return values, poison, clean
+
+
+@pytest.mark.parametrize("kills", [0, 4])
+def test_poison_is_put_aside_and_changes_no_bit(broker: Broker, topic: str, tmp_path: Path, kills: int) -> None:
+    values, poison, clean = poisoned(seed=11 + kills)
+    assert {reason for _, reason in poison.values()} == {reason for _, reason in POISON}
+    dead = f"{topic}-dead"
+    broker.create_topic(topic, 1)
+    broker.create_topic(dead, 1, max_message_bytes=4_000_000)
+    broker.produce(topic, 0, values)
+    with group(
+        broker, topic, tmp_path, dead_letter_topic=dead, max_poll_records=25, checkpoint_interval_s=0.1
+    ) as members:
+        for saves in range(1, kills + 1):
+            worker = members.start()
+            members.wait(lambda w=worker, n=saves: w.count("checkpoint saved") >= n or members.is_learned(), "progress")
+            worker.kill()
+            assert_acknowledged_before_saved(broker, dead, poison, members.positions().get(0, 0))
+        members.start()
+        members.wait_until_learned(120)
+        found = members.newest()[0].fold
+    expected, _ = Fold.empty(SHAPE.recipe).learn(clean, [0] * len(clean), len(values), SHAPE)
+    assert found.state.C.tobytes() == expected.state.C.tobytes()
+    assert found.state.mean.tobytes() == expected.state.mean.tobytes()
+    assert found.pending.tobytes() == expected.pending.tobytes()
+    assert found.tally.learned == MESSAGES
+    assert sum(found.tally.rejected.values()) == len(poison)
+    assert_dead_letters(broker, topic, dead, poison, repeats=bool(kills))
+
+
+def letters(broker: Broker, dead: str) -> list[tuple[int, bytes | None, dict[str, bytes]]]:
+    return [(int(dict(r.headers)["__connect.errors.offset"]), r.value, dict(r.headers)) for r in broker.read_all(dead)]
+
+
+def assert_acknowledged_before_saved(broker: Broker, dead: str, poison: dict, position: int) -> None:
+    """No checkpoint has passed a poison record that does not lie in the dead-letter topic."""
+    there = {offset for offset, _, _ in letters(broker, dead)}
+    assert {offset for offset in poison if offset < position} <= there
+
+
+def assert_dead_letters(broker: Broker, topic: str, dead: str, poison: dict, *, repeats: bool) -> None:
+    found = letters(broker, dead)
+    times = Counter(offset for offset, _, _ in found)
+    assert times.keys() == poison.keys()
+    assert repeats or set(times.values()) == {1}
+    same: dict[int, tuple] = {}
+    for offset, value, headers in found:
+        bad, reason = poison[offset]
+        assert value == bad
+        assert headers["__connect.errors.topic"] == topic.encode()
+        assert headers["__connect.errors.partition"] == b"0"
+        assert headers["__connect.errors.exception.class.name"].decode() in reason.split("|")
+        assert headers["__connect.errors.exception.message"]
+        assert same.setdefault(offset, (value, headers)) == (value, headers), "repeats are recognisably the same"
+
+
+def test_without_a_dead_letter_topic_the_worker_stops_at_the_record(broker: Broker, topic: str, tmp_path: Path) -> None:
+    values = as_json(vectors(600, seed=1))
+    values.insert(450, b"[1, 2]")
+    broker.create_topic(topic, 1)
+    broker.produce(topic, 0, values)
+    with group(broker, topic, tmp_path) as members:
+        worker = members.start()
+        assert worker.wait() == 1
+        assert "offset 450" in worker.text()
+        assert "dead_letter_topic" in worker.text()
+        assert members.positions() == {0: 450}
+        skipping = members.start(on_bad_record="skip")
+        members.wait_until_learned()
+        skipping.stop()
+        tally = members.newest()[0].fold.tally
+        assert (tally.learned, dict(tally.rejected)) == (600, {"wrong_length": 1})
+    assert CODEC.decode([values[450]]).rejects[0].reason == "wrong_length"

@@ -1,0 +1,129 @@
+"""What the broker does to us: it goes away, the topic is replaced, records are gone before they were read (3 and 5)."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import new_broker
+from tests.guarantees.harness import as_json, folded, group, vectors
+from tests.kafka_broker import Broker
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+
+AWAY_S = 20
+
+
+@pytest.fixture
+def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker that only this test uses, since it is taken away."""
+    with new_broker(tmp_path_factory) as running:
+        yield running
+
+
+def test_a_broker_that_is_away_for_a_while_changes_no_bit(own_broker: Broker, topic: str, tmp_path: Path) -> None:
+    own_broker.create_topic(topic, 2)
+    rows = as_json(vectors(12_000, seed=3))
+    for partition in (0, 1):
+        own_broker.produce(topic, partition, rows[partition * 6000 : partition * 6000 + 4000])
+    with group(own_broker, topic, tmp_path, max_poll_records=10, checkpoint_interval_s=0.1) as members:
+        worker = members.start()
+        members.wait(lambda: worker.count("checkpoint saved") >= 2, "first checkpoints")
+        own_broker.stop()
+        before = members.positions()
+        assert before != {0: 4000, 1: 4000}, "the broker was to be stopped in mid-stream"
+        time.sleep(AWAY_S)  # the length of the outage is what is tested
+        assert worker.process.poll() is None, worker.text()[-2000:]
+        own_broker.start()
+        for partition in (0, 1):
+            own_broker.produce(topic, partition, rows[partition * 6000 + 4000 : partition * 6000 + 6000])
+        members.wait_until_learned(120)
+        members.committed_is_never_ahead()
+        for partition, fold in folded(own_broker, topic).items():
+            found = members.newest()[partition].fold
+            assert (found.position, found.tally) == (fold.position, fold.tally)
+            assert found.state.C.tobytes() == fold.state.C.tobytes()
+        told = [e for e in worker.events() if e["level"] in ("warning", "error")]
+        assert 1 <= len(told) <= 6, f"said once, not a thousand times: {told}"
+        assert worker.stop() < 5
+
+
+def test_sigterm_ends_a_worker_whose_broker_is_away(own_broker: Broker, topic: str, tmp_path: Path) -> None:
+    own_broker.create_topic(topic, 1)
+    own_broker.produce(topic, 0, as_json(vectors(500, seed=5)))
+    with group(own_broker, topic, tmp_path) as members:
+        worker = members.start()
+        members.wait_until_learned()
+        own_broker.stop()
+        assert worker.stop() < 6, worker.text()[-2000:]
+        assert worker.process.returncode == 0
+
+
+def test_a_topic_created_again_is_refused(broker: Broker, topic: str, tmp_path: Path) -> None:
+    broker.create_topic(topic, 1)
+    broker.produce(topic, 0, as_json(vectors(500, seed=1)))
+    with group(broker, topic, tmp_path) as members:
+        members.start()
+        members.wait_until_learned()
+        members.workers[0].stop()
+        files = members.files()
+        broker.delete_topic(topic)
+        broker.create_topic(topic, 1)
+        broker.produce(topic, 0, as_json(vectors(800, seed=2)))
+        refused = members.start(log_format="human")
+        assert refused.wait() == 1
+        assert "deleted and created again" in refused.text()
+        assert "Traceback" not in refused.text()
+        assert members.files() == files
+
+
+def test_a_topic_created_again_under_a_running_worker_is_refused(broker: Broker, topic: str, tmp_path: Path) -> None:
+    broker.create_topic(topic, 1)
+    broker.produce(topic, 0, as_json(vectors(500, seed=1)))
+    with group(broker, topic, tmp_path) as members:
+        worker = members.start()
+        members.wait_until_learned()
+        files = members.files()
+        broker.delete_topic(topic)
+        broker.create_topic(topic, 1)
+        broker.produce(topic, 0, as_json(vectors(800, seed=2)))
+        assert worker.wait(60) == 1
+        assert "deleted and created again" in worker.text() or "does not exist" in worker.text()
+        assert members.files() == files
+
+
+@pytest.mark.parametrize("policy", ["fail", "earliest", "latest"])
+def test_offsets_that_retention_removed(broker: Broker, topic: str, tmp_path: Path, policy: str) -> None:
+    broker.create_topic(topic, 1)
+    rows = as_json(vectors(1500, seed=9))
+    broker.produce(topic, 0, rows[:500])
+    with group(broker, topic, tmp_path, on_offset_gap=policy) as members:
+        members.start()
+        members.wait_until_learned()
+        members.workers[0].stop()
+        broker.produce(topic, 0, rows[500:1000])
+        broker.delete_records(topic, 0, before=700)
+        worker = members.start()
+        if policy == "fail":
+            assert worker.wait() == 1
+            assert "offset 500 was removed by retention, the log starts at 700" in worker.text()
+            assert members.positions() == {0: 500}
+            return
+        members.wait(lambda: worker.count("offsets skipped, removed by retention"), "a gap")
+        broker.produce(topic, 0, rows[1000:])
+        members.wait_until_learned()
+        tally = members.newest()[0].fold.tally
+        assert (tally.gap, tally.learned) == ((200, 1300) if policy == "earliest" else (500, 1000))
+
+
+def test_partitions_that_are_added_are_learned_from_their_start(broker: Broker, topic: str, tmp_path: Path) -> None:
+    broker.create_topic(topic, 1)
+    broker.produce(topic, 0, as_json(vectors(300, seed=1)))
+    with group(broker, topic, tmp_path) as members:
+        members.start()
+        members.wait_until_learned()
+        broker.add_partitions(topic, 3)
+        broker.produce(topic, 2, as_json(vectors(300, seed=2)))
+        members.wait_until_learned(60)
+        assert members.newest()[2].fold.tally.learned == 300
