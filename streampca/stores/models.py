@@ -1,5 +1,7 @@
 """Published models in a store: `models/<topic>/<version, 20 digits>.npz`."""
 
+import re
+
 import structlog
 
 from streampca.errors import DamagedFileError
@@ -9,21 +11,31 @@ from streampca.stream.published import Published
 
 log = structlog.get_logger()
 
+_FILE = re.compile(r"[0-9]{20}\.npz")
+
 
 class Models:
     """The models of one topic. An older version never replaces a newer one: versions only sit side by side."""
 
     def __init__(self, store: Store, topic: str, keep: int = 100) -> None:
-        self._store, self._topic, self._keep = store, topic, keep
+        self._store, self._folder, self._keep = store, f"models/{topic}", max(keep, 1)
+
+    @property
+    def folder(self) -> str:
+        """Where the models lie in the store."""
+        return self._folder
 
     def versions(self) -> list[int]:
         """Versions there are, rising."""
-        stems = (name.rsplit("/", 1)[-1] for name in self._store.names(f"models/{self._topic}"))
-        return [int(stem[:20]) for stem in stems if stem.endswith(".npz") and stem[:20].isdigit() and len(stem) == 24]
+        stems = (name.rsplit("/", 1)[-1] for name in self._store.names(self._folder))
+        return [int(stem[:20]) for stem in stems if _FILE.fullmatch(stem)]
 
     def load(self, version: int) -> Published:
         """One version. Raises `FileNotFoundError` or `DamagedFileError`."""
-        return published.decode(self._store.read(self._name(version)))
+        model = published.decode(self._store.read(self._name(version)))
+        if model.version != version:
+            raise DamagedFileError(f"the file of version {version} holds version {model.version}")
+        return model
 
     def newest(self) -> Published | None:
         """The newest version that is whole; None when there is none. A damaged file is passed over, loudly."""
@@ -37,13 +49,20 @@ class Models:
         return None
 
     def save(self, model: Published) -> bool:
-        """Write a version, unless it is there; then remove the oldest beyond those kept. Whether it was written."""
-        if model.version in self.versions():
+        """Write a version, unless it is there whole; remove the oldest beyond those kept. Whether it was written."""
+        if model.version in self.versions() and self._is_whole(model.version):
             return False
         self._store.write(self._name(model.version), published.encode(model))
         for version in self.versions()[: -self._keep]:
             self._store.delete(self._name(version))
         return True
 
+    def _is_whole(self, version: int) -> bool:
+        try:
+            self.load(version)
+        except (FileNotFoundError, DamagedFileError):
+            return False
+        return True
+
     def _name(self, version: int) -> str:
-        return f"models/{self._topic}/{version:020d}.npz"
+        return f"{self._folder}/{version:020d}.npz"

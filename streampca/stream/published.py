@@ -42,8 +42,10 @@ _HEADER = (
 
 
 def encode(published: Published) -> bytes:
-    """The bytes of a model file: the same model gives the same bytes."""
+    """The bytes of a model file: the same model gives the same bytes. `ValueError` for what `decode` would refuse."""
     model = published.model
+    if flaw := _flaw(published):
+        raise ValueError(f"this model cannot be written: {flaw}")
     header = {name: getattr(published, name) for name in _HEADER}
     header |= {
         "kind": KIND,
@@ -73,18 +75,33 @@ def decode(data: bytes) -> Published:
         )
         positions = {int(p): int(o) for p, o in header["positions"].items()}
         published = Published(model=model, positions=positions, **{name: header[name] for name in _HEADER})
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise DamagedFileError(f"not a model file: {error!r}") from None
-    _verify(model)
+    if flaw := _flaw(published):
+        raise DamagedFileError(flaw)
     return published
 
 
-def _verify(model: Model) -> None:
+def _flaw(published: Published) -> str | None:
+    """What is wrong with it, in words; None when nothing is."""
+    model = published.model
+    if not _is_version(published.version):
+        return f"version {published.version!r} is not a number of messages"
     k, d = model.components.shape if model.components.ndim == 2 else (0, 0)
     if k < 1 or model.explained_variance.shape != (k,) or model.mean.shape != (d,):
-        raise DamagedFileError("the arrays of the model do not fit each other")
+        return "the arrays of the model do not fit each other"
     for name in ("components", "explained_variance", "mean"):
-        if not np.isfinite(getattr(model, name)).all():
-            raise DamagedFileError(f"{name} holds values that are not finite")
-    if np.abs(model.components @ model.components.T - np.eye(k)).max() > 1e-3:
-        raise DamagedFileError("the components are not orthonormal")
+        values = getattr(model, name)
+        if values.dtype.kind != "f" or not np.isfinite(values).all():
+            return f"{name} holds values that are not finite numbers"
+    if not np.isfinite([model.total_variance, model.weight]).all():
+        return "the total variance or the weight is not finite"
+    if min(model.explained_variance.min(), model.total_variance, model.weight) < 0:
+        return "a variance or the weight is negative"
+    with np.errstate(all="ignore"):
+        orthonormal = np.abs(model.components @ model.components.T - np.eye(k)).max() <= 1e-3
+    return None if orthonormal else "the components are not orthonormal"
+
+
+def _is_version(version: object) -> bool:
+    return isinstance(version, int) and not isinstance(version, bool) and 0 <= version < 2**63

@@ -1,0 +1,185 @@
+"""What every store promises, on every store there is."""
+
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from streampca.errors import StoreError
+from streampca.stores.base import Store
+from streampca.stores.directory import DirectoryStore
+from streampca.stores.memory import MemoryStore
+
+BAD_NAMES = [
+    "",
+    "/",
+    "/etc/passwd",
+    "..",
+    "../a",
+    "a/../b",
+    "a/..",
+    ".",
+    "./a",
+    "a//b",
+    "a/",
+    "a\\b",
+    "a b",
+    "~a",
+    "a\0",
+]
+
+
+@pytest.fixture(params=["directory", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return DirectoryStore(tmp_path / "store") if request.param == "directory" else MemoryStore()
+
+
+def test_reads_what_was_written(store: Store) -> None:
+    store.write("checkpoints/readings/3/042.npz", b"abc")
+    assert store.read("checkpoints/readings/3/042.npz") == b"abc"
+
+
+def test_a_second_write_replaces_the_first(store: Store) -> None:
+    store.write("a/b", b"a long content")
+    store.write("a/b", b"short")
+    assert store.read("a/b") == b"short"
+    assert store.names("a") == ["a/b"]
+
+
+def test_an_empty_file_is_a_file(store: Store) -> None:
+    store.write("a/b", b"")
+    assert store.read("a/b") == b""
+
+
+def test_a_missing_file_is_file_not_found(store: Store) -> None:
+    for name in ("absent", "absent/file"):
+        with pytest.raises(FileNotFoundError):
+            store.read(name)
+
+
+def test_names_are_sorted_full_and_of_one_level(store: Store) -> None:
+    for name in ("a/c", "a/b", "a/folder/deep/x", "b/z", "ab/y"):
+        store.write(name, b"")
+    assert store.names("a") == ["a/b", "a/c", "a/folder"]
+    assert store.names("a/folder") == ["a/folder/deep"]
+    assert store.names("absent") == []
+
+
+def test_delete_removes_one_file_and_may_be_repeated(store: Store) -> None:
+    store.write("a/b", b"1")
+    store.write("a/c", b"2")
+    store.delete("a/b")
+    store.delete("a/b")
+    store.delete("never/was")
+    assert store.names("a") == ["a/c"]
+    with pytest.raises(FileNotFoundError):
+        store.read("a/b")
+
+
+def test_check_passes_and_leaves_nothing(store: Store) -> None:
+    store.write("a/b", b"1")
+    store.check()
+    assert store.names("a") == ["a/b"]
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_names_that_could_leave_the_store_are_refused(store: Store, name: str) -> None:
+    for act in (store.read, store.names, store.delete, lambda n: store.write(n, b"x")):
+        with pytest.raises(StoreError, match="cannot name a file"):
+            act(name)
+
+
+@pytest.mark.parametrize("topic", ["a", "my.topic_1-x", "...", ".hidden", "A" * 249])
+def test_every_topic_name_that_kafka_allows_can_be_a_folder(store: Store, topic: str) -> None:
+    store.write(f"models/{topic}/1", b"x")
+    assert store.names(f"models/{topic}") == [f"models/{topic}/1"]
+    assert store.names("models") == [f"models/{topic}"]
+
+
+def test_a_file_cannot_be_a_folder_nor_a_folder_a_file(store: Store) -> None:
+    store.write("a/b/c", b"1")
+    for act in (
+        lambda: store.write("a/b", b"2"),
+        lambda: store.write("a/b/c/d", b"2"),
+        lambda: store.read("a/b"),
+        lambda: store.names("a/b/c"),
+        lambda: store.delete("a/b"),
+    ):
+        with pytest.raises(StoreError) as error:
+            act()
+        assert "\n" not in str(error.value)
+    assert store.read("a/b/c") == b"1"
+    assert store.names("a") == ["a/b"]
+
+
+def test_a_reader_sees_the_old_file_or_the_new_one(store: Store) -> None:
+    """A writer replaces one name thousands of times while others read and list it."""
+    contents = [bytes([i]) * 20_000 for i in range(8)]
+    store.write("a/b", contents[0])
+    stop = threading.Event()
+    faults: list[object] = []
+
+    def read() -> None:
+        while not stop.is_set():
+            try:
+                if store.read("a/b") not in contents or store.names("a") != ["a/b"]:
+                    faults.append("a part, or a stray name")
+            except BaseException as error:
+                faults.append(error)
+
+    readers = [threading.Thread(target=read, daemon=True) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    try:
+        for i in range(2000):
+            store.write("a/b", contents[i % len(contents)])
+    finally:
+        stop.set()
+    for reader in readers:
+        reader.join(timeout=10)
+    assert not faults
+
+
+def test_many_writers_of_one_name_leave_one_whole_content(store: Store) -> None:
+    contents = [bytes([i]) * 5000 for i in range(4)]
+
+    def write(content: bytes) -> None:
+        for _ in range(100):
+            store.write("deep/er/b", content)
+
+    writers = [threading.Thread(target=write, args=(content,), daemon=True) for content in contents]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(timeout=60)
+    assert store.read("deep/er/b") in contents
+    assert store.names("deep/er") == ["deep/er/b"]
+
+
+PARTS = st.sampled_from(["a", "b", "c.npz"])
+STEPS = st.tuples(
+    st.sampled_from(["write", "delete"]),
+    st.lists(PARTS, min_size=2, max_size=2).map("/".join),
+    st.binary(max_size=5),
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(STEPS, max_size=12))
+def test_is_a_dictionary_with_folders(store: Store, steps: list[tuple[str, str, bytes]]) -> None:
+    for folder in ("a", "b", "c.npz"):
+        for name in store.names(folder):
+            store.delete(name)
+    model: dict[str, bytes] = {}
+    for verb, name, data in steps:
+        if verb == "write":
+            store.write(name, data)
+            model[name] = data
+        else:
+            store.delete(name)
+            model.pop(name, None)
+    for folder in ("a", "b", "c.npz"):
+        assert store.names(folder) == sorted(name for name in model if name.startswith(f"{folder}/"))
+    assert {name: store.read(name) for name in model} == model

@@ -1,0 +1,134 @@
+"""Published models in a store: versions, falling back past damage, pruning."""
+
+import pytest
+import structlog
+
+from streampca.errors import DamagedFileError, StoreError
+from streampca.stores.memory import Crash, MemoryStore
+from streampca.stores.models import Models
+from tests.stream.test_published import a_published, assert_same
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def models(store: MemoryStore) -> Models:
+    return Models(store, "readings", keep=3)
+
+
+def file_of(version: int) -> str:
+    return f"models/readings/{version:020d}.npz"
+
+
+def test_nothing_published_yet(models: Models) -> None:
+    assert models.versions() == []
+    assert models.newest() is None
+    with pytest.raises(FileNotFoundError):
+        models.load(1)
+
+
+def test_saves_under_the_version_and_loads_the_same(models: Models, store: MemoryStore) -> None:
+    assert models.save(a_published(42))
+    assert store.names("models/readings") == [file_of(42)]
+    assert_same(models.load(42), a_published(42))
+
+
+def test_newest_goes_by_number_and_not_by_time(models: Models) -> None:
+    for version in (5, 100, 20):
+        models.save(a_published(version))
+    assert models.versions() == [5, 20, 100]
+    newest = models.newest()
+    assert newest is not None
+    assert newest.version == 100
+
+
+def test_a_version_that_is_there_is_not_written_again(models: Models, store: MemoryStore) -> None:
+    models.save(a_published(1))
+    store.fail_writes(1)
+    assert models.save(a_published(1)) is False
+
+
+def test_a_version_that_is_damaged_is_written_again(models: Models, store: MemoryStore) -> None:
+    models.save(a_published(1))
+    store.damage(file_of(1), 100)
+    assert models.save(a_published(1))
+    assert_same(models.load(1), a_published(1))
+
+
+def test_the_oldest_beyond_those_kept_are_removed(models: Models) -> None:
+    for version in range(1, 7):
+        models.save(a_published(version))
+    assert models.versions() == [4, 5, 6]
+
+
+def test_an_older_version_never_replaces_a_newer_one(models: Models) -> None:
+    for version in (10, 20, 30):
+        models.save(a_published(version))
+    models.save(a_published(5))
+    assert models.versions() == [10, 20, 30]
+
+
+def test_damaged_models_are_passed_over_loudly(models: Models, store: MemoryStore) -> None:
+    for version in (1, 2, 3):
+        models.save(a_published(version))
+    store.damage(file_of(3), 500)
+    store.cut(file_of(2), 100)
+    with structlog.testing.capture_logs() as events:
+        newest = models.newest()
+    assert newest is not None
+    assert newest.version == 1
+    assert [(event["log_level"], event["version"]) for event in events] == [("error", 3), ("error", 2)]
+    with pytest.raises(DamagedFileError):
+        models.load(3)
+
+
+def test_all_damaged_is_none(models: Models, store: MemoryStore) -> None:
+    models.save(a_published(1))
+    store.cut(file_of(1), 0)
+    assert models.newest() is None
+
+
+def test_a_file_under_a_wrong_name_is_damage(models: Models, store: MemoryStore) -> None:
+    models.save(a_published(1))
+    store.write(file_of(9), store.read(file_of(1)))
+    with pytest.raises(DamagedFileError, match="version 9 holds version 1"):
+        models.load(9)
+    newest = models.newest()
+    assert newest is not None
+    assert newest.version == 1
+
+
+def test_a_model_pruned_between_listing_and_reading_is_passed_over(models: Models, store: MemoryStore) -> None:
+    for version in (1, 2):
+        models.save(a_published(version))
+    listed = models.versions()
+    store.delete(file_of(2))
+    models.versions = lambda: listed  # type: ignore[method-assign]
+    newest = models.newest()
+    assert newest is not None
+    assert newest.version == 1
+
+
+def test_strange_files_are_no_versions(models: Models, store: MemoryStore) -> None:
+    for name in ("notes.txt", "1.npz", "0000000000000000000x.npz", f"{7:020d}.npz.bak", f"{7:021d}.npz"):
+        store.write(f"models/readings/{name}", b"")
+    assert models.versions() == []
+
+
+def test_topics_do_not_see_each_other(store: MemoryStore) -> None:
+    Models(store, "one").save(a_published(1))
+    assert Models(store, "other").versions() == []
+
+
+def test_a_failing_write_leaves_what_was_there(models: Models, store: MemoryStore) -> None:
+    models.save(a_published(1))
+    store.fail_writes(1)
+    with pytest.raises(StoreError):
+        models.save(a_published(2))
+    store.crash_in_write()
+    with pytest.raises(Crash):
+        models.save(a_published(2))
+    assert models.versions() == [1]
