@@ -1,11 +1,11 @@
 """The worker's metrics for Prometheus: a listener that counts."""
 
+import contextlib
 import time
 from collections.abc import Iterable, Mapping
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.metrics import MetricWrapperBase
 
 from streampca.listening import Learned, Listener
 from streampca.stream.fold import Fold
@@ -106,7 +106,7 @@ class WorkerMetrics(Listener):
         self._owned.dec(len(partitions))
         for partition in partitions:
             for gauge in (self._loss_ewma, self._lag, self._time_lag, self._saved_at, self._ahead, self._pinv_error):
-                if (self._topic, str(partition)) in gauge._metrics:
+                with contextlib.suppress(KeyError):  # of older prometheus_client, where the gauge was never set
                     gauge.remove(self._topic, str(partition))
 
     def learned(self, batch: Learned) -> None:
@@ -147,10 +147,6 @@ class WorkerMetrics(Listener):
 
 
 def described(registry: CollectorRegistry) -> dict[str, str]:
-    """Name, as Prometheus shows it, and meaning of every metric of a registry."""
-    collectors = {c for c in registry._collector_to_names if isinstance(c, MetricWrapperBase)}
-    return {
-        family.name + ("_total" if family.type == "counter" else ""): family.documentation
-        for collector in collectors
-        for family in collector.describe()
-    }
+    """Name, as Prometheus shows it, and meaning of every metric of ours in a registry."""
+    families = [family for family in registry.collect() if family.name.startswith("streampca_")]
+    return {f.name + ("_total" if f.type == "counter" else ""): f.documentation for f in families}
