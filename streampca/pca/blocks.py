@@ -29,7 +29,7 @@ class Block(NamedTuple):
     Pi: F64  # (K, K)
     S: F64  # (K, K): (CᵀC)⁻¹ after the block
     N: F64  # (K, K): CᵀC after the block
-    jump: float  # largest factor − 1 by which one message stretched C along its x; beyond ~1e6 rounding tells
+    jump: float  # largest growth of the variance along x by one message, less one
 
 
 def run(P: F64, G: F64, S: F64, N: F64, eta: F64) -> Block:

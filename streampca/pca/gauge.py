@@ -13,7 +13,7 @@ from streampca.pca.blocks import Block
 
 F64 = NDArray[np.float64]
 
-LARGEST_JUMP = 1e6  # ratio of variances beyond which so little of the smaller is left that a block is learned otherwise
+LARGEST_JUMP = 4.0  # times the variance of the past along some direction; in ordinary streams it is 0.1 to 1.5
 
 
 def inverse(N: F64) -> F64 | None:
@@ -54,8 +54,8 @@ def carried(M: F64, block: Block, P: F64, N: F64) -> F64:
 def correction(block: Block, P: F64, S: F64, N: F64, c: F64, past: float) -> F64 | None:
     """R for C ← C R after a block, so that the weighted second moment of x, one before it, is one again.
 
-    P, S and N (K, K) are those before the block; c (B,) and past are the weights. None where rounding would spoil the
-    result, because a message dwarfs all before it.
+    P, S and N (K, K) are those before the block; c (B,) and past are the weights. None when a message dwarfs the past:
+    the model at the block's start then knows too little of it, and rounding tells besides.
     """
     M = moment(np.eye(len(N)), P, S, c, past)
     if max(block.jump, M.diagonal().max()) > LARGEST_JUMP:

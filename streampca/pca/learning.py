@@ -6,7 +6,8 @@ A block is learned in one of two ways.
   (gauge.py). This is the way of a stream in full swing.
 - *Absorb*: the factor and the block are stacked, and the leading K singular directions of both together are kept.
   It is exact as long as there are no more than K directions, and is used while that is so (so at the start, where
-  the factor has no columns at all), and wherever the block outweighs the past (a half-life shorter than a block).
+  the factor has no columns at all), and wherever the block outweighs the past: a half-life shorter than a block, or
+  a message that dwarfs all before it.
 
 Both give the same weighted covariance, mean and total variance; they differ in what is cut off.
 """
@@ -117,7 +118,7 @@ def _moments(state: State, V: Array, weights: centring.Weights, recipe: Recipe) 
 
 
 def _krasulina(state: State, moments: _Moments, weights: centring.Weights) -> tuple[Array, F64] | None:
-    """C and N after Algorithm 1 on each message and the unit gauge; None where rounding does not allow it.
+    """C and N after Algorithm 1 on each message and the unit gauge; None where the block outweighs the past.
 
     The small matrices are taken in units (a power of two) in which C is of size one: then nothing under- or overflows.
     """
@@ -144,7 +145,7 @@ def _absorb(state: State, moments: _Moments, weights: centring.Weights, recipe: 
 
 
 def _upkeep(state: State, before: State) -> State:
-    """From time to time, turn C to its principal axes: the first k columns are the served ones, N is made anew."""
+    """From time to time, turn C to its principal axes: columns dwindled to rounding are dropped, N is made anew."""
     if state.rank == 0 or (state.blocks < BLOCKS_BETWEEN_TURNS and state.rank == before.rank):
         return state
     C, variance = axes.turn(state.C)
@@ -152,11 +153,16 @@ def _upkeep(state: State, before: State) -> State:
 
 
 def _scores(state: State, moments: _Moments, recipe: Recipe) -> Scores:
-    """‖v − m‖² − ‖projection on the first k columns‖², by the factor at the start of the block."""
+    """‖v − m‖² − ‖projection on the k principal axes‖², by the factor at the start of the block.
+
+    With N = V Λ Vᵀ the axes are C V Λ^−½. The first k columns of C would do in a steady stream (0.01 % too much loss on
+    MNIST), but not in one that drifts (up to 5 %).
+    """
     if not state.count:
         return Scores(np.zeros(0), np.zeros(0))
-    k = min(recipe.components, state.rank)
     norm = np.diag(moments.G).copy()
-    P = moments.P[:, :k]
-    captured = np.einsum("sk,sk->s", P, np.linalg.solve(state.N[:k, :k], P.T).T) if k else np.zeros(len(norm))
+    variance, V = np.linalg.eigh(state.N)
+    k = min(recipe.components, int(np.sum(variance > np.finfo(np.float64).eps * variance[-1]))) if state.rank else 0
+    leading = slice(state.rank - k, None)
+    captured = np.sum((moments.P @ V[:, leading] / np.sqrt(variance[leading])) ** 2, axis=1)
     return Scores(np.clip(norm - captured, 0.0, norm), norm)

@@ -1,0 +1,1 @@
+"""Measurements that can be rerun by one command each."""
