@@ -124,7 +124,7 @@ class Codec:
         return np.array(rows, np.float64).reshape(len(rows), self.dimensions)
 
     def _checked(self, vectors: Array, places: NDArray[np.int64], rejects: list[Reject]) -> Decoded:
-        good = np.abs(vectors).max(axis=1, initial=0.0) <= self.largest_value  # NaN compares false
+        good = np.abs(vectors).max(axis=1, initial=0.0) <= np.float64(self.largest_value)  # NaN compares false
         for i in np.flatnonzero(~good):
             rejects.append(Reject(int(places[i]), *self._fault_of(vectors[i])))
         if not good.all():
