@@ -1,0 +1,159 @@
+"""`streampca inspect`: what a checkpoint or model file holds, or what lies in a store folder."""
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from streampca.errors import DamagedFileError, StoreError
+from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.directory import DirectoryStore
+from streampca.stores.models import Models
+from streampca.stream import checkpoint as checkpoints
+from streampca.stream import published as models
+from streampca.stream.checkpoint import Checkpoint
+from streampca.stream.published import Published
+
+
+def run(path: Path, *, as_json: bool) -> None:
+    """Print what is there. Raises `StreampcaError` when it cannot be read."""
+    facts = _store(path) if path.is_dir() else _file(path)
+    if as_json:
+        print(json.dumps(facts, indent=2))  # noqa: T201
+    else:
+        _show(facts)
+
+
+def _file(path: Path) -> dict[str, Any]:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror}") from None
+    try:
+        return {"kind": "model", **_model(models.decode(data))}
+    except DamagedFileError as error:
+        if "checkpoint file" not in str(error):
+            raise DamagedFileError(f"{path}: {error}") from None
+    try:
+        return {"kind": "checkpoint", **_checkpoint(checkpoints.decode(data))}
+    except DamagedFileError as error:
+        raise DamagedFileError(f"{path}: {error}") from None
+
+
+def _model(published: Published) -> dict[str, Any]:
+    model = published.model
+    return {
+        "version": published.version,
+        "topic": published.topic,
+        "topic_id": published.topic_id,
+        "dimensions": model.dimensions,
+        "components": model.n_components,
+        "weight": model.weight,
+        "rejected": published.rejected,
+        "loss": published.loss,
+        "loss_ratio": published.loss_ratio,
+        "loss_ewma": published.loss_ewma,
+        "explained_variance": model.explained_variance.tolist(),
+        "explained_variance_ratio": model.explained_variance_ratio.tolist(),
+        "explained_variance_ratio_sum": float(model.explained_variance_ratio.sum()),
+        "total_variance": model.total_variance,
+        "first_timestamp": _time(published.first_timestamp_ms / 1000),
+        "last_timestamp": _time(published.last_timestamp_ms / 1000),
+        "published_at": _time(published.published_at),
+        "positions": {str(partition): offset for partition, offset in sorted(published.positions.items())},
+        "settings": published.settings,
+    }
+
+
+def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
+    fold, tally, state = checkpoint.fold, checkpoint.fold.tally, checkpoint.fold.state
+    return {
+        "topic": checkpoint.topic,
+        "topic_id": checkpoint.topic_id,
+        "partition": checkpoint.partition,
+        "next_offset": fold.position,
+        "learned": tally.learned,
+        "of_these_pending": len(fold.pending),
+        "rejected": dict(tally.rejected or {}),
+        "gap": tally.gap,
+        "dimensions": state.C.shape[0],
+        "columns": state.rank,
+        "dtype": str(state.C.dtype),
+        "weight": state.weight,
+        "total_variance": state.total_variance,
+        "loss": tally.loss,
+        "loss_ratio": tally.loss / tally.norm if tally.norm else None,
+        "loss_ratio_ewma": tally.loss_ewma / tally.norm_ewma if tally.norm_ewma else None,
+        "first_timestamp": _time(tally.first_ms / 1000),
+        "last_timestamp": _time(tally.last_ms / 1000),
+        "settings": checkpoint.settings,
+    }
+
+
+def _store(path: Path) -> dict[str, Any]:
+    store = DirectoryStore(path)
+    topics = sorted({name.rsplit("/", 1)[-1] for folder in ("checkpoints", "models") for name in store.names(folder)})
+    if not topics:
+        raise StoreError(f"{path} is a folder, but there are no checkpoints and no models in it")
+    return {"kind": "store", "path": str(path), "topics": {topic: _topic(store, topic) for topic in topics}}
+
+
+def _topic(store: DirectoryStore, topic: str) -> dict[str, Any]:
+    saved, published = Checkpoints(store, topic), Models(store, topic)
+    versions = published.versions()
+    partitions = {}
+    for partition in saved.partitions():
+        newest = saved.newest(partition)
+        partitions[str(partition)] = {
+            "checkpoints": len(saved.offsets(partition)),
+            "next_offset": newest.fold.position if newest else None,
+            "learned": newest.fold.tally.learned if newest else None,
+            "rejected": sum((newest.fold.tally.rejected or {}).values()) if newest else None,
+        }
+    return {"partitions": partitions, "models": len(versions), "newest_model": versions[-1] if versions else None}
+
+
+def _time(seconds: float) -> str | None:
+    if seconds <= 0:
+        return None
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="milliseconds")
+
+
+def _show(facts: dict[str, Any]) -> None:
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    if facts["kind"] == "store":
+        for topic, found in facts["topics"].items():
+            newest = found["newest_model"]
+            console.print(f"{topic}: {found['models']} models, newest version {'–' if newest is None else newest}")
+            console.print(_partitions(found["partitions"]))
+        return
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            for key, entry in value.items():
+                table.add_row(f"{name}.{key}", _text(entry))
+        elif isinstance(value, list):
+            for index, entry in enumerate(value):
+                table.add_row(f"{name}[{index}]", _text(entry))
+        else:
+            table.add_row(name, _text(value))
+    console.print(table)
+
+
+def _partitions(partitions: dict[str, dict[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("partition", "next offset", "learned", "rejected", "checkpoints"):
+        table.add_column(heading, justify="right")
+    for partition, found in partitions.items():
+        names = ("next_offset", "learned", "rejected", "checkpoints")
+        table.add_row(partition, *(_text(found[name]) for name in names))
+    return table
+
+
+def _text(value: Any) -> str:
+    if value is None or value == "":
+        return "–"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

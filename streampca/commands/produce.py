@@ -1,0 +1,126 @@
+"""`streampca produce`: the rows of a file to a topic, a message a row."""
+
+import io
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import orjson
+from kafka import KafkaProducer
+from kafka.errors import KafkaError
+from rich.console import Console
+
+from streampca.commands.progress import progress
+from streampca.commands.rows import Array, Rows, open_rows
+from streampca.errors import SourceError
+from streampca.settings import Format, ProduceSettings
+from streampca.sources.kafka_client import Link, options
+
+_ACKNOWLEDGED_WITHIN_S = 60.0
+_TICK_S = 0.02
+
+
+def run(settings: ProduceSettings, file: Path, rate: float | None, *, repeat: bool) -> None:
+    """Send every row and wait until all are acknowledged. Raises `InputError` or `SourceError`."""
+    rows = open_rows(file)
+    sender = _Sender(settings)
+    started = time.monotonic()
+    try:
+        with progress() as bar:
+            task = bar.add_task(f"to {settings.topic}", total=None if repeat else 1.0, rows=0, note="")
+            for vector, share in _paced(_rows(rows, repeat), rate):
+                sender.send(vector)
+                if sender.sent % 256 == 0:
+                    per_s = sender.sent / max(time.monotonic() - started, 1e-9)
+                    bar.update(task, completed=share, rows=sender.sent, note=f"{per_s:,.0f} a second")
+            sender.flush()
+            bar.update(task, completed=1.0, rows=sender.sent)
+    finally:
+        sender.close()
+    seconds = time.monotonic() - started
+    Console(highlight=False, markup=False, soft_wrap=True).print(
+        f"sent {sender.sent:,} messages of {rows.dimensions} dimensions to {settings.topic} in {seconds:.1f} s"
+    )
+
+
+def encoder(format: Format) -> Callable[[Array], bytes]:  # noqa: A002 - the setting's name
+    """How a vector becomes a value; the worker's codec reads it back."""
+    encoders: dict[str, Callable[[Array], bytes]] = {
+        "json": lambda vector: orjson.dumps(vector.tolist()),
+        "float32": lambda vector: vector.astype("<f4").tobytes(),
+        "float64": lambda vector: vector.astype("<f8").tobytes(),
+        "npy": _npy,
+    }
+    return encoders[format]
+
+
+def _npy(vector: Array) -> bytes:
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, np.ascontiguousarray(vector), version=(1, 0), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _rows(rows: Rows, repeat: bool) -> Iterator[tuple[Array, float]]:
+    for _ in itertools.count() if repeat else range(1):
+        for piece, share in rows.pieces():
+            for vector in piece:
+                yield vector, share
+
+
+def _paced(rows: Iterator[tuple[Array, float]], rate: float | None) -> Iterator[tuple[Array, float]]:
+    """The same rows, the n-th no sooner than n/rate seconds after the first."""
+    started = time.monotonic()
+    for n, row in enumerate(rows):
+        while rate is not None and (ahead := n / rate - (time.monotonic() - started)) > 0:
+            time.sleep(max(ahead, _TICK_S) if ahead < 1 else 1)
+        yield row
+
+
+class _Sender:
+    """Sends values to one partition after the other, and remembers the first failure."""
+
+    def __init__(self, settings: ProduceSettings) -> None:
+        self._link, self._topic = Link(settings, settings.topic), settings.topic
+        self._encode = encoder(settings.format)
+        self._failure: BaseException | None = None
+        self.sent = 0
+
+        def make(opened: object) -> KafkaProducer:
+            return KafkaProducer(**options(settings), kafka_client=opened, acks="all", linger_ms=20)
+
+        self._producer = self._link.start(make)
+        self._partitions = itertools.cycle(sorted(self._producer.partitions_for(self._topic)))
+
+    def send(self, vector: Array) -> None:
+        """Hand one vector over; waits while the client's memory is full."""
+        try:
+            sent = self._producer.send(self._topic, self._encode(vector), partition=next(self._partitions))
+        except KafkaError as error:
+            raise self._link.refused(error) from None
+        sent.add_errback(self._failed)
+        self.sent += 1
+        self._raise_failure()
+
+    def flush(self) -> None:
+        """Return when every message is acknowledged."""
+        try:
+            self._producer.flush(_ACKNOWLEDGED_WITHIN_S)
+        except KafkaError:
+            raise SourceError(
+                f"the broker has not acknowledged every message within {_ACKNOWLEDGED_WITHIN_S:.0f} s; "
+                "some may be missing from the topic"
+            ) from None
+        self._raise_failure()
+
+    def close(self) -> None:
+        """Give up what is not acknowledged."""
+        self._producer.close(timeout=1)
+
+    def _failed(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._link.refused(self._failure) from None

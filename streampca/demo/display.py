@@ -1,0 +1,104 @@
+"""What the demo shows: a live table on a terminal, a line every few seconds elsewhere."""
+
+from collections import deque
+from dataclasses import dataclass
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from streampca.demo.vectors import Truth
+from streampca.stream.published import Published
+
+_BARS = "▁▂▃▄▅▆▇█"
+_PLAIN_EVERY_S = 2.0
+_WIDTH = 48
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How things stand, `elapsed` seconds after the start."""
+
+    elapsed: float
+    sent: int
+    rate: float  # messages learned a second, lately
+    model: Published | None
+    truth: Truth | None
+
+    def figures(self) -> dict[str, str]:
+        """What there is to tell, by name."""
+        if self.model is None:
+            return {"sent": f"{self.sent:,}", "learned": "starting …"}
+        published, components = self.model, self.model.model.components
+        figures = {
+            "sent": f"{self.sent:,}",
+            "learned": f"{published.version:,} ({self.rate:,.0f} a second)",
+            "loss ratio": _loss(published.loss_ewma, self.truth),
+            "explained variance": f"{published.model.explained_variance_ratio.sum():.2%}",
+        }
+        if self.truth is not None:
+            figures["subspace found"] = (
+                f"{self.truth.found(components):.3%} (largest angle {self.truth.largest_angle(components):.2f}°)"
+            )
+        return figures
+
+
+def _loss(loss: float | None, truth: Truth | None) -> str:
+    if loss is None:
+        return "–"
+    return f"{loss:.4f}" + (f" ({loss / truth.loss_ratio - 1:.2%} above the best possible)" if truth else "")
+
+
+class Display:
+    """Shows readings as they come; use as a context manager. `note` prints lines that stay."""
+
+    def __init__(self, console: Console, seconds: float | None) -> None:
+        self._console, self._live = console, Live(console=console, refresh_per_second=4, transient=False)
+        self._losses: deque[float] = deque(maxlen=_WIDTH)
+        self._version = -1
+        self._next_line = 0.0
+        self._time = Progress(TextColumn("[bold]{task.description}"), BarColumn(_WIDTH), TimeElapsedColumn())
+        self._task = self._time.add_task("demo", total=seconds)
+
+    def __enter__(self) -> "Display":
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def note(self, text: str) -> None:
+        """A line that stays, above what is live."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def show(self, reading: Reading) -> None:
+        """The newest figures, in place of those before."""
+        if reading.model is not None and reading.model.version != self._version:
+            self._version = reading.model.version
+            if reading.model.loss_ewma is not None:
+                self._losses.append(reading.model.loss_ewma)
+        if self._console.is_terminal:
+            self._time.update(self._task, completed=reading.elapsed)
+            self._live.update(self._picture(reading))
+        elif reading.elapsed >= self._next_line:
+            self._next_line = reading.elapsed + _PLAIN_EVERY_S
+            told = "  ".join(f"{name}: {value}" for name, value in reading.figures().items())
+            self.note(f"{reading.elapsed:5.1f} s  {told}")
+
+    def _picture(self, reading: Reading) -> RenderableType:
+        table = Table.grid(padding=(0, 2))
+        for name, value in reading.figures().items():
+            table.add_row(f"[dim]{name}[/]", value)
+        if len(self._losses) > 1:
+            table.add_row("[dim]loss, version by version[/]", f"[cyan]{sparkline(list(self._losses))}[/]")
+        return Group(table, self._time)
+
+
+def sparkline(values: list[float]) -> str:
+    """Values as bars, the least the lowest."""
+    low, high = min(values), max(values)
+    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_BARS[round((value - low) * scale)] for value in values)

@@ -1,0 +1,161 @@
+"""`streampca demo`: broker, stream, worker and sidecar on this machine, and a look at how they get on."""
+
+import contextlib
+import signal
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from streampca.demo import children, projection
+from streampca.demo.broker import API_VERSION, EmbeddedBroker
+from streampca.demo.children import Child
+from streampca.demo.display import Display, Reading
+from streampca.demo.streamer import Streamer
+from streampca.demo.vectors import FileVectors, LowRank, Vectors
+from streampca.errors import SettingsError, StreampcaError
+from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.directory import DirectoryStore
+from streampca.stores.models import Models
+from streampca.stream.published import Published
+
+TOPIC, DEAD_LETTERS = "readings", "readings-dead-letters"
+_LOOK_EVERY_S = 0.5
+_PATIENCE_S = 60.0  # for the first projection
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the person asked for."""
+
+    seconds: float | None = None
+    file: Path | None = None
+    rate: float = 2000.0
+    store: Path | None = None
+    port: int = 8000
+
+
+def run(wishes: Wishes) -> None:
+    """Until `seconds` are over, Ctrl-C or SIGTERM. Raises `StreampcaError` when a part of it fails."""
+    vectors: Vectors = FileVectors(wishes.file) if wishes.file else LowRank()
+    ended = _end_on_signals()
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="streampca-demo-")))
+        store = _fresh(wishes.store or folder / "store")
+        broker = EmbeddedBroker(TOPIC, DEAD_LETTERS)
+        stack.callback(broker.close)
+        ports = children.free_port(wishes.port), children.free_port(9100)
+        family: list[Child] = []
+        stack.callback(children.stop, family)
+        family.append(Child("worker", _worker_settings(broker, store, vectors, ports[1]), folder / "worker.log"))
+        family.append(Child("serve", {"topic": TOPIC, "store": store.root, "port": ports[0]}, folder / "serve.log"))
+        streamer = Streamer(vectors, broker.address, TOPIC, broker.partitions[TOPIC], wishes.rate)
+        stack.callback(streamer.stop)
+        display = stack.enter_context(Display(Console(), wishes.seconds))
+        display.note(_where_to_look(broker.address, ports, store, folder))
+        _Watch(vectors, streamer, family, Models(store, TOPIC), display, folder).run(ports[0], wishes.seconds, ended)
+        display.note("ending: the worker saves and leaves its group")
+
+
+class _Watch:
+    """Looks at everything, twice a second, until the end."""
+
+    def __init__(
+        self, vectors: Vectors, streamer: Streamer, family: list[Child], models: Models, display: Display, folder: Path
+    ) -> None:
+        self._vectors, self._streamer, self._family = vectors, streamer, family
+        self._models, self._display, self._folder = models, display, folder
+        self._model: Published | None = None
+        self._history: deque[tuple[float, int]] = deque(maxlen=11)  # time and messages learned, of 5 seconds
+        self._served = False
+
+    def run(self, port: int, seconds: float | None, ended: threading.Event) -> None:
+        """Raises `StreampcaError` when a part fails, or nothing is served in time."""
+        started = time.monotonic()
+        self._streamer.start(lambda: self._model.version if self._model else 0)
+        for elapsed in _ticks(started, ended):
+            self._look(elapsed)
+            if not self._served:
+                self._project(f"http://127.0.0.1:{port}", elapsed)
+            if self._served and seconds is not None and elapsed >= seconds:
+                return
+            if not self._served and elapsed > _PATIENCE_S:
+                raise StreampcaError(f"nothing was served within {_PATIENCE_S:.0f} s")
+
+    def _look(self, elapsed: float) -> None:
+        for child in self._family:
+            child.verify()
+        if self._streamer.error is not None:
+            raise self._streamer.error
+        self._model = self._models.newest() or self._model
+        self._history.append((elapsed, self._model.version if self._model else 0))
+        self._display.show(Reading(elapsed, self._streamer.sent, self._rate(), self._model, self._vectors.truth))
+
+    def _rate(self) -> float:
+        (t0, n0), (t1, n1) = self._history[0], self._history[-1]
+        return (n1 - n0) / (t1 - t0) if t1 > t0 else 0.0
+
+    def _project(self, address: str, elapsed: float) -> None:
+        if not projection.is_ready(address):
+            return
+        request_file = self._folder / "request.json"
+        vector = next(self._vectors.pieces())[0]
+        try:
+            answer = projection.project(address, vector, request_file)
+        except OSError:  # next time
+            return
+        self._served = True
+        self._display.note(projection.told(address, answer, request_file, elapsed))
+
+
+def _ticks(started: float, ended: threading.Event) -> Iterator[float]:
+    """Seconds since the start, twice a second, until the end is asked for."""
+    while not ended.wait(_LOOK_EVERY_S):
+        yield time.monotonic() - started
+
+
+def _worker_settings(broker: EmbeddedBroker, store: DirectoryStore, vectors: Vectors, port: int) -> dict[str, object]:
+    return {
+        "topic": TOPIC,
+        "dead_letter_topic": DEAD_LETTERS,
+        "bootstrap_servers": broker.address,
+        "kafka_api_version": API_VERSION,
+        "store": store.root,
+        "dimensions": vectors.dimensions,
+        "components": vectors.components,
+        "format": "float32",
+        "checkpoint_interval_s": 1,
+        "on_offset_gap": "earliest",  # the broker in memory forgets when the worker is slow to start
+        "worker_port": port,
+    }
+
+
+def _fresh(path: Path) -> DirectoryStore:
+    store = DirectoryStore(path)
+    if Checkpoints(store, TOPIC).partitions():
+        raise SettingsError(f"{path} holds checkpoints of an earlier demo, whose broker is gone; name another folder")
+    store.check()
+    return store
+
+
+def _end_on_signals() -> threading.Event:
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    return ended
+
+
+def _where_to_look(broker: str, ports: tuple[int, int], store: DirectoryStore, folder: Path) -> str:
+    return (
+        f"broker   {broker} (in memory), topic {TOPIC}\n"
+        f"API      http://127.0.0.1:{ports[0]}/docs\n"
+        f"model    http://127.0.0.1:{ports[0]}/v1/model\n"
+        f"metrics  http://127.0.0.1:{ports[1]}/metrics (worker)  http://127.0.0.1:{ports[0]}/metrics (sidecar)\n"
+        f"store    {store.root}\n"
+        f"logs     {folder}/worker.log {folder}/serve.log\n"
+    )
