@@ -46,6 +46,12 @@ class Listener:
     def published(self, model: Published, seconds: float) -> None:
         """A model is on disk."""
 
+    def unpublished(self, cause: str) -> None:
+        """A model could not be made this time; it will be tried again."""
+
+    def ticked(self) -> None:
+        """The loop goes round: comes many times a minute, whether there are records or not."""
+
     def stopping(self, cause: str) -> None:
         """The loop has ended."""
 
@@ -87,6 +93,14 @@ class Listeners(Listener):
     def published(self, model: Published, seconds: float) -> None:
         for listener in self._listeners:
             listener.published(model, seconds)
+
+    def unpublished(self, cause: str) -> None:
+        for listener in self._listeners:
+            listener.unpublished(cause)
+
+    def ticked(self) -> None:
+        for listener in self._listeners:
+            listener.ticked()
 
     def stopping(self, cause: str) -> None:
         for listener in self._listeners:

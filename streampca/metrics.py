@@ -70,9 +70,10 @@ class WorkerMetrics(Listener):
             "streampca_checkpoint_duration_seconds", "Time to write one checkpoint.", registry=registry
         )
         self._postponed = Counter(
-            "streampca_checkpoints_postponed",
-            "Times that saving or publishing failed and was put off.",
-            registry=registry,
+            "streampca_checkpoints_postponed", "Times that saving failed and was put off.", registry=registry
+        )
+        self._unpublished = Counter(
+            "streampca_publish_failures", "Times that publishing a model failed and was put off.", registry=registry
         )
         self._rejected = Counter(
             "streampca_dead_letters", "Records that could not be learned, by reason.", ["reason"], registry=registry
@@ -139,6 +140,9 @@ class WorkerMetrics(Listener):
 
     def postponed(self, cause: str) -> None:
         self._postponed.inc()
+
+    def unpublished(self, cause: str) -> None:
+        self._unpublished.inc()
 
     def published(self, model: Published, seconds: float) -> None:
         self._publish_seconds.observe(seconds)

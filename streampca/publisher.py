@@ -54,7 +54,7 @@ class Publisher:
             topic=folds[0].topic,
             topic_id=folds[0].topic_id,
             positions={checkpoint.partition: checkpoint.fold.position for checkpoint in folds},
-            rejected=sum(sum((tally.rejected or {}).values()) for tally in tallies),
+            rejected=sum(sum(tally.rejected.values()) for tally in tallies),
             **_losses(tallies),
             first_timestamp_ms=min(first, default=-1),
             last_timestamp_ms=max(tally.last_ms for tally in tallies),

@@ -1,5 +1,6 @@
 """The worker's log: a listener that tells what happens, an event a line."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -11,12 +12,14 @@ from streampca.stream.published import Published
 
 log = structlog.get_logger()
 
+_NUMBERS = re.compile(r"[0-9]+")
+
 
 class Story(Listener):
     """Says what a person wants to know, and a repeated trouble once until it is over."""
 
     def __init__(self) -> None:
-        self._trouble: str | None = None
+        self._saving, self._publishing = _Trouble("checkpoint"), _Trouble("model")
         self._caught_up: set[int] = set()
         self._rejected: Counter[str] = Counter()
 
@@ -43,15 +46,14 @@ class Story(Listener):
         log.error("offsets skipped, removed by retention", partition=partition, position=position, to=to)
 
     def saved(self, partition: int, fold: Fold, seconds: float) -> None:
-        self._over()
+        self._saving.is_over()
         log.debug("checkpoint saved", partition=partition, next_offset=fold.position, seconds=round(seconds, 4))
 
     def postponed(self, cause: str) -> None:
-        if cause != self._trouble:
-            log.error("checkpoint or model postponed, will try again", cause=cause)
-        self._trouble = cause
+        self._saving.is_there(cause)
 
     def published(self, model: Published, seconds: float) -> None:
+        self._publishing.is_over()
         log.info(
             "model published",
             version=model.version,
@@ -61,10 +63,25 @@ class Story(Listener):
             seconds=round(seconds, 3),
         )
 
+    def unpublished(self, cause: str) -> None:
+        self._publishing.is_there(cause)
+
     def stopping(self, cause: str) -> None:
         log.info("stopping", cause=cause)
 
-    def _over(self) -> None:
-        if self._trouble is not None:
-            log.info("checkpoints are saved again", after=self._trouble)
-        self._trouble = None
+
+class _Trouble:
+    """Something that fails again and again, told when it begins, when its cause is another one, and when it is over."""
+
+    def __init__(self, thing: str) -> None:
+        self._thing, self._cause = thing, ""
+
+    def is_there(self, cause: str) -> None:
+        if _NUMBERS.sub("", cause) != _NUMBERS.sub("", self._cause):  # a file's name holds an offset, which moves on
+            log.error(f"{self._thing} postponed, will try again", cause=cause)
+        self._cause = cause
+
+    def is_over(self) -> None:
+        if self._cause:
+            log.info(f"{self._thing} saved again", after=self._cause)
+        self._cause = ""

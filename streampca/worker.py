@@ -70,6 +70,7 @@ class Worker:
             self._topic_id = self._source.topic_id()
             self._next_save = clock() + self._plan.checkpoint_interval_s
             while self._stop_cause is None:
+                self._listener.ticked()
                 for event in self._source.poll(_POLL_S):
                     self._handle(event)
                 if clock() >= self._next_save or self._many_unsaved():
@@ -78,6 +79,7 @@ class Worker:
                         self._publish()
                     self._next_save = clock() + self._plan.checkpoint_interval_s
         except TimeoutError as error:  # only at the start: later on a broker that is away is waited out
+            self.stop(str(error))
             raise SourceError(str(error)) from None
         except StreampcaError as error:
             self.stop(str(error))
@@ -88,14 +90,15 @@ class Worker:
     def _shut_down(self) -> None:
         """Save before leaving, so that the next owner finds the checkpoints; publish last, for it can take its time."""
         self._listener.stopping(self._stop_cause or "crashed")
+        publisher = False
         try:
-            publisher = self._is_publisher()
             if self._stop_cause is not None:
                 self._save(self._folds)
+                publisher = self._is_publisher()
         finally:
             self._dead_letters.close()
             self._source.close()
-        if self._stop_cause is not None and publisher:
+        if publisher:
             self._publish()
 
     def _handle(self, event: Event) -> None:
@@ -170,6 +173,9 @@ class Worker:
         except TimeoutError:  # the broker went away again: ask once more, and be told once more
             self._source.seek({event.partition: event.position})
             return
+        if self._folds[event.partition].position < 0:  # nothing is missed of what is read from the earliest record on
+            self._source.seek({event.partition: None})
+            return
         position = guard.resolve_gap(event, self._plan.offset_gap, self._plan.topic)
         self._folds[event.partition] = self._folds[event.partition].skip(position)
         self._source.seek({event.partition: position})
@@ -219,7 +225,7 @@ class Worker:
         try:
             model = self._publisher.publish()
         except (StoreError, DamagedFileError) as error:
-            self._listener.postponed(str(error))
+            self._listener.unpublished(str(error))
             return
         if model:
             self._listener.published(model, time.perf_counter() - started)

@@ -50,9 +50,16 @@ class Checkpoints:
         return None
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint, then remove the oldest of its partition beyond those kept."""
-        partition = checkpoint.partition
-        self._store.write(self._name(partition, checkpoint.fold.position), files.encode(checkpoint))
+        """Write a checkpoint, then remove the oldest of its partition beyond those kept.
+
+        Raises `DamagedFileError` for one that could not be read again: it must not take the place of one that can.
+        """
+        partition, data = checkpoint.partition, files.encode(checkpoint)
+        try:
+            files.decode(data)
+        except DamagedFileError as error:
+            raise DamagedFileError(f"what was learned of partition {partition} cannot be saved: {error}") from None
+        self._store.write(self._name(partition, checkpoint.fold.position), data)
         for offset in self.offsets(partition)[: -self._keep]:
             self._store.delete(self._name(partition, offset))
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import DamagedFileError
-from streampca.pca.state import State
+from streampca.pca.state import F64, Array, State
 from streampca.stream import archive
 from streampca.stream.clock import Clock
 from streampca.stream.fold import Fold, Tally
@@ -49,7 +49,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "count": state.count,
         "blocks": state.blocks,
         "clock": asdict(fold.clock),
-        "tally": {**asdict(fold.tally), "rejected": dict(fold.tally.rejected or {})},
+        "tally": {**asdict(fold.tally), "rejected": dict(fold.tally.rejected)},
     }
     arrays = {
         "C": state.C,
@@ -93,5 +93,21 @@ def _verify(arrays: dict[str, NDArray[Any]]) -> None:
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise DamagedFileError(f"{name} holds values that are not finite")
-    if r and np.abs(C_pinv.astype(np.float64) @ C - np.eye(r)).max() > (1e-6 if C.dtype == np.float64 else 1e-2):
-        raise DamagedFileError("C and its pseudo-inverse do not agree")
+    if r and not _agree(C, C_pinv, N):
+        raise DamagedFileError("C, its pseudo-inverse and its Gram matrix do not agree")
+
+
+def _agree(C: Array, C_pinv: Array, N: F64) -> bool:
+    """Whether N = CᵀC and C†C = I, to rounding.
+
+    The second is taken in units in which every column of C has length one, and only as far as N can know the shortest
+    column beside the longest: constant sensors and exact linear relations make columns that differ by a factor of 1e10.
+    """
+    tolerance, rounding = (1e-6 if C.dtype == np.float64 else 1e-2), 100 * float(np.finfo(C.dtype).eps)
+    C, squares = C.astype(np.float64), N.diagonal()
+    if not (squares > 0).all():
+        return False
+    unit = np.sqrt(squares)
+    gram = np.abs(C.T @ C - N).max() / squares.max()
+    inverse = np.abs((unit[:, None] * C_pinv) @ (C / unit) - np.eye(len(N))).max()
+    return bool(gram <= tolerance and inverse <= tolerance + rounding * (unit.max() / unit.min()) ** 2)

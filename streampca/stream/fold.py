@@ -5,7 +5,7 @@ waits in `pending`, is part of the checkpoint, and is learned provisionally for 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,7 @@ class Tally:
     """Counts and losses of a partition, from its first record on."""
 
     learned: int = 0  # messages in the state and in pending
-    rejected: Mapping[str, int] | None = None  # reason → records that could not be learned
+    rejected: Mapping[str, int] = field(default_factory=dict)  # reason → records that could not be learned
     gap: int = 0  # offsets that retention removed before they could be read
     scored: int = 0  # messages that the means are over; those of the very first block have no score
     loss: float = 0.0  # mean ‖r‖², each message scored before it was learned
@@ -94,7 +94,7 @@ class Tally:
 
     def with_rejects(self, reasons: Sequence[str]) -> "Tally":
         """The tally after records that could not be learned."""
-        counts = dict(self.rejected or {})
+        counts = dict(self.rejected)
         for reason in reasons:
             counts[reason] = counts.get(reason, 0) + 1
         return replace(self, rejected=counts) if reasons else self
@@ -122,7 +122,8 @@ class Fold:
     ) -> tuple["Fold", list[Scores]]:
         """Learn vectors (n, d) of records with these timestamps, all before `position`; the scores of whole blocks."""
         clock, steps = self.clock.advance(timestamps)
-        V = np.concatenate([self.pending, vectors]) if len(self.pending) else np.asarray(vectors)
+        V = np.asarray(vectors, shape.recipe.dtype)
+        V = np.concatenate([self.pending, V]) if len(self.pending) else V
         retention = np.concatenate([self.retention, shape.retention(steps)])
         state, tally = self.state, self.tally.with_messages(timestamps) if len(timestamps) else self.tally
         scores: list[Scores] = []

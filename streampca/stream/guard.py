@@ -42,10 +42,10 @@ def refuse_replaced(topic: str, before: str, now: str) -> None:
 def resolve_gap(event: OutOfRange, policy: str, topic: str) -> int:
     """The position to go on from when the one asked for is not in the log. Raises `OffsetGapError`."""
     where = f"partition {event.partition} of {topic}: offset {event.position}"
-    if event.position > event.latest:
+    if event.position >= event.earliest:  # it was beyond the log's end, and the log may have grown past it since
         raise OffsetGapError(
-            f"{where} lies behind the log's end {event.latest}: records that were learned are gone from the broker "
-            "(it lost data); use another store folder to learn afresh"
+            f"{where} is not where the log goes on (it holds {event.earliest} to {event.latest}): records that were "
+            "learned are gone from the broker (it lost data); use another store folder to learn afresh"
         )
     if policy == "fail":
         raise OffsetGapError(
