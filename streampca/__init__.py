@@ -1,0 +1,41 @@
+"""Streaming principal component analysis for Kafka topics, learned exactly once.
+
+    from streampca import ImplicitKrasulina, merge      # a scikit-learn estimator (extra: sklearn)
+    from streampca import Model, PowerStep
+
+Names are loaded when they are first used, so that `import streampca` is quick and needs no scikit-learn.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from streampca.pca.estimator import ImplicitKrasulina, merge
+    from streampca.pca.model import Model
+    from streampca.pca.step import PowerStep
+
+__all__ = ["ImplicitKrasulina", "Model", "PowerStep", "merge"]
+
+_HOMES = {
+    "ImplicitKrasulina": "streampca.pca.estimator",
+    "merge": "streampca.pca.estimator",
+    "Model": "streampca.pca.model",
+    "PowerStep": "streampca.pca.step",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "sklearn":
+            raise
+        raise ImportError(
+            f"streampca.{name} is a scikit-learn estimator or works on one: pip install 'streampca[sklearn]'", name=name
+        ) from None
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -70,7 +70,9 @@ class Scores(NamedTuple):
     norm: F64  # (B,): ‖v − m‖², m the running mean before the message
 
 
-class _Moments(NamedTuple):
+class Moments(NamedTuple):
+    """A block in small matrices."""
+
     D: Array  # (B, d): the messages about `mean`
     mean: F64  # (d,): the mean before the block
     U: F64  # (B, B): U D are the messages, each about the running mean at its turn
@@ -86,38 +88,43 @@ def learn(state: State, V: Array, retention: F64, recipe: Recipe) -> tuple[State
     result. The messages of the very first block are not scored (there was no model yet): its scores are empty.
     """
     weights = centring.weights(state.weight, retention)
-    moments = _moments(state, np.require(V, recipe.dtype, ["C", "A"]), weights, recipe)
+    moments = moments_of(state, np.require(V, recipe.dtype, ["C", "A"]), weights, recipe)
     factor = None
     if state.rank == recipe.columns and weights.past >= 0.5:
         factor = _krasulina(state, moments, weights)
     if factor is None:
         factor = _absorb(state, moments, weights, recipe)
-    C, N = factor
-    learned = State(
+    learned = advanced(state, *factor, moments, weights, recipe)
+    return _upkeep(learned, state), _scores(state, moments, recipe)
+
+
+def advanced(state: State, C: Array, N: F64, moments: Moments, weights: centring.Weights, recipe: Recipe) -> State:
+    """The state after a block that made C and N = CᵀC of the factor."""
+    return State(
         C,
         N,
         moments.mean + weights.c @ moments.D.astype(np.float64, copy=False) if recipe.center else state.mean,
         weights.total,
         float(weights.past * state.total_variance + (weights.c * moments.root**2) @ np.diag(moments.G)),
-        state.count + len(V),
+        state.count + len(moments.D),
         state.blocks + 1,
     )
-    return _upkeep(learned, state), _scores(state, moments, recipe)
 
 
-def _moments(state: State, V: Array, weights: centring.Weights, recipe: Recipe) -> _Moments:
+def moments_of(state: State, V: Array, weights: centring.Weights, recipe: Recipe) -> Moments:
+    """The block V (B, d) about the running mean, seen from the factor of `state`."""
     if not recipe.center:
         P, G = (V @ state.C).astype(np.float64), (V @ V.T).astype(np.float64)
-        return _Moments(V, state.mean, np.eye(len(V)), np.ones(len(V)), P, G)
+        return Moments(V, state.mean, np.eye(len(V)), np.ones(len(V)), P, G)
     # A mean without weight may be any; the block's own keeps the squares free of a large offset.
     mean = state.mean if state.weight else V.mean(axis=0, dtype=np.float64)
     D = (V - mean).astype(recipe.dtype, copy=False)
     P, G = (D @ state.C).astype(np.float64), (D @ D.T).astype(np.float64)
     U = centring.matrix(weights.a)
-    return _Moments(D, mean, U, np.sqrt(1 - weights.a), U @ P, U @ G @ U.T)
+    return Moments(D, mean, U, np.sqrt(1 - weights.a), U @ P, U @ G @ U.T)
 
 
-def _krasulina(state: State, moments: _Moments, weights: centring.Weights) -> tuple[Array, F64] | None:
+def _krasulina(state: State, moments: Moments, weights: centring.Weights) -> tuple[Array, F64] | None:
     """C and N after Algorithm 1 on each message and the unit gauge; None where the block outweighs the past.
 
     The small matrices are taken in units (a power of two) in which C is of size one: then nothing under- or overflows.
@@ -137,7 +144,7 @@ def _krasulina(state: State, moments: _Moments, weights: centring.Weights) -> tu
     return C, R.T @ block.N @ R / unit
 
 
-def _absorb(state: State, moments: _Moments, weights: centring.Weights, recipe: Recipe) -> tuple[Array, F64]:
+def _absorb(state: State, moments: Moments, weights: centring.Weights, recipe: Recipe) -> tuple[Array, F64]:
     """C and N of the leading K directions of the covariance of factor and block together."""
     Y = ((np.sqrt(weights.c) * moments.root)[:, None] * moments.U) @ moments.D.astype(np.float64, copy=False)
     C, variance = axes.leading(np.hstack([np.sqrt(weights.past) * state.C, Y.T]), recipe.columns, recipe.dtype)
@@ -152,7 +159,7 @@ def _upkeep(state: State, before: State) -> State:
     return State(C, np.diag(variance), state.mean, state.weight, state.total_variance, state.count, 0)
 
 
-def _scores(state: State, moments: _Moments, recipe: Recipe) -> Scores:
+def _scores(state: State, moments: Moments, recipe: Recipe) -> Scores:
     """‖v − m‖² − ‖projection on the k principal axes‖², by the factor at the start of the block.
 
     With N = V Λ Vᵀ the axes are C V Λ^−½. The first k columns of C would do in a steady stream (0.01 % too much loss on

@@ -1,0 +1,61 @@
+"""The paper's own algorithm as a state: Algorithm 1 with step sizes η_t, and C as it comes (the free gauge).
+
+What a step size means depends on the scale of C, which only ever grows: that is the paper's algorithm, for experiments
+and comparison. Beside C the second moment M of x is kept, so that C M Cᵀ estimates the covariance here too.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.pca import axes, blocks, centring, gauge, learning
+from streampca.pca.learning import Recipe
+from streampca.pca.state import F64, Array, State
+
+Step = Callable[[NDArray[np.int64]], F64]
+
+
+@dataclass(frozen=True, eq=False)
+class FreeState:
+    """A state whose factor has any scale, and the weighted second moment of x = C†y."""
+
+    state: State
+    M: F64  # (K, K)
+
+    def in_unit_gauge(self) -> State:
+        """The same span and mean, with the factor C M^½: its C Cᵀ estimates the covariance."""
+        variance, V = np.linalg.eigh(self.M)
+        C, variance = axes.turn((self.state.C @ (V * np.sqrt(np.maximum(variance, 0)))).astype(self.state.C.dtype))
+        return replace(self.state, C=C, N=np.diag(variance), blocks=0)
+
+
+def start(C: Array, dtype: Any) -> FreeState:
+    """Nothing learned yet, and the factor C (d, K)."""
+    C = np.ascontiguousarray(C, dtype)
+    K = C.shape[1]
+    return FreeState(replace(State.empty(len(C), dtype), C=C, N=_gram(C)), np.zeros((K, K)))
+
+
+def learn(free: FreeState, V: Array, step: Step, recipe: Recipe) -> FreeState:
+    """Learn one block V (B, d), message by message, with the steps η_t for t = count + 1, count + 2, …"""
+    state = free.state
+    eta = step(np.arange(state.count + 1, state.count + len(V) + 1))
+    weights = centring.weights(state.weight, np.ones(len(V)))
+    moments = learning.moments_of(state, np.require(V, recipe.dtype, ["C", "A"]), weights, recipe)
+    root = moments.root[:, None]
+    N = state.N if state.blocks % learning.BLOCKS_BETWEEN_TURNS else _gram(state.C)
+    S = np.ascontiguousarray(np.linalg.inv(N))
+    P = root * moments.P
+    block = blocks.run(P, root * moments.G * moments.root, S, N, np.ascontiguousarray(eta, np.float64))
+    M = gauge.carried(gauge.moment(free.M, P, S, weights.c, weights.past), block, P, N)
+    dtype = state.C.dtype
+    C = state.C @ block.Pi.astype(dtype) + moments.D.T @ (moments.U.T @ (root * block.Z)).astype(dtype)
+    return FreeState(learning.advanced(state, C, block.N, moments, weights, recipe), M)
+
+
+def _gram(C: Array) -> F64:
+    wide = C.astype(np.float64, copy=False)
+    return wide.T @ wide
