@@ -1,0 +1,117 @@
+"""The direction of imports (docs/architecture.md): mathematics at the bottom, the command line on top."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import streampca
+
+ROOT = Path(streampca.__file__).parent
+
+# A module (the longest name here that it begins with) → what it may import of ours, by the same kind of beginning.
+MAY_IMPORT = {
+    "errors": [],
+    "version": [],
+    "logs": [],
+    "configuration": [],
+    "settings_base": ["configuration", "errors"],
+    "settings": ["settings_base"],
+    "pca": ["pca"],
+    "pca.estimator": ["pca", "errors"],  # the public face of the mathematics, with errors for people
+    "stream": ["stream", "pca", "errors"],
+    "sources": ["sources", "stream.record", "errors", "settings"],
+    "stores": ["stores", "stream", "errors"],
+    "listening": ["stream", "pca"],
+    "story": ["listening", "stream", "pca"],
+    "metrics": ["listening", "stream", "pca"],
+    "publisher": ["stream", "pca", "errors", "stores.base", "stores.checkpoints", "stores.models"],
+    "worker": [
+        "listening", "publisher", "stream", "pca", "errors", "sources.base", "stores.base", "stores.checkpoints",
+    ],
+    "api": ["api", "stores.base", "stores.models", "stream.published", "pca.model", "errors", "settings", "version"],
+    "": ["pca", "errors", "version"],  # the public names
+}  # fmt: skip
+MAY_IMPORT_ALL = ["cli", "__main__", "commands", "demo"]
+
+
+def names_imported(source: str, module: str, *, package: bool = False) -> Iterator[str]:
+    """Every name of ours that a module imports, wherever in it, as `from a import b` → a.b."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parts = module.split(".") if package else module.split(".")[:-1]
+            base = ".".join(parts[: len(parts) - node.level + 1]) if node.level else ""
+            origin = ".".join(part for part in (base, node.module) if part)
+            yield from (f"{origin}.{alias.name}" for alias in node.names)
+
+
+def violations(source: str, module: str, *, package: bool = False) -> list[str]:
+    """What the module (`streampca.…`) imports against the rules."""
+    short = module.removeprefix("streampca").removeprefix(".")
+    if any(begins(short, layer) for layer in MAY_IMPORT_ALL):
+        return []
+    layer = max((name for name in MAY_IMPORT if begins(short, name)), key=len)
+    if layer == "" and short:
+        return [f"{module} has no place in the layers: give it one in MAY_IMPORT"]
+    imported = {
+        name.removeprefix("streampca.")
+        for name in names_imported(source, module, package=package)
+        if begins(name, "streampca")
+    }
+    wrong = [name for name in imported if not any(begins(name, allowed) for allowed in MAY_IMPORT[layer])]
+    return [f"{module} imports {name}" for name in sorted(wrong)]
+
+
+def begins(name: str, beginning: str) -> bool:
+    return beginning == "" or name == beginning or name.startswith(beginning + ".")
+
+
+def modules() -> list[tuple[str, Path]]:
+    return [
+        (".".join(["streampca", *path.relative_to(ROOT).with_suffix("").parts]).removesuffix(".__init__"), path)
+        for path in sorted(ROOT.rglob("*.py"))
+    ]
+
+
+@pytest.mark.parametrize(("module", "path"), modules(), ids=[name for name, _ in modules()])
+def test_imports_point_downwards(module: str, path: Path) -> None:
+    assert violations(path.read_text(encoding="utf-8"), module, package=path.name == "__init__.py") == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("streampca.pca.gauge", "from streampca.stream import fold"),
+        ("streampca.pca.gauge", "import streampca.errors"),
+        ("streampca.stream.fold", "from streampca.stores.base import Store"),
+        ("streampca.stream.fold", "def f():\n    from ..settings import WorkerSettings"),
+        ("streampca.sources.memory", "from streampca.stream.fold import Fold"),
+        ("streampca.stores.directory", "from streampca.sources.base import Source"),
+        ("streampca.worker", "from streampca.sources.kafka import KafkaSource"),
+        ("streampca.worker", "from streampca.stores.directory import DirectoryStore"),
+        ("streampca.worker", "from streampca import metrics"),
+        ("streampca.api.app", "from streampca.stores import directory"),
+        ("streampca.api.app", "from streampca.stream.fold import Fold"),
+        ("streampca.settings", "from streampca import cli"),
+        ("streampca.novelty", ""),
+    ],
+)
+def test_the_rules_notice_a_violation(module: str, source: str) -> None:
+    assert violations(source, module)
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("streampca.pca.gauge", "import numpy as np\nfrom streampca.pca import axes\nfrom .state import State"),
+        ("streampca.sources.kafka", "from streampca.stream.record import Record"),
+        ("streampca.worker", "from streampca.sources.base import Source"),
+        ("streampca.cli", "from streampca.sources.kafka import KafkaSource"),
+        ("streampca.demo.run", "from streampca.stores.directory import DirectoryStore"),
+    ],
+)
+def test_the_rules_allow_what_is_right(module: str, source: str) -> None:
+    assert violations(source, module) == []
