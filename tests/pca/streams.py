@@ -1,0 +1,65 @@
+"""What the laws of the mathematics share: streams, one pass over them, and what NumPy says of them."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.pca.learning import Recipe, Scores, learn
+from streampca.pca.state import State
+
+F64 = NDArray[np.float64]
+EPS = float(np.finfo(np.float64).eps)
+
+
+def gaussian(seed: int, n: int, spectrum: F64, offset: float = 0.0, turned: bool = True) -> F64:
+    """Vectors (n, d) with standard deviations `spectrum` along (turned) axes."""
+    random = np.random.default_rng(seed)
+    d = len(spectrum)
+    axes = np.linalg.qr(random.standard_normal((d, d)))[0] if turned else np.eye(d)
+    return (random.standard_normal((n, d)) * spectrum) @ axes + offset
+
+
+def one_pass(X: F64, recipe: Recipe, retention: F64 | float = 1.0) -> tuple[State, list[Scores]]:
+    """The state after the stream X (n, d), its last block as short as it comes, and each block's scores."""
+    kept = np.broadcast_to(np.asarray(retention, np.float64), len(X))
+    state, scores, start = State.empty(recipe.dimensions, recipe.dtype), [], 0
+    while start < len(X):
+        end = start + recipe.next_block(state)
+        V = X[start:end].astype(recipe.dtype, copy=False)
+        state, score = learn(state, V, kept[start:end].copy(), recipe)
+        scores.append(score)
+        start = end
+    return state, scores
+
+
+def shares(retention: F64) -> F64:
+    """The weight (n,) that is left of each message at the end of the stream, and is one for the last."""
+    left = np.ones(len(retention))
+    left[:-1] = np.cumprod(retention[:0:-1])[::-1]
+    return left
+
+
+def covariance(X: F64, weights: F64 | None = None, center: bool = True) -> F64:
+    """What NumPy says."""
+    weights = np.ones(len(X)) if weights is None else weights
+    X = X.astype(np.float64)
+    if center:
+        return np.atleast_2d(np.cov(X, rowvar=False, aweights=weights, ddof=0))
+    return (X * (weights / weights.sum())[:, None]).T @ X
+
+
+def learned(state: State) -> F64:
+    """C Cᵀ in float64."""
+    C = state.C.astype(np.float64)
+    return C @ C.T
+
+
+def close(A: F64, B: F64, tolerance: float) -> bool:
+    """Whether A is B up to a share of B's norm."""
+    return bool(np.linalg.norm(A - B) <= tolerance * np.linalg.norm(B))
+
+
+def excess(components: F64, covariance: F64) -> float:
+    """By what share the loss of orthonormal rows exceeds the least possible."""
+    best = np.linalg.eigvalsh(covariance)[: len(covariance) - len(components)].sum()
+    loss = np.trace(covariance) - np.trace(components @ covariance @ components.T)
+    return float(loss / best - 1)
