@@ -1,0 +1,153 @@
+"""The worker's HTTP port, asked as Prometheus and Kubernetes ask it."""
+
+import http.client
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.parser import text_string_to_metric_families
+
+from streampca.errors import StreampcaError
+from streampca.health import Health, HealthServer
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def health(clock: Clock) -> Health:
+    return Health(clock)
+
+
+@pytest.fixture
+def server(health: Health) -> Iterator[HealthServer]:
+    registry = CollectorRegistry()
+    Counter("streampca_trials", "Times that it was tried.", ["outcome"], registry=registry).labels("ok").inc(3)
+    with HealthServer("127.0.0.1", 0, registry, health) as server:
+        yield server
+
+
+def ask(server: HealthServer, path: str, method: str = "GET") -> tuple[int, str, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.headers["Content-Type"], answer.read().decode()
+    finally:
+        connection.close()
+
+
+def test_metrics_are_what_the_registry_holds(server: HealthServer) -> None:
+    status, kind, text = ask(server, "/metrics")
+    assert (status, kind.partition(";")[0]) == (200, "text/plain")
+    samples = {s.name: s.value for family in text_string_to_metric_families(text) for s in family.samples}
+    assert samples["streampca_trials_total"] == 3
+
+
+def test_alive_while_the_loop_has_ticked_within_a_minute(server: HealthServer, health: Health, clock: Clock) -> None:
+    assert ask(server, "/healthz")[0] == 200
+    clock.now += 59
+    assert ask(server, "/healthz")[0] == 200
+    clock.now += 2
+    status, _, text = ask(server, "/healthz")
+    assert (status, text) == (503, "the loop has not come round for 61 s\n")
+    health.ticked()
+    assert ask(server, "/healthz")[0] == 200
+
+
+def test_ready_from_the_first_assignment_on(server: HealthServer, health: Health) -> None:
+    status, _, text = ask(server, "/readyz")
+    assert status == 503
+    assert "group" in text
+    health.assigned({})  # a member more than there are partitions is ready too
+    assert ask(server, "/readyz")[0] == 200
+
+
+def test_a_rebalance_leaves_it_ready_and_a_loss_does_not(health: Health) -> None:
+    health.assigned({0: 5})
+    health.released([0], lost=False)
+    assert health.hindrance() is None
+    health.released([0], lost=True)
+    assert health.hindrance() is not None
+    health.assigned({0: 5})
+    assert health.hindrance() is None
+
+
+def test_one_that_stops_is_alive_and_not_ready(server: HealthServer, health: Health) -> None:
+    health.assigned({0: 5})
+    health.stopping("SIGTERM")
+    status, _, text = ask(server, "/readyz")
+    assert (status, text) == (503, "stopping: SIGTERM\n")
+    assert ask(server, "/healthz")[0] == 200
+
+
+def test_other_paths_are_not_found_and_queries_are_ignored(server: HealthServer) -> None:
+    assert ask(server, "/")[0] == 404
+    assert ask(server, "/metrics/")[0] == 404
+    assert ask(server, "/healthz?verbose=1")[0] == 200
+
+
+def test_head_has_no_body(server: HealthServer) -> None:
+    assert ask(server, "/metrics", "HEAD")[::2] == (200, "")
+    assert ask(server, "/healthz", "POST")[0] == 501
+
+
+def test_a_client_that_says_nothing_blocks_no_other(server: HealthServer) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)):
+        assert ask(server, "/healthz")[0] == 200
+
+
+def test_garbage_and_hanging_up_disturb_nothing(server: HealthServer) -> None:
+    endless = b"GET /metrics HTTP/1.1\r\n" + b"A: b\r\n" * 200 + b"\r\n"
+    for garbage in (b"\x00\xff\r\n\r\n", b"GET /metrics", endless, b""):
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            client.sendall(garbage)
+    assert ask(server, "/healthz")[0] == 200
+
+
+def test_the_port_that_is_taken_is_named_with_the_setting_to_change(server: HealthServer, health: Health) -> None:
+    with pytest.raises(StreampcaError, match=rf"127\.0\.0\.1:{server.port}.*worker_port") as refusal:
+        HealthServer("127.0.0.1", server.port, CollectorRegistry(), health)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(("host", "port"), [("203.0.113.1", 0), ("no such host", 0), ("127.0.0.1", 70000)])
+def test_an_address_that_is_none_of_ours_is_refused_in_one_line(health: Health, host: str, port: int) -> None:
+    with pytest.raises(StreampcaError, match="worker_host") as refusal:
+        HealthServer(host, port, CollectorRegistry(), health)
+    assert "\n" not in str(refusal.value)
+
+
+def test_it_also_listens_on_ipv6(health: Health) -> None:
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    try:
+        server = HealthServer("::1", 0, CollectorRegistry(), health)
+    except StreampcaError as lack:
+        pytest.skip(str(lack))
+    with server, socket.create_connection(("::1", server.port)) as client:
+        client.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.0 200")
+
+
+def test_closing_frees_the_port_and_ends_the_thread(health: Health) -> None:
+    server = HealthServer("127.0.0.1", 0, CollectorRegistry(), health)
+    port = server.port
+    server.close()
+    server.close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
+    assert not [thread for thread in threading.enumerate() if thread.name == "health"]
+    with HealthServer("127.0.0.1", port, CollectorRegistry(), health) as again:
+        assert again.port == port
