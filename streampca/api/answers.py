@@ -1,0 +1,130 @@
+"""What is answered, as plain functions of a model and a request's body. They know neither HTTP nor a clock.
+
+`find` gives the model of a version (None: the newest); it is called once, so an answer comes from one model.
+"""
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from streampca.api.bodies import RequestError, basis_in, parse, rows_in, version_in
+from streampca.pca.model import Array
+from streampca.stream.published import Published
+
+Find = Callable[[int | None], Published]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one request may ask for."""
+
+    rows: int
+    numbers: int  # in an answer
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The fields of the answer, and how many vectors it took."""
+
+    version: int
+    fields: dict[str, Any]
+    vectors: int = 0
+
+
+def project(find: Find, body: bytes, limits: Limits) -> Answer:
+    """Coordinates of vectors, and how far each lies from the components' plane."""
+    content = parse(body, ("vectors", "basis", "version"))
+    basis, served = basis_in(content), find(version_in(content))
+    model = served.model
+    vectors = rows_in(content, "vectors", model.dimensions, limits.rows)
+    with np.errstate(all="ignore"):
+        coordinates, residual = model.project(vectors, basis)
+    _check_finite("vectors", coordinates, residual)
+    return _answer(served, {"coordinates": coordinates, "residual": residual}, len(vectors))
+
+
+def reconstruct(find: Find, body: bytes, limits: Limits) -> Answer:
+    """Vectors from coordinates, or vectors as the components alone have them, with the squared error of each."""
+    content = parse(body, ("coordinates", "vectors", "basis", "version"))
+    basis, served = basis_in(content), find(version_in(content))
+    if (content.get("coordinates") is None) == (content.get("vectors") is None):
+        raise RequestError(422, "give either coordinates or vectors")
+    if content.get("vectors") is None:
+        return _from_coordinates(served, content, basis, limits)
+    vectors = rows_in(content, "vectors", served.model.dimensions, limits.rows)
+    with np.errstate(all="ignore"):
+        coordinates, residual = served.model.project(vectors)
+        again = served.model.reconstruct(coordinates)
+    _check_finite("vectors", again, residual)
+    return _answer(served, {"vectors": again, "squared_error": residual}, len(vectors))
+
+
+def _from_coordinates(served: Published, content: dict[str, Any], basis: Any, limits: Limits) -> Answer:
+    model = served.model
+    coordinates = rows_in(content, "coordinates", model.n_components, limits.rows)
+    if len(coordinates) * model.dimensions > limits.numbers:
+        most = limits.numbers // model.dimensions
+        raise RequestError(413, f"{len(coordinates)} rows make too long an answer, at most {most} do: send fewer")
+    with np.errstate(all="ignore"):
+        vectors = model.reconstruct(coordinates, basis)
+    _check_finite("coordinates", vectors)
+    return _answer(served, {"vectors": vectors}, len(coordinates))
+
+
+def _check_finite(name: str, *results: Array) -> None:
+    for result in results:
+        finite = np.isfinite(result).all(axis=tuple(range(1, result.ndim)))
+        if not finite.all():
+            i = int(np.argmin(finite))
+            raise RequestError(422, f"{name}[{i}] holds values too large: the result exceeds what float64 can hold")
+
+
+def _answer(served: Published, fields: dict[str, Any], vectors: int = 0) -> Answer:
+    plain = {
+        name: np.ascontiguousarray(value, np.float64) if isinstance(value, np.ndarray) else value
+        for name, value in fields.items()
+    }
+    return Answer(served.version, {"version": served.version, **plain}, vectors)
+
+
+def about(served: Published) -> Answer:
+    """Everything about a model but its arrays of size d."""
+    model = served.model
+    fields = {
+        "topic": served.topic,
+        "dimensions": model.dimensions,
+        "components": model.n_components,
+        "explained_variance": model.explained_variance,
+        "explained_variance_ratio": model.explained_variance_ratio,
+        "total_variance": model.total_variance,
+        "weight": model.weight,
+        "loss": served.loss,
+        "loss_ratio": served.loss_ratio,
+        "loss_ewma": served.loss_ewma,
+        "rejected": served.rejected,
+        "positions": {str(partition): position for partition, position in sorted(served.positions.items())},
+        "first_timestamp_ms": served.first_timestamp_ms,
+        "last_timestamp_ms": served.last_timestamp_ms,
+        "published_at": served.published_at,
+        "settings": served.settings,
+    }
+    return _answer(served, fields)
+
+
+def components(served: Published, limits: Limits) -> Answer:
+    """The axes, with what is needed to project without us."""
+    model = served.model
+    if model.components.size > limits.numbers:
+        raise RequestError(406, f"{model.components.size} numbers are too many for JSON: Accept application/x-npy")
+    arrays = {"components": model.components, "explained_variance": model.explained_variance, "mean": model.mean}
+    return _answer(served, arrays)
+
+
+def components_npy(served: Published) -> bytes:
+    """The axes, rows of length d, as an `.npy` file in the model's own dtype."""
+    buffer = io.BytesIO()
+    np.save(buffer, served.model.components, allow_pickle=False)
+    return buffer.getvalue()

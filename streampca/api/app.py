@@ -1,0 +1,142 @@
+"""The sidecar's HTTP interface: which path does what, what its page says, and how each fault is told."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio.to_thread
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi_offline import FastAPIOffline
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from streampca.api import schemas
+from streampca.api.bodies import RequestError
+from streampca.api.endpoints import Sidecar, json_response
+from streampca.api.metrics import SidecarMetrics, Timing
+from streampca.api.serving import NoModelError, Serving, UnknownVersionError
+from streampca.errors import DamagedFileError, StoreError
+from streampca.settings import ServeSettings
+from streampca.stores.models import Models
+from streampca.version import __version__
+
+_DESCRIPTION = """Projections by the newest model that the workers have published, or by an older one that is kept.
+
+Every answer says the version of its model, in the body and in the header `X-Model-Version`.
+Every error is `{"error": "what, where, how to mend it"}`. Bodies are JSON, whatever their Content-Type says."""
+
+_CAUSES = {
+    400: "The body is not JSON.",
+    404: "There is no such version: never published, or removed since.",
+    406: "Too many numbers for JSON: accept `application/x-npy`.",
+    413: "Too many bytes or rows at once.",
+    415: "The body is compressed.",
+    422: "JSON, but not what is asked for: a wrong length, no number, a value too large, an unknown field.",
+    500: "The file of this version is damaged.",
+    503: "No model has been published yet, or the store cannot be read.",
+}
+
+_STATUS: dict[type[Exception], int] = {
+    NoModelError: 503,
+    UnknownVersionError: 404,
+    StoreError: 503,
+    DamagedFileError: 500,
+    ClientDisconnect: 400,  # no one will read it
+}
+
+
+def create_app(models: Models, settings: ServeSettings) -> FastAPI:
+    """The application. It watches the store between its startup and its shutdown."""
+    serving = Serving(models)
+    metrics = SidecarMetrics(serving)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        serving.start(settings.reload_interval_s)
+        try:
+            yield
+        finally:
+            await anyio.to_thread.run_sync(serving.stop)
+
+    app = FastAPIOffline(
+        title="streampca",
+        version=__version__,
+        description=_DESCRIPTION,
+        redoc_url=None,
+        static_url="/docs/static",
+        redirect_slashes=False,
+        lifespan=lifespan,
+    )
+    app.state.serving = serving
+    app.add_middleware(Timing, metrics=metrics)
+    _tell_faults(app)
+    for method, path, endpoint, documentation in _routes(Sidecar(serving, metrics, settings)):
+        app.add_api_route(path, endpoint, methods=[method], response_model=None, **documentation)
+    return app
+
+
+def _routes(sidecar: Sidecar) -> list[tuple[str, str, Callable[..., Any], dict[str, Any]]]:
+    """Method, path, what it does, and what the OpenAPI page says of it."""
+    of_body, of_version = (400, 413, 415), (404, 422, 500, 503)
+    npy = {"application/x-npy": {"schema": {"type": "string", "format": "binary"}}}
+    return [
+        ("POST", "/v1/project", sidecar.project,
+         _page(schemas.Projection, *of_body, *of_version, takes=schemas.ProjectRequest)),
+        ("POST", "/v1/reconstruct", sidecar.reconstruct,
+         _page(schemas.Reconstruction, *of_body, *of_version, takes=schemas.ReconstructRequest)),
+        ("GET", "/v1/model", sidecar.model, _page(schemas.ModelInfo, *of_version)),
+        ("GET", "/v1/models", sidecar.models, _page(schemas.ModelList, 503)),
+        ("GET", "/v1/model/components", sidecar.components, _page(schemas.Components, 406, *of_version, also=npy)),
+        ("GET", "/healthz", sidecar.healthz, _page(schemas.Alive)),
+        ("GET", "/readyz", sidecar.readyz, _page(schemas.Ready, unready=schemas.NotReadyError)),
+        ("GET", "/metrics", sidecar.metrics, _page(None, also={"text/plain": {"schema": {"type": "string"}}})),
+    ]  # fmt: skip
+
+
+def _page(
+    gives: type[BaseModel] | None,
+    *errors: int,
+    takes: type[BaseModel] | None = None,
+    also: dict[str, Any] | None = None,
+    unready: type[BaseModel] | None = None,
+) -> dict[str, Any]:
+    """The documentation of one route, as FastAPI takes it."""
+    responses: dict[int | str, dict[str, Any]] = {
+        code: {"model": schemas.Error, "description": _CAUSES[code]} for code in errors
+    }
+    responses[200] = ({"model": gives} if gives else {}) | ({"content": also} if also else {})
+    if unready:
+        responses[503] = {"model": unready, "description": "Not ready, and why."}
+    if takes is None:
+        return {"responses": responses}
+    content = {"application/json": {"schema": takes.model_json_schema()}}
+    return {"responses": responses, "openapi_extra": {"requestBody": {"required": True, "content": content}}}
+
+
+def _tell_faults(app: FastAPI) -> None:
+    """One shape for every fault, ours, the framework's, and bugs (which the server logs too)."""
+
+    async def tell(request: Request, error: Exception) -> Response:
+        status, text = _told(request, error)
+        return json_response({"error": text}, status, getattr(error, "headers", None))
+
+    for kind in (*_STATUS, RequestError, HTTPException, RequestValidationError, Exception):
+        app.add_exception_handler(kind, tell)
+
+
+def _told(request: Request, error: Exception) -> tuple[int, str]:
+    match error:
+        case RequestError():
+            return error.status, str(error)
+        case RequestValidationError():
+            return 422, "; ".join(f"{mistake['loc'][-1]}: {mistake['msg']}" for mistake in error.errors())
+        case HTTPException(status_code=404):
+            return 404, f"there is nothing at {request.url.path}; /docs lists what there is"
+        case HTTPException(status_code=405):
+            return 405, f"{request.method} is not for {request.url.path}"
+        case HTTPException():
+            return error.status_code, error.detail
+    status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), None)
+    return (500, "this is a fault of the server; its log says more") if status is None else (status, str(error))

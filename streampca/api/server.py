@@ -1,0 +1,107 @@
+"""The sidecar as a process: sockets, signals, and a quiet end."""
+
+import contextlib
+import errno
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from types import FrameType
+
+import structlog
+import uvicorn
+from prometheus_client import disable_created_metrics
+from threadpoolctl import threadpool_limits
+
+from streampca.api.app import create_app
+from streampca.errors import SettingsError
+from streampca.settings import ServeSettings
+from streampca.stores.base import Store
+from streampca.stores.models import Models
+
+log = structlog.get_logger()
+
+_FINISH_WITHIN_S = 5  # for requests that are being answered when the end is asked for
+_KEEP_ALIVE_S = 75  # longer than load balancers keep idle connections, so that they close them, not we
+_BACKLOG = 2048
+_NOT_ON_THIS_MACHINE = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
+
+
+def run(settings: ServeSettings, store: Store) -> None:
+    """Serve until SIGTERM or SIGINT; requests under way are finished, for 5 s at most.
+
+    Raises `SettingsError` when the address cannot be listened on, `StoreError` when the store cannot be read.
+    """
+    models = Models(store, settings.topic)
+    models.versions()  # a store that cannot be read is told now; later it is weather
+    sockets = listen(settings.host, settings.port)
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the number of series and no one asks for them
+    server = uvicorn.Server(
+        uvicorn.Config(
+            create_app(models, settings),
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            ws="none",
+            lifespan="on",
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=_FINISH_WITHIN_S,
+        )
+    )
+    with _ended_by_signals(server), threadpool_limits(1, user_api="blas"):
+        log.info("serving", url=f"http://{_shown(sockets[0])}", topic=settings.topic)
+        server.run(sockets=sockets)
+    log.info("served")
+
+
+def listen(host: str, port: int) -> list[socket.socket]:
+    """A listening socket for every address of the host, all on one port. Raises `SettingsError`."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise SettingsError(f"cannot listen on {host}: {error.strerror or error} (set STREAMPCA_HOST)") from None
+    sockets: list[socket.socket] = []
+    absent: OSError | None = None
+    for family, address in dict.fromkeys((family, str(address[0])) for family, *_, address in found):
+        try:
+            sockets.append(socket.create_server((address, port), family=family, backlog=_BACKLOG))
+        except OSError as error:
+            if error.errno in _NOT_ON_THIS_MACHINE:
+                absent = error
+                continue
+            raise _cannot_listen(host, port, error) from None
+        port = sockets[0].getsockname()[1]
+    if absent is not None and not sockets:
+        raise _cannot_listen(host, port, absent) from None
+    return sockets
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> SettingsError:
+    remedy = (
+        "stop what listens there or set STREAMPCA_PORT" if error.errno == errno.EADDRINUSE else "set STREAMPCA_HOST"
+    )
+    return SettingsError(f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)} ({remedy})")
+
+
+def _shown(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+@contextlib.contextmanager
+def _ended_by_signals(server: uvicorn.Server) -> Iterator[None]:
+    """A signal ends the server, also before uvicorn listens to signals; the process then ends as one that is done.
+
+    uvicorn raises the signal again when it has shut down, which would end the process with the signal's own status.
+    """
+
+    def end(_: int, __: FrameType | None) -> None:
+        server.should_exit = True
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,38 @@
+"""A client that calls the application without a network, its startup and shutdown around the calls."""
+
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, Self
+
+import httpx
+from anyio.from_thread import start_blocking_portal
+from fastapi import FastAPI
+
+
+class Client:
+    """Synchronous, on an event loop in a thread. A bug in the application is raised, unless `faults_as_answers`."""
+
+    def __init__(self, app: FastAPI, *, faults_as_answers: bool = False) -> None:
+        self._app = app
+        transport = httpx.ASGITransport(app, raise_app_exceptions=not faults_as_answers)
+        self._client = httpx.AsyncClient(transport=transport, base_url="http://sidecar")
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._portal = self._open.enter_context(start_blocking_portal())
+        lifespan = self._app.router.lifespan_context(self._app)
+        self._open.enter_context(self._portal.wrap_async_context_manager(lifespan))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._portal.call(self._client.aclose)
+        self._open.close()
+
+    def request(self, method: str, path: str, **more: Any) -> httpx.Response:
+        return self._portal.call(partial(self._client.request, method, path, **more))
+
+    def get(self, path: str, **more: Any) -> httpx.Response:
+        return self.request("GET", path, **more)
+
+    def post(self, path: str, **more: Any) -> httpx.Response:
+        return self.request("POST", path, **more)

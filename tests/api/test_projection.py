@@ -1,0 +1,142 @@
+"""Projection and reconstruction over HTTP agree with NumPy and with scikit-learn."""
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.decomposition import PCA
+
+from streampca.api.app import create_app
+from streampca.pca.model import Model
+from streampca.settings import ServeSettings
+from streampca.stores.memory import MemoryStore
+from streampca.stores.models import Models
+from streampca.stream.published import Published
+from tests.api.client import Client
+from tests.api.known import TOPIC, D, K, known_model
+
+CHANCE = np.random.default_rng(0)
+VECTORS = CHANCE.normal(size=(7, D)) * 3
+
+
+def post(client: Client, path: str, **content: Any) -> dict[str, Any]:
+    answer = client.post(path, json=content)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    fields: dict[str, Any] = answer.json()
+    assert answer.headers["x-model-version"] == str(fields["version"])
+    return fields
+
+
+@pytest.mark.parametrize(
+    ("asked", "version"), [({}, 20), ({"version": None}, 20), ({"version": 20}, 20), ({"version": 10}, 10)]
+)
+def test_projects_onto_the_axes_of_the_version_asked_for(client: Client, asked: Any, version: int) -> None:
+    answer = post(client, "/v1/project", vectors=VECTORS.tolist(), **asked)
+    model = known_model(version)
+    coordinates = np.stack([model.components @ (vector - model.mean) for vector in VECTORS])
+    flat = coordinates @ model.components + model.mean
+    assert answer["version"] == version
+    np.testing.assert_allclose(answer["coordinates"], coordinates, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(answer["residual"], ((VECTORS - flat) ** 2).sum(axis=1), rtol=1e-10)
+    assert set(answer) == {"version", "coordinates", "residual"}
+
+
+def test_whitened_coordinates_have_variance_one(client: Client) -> None:
+    plain = post(client, "/v1/project", vectors=VECTORS.tolist())
+    whitened = post(client, "/v1/project", vectors=VECTORS.tolist(), basis="whitened")
+    sigma = np.sqrt(known_model(20).explained_variance)
+    np.testing.assert_allclose(np.array(whitened["coordinates"]) * sigma, plain["coordinates"], rtol=1e-12)
+    assert whitened["residual"] == plain["residual"]
+
+
+def test_agrees_with_scikit_learn(store: MemoryStore) -> None:
+    data = CHANCE.normal(size=(200, 6)) @ CHANCE.normal(size=(6, 6)) + CHANCE.normal(size=6)
+    pca, white = PCA(3).fit(data), PCA(3, whiten=True).fit(data)
+    total = float(pca.explained_variance_.sum() / pca.explained_variance_ratio_.sum())
+    model = Model(pca.components_, pca.explained_variance_, pca.mean_, total, 200.0)
+    models = Models(store, TOPIC)
+    models.save(Published(200, model, TOPIC))
+    with Client(create_app(models, ServeSettings(topic=TOPIC))) as client:
+        some = data[:9]
+        answer = post(client, "/v1/project", vectors=some.tolist())
+        np.testing.assert_allclose(answer["coordinates"], pca.transform(some), atol=1e-12)
+        whitened = post(client, "/v1/project", vectors=some.tolist(), basis="whitened")
+        np.testing.assert_allclose(whitened["coordinates"], white.transform(some), atol=1e-12)
+        again = post(client, "/v1/reconstruct", coordinates=answer["coordinates"])
+        np.testing.assert_allclose(again["vectors"], pca.inverse_transform(pca.transform(some)), atol=1e-12)
+        again = post(client, "/v1/reconstruct", coordinates=whitened["coordinates"], basis="whitened")
+        np.testing.assert_allclose(again["vectors"], white.inverse_transform(white.transform(some)), atol=1e-12)
+        about = client.get("/v1/model").json()
+        np.testing.assert_allclose(about["explained_variance_ratio"], pca.explained_variance_ratio_, rtol=1e-12)
+
+
+def test_reconstructs_from_coordinates_and_from_vectors(client: Client) -> None:
+    projected = post(client, "/v1/project", vectors=VECTORS.tolist())
+    by_coordinates = post(client, "/v1/reconstruct", coordinates=projected["coordinates"])
+    by_vectors = post(client, "/v1/reconstruct", vectors=VECTORS.tolist(), basis="whitened")
+    assert set(by_coordinates) == {"version", "vectors"}
+    assert set(by_vectors) == {"version", "vectors", "squared_error"}
+    np.testing.assert_allclose(by_coordinates["vectors"], by_vectors["vectors"], atol=1e-12)
+    error = ((np.array(by_vectors["vectors"]) - VECTORS) ** 2).sum(axis=1)
+    np.testing.assert_allclose(by_vectors["squared_error"], error, rtol=1e-10)
+    np.testing.assert_allclose(by_vectors["squared_error"], projected["residual"], rtol=1e-12)
+
+
+def test_many_rows_are_answered_as_few_are(store: MemoryStore) -> None:
+    """A long body goes through a thread, a short one does not: the numbers are the same to rounding."""
+    models = Models(store, TOPIC)
+    models.save(Published(1, known_model(1), TOPIC))
+    rows = CHANCE.normal(size=(3000, D))
+    with Client(create_app(models, ServeSettings(topic=TOPIC))) as client:
+        many = post(client, "/v1/project", vectors=rows.tolist())
+        few = [post(client, "/v1/project", vectors=[row])["coordinates"][0] for row in rows[::500].tolist()]
+    np.testing.assert_allclose(many["coordinates"][::500], few, rtol=1e-12, atol=1e-12)
+
+
+def test_no_vectors_are_answered_with_none(client: Client) -> None:
+    assert post(client, "/v1/project", vectors=[]) == {"version": 20, "coordinates": [], "residual": []}
+    assert post(client, "/v1/reconstruct", coordinates=[]) == {"version": 20, "vectors": []}
+    assert post(client, "/v1/reconstruct", vectors=[]) == {"version": 20, "vectors": [], "squared_error": []}
+
+
+def test_whole_numbers_are_numbers(client: Client) -> None:
+    whole = post(client, "/v1/project", vectors=[[1, 2, 3, 4, 18446744073709551615]])
+    assert whole == post(client, "/v1/project", vectors=[[1.0, 2.0, 3.0, 4.0, 18446744073709551615.0]])
+
+
+def test_a_model_in_float32_is_served_and_answers_are_as_fine_as_it_is(store: MemoryStore) -> None:
+    models = Models(store, TOPIC)
+    model = known_model(1, dtype=np.float32)
+    models.save(Published(1, model, TOPIC))
+    with Client(create_app(models, ServeSettings(topic=TOPIC))) as client:
+        answer = post(client, "/v1/project", vectors=VECTORS.tolist())
+        np.testing.assert_allclose(answer["coordinates"], (VECTORS - model.mean) @ model.components.T, rtol=1e-12)
+        npy = client.get("/v1/model/components", headers={"Accept": "application/x-npy"})
+        assert np.load(io.BytesIO(npy.content)).dtype == np.float32
+
+
+def test_components_as_json_and_as_npy_are_the_axes(client: Client) -> None:
+    for version in (10, 20):
+        model, where = known_model(version), f"/v1/model/components?version={version}"
+        content = client.get(where).json()
+        assert content["version"] == version
+        np.testing.assert_array_equal(content["components"], model.components)
+        np.testing.assert_array_equal(content["mean"], model.mean)
+        np.testing.assert_array_equal(content["explained_variance"], model.explained_variance)
+        for accept in ("application/x-npy", "application/octet-stream", "application/x-npy;q=0.9, application/json"):
+            answer = client.get(where, headers={"Accept": accept})
+            assert answer.headers["content-type"] == "application/x-npy"
+            assert answer.headers["x-model-version"] == str(version)
+            np.testing.assert_array_equal(np.load(io.BytesIO(answer.content), allow_pickle=False), model.components)
+        for accept in ("*/*", "application/json", "text/html,*/*;q=0.8", "application/json, application/x-npy"):
+            assert client.get(where, headers={"Accept": accept}).headers["content-type"] == "application/json"
+
+
+def test_what_the_components_say_is_enough_to_project_elsewhere(client: Client) -> None:
+    content = client.get("/v1/model/components").json()
+    elsewhere = (VECTORS - np.array(content["mean"])) @ np.array(content["components"]).T
+    assert len(content["components"]) == K
+    here = post(client, "/v1/project", vectors=VECTORS.tolist())["coordinates"]
+    np.testing.assert_allclose(here, elsewhere, atol=1e-12)
