@@ -17,6 +17,12 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.floating[Any]]
 
+_HEADER_READERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+    (3, 0): np.lib.format.read_array_header_2_0,  # differs in the letters of field names, and vectors have no fields
+}
+
 REASONS = ("no_value", "undecodable", "wrong_length", "not_finite", "too_large")
 
 
@@ -124,7 +130,8 @@ class Codec:
         return np.array(rows, np.float64).reshape(len(rows), self.dimensions)
 
     def _checked(self, vectors: Array, places: NDArray[np.int64], rejects: list[Reject]) -> Decoded:
-        good = np.abs(vectors).max(axis=1, initial=0.0) <= np.float64(self.largest_value)  # NaN compares false
+        with np.errstate(invalid="ignore"):  # a signalling NaN would be told of
+            good = np.abs(vectors).max(axis=1, initial=0.0) <= np.float64(self.largest_value)  # NaN compares false
         for i in np.flatnonzero(~good):
             rejects.append(Reject(int(places[i]), *self._fault_of(vectors[i])))
         if not good.all():
@@ -154,12 +161,10 @@ def _npy_header(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
     try:
         with warnings.catch_warnings(action="ignore"):  # numpy's, about headers that Python 2 wrote
             version = np.lib.format.read_magic(stream)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, _, dtype = read(stream)
+            shape, _, dtype = _HEADER_READERS[version](stream)
             return dtype, tuple(int(np.intp(length)) for length in shape)  # no array is longer
-    except Exception as error:  # numpy lets a dozen kinds through: TokenError, RecursionError, TypeError …
-        cause = " ".join(str(error).split())[:200]
-        raise _FaultError("undecodable", f"not an .npy array: {cause or type(error).__name__}") from None
+    except Exception:  # numpy lets a dozen kinds through: TokenError, RecursionError, TypeError …
+        raise _FaultError("undecodable", "not an .npy array: its header cannot be read") from None
 
 
 def _kind(value: Any) -> str:
