@@ -50,8 +50,8 @@ class Recipe:
 
     @property
     def largest_value(self) -> float:
-        """Vectors with entries beyond this are refused: their squares would overflow."""
-        return float(np.sqrt(np.finfo(self.dtype).max / (16 * self.dimensions)))
+        """Vectors with entries beyond this are refused: sums of their squares over a block would overflow."""
+        return float(np.sqrt(np.finfo(self.dtype).max / (2**14 * self.dimensions)))
 
     @property
     def smallest_value(self) -> float:

@@ -1,0 +1,382 @@
+"""The laws of one pass: what is learned is the weighted covariance, exactly where K = d."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streampca.pca import axes, learning
+from streampca.pca.learning import BLOCK, Recipe, learn
+from streampca.pca.state import State
+from tests.pca.streams import F64, close, covariance, excess, gaussian, learned, one_pass, shares
+
+
+def check(state: State, X: F64, retention: F64, center: bool, tolerance: float) -> None:
+    """Covariance, mean, weight and total variance are NumPy's."""
+    weights = shares(retention)
+    exact = covariance(X, weights, center)
+    assert np.linalg.norm(learned(state) - exact) <= tolerance * max(np.linalg.norm(exact), 1e-300)
+    assert state.total_variance == pytest.approx(np.trace(exact), rel=tolerance)
+    assert state.weight == pytest.approx(weights.sum(), rel=1e-10)
+    assert state.count == len(X)
+    if center:
+        assert state.mean == pytest.approx(np.average(X, axis=0, weights=weights), rel=1e-9, abs=1e-9)
+    else:
+        assert not state.mean.any()
+
+
+streams = st.fixed_dictionaries(
+    {
+        "d": st.integers(1, 6),
+        "n": st.integers(2, 700),
+        "seed": st.integers(0, 2**32 - 1),
+        "warm_up": st.sampled_from([None, 0, 1, 17]),
+        "kind": st.sampled_from(["all", "half-life", "short", "mixed", "nothing"]),
+        "center": st.booleans(),
+        "offset": st.sampled_from([0.0, 3.0, 1e4]),
+    }
+)
+
+
+def retention_of(kind: str, n: int, random: np.random.Generator) -> F64:
+    """Each message's λ."""
+    return {
+        "all": np.ones(n),
+        "half-life": np.full(n, 2 ** (-1 / 200)),
+        "short": np.full(n, 2 ** (-1 / 7)),
+        "mixed": np.where(random.random(n) < 0.02, random.random(n), 0.999),
+        "nothing": np.where(random.random(n) < 0.3, 0.0, 1.0),
+    }[kind]
+
+
+@given(streams)
+@settings(max_examples=120, deadline=None)
+def test_with_as_many_columns_as_dimensions_the_weighted_covariance_is_exact(case: dict) -> None:  # type: ignore[type-arg]
+    d, n = case["d"], case["n"]
+    random = np.random.default_rng(case["seed"])
+    offset = case["offset"] if case["center"] else 0.0
+    X = random.standard_normal((n, d)) @ random.standard_normal((d, d)) + offset
+    retention = retention_of(case["kind"], n, random)
+    state, _ = one_pass(X, Recipe(d, d, 0, case["center"], warm_up=case["warm_up"]), retention)
+    if shares(retention).sum() > 1.01:  # else the covariance is zero but for rounding
+        check(state, X, retention, case["center"], 1e-9 if offset < 10 else 1e-7)
+
+
+@pytest.mark.parametrize("half_life", [1, 10, 63, 100, 1000])
+def test_forgetting_is_the_exponentially_weighted_covariance(half_life: float) -> None:
+    X = np.vstack([gaussian(1, 3000, np.array([3.0, 1, 0.5, 0.2])), gaussian(2, 3000, np.array([0.1, 1, 2, 4]), 5.0)])
+    retention = np.full(6000, 2 ** (-1 / half_life))
+    state, _ = one_pass(X, Recipe(4, 4), retention)
+    check(state, X, retention, True, 1e-10)
+
+
+def test_with_nothing_kept_only_the_last_message_counts() -> None:
+    X = gaussian(0, 300, np.ones(3))
+    state, _ = one_pass(X, Recipe(3, 3), 0.0)
+    assert state.weight == 1
+    assert state.mean == pytest.approx(X[-1])
+    assert state.total_variance == pytest.approx(0, abs=1e-25)
+    assert state.rank == 0
+    state, _ = one_pass(X, Recipe(3, 3, center=False), 0.0)
+    assert close(learned(state), np.outer(X[-1], X[-1]), 1e-12)
+
+
+def test_one_pass_finds_what_batch_pca_finds() -> None:
+    X = gaussian(3, 20_000, 1 / np.arange(1, 41) ** 0.7, offset=2.0)
+    exact = covariance(X)
+    state, _ = one_pass(X, Recipe(40, 5))
+    assert excess(axes.principal(state.C, 5)[0], exact) <= 2e-4
+    assert axes.principal(state.C, 5)[1] == pytest.approx(np.linalg.eigvalsh(exact)[::-1][:5], rel=0.02)
+    assert state.total_variance == pytest.approx(np.trace(exact), rel=1e-10)
+
+
+def test_a_drifting_stream_is_followed_as_by_the_exactly_weighted_covariance() -> None:
+    spectrum = np.concatenate([[5, 4, 3.0], np.full(27, 0.3)])
+    X = np.vstack([gaussian(seed, 6000, spectrum) for seed in (1, 2)])
+    retention = np.full(len(X), 2 ** (-1 / 1000))
+    state, _ = one_pass(X, Recipe(30, 3), retention)
+    now = covariance(X[6000:])
+    exact = np.linalg.eigh(covariance(X, shares(retention)))[1][:, :-4:-1].T
+    assert excess(axes.principal(state.C, 3)[0], now) <= excess(exact, now) + 5e-3
+
+
+def test_rotating_the_data_rotates_what_is_learned() -> None:
+    X = gaussian(4, 3000, 1 / np.arange(1, 13.0), turned=False)
+    turn = np.linalg.qr(np.random.default_rng(9).standard_normal((12, 12)))[0]
+    plain, _ = one_pass(X, Recipe(12, 3, 2))
+    turned, _ = one_pass(X @ turn, Recipe(12, 3, 2))
+    assert close(turn @ learned(turned) @ turn.T, learned(plain), 1e-9)
+
+
+@pytest.mark.parametrize("center", [True, False])
+def test_every_state_is_consistent(center: bool) -> None:
+    """N = CᵀC and C†C = I after every block, between turns too."""
+    X = gaussian(5, 3000, 1 / np.arange(1, 21.0), offset=0.3)
+    recipe = Recipe(20, 4, 3, center)
+    state, start = State.empty(20), 0
+    while start < len(X):
+        V = X[start : start + recipe.next_block(state)]
+        state, _ = learn(state, V, np.ones(len(V)), recipe)
+        start += len(V)
+        assert close(state.N, state.C.T @ state.C, 1e-11)
+        assert np.abs(state.C_pinv @ state.C - np.eye(state.rank)).max() <= 1e-10
+        assert state.rank == 7
+
+
+def test_the_gauge_keeps_whitened_coordinates_at_one() -> None:
+    """With K = d the weighted second moment of C†y over all that was learned is the identity."""
+    X = gaussian(6, 2000, np.array([5.0, 1, 0.2]))
+    state, _ = one_pass(X, Recipe(3, 3))
+    whitened = (X - X.mean(axis=0)) @ state.C_pinv.T
+    assert np.abs(whitened.T @ whitened / len(X) - np.eye(3)).max() <= 1e-10
+
+
+class TestEdges:
+    """Streams that a person would not call data."""
+
+    @pytest.mark.parametrize("value", [0.0, 5.0, -3e-9, 1e150, 1e-150])
+    @pytest.mark.parametrize("center", [True, False])
+    def test_a_constant_stream(self, value: float, center: bool) -> None:
+        X = np.full((1000, 4), value)
+        state, scores = one_pass(X, Recipe(4, 2, center=center))
+        assert state.mean == pytest.approx(np.full(4, value if center else 0.0), rel=1e-12)
+        assert state.total_variance == pytest.approx(0.0 if center else 4 * value**2, rel=1e-12, abs=1e-29 * value**2)
+        assert np.isfinite(state.C).all()
+        assert all(np.isfinite(s.residual).all() for s in scores)
+        if not center and value:
+            assert state.rank == 1
+
+    def test_zero_messages_among_others(self) -> None:
+        X = gaussian(0, 1000, np.array([2.0, 1, 0.5]))
+        X[::3] = 0
+        state, _ = one_pass(X, Recipe(3, 3, center=False))
+        check(state, X, np.ones(1000), False, 1e-11)
+
+    @pytest.mark.parametrize(("d", "k", "over"), [(1, 1, 0), (1, 1, 10), (3, 3, 10), (2, 1, 10)])
+    def test_few_dimensions(self, d: int, k: int, over: int) -> None:
+        X = gaussian(1, 700, np.arange(1, d + 1.0), offset=1.0)
+        state, _ = one_pass(X, Recipe(d, k, over))
+        check(state, X, np.ones(700), True, 1e-11)
+
+    def test_a_single_message(self) -> None:
+        state, scores = one_pass(np.array([[1.0, 2.0]]), Recipe(2, 1))
+        assert state.mean == pytest.approx([1, 2])
+        assert (state.rank, state.total_variance, state.count) == (0, 0.0, 1)
+        assert len(scores[0].residual) == 0
+
+    def test_fewer_directions_than_columns_and_more_of_them_later(self) -> None:
+        """The rank follows; when new directions appear nothing is lost."""
+        random = np.random.default_rng(2)
+        few = random.standard_normal((1500, 2)) @ random.standard_normal((2, 20))
+        more = random.standard_normal((1500, 5)) @ random.standard_normal((5, 20))
+        early, _ = one_pass(few, Recipe(20, 3, 5))
+        assert early.rank == 2
+        X = np.vstack([few, more])
+        state, _ = one_pass(X, Recipe(20, 3, 5))
+        assert state.rank == 7
+        check(state, X, np.ones(3000), True, 1e-10)
+        full = np.vstack([X, gaussian(3, 3000, 1 / np.arange(1, 21.0))])
+        state, _ = one_pass(full, Recipe(20, 3, 5))
+        assert state.rank == 8
+        assert excess(axes.principal(state.C, 3)[0], covariance(full)) <= 1e-3
+
+    @pytest.mark.parametrize("scale", [1e-150, 1e-100, 1e100, 1e150])
+    def test_extreme_scales(self, scale: float) -> None:
+        X = gaussian(4, 1500, np.array([1, 0.3, 0.1, 0.03]))
+        plain, _ = one_pass(X, Recipe(4, 2, 1))
+        state, _ = one_pass(X * scale, Recipe(4, 2, 1))
+        assert close(state.C / scale, plain.C, 1e-8)
+        assert state.total_variance == pytest.approx(plain.total_variance * scale**2, rel=1e-11)
+
+    def test_a_scale_by_a_power_of_two_does_not_change_a_bit(self) -> None:
+        X = gaussian(4, 1500, np.array([1, 0.3, 0.1, 0.03]))
+        plain, _ = one_pass(X, Recipe(4, 2, 1))
+        state, _ = one_pass(X * 2.0**300, Recipe(4, 2, 1))
+        assert np.array_equal(state.C, plain.C * 2.0**300)
+
+    def test_the_largest_value_is_safe(self) -> None:
+        for dtype in ("float64", "float32"):
+            recipe = Recipe(50, 3, dtype=dtype)
+            X = recipe.largest_value * np.sign(gaussian(5, 1000, np.ones(50)))
+            state, scores = one_pass(X.astype(dtype), recipe)
+            assert np.isfinite(state.C).all()
+            assert np.isfinite(state.total_variance)
+            assert np.isfinite([s.norm.sum() for s in scores]).all()
+
+    def test_a_stream_whose_squares_vanish_counts_as_constant(self) -> None:
+        state, _ = one_pass(1e-170 * gaussian(6, 500, np.ones(3)), Recipe(3, 2))
+        assert state.rank == 0
+        assert state.total_variance == 0
+
+    @pytest.mark.parametrize("turned", [True, False])
+    def test_features_a_million_times_apart(self, turned: bool) -> None:
+        """A direction is known to about eps·(σ₁/σ)², here 1e-4; the rest exactly."""
+        sizes = np.array([1e3, 1, 1e-3, 30, 0.03])
+        X = gaussian(7, 20_000, np.ones(5))
+        X = (X @ np.random.default_rng(1).standard_normal((5, 5)) if turned else X) * sizes
+        state, _ = one_pass(X, Recipe(5, 5))
+        exact = covariance(X)
+        assert close(learned(state), exact, 1e-10)
+        unit = np.sqrt(np.diag(exact))
+        assert np.abs((learned(state) - exact) / np.outer(unit, unit)).max() <= 1e-3
+
+    @pytest.mark.parametrize("size", [10.0, 1e3, 1e5, 1e7])
+    @pytest.mark.parametrize("where", [250, 1500, 2990])
+    def test_one_huge_outlier(self, size: float, where: int) -> None:
+        X = gaussian(8, 3000, 10 ** np.linspace(0, -2, 30))
+        X[where] *= size
+        exact = covariance(X)
+        state, _ = one_pass(X, Recipe(30, 30))
+        assert close(learned(state), exact, 1e-9)
+        state, _ = one_pass(X, Recipe(30, 4, 6))
+        assert excess(axes.principal(state.C, 4)[0], exact) <= 0.02
+        assert close(state.N, state.C.T @ state.C, 1e-11)
+
+    def test_a_direction_that_dies_out_and_comes_back(self) -> None:
+        X = gaussian(9, 45_000, np.array([2.0, 1, 1, 0.5]), turned=False)
+        X[3000:40_000, 0] = 0
+        retention = np.full(len(X), 2 ** (-1 / 100))
+        dead, _ = one_pass(X[:40_000], Recipe(4, 4), retention[:40_000])
+        assert dead.rank == 3
+        state, _ = one_pass(X, Recipe(4, 4), retention)
+        check(state, X, retention, True, 1e-10)
+
+    def test_a_stream_that_goes_silent_dies_out_without_harm(self) -> None:
+        X = gaussian(10, 30_000, np.ones(3))
+        X[1000:] = 0
+        state, scores = one_pass(X, Recipe(3, 2), 2 ** (-1 / 20))
+        assert state.rank == 0
+        assert np.isfinite(np.concatenate([s.residual for s in scores])).all()
+        again, _ = one_pass(np.vstack([X, X[:500]]), Recipe(3, 2), 2 ** (-1 / 20))
+        assert close(learned(again), covariance(X[:500], shares(np.full(500, 2 ** (-1 / 20)))), 1e-6)
+
+    def test_a_large_offset_costs_no_digits_at_the_start(self) -> None:
+        X = gaussian(11, 150, np.array([1.0, 0.1, 0.01]))
+        for dtype, tolerance in (("float64", 1e-9), ("float32", 1e-4)):
+            offset = (X + 1024).astype(dtype)
+            state, _ = one_pass(offset, Recipe(3, 3, dtype=dtype))
+            exact = covariance(offset)
+            assert close(learned(state), exact, tolerance)
+            assert state.total_variance == pytest.approx(np.trace(exact), rel=tolerance)
+
+
+class TestFloat32:
+    """The factor in single precision, its small matrices in double."""
+
+    eps = float(np.finfo(np.float32).eps)
+
+    def test_exact_to_single_precision(self) -> None:
+        X = gaussian(0, 5000, np.array([3.0, 1, 0.3, 0.1]), offset=1.0).astype(np.float32)
+        state, _ = one_pass(X, Recipe(4, 4, dtype="float32"))
+        assert state.C.dtype == np.float32
+        check(state, X, np.ones(5000), True, 100 * self.eps)
+
+    @pytest.mark.parametrize("scale", [1e-15, 1e15])
+    def test_scales(self, scale: float) -> None:
+        X = (scale * gaussian(1, 2000, np.array([1, 0.3, 0.1, 0.03]))).astype(np.float32)
+        state, _ = one_pass(X, Recipe(4, 4, dtype="float32"))
+        assert close(learned(state), covariance(X), 100 * self.eps)
+
+    def test_as_good_as_double_precision(self) -> None:
+        X = gaussian(2, 10_000, 10 ** np.linspace(0, -3, 40))
+        exact = covariance(X)
+        losses = [
+            excess(axes.principal(one_pass(X.astype(t), Recipe(40, 8, dtype=t))[0].C, 8)[0], exact)
+            for t in ("float64", "float32")
+        ]
+        assert losses[1] == pytest.approx(losses[0], rel=0.05, abs=1e-6)
+
+
+def test_the_gram_matrix_does_not_drift_from_the_factor() -> None:
+    """C and N are updated side by side; 1,600 blocks later they still agree, in both precisions."""
+    X = gaussian(12, 100_000, np.array([3.0, 2, 1, 0.5, 0.2, 0.1, 0.1, 0.1]))
+    for dtype, tolerance in (("float64", 1e-12), ("float32", 1e-4)):
+        state, _ = one_pass(X.astype(dtype), Recipe(8, 3, 2, dtype=dtype), 2 ** (-1 / 500))
+        C = state.C.astype(np.float64)
+        assert close(state.N, C.T @ C, tolerance)
+
+
+class TestBits:
+    """The same messages make the same bits."""
+
+    X = gaussian(13, 1500, 1 / np.arange(1, 38.0), offset=0.5)
+
+    @pytest.mark.parametrize("center", [True, False])
+    @pytest.mark.parametrize("dtype", ["float64", "float32"])
+    def test_however_they_lie_in_memory(self, center: bool, dtype: str) -> None:
+        X = self.X.astype(dtype)
+        recipe = Recipe(37, 5, 6, center, dtype)
+        plain, plain_scores = one_pass(X, recipe)
+        size = X.itemsize
+        raw = bytearray(X.nbytes + 64)
+        for shift in (1, size, 3 * size):  # the first is not even aligned to its own size
+            copy = np.frombuffer(raw, dtype, X.size, shift).reshape(X.shape)
+            copy[:] = X
+            self._same(one_pass(copy, recipe), (plain, plain_scores))
+        wide = np.zeros((len(X), 80), dtype)
+        wide[:, 3:40] = X
+        for other in (np.asfortranarray(X), wide[:, 3:40], X[::-1].copy()[::-1], np.repeat(X, 2, axis=0)[::2]):
+            self._same(one_pass(other, recipe), (plain, plain_scores))
+
+    @staticmethod
+    def _same(one: tuple[State, list[learning.Scores]], other: tuple[State, list[learning.Scores]]) -> None:
+        for name in ("C", "N", "mean", "weight", "total_variance", "count", "blocks"):
+            assert np.array_equal(getattr(one[0], name), getattr(other[0], name)), name
+        for a, b in zip(one[1], other[1], strict=True):
+            assert np.array_equal(a.residual, b.residual)
+            assert np.array_equal(a.norm, b.norm)
+
+    def test_again_and_again(self) -> None:
+        recipe = Recipe(37, 5)
+        first = one_pass(self.X, recipe)
+        for _ in range(5):
+            self._same(one_pass(self.X.copy(), recipe), first)
+
+    def test_learning_leaves_its_arguments_alone(self) -> None:
+        recipe = Recipe(37, 5)
+        state, _ = one_pass(self.X, recipe)
+        before = [np.copy(a) for a in (state.C, state.N, state.mean)]
+        V, kept = self.X[:BLOCK].copy(), np.ones(BLOCK)
+        learn(state, V, kept, recipe)
+        assert all(np.array_equal(a, b) for a, b in zip(before, (state.C, state.N, state.mean), strict=True))
+        assert np.array_equal(V, self.X[:BLOCK])
+
+
+class TestScores:
+    """Each message scored by what was known before it."""
+
+    @pytest.mark.parametrize("retention", [1.0, 2 ** (-1 / 300), 2 ** (-1 / 20), 0.0])
+    @pytest.mark.parametrize("center", [True, False])
+    def test_against_a_plain_loop(self, retention: float, center: bool) -> None:
+        """About the running mean before the message, by the exact k axes of the factor before its block."""
+        X = gaussian(14, 2500, 1 / np.arange(1, 16.0), offset=1.0)
+        recipe = Recipe(15, 3, 4, center, warm_up=100)
+        state, start, w, m = State.empty(15), 0, 0.0, np.zeros(15)
+        while start < len(X):
+            V = X[start : start + recipe.next_block(state)]
+            rows = axes.principal(state.C, min(3, state.rank))[0]
+            after, scores = learn(state, V, np.full(len(V), retention), recipe)
+            for s, v in enumerate(V):
+                if state.count:
+                    y = v - m
+                    r = y - (y @ rows.T) @ rows
+                    assert scores.norm[s] == pytest.approx(y @ y, rel=1e-9)
+                    assert scores.residual[s] == pytest.approx(r @ r, rel=1e-7, abs=1e-9 * (y @ y))
+                w = retention * w + 1
+                m = m + (v - m) / w if center else m
+            state, start = after, start + len(V)
+
+    def test_the_first_block_has_none(self) -> None:
+        _, scores = one_pass(self._steady(), Recipe(6, 2))
+        assert len(scores[0].norm) == len(scores[0].residual) == 0
+        assert all(len(s.norm) == BLOCK for s in scores[1:-1])
+
+    def test_they_tell_the_loss_that_is_left(self) -> None:
+        X = self._steady()
+        _, scores = one_pass(X, Recipe(6, 2))
+        mean = np.mean(np.concatenate([s.residual for s in scores]))
+        assert mean == pytest.approx(np.linalg.eigvalsh(covariance(X))[:-2].sum(), rel=0.03)
+
+    @staticmethod
+    def _steady() -> F64:
+        return gaussian(15, 5000, np.array([3.0, 2, 1, 0.5, 0.5, 0.1]))
