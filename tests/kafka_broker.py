@@ -19,7 +19,7 @@ from tests.broker_process import PASSWORD, SASL, USER, BrokerProcess, BrokerUnav
 __all__ = ["PASSWORD", "SASL", "USER", "Broker", "BrokerUnavailableError", "wait_until"]
 
 
-class _Unboxed(Serializer):
+class _Unboxed(Serializer):  # type: ignore[misc]  # kafka-python has no types
     def serialize(self, topic: str, headers: Any, data: tuple[bytes | None]) -> bytes | None:
         return data[0]
 

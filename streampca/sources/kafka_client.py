@@ -1,0 +1,220 @@
+"""The connection to the brokers, for the source and the dead letters: who is asked, who refused, who is away.
+
+kafka-python 3 waits out every failure alike and reports it in its own log only. Three things are added here, through
+the client class that its consumer and producer accept as an option:
+- a refusal (wrong credentials) is remembered and raised by whatever is tried next. kafka-python 3.0.12 means to do
+  the same but forgets it (`_connect` clears what `initialize` left), and would go on trying for ever;
+- a connection that opens but is not initialised is backed off from as one that does not open (it resets the back-off
+  there as well, and a broker that hangs up at once is called without a pause);
+- whether any broker is connected can be asked, so that an absent one is told of once, in our words.
+"""
+
+import base64
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from kafka.errors import (
+    AuthorizationError,
+    IllegalSaslStateError,
+    InvalidTopicError,
+    KafkaError,
+    KafkaTimeoutError,
+    RetriableError,
+    SaslAuthenticationFailedError,
+    UnknownTopicOrPartitionError,
+    UnsupportedSaslMechanismError,
+    for_code,
+)
+from kafka.net.compat import KafkaNetClient
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+from kafka.protocol.metadata import MetadataRequest
+
+from streampca.errors import SourceError
+from streampca.settings import KafkaSettings
+
+_START_TIMEOUT_S = 6.0  # with the next: a person waits, and a mistake must be told within ten seconds
+_ANSWER_TIMEOUT_S = 3.0
+_DOUBT_S = 1.0  # how long a missing topic is asked for again: a broker may learn of a new one late
+_SILENCE_S = 1.0  # how long no broker may be connected before it is said
+_REFUSALS = (SaslAuthenticationFailedError, UnsupportedSaslMechanismError, IllegalSaslStateError, AuthorizationError)
+_NOT_OURS = (UnknownTopicOrPartitionError, InvalidTopicError, AuthorizationError)
+
+log = structlog.get_logger()
+
+
+def options(settings: KafkaSettings) -> dict[str, Any]:
+    """What kafka-python's consumer and producer must both be told."""
+    version = settings.kafka_api_version
+    return {
+        "bootstrap_servers": [server.strip() for server in settings.bootstrap_servers.split(",")],
+        "security_protocol": settings.security_protocol,
+        "sasl_mechanism": settings.sasl_mechanism,
+        "sasl_plain_username": settings.sasl_username,
+        "sasl_plain_password": settings.sasl_password and settings.sasl_password.get_secret_value(),
+        "ssl_cafile": settings.ssl_cafile and str(settings.ssl_cafile),
+        "ssl_certfile": settings.ssl_certfile and str(settings.ssl_certfile),
+        "ssl_keyfile": settings.ssl_keyfile and str(settings.ssl_keyfile),
+        "ssl_password": settings.ssl_password and settings.ssl_password.get_secret_value(),
+        "ssl_check_hostname": settings.ssl_check_hostname,
+        "api_version": version and tuple(int(part) for part in version.split(".")),
+        "client_id": "streampca",
+        "allow_auto_create_topics": False,
+        "metadata_max_age_ms": 10_000,  # how soon new partitions are seen
+        "reconnect_backoff_ms": 100,
+        "reconnect_backoff_max_ms": 2000,
+        "metrics_enabled": False,
+    }
+
+
+class _Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has no types
+    refusal: KafkaError | None = None
+    last_failure: str = ""
+
+    def __init__(self, net: NetworkSelector, **configs: Any) -> None:
+        super().__init__(net, **configs)
+        # kafka-python takes this option and does not pass it on; without it a deleted topic would be made again.
+        self.cluster.config["allow_auto_create_topics"] = False
+
+    def get_connection(self, *args: Any, **kwargs: Any) -> Any:
+        if self.refusal is not None:
+            raise self.refusal
+        return super().get_connection(*args, **kwargs)
+
+    async def _connect(self, node: Any, conn: Any, *args: Any, **kwargs: Any) -> None:
+        await super()._connect(node, conn, *args, **kwargs)
+        if conn.init_future.is_done and conn.init_future.failed():
+            error = conn.init_future.exception
+            self.last_failure = f"{node.host}:{node.port}: {one_line(error)}"
+            if isinstance(error, _REFUSALS):
+                self.refusal = error
+            if not self.connection_delay(node.node_id):
+                self.update_backoff(node.node_id)
+
+    @property
+    def connected(self) -> bool:
+        return any(conn.connected for conn in list(self._conns.values()))
+
+
+class Link:
+    """One client's line to the brokers."""
+
+    def __init__(self, settings: KafkaSettings, topic: str) -> None:
+        self._servers, self._topic = settings.bootstrap_servers, topic
+        self._manager: _Manager  # once opened
+        self._away_since: float | None = None
+        self._told = False
+
+    def start(self, make: Callable[[Callable[..., KafkaNetClient]], Any]) -> Any:
+        """The consumer or producer that `make` makes with its option `kafka_client`, when the topic is there.
+
+        Raises `SourceError`.
+        """
+        try:
+            made = make(self._open)
+        except (KafkaError, OSError, ValueError) as error:
+            raise self.refused(error) from None
+        try:
+            self.topic_id()
+        except TimeoutError as error:
+            made.close()
+            raise self.refused(error) from None
+        except SourceError:
+            made.close()
+            raise
+        return made
+
+    def _open(self, **configs: Any) -> KafkaNetClient:
+        net = NetworkSelector(**configs)
+        self._manager = _Manager(net, **configs)
+        client = KafkaNetClient(net=net, manager=self._manager, **configs)
+        try:
+            # Now rather than by the consumer, which with a given api_version does so late and without a deadline.
+            self._manager.bootstrap(_START_TIMEOUT_S * 1000)
+        except BaseException:
+            client.close()
+            raise
+        return client
+
+    def topic_id(self) -> str:
+        """The identity of the topic, as Kafka's own tools print it; "" from brokers before 2.8, which have none.
+
+        Raises `SourceError` when there is no such topic, `TimeoutError` when no broker answers in time.
+        """
+        answered = threading.Event()
+        # Not manager.run(), which would drive the loop of a producer from two threads.
+        answer = self._manager.call_soon(self._ask_topic_id, self._manager)
+        answer.add_both(lambda _: answered.set())
+        if not answered.wait(_ANSWER_TIMEOUT_S + 1) or isinstance(answer.exception, KafkaTimeoutError):
+            raise TimeoutError(f"no broker answers at {self._servers}")
+        if answer.exception is not None:
+            raise self.refused(answer.exception) from None
+        found = answer.value
+        return base64.urlsafe_b64encode(found.bytes).decode().rstrip("=") if found and found.int else ""
+
+    async def _ask_topic_id(self, manager: _Manager) -> uuid.UUID | None:
+        """Ask until there is an answer; for a while also when a broker does not know the topic (yet)."""
+        started = time.monotonic()
+        while True:
+            waited_s = time.monotonic() - started
+            try:
+                return await self._ask_once(manager, _ANSWER_TIMEOUT_S - waited_s)
+            except UnknownTopicOrPartitionError:
+                if waited_s > _DOUBT_S:
+                    raise
+            except RetriableError:
+                if waited_s > _ANSWER_TIMEOUT_S:
+                    raise KafkaTimeoutError from None
+            await manager._net.sleep(0.1)
+
+    async def _ask_once(self, manager: _Manager, timeout_s: float) -> uuid.UUID | None:
+        topic = MetadataRequest.MetadataRequestTopic(name=self._topic)
+        sent = manager.send(MetadataRequest(topics=[topic], allow_auto_topic_creation=False))
+        response = await manager.wait_for(sent, max(timeout_s, 0) * 1000)
+        found = response.topics[0]
+        problem = for_code(found.error_code)
+        if issubclass(problem, _NOT_OURS):
+            raise problem(self._topic)
+        identity: uuid.UUID | None = found.topic_id
+        return identity
+
+    def partitions(self) -> frozenset[int]:
+        """The topic's partitions as last heard, some ten seconds ago at most; empty when there is none."""
+        return frozenset(self._manager.cluster.partitions_for_topic(self._topic) or ())
+
+    def watch(self) -> None:
+        """Say once that the brokers went away, and once that they are back."""
+        now = time.monotonic()
+        if self._manager.connected:
+            if self._told and self._away_since is not None:
+                log.info("broker is back", bootstrap_servers=self._servers, away_s=round(now - self._away_since, 1))
+            self._away_since, self._told = None, False
+        elif self._away_since is None:
+            self._away_since = now
+        elif not self._told and now - self._away_since > _SILENCE_S:
+            log.warning("broker unreachable, waiting", bootstrap_servers=self._servers)
+            self._told = True
+
+    def refused(self, error: BaseException) -> SourceError:
+        """A sentence for what waiting cannot cure."""
+        at, text = f"at {self._servers}", one_line(error)
+        match error:
+            case UnknownTopicOrPartitionError() | InvalidTopicError():
+                return SourceError(f"there is no topic {self._topic} {at}; create it, or correct the name")
+            case AuthorizationError():
+                return SourceError(f"the broker {at} does not allow this user: {text}; grant it the right")
+            case SaslAuthenticationFailedError() | UnsupportedSaslMechanismError() | IllegalSaslStateError():
+                return SourceError(f"the broker {at} refuses the login: {text}; check the sasl_ settings")
+            case KafkaTimeoutError() | TimeoutError():
+                cause = f" ({self._manager.last_failure})" if self._manager.last_failure else ""
+                return SourceError(f"no broker answers {at}{cause}; check bootstrap_servers and security_protocol")
+        return SourceError(f"topic {self._topic} {at}: {text}")
+
+
+def one_line(error: BaseException) -> str:
+    """The error's text."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,251 @@
+"""A topic, its consumer group and dead letters in memory: for tests, scripted to the single poll.
+
+    topic = MemoryTopic(partitions=2)
+    topic.append(0, b"[1, 2]", b"[3, 4]")
+    source = MemorySource(topic, script=[1, Pause(), Do(lambda: topic.evict(source)), SourceError("away for good")])
+
+Each poll takes one step of the script; after the last one it hands over what there is. Members of one topic form a
+group: when one is made, closed or evicted, all are revoked and assigned anew, with the promises of `sources.base`.
+"""
+
+import bisect
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from streampca.errors import SourceError
+from streampca.sources.headers import errors_as_headers
+from streampca.stream.record import Assigned, Event, Lost, OutOfRange, PlainRecord, Record, Records, Revoked
+
+
+@dataclass(frozen=True)
+class Pause:
+    """A poll that brings nothing."""
+
+
+@dataclass(frozen=True)
+class Do:
+    """Something that happens just before a poll, such as more records, an eviction or another topic of that name."""
+
+    act: Callable[[], object]
+
+
+Step = int | Pause | Do | Exception
+"""An int is a poll that hands over so many records of each partition at most; an exception is raised by its poll."""
+
+
+@dataclass
+class _Log:
+    """One partition: records by rising offset in start <= offset < end, with gaps maybe."""
+
+    start: int = 0
+    end: int = 0
+    records: list[PlainRecord] = field(default_factory=list)
+
+    def read(self, position: int, most: int) -> list[PlainRecord]:
+        first = bisect.bisect_left(self.records, position, key=lambda record: record.offset)
+        return self.records[first : first + most]
+
+
+class MemoryTopic:
+    """The broker's side: logs, the group, and what may befall them. `away` makes the broker not answer."""
+
+    def __init__(self, partitions: int = 1, name: str = "memory") -> None:
+        self.name = name
+        self.away = False
+        self.committed: dict[int, int] = {}
+        self.lock = threading.RLock()
+        self._members: list[MemorySource] = []
+        self._joined: list[MemorySource] | None = None  # during a rebalance: those who gave up what they had
+        self.create(partitions)
+
+    def create(self, partitions: int) -> None:
+        """Delete the topic and create it again, empty and with another id; the group does not notice."""
+        self.id = uuid.uuid4().hex
+        self.logs = [_Log() for _ in range(partitions)]
+
+    def append(self, partition: int, *values: bytes | None, timestamp: int = -1, key: bytes | None = None) -> None:
+        """Records with these values at the log's end."""
+        with self.lock:
+            log = self.logs[partition]
+            for value in values:
+                log.records.append(PlainRecord(log.end, value, timestamp, key))
+                log.end += 1
+
+    def skip(self, partition: int, offsets: int) -> None:
+        """Let the log's end pass over offsets that hold no record, as the markers of transactions do."""
+        self.logs[partition].end += offsets
+
+    def trim(self, partition: int, start: int) -> None:
+        """Remove the records before an offset, as retention does."""
+        log = self.logs[partition]
+        log.records = [record for record in log.records if record.offset >= start]
+        log.start, log.end = start, max(start, log.end)
+
+    def add_partitions(self, total: int) -> None:
+        """More partitions; the group is told."""
+        with self.lock:
+            self.logs += [_Log() for _ in range(total - len(self.logs))]
+            self.rebalance()
+
+    def evict(self, member: "MemorySource") -> None:
+        """Give up a member for dead; if it is not, it hears so at its next poll, and joins again."""
+        with self.lock:
+            self._members.remove(member)
+            member.evicted = True
+            self.rebalance()
+
+    def join(self, member: "MemorySource") -> None:
+        """One more member of the group."""
+        with self.lock:
+            self._members.append(member)
+            self.rebalance()
+
+    def leave(self, member: "MemorySource") -> None:
+        """One member less."""
+        with self.lock:
+            if member in self._members:
+                self._members.remove(member)
+                self.rebalance()
+
+    def rebalance(self) -> None:
+        """Ask every member to give up what it has; when all have, partitions are assigned anew."""
+        self._joined = []
+
+    def is_joined(self, member: "MemorySource") -> bool:
+        """Whether the member has nothing to give up."""
+        return self._joined is None or member in self._joined
+
+    def give_up(self, member: "MemorySource") -> None:
+        """The member has given up what it had; the last one to do so ends the rebalance."""
+        if self._joined is None:
+            return
+        self._joined.append(member)
+        if all(other in self._joined for other in self._members):
+            for place, other in enumerate(self._members):
+                other.granted = frozenset(range(place, len(self.logs), len(self._members)))
+            self._joined = None
+
+
+class MemorySource:
+    """See `streampca.sources.base.Source`. `poll` never waits."""
+
+    def __init__(self, topic: MemoryTopic, script: Iterable[Step] = (), batch: int = 1000) -> None:
+        self._topic, self._script, self._batch = topic, iter(script), batch
+        self._owned: frozenset[int] = frozenset()
+        self._revoking = False  # told, and given up with the next poll
+        self._read: dict[int, int] = {}  # partitions being read → position
+        self._reported: dict[int, tuple[int, int]] = {}
+        self._closed = False
+        self.evicted = False
+        self.granted: frozenset[int] | None = None  # assigned by the group, not told yet
+        topic.join(self)
+
+    def topic_id(self) -> str:
+        if self._topic.away:
+            raise TimeoutError("no broker answers")
+        return self._topic.id
+
+    def partitions(self) -> frozenset[int]:
+        return frozenset(range(len(self._topic.logs)))
+
+    def poll(self, timeout_s: float) -> Sequence[Event]:
+        if self._closed:
+            raise ValueError("the source is closed")
+        step = next(self._script, self._batch)
+        if isinstance(step, Do):
+            step.act()
+        if isinstance(step, Exception):
+            raise step
+        if isinstance(step, Pause) or self._topic.away:
+            return []
+        with self._topic.lock:
+            news = self._news()
+            return [news] if news else self._records(step if isinstance(step, int) else self._batch)
+
+    def seek(self, positions: Mapping[int, int | None]) -> None:
+        for partition, position in positions.items():
+            if partition not in self._owned:
+                raise ValueError(f"partition {partition} is not assigned")
+            self._read[partition] = self._topic.logs[partition].start if position is None else position
+            self._reported.pop(partition, None)
+
+    def pause(self, partitions: frozenset[int]) -> None:
+        for partition in partitions:
+            self._read.pop(partition, None)
+
+    def commit(self, positions: Mapping[int, int]) -> None:
+        if not self._topic.away:
+            self._topic.committed.update(positions)
+
+    def close(self) -> None:
+        self._closed = True
+        self._topic.leave(self)
+
+    def _news(self) -> Event | None:
+        """What the group has for us, if anything."""
+        if self.evicted:
+            lost = frozenset() if self._revoking else self._owned
+            self.evicted, self._revoking = False, False
+            self._drop()
+            self._topic.join(self)
+            return Lost(lost) if lost else None
+        if not self._topic.is_joined(self):
+            if self._owned and not self._revoking:
+                self._revoking, self._read = True, {}
+                return Revoked(self._owned)
+            self._revoking = False
+            self._drop()
+            self._topic.give_up(self)
+        if self.granted is None:
+            return None
+        self._owned, self.granted = self.granted, None
+        return Assigned(self._owned) if self._owned else None
+
+    def _drop(self) -> None:
+        self._owned, self.granted = frozenset(), None
+        self._read, self._reported = {}, {}
+
+    def _records(self, most: int) -> list[Event]:
+        events = (self._records_of(partition, most) for partition in sorted(self._read))
+        return [event for event in events if event]
+
+    def _records_of(self, partition: int, most: int) -> Event | None:
+        log, position = self._topic.logs[partition], self._read[partition]
+        if not log.start <= position <= log.end:
+            del self._read[partition]
+            return OutOfRange(partition, position, log.start, log.end)
+        records = log.read(position, most)
+        whole = not records or records[-1] is log.records[-1]
+        self._read[partition] = next_ = log.end if whole else records[-1].offset + 1
+        if self._reported.get(partition) == (next_, log.end):
+            return None
+        self._reported[partition] = (next_, log.end)
+        return Records(partition, records, next_, log.end)
+
+
+class MemoryDeadLetters:
+    """See `streampca.sources.base.DeadLetters`. `away` holds acknowledgements back, `refusal` is raised by `flush`."""
+
+    def __init__(self, topic: str = "memory") -> None:
+        self._topic = topic
+        self._unanswered: list[Record] = []
+        self.records: list[Record] = []  # acknowledged, as a reader of the dead-letter topic would see them
+        self.away = False
+        self.refusal: SourceError | None = None
+
+    def send(self, partition: int, record: Record, reason: str, message: str) -> None:
+        headers = [*record.headers, *errors_as_headers(self._topic, partition, record.offset, reason, message)]
+        self._unanswered.append(PlainRecord(-1, record.value, record.timestamp, record.key, headers))
+
+    def flush(self, timeout_s: float) -> None:
+        if self.refusal is not None and self._unanswered:
+            raise self.refusal
+        if self.away and self._unanswered:
+            raise TimeoutError(f"{len(self._unanswered)} dead letters are not acknowledged yet")
+        self.records += self._unanswered
+        self._unanswered = []
+
+    def close(self) -> None:
+        self._unanswered = []

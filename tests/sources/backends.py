@@ -1,0 +1,195 @@
+"""What the contract suite needs of a broker, real or in memory."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from kafka.admin import MemberToRemove
+
+from streampca.settings import WorkerSettings
+from streampca.sources.base import DeadLetters, Source
+from streampca.sources.kafka import KafkaDeadLetters, KafkaSource
+from streampca.sources.memory import MemoryDeadLetters, MemorySource, MemoryTopic
+from streampca.stream.record import Assigned, Event, Record, Records
+from tests.kafka_broker import Broker, wait_until
+
+
+class Backend(ABC):
+    """A topic, as its producers and its administrator see it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.opened: list[Source] = []
+
+    def open(self, **settings: Any) -> Source:
+        """One more member of the group; closed with the test."""
+        self.opened.append(self._open(**settings))
+        return self.opened[-1]
+
+    def close(self) -> None:
+        for source in self.opened:
+            source.close()
+
+    @abstractmethod
+    def _open(self, **settings: Any) -> Source: ...
+    @abstractmethod
+    def append(self, partition: int, values: Sequence[bytes | None]) -> None: ...
+    @abstractmethod
+    def append_aborted(self, partition: int, values: Sequence[bytes]) -> None:
+        """Records of a transaction that is aborted: they and their marker are offsets without a record."""
+
+    @abstractmethod
+    def trim(self, partition: int, start: int) -> None: ...
+    @abstractmethod
+    def create_again(self) -> None: ...
+    @abstractmethod
+    def add_partitions(self, total: int) -> None: ...
+    @abstractmethod
+    def evict_all(self) -> None: ...
+    @abstractmethod
+    def committed(self) -> dict[int, int]: ...
+    @abstractmethod
+    def dead_letters(self) -> tuple[DeadLetters, Callable[[], Sequence[Record]]]:
+        """Where to put dead letters, and how to read those that are acknowledged."""
+
+
+class InMemory(Backend):
+    def __init__(self, topic: str, partitions: int) -> None:
+        super().__init__(topic)
+        self.topic = MemoryTopic(partitions, topic)
+
+    def _open(self, **settings: Any) -> Source:
+        return MemorySource(self.topic, batch=settings.get("max_poll_records", 1000))
+
+    def append(self, partition: int, values: Sequence[bytes | None]) -> None:
+        self.topic.append(partition, *values)
+
+    def append_aborted(self, partition: int, values: Sequence[bytes]) -> None:
+        self.topic.skip(partition, len(values) + 1)
+
+    def trim(self, partition: int, start: int) -> None:
+        self.topic.trim(partition, start)
+
+    def create_again(self) -> None:
+        self.topic.create(len(self.topic.logs))
+
+    def add_partitions(self, total: int) -> None:
+        self.topic.add_partitions(total)
+
+    def evict_all(self) -> None:
+        for source in self.opened:
+            assert isinstance(source, MemorySource)
+            self.topic.evict(source)
+
+    def committed(self) -> dict[int, int]:
+        return self.topic.committed
+
+    def dead_letters(self) -> tuple[DeadLetters, Callable[[], Sequence[Record]]]:
+        letters = MemoryDeadLetters(self.topic.name)
+        return letters, lambda: letters.records
+
+
+class OnKafka(Backend):
+    def __init__(self, broker: Broker, topic: str, partitions: int) -> None:
+        super().__init__(topic)
+        self.broker, self.topic, self.count = broker, broker.create_topic(topic, partitions), partitions
+
+    def settings(self, **settings: Any) -> WorkerSettings:
+        return settings_for(self.broker, self.topic, **settings)
+
+    def _open(self, **settings: Any) -> Source:
+        return KafkaSource(self.settings(**settings))
+
+    def append(self, partition: int, values: Sequence[bytes | None]) -> None:
+        self.broker.produce(self.topic, partition, values)
+
+    def append_aborted(self, partition: int, values: Sequence[bytes]) -> None:
+        producer = self.broker.producer(transactional_id=f"{self.topic}-{time.monotonic_ns()}")
+        try:
+            producer.init_transactions()
+            producer.begin_transaction()
+            for value in values:
+                producer.send(self.topic, value, partition=partition)
+            producer.flush(20)
+            producer.abort_transaction()
+        finally:
+            producer.close()
+
+    def trim(self, partition: int, start: int) -> None:
+        self.broker.delete_records(self.topic, partition, start)
+
+    def create_again(self) -> None:
+        self.broker.delete_topic(self.topic)
+        self.broker.create_topic(self.topic, self.count)
+
+    def add_partitions(self, total: int) -> None:
+        self.broker.add_partitions(self.topic, total)
+
+    def evict_all(self) -> None:
+        members = [MemberToRemove(member_id=member["member_id"]) for member in self.broker.members(self.topic)]
+        self.broker.admin.remove_group_members(self.topic, members)
+
+    def committed(self) -> dict[int, int]:
+        return self.broker.committed(self.topic, self.topic)
+
+    def dead_letters(self) -> tuple[DeadLetters, Callable[[], Sequence[Record]]]:
+        dead = self.broker.create_topic(f"{self.topic}-dead")
+        return KafkaDeadLetters(self.settings(dead_letter_topic=dead)), lambda: self.broker.read_all(dead)
+
+
+def settings_for(broker: Broker, topic: str, **settings: Any) -> WorkerSettings:
+    """Those of a worker in a group of the topic's name, which notices quickly."""
+    values: dict[str, Any] = {
+        "bootstrap_servers": broker.bootstrap, "topic": topic, "group_id": topic, "store": Path("unused"),
+        "dimensions": 2, "components": 1, "session_timeout_s": 6,
+    }  # fmt: skip
+    return WorkerSettings(**values | settings)
+
+
+class Reader:
+    """Polls a source as a worker would, and keeps what it said."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.events: list[Event] = []
+
+    def poll(self, timeout_s: float = 0.1) -> Sequence[Event]:
+        events = self.source.poll(timeout_s)
+        self.events += events
+        return events
+
+    def until(self, condition: Callable[[], Any], timeout_s: float = 30) -> None:
+        """Poll until the condition holds."""
+        wait_until(lambda: condition() or (self.poll() and False) or condition(), timeout_s, str(self.events[-5:]))
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        """The events of one kind, in order."""
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def assigned(self, timeout_s: float = 30) -> frozenset[int]:
+        """Wait for the next assignment."""
+        before = len(self.of(Assigned))
+        self.until(lambda: len(self.of(Assigned)) > before, timeout_s)
+        partitions: frozenset[int] = self.of(Assigned)[-1].partitions
+        return partitions
+
+    def read_to(self, ends: dict[int, int], timeout_s: float = 30) -> None:
+        """Poll until these positions are reached."""
+        self.until(lambda: all(self.next(p) == end for p, end in ends.items()), timeout_s)
+
+    def next(self, partition: int) -> int | None:
+        """The position that was last handed over."""
+        nexts = [event.next for event in self.of(Records) if event.partition == partition]
+        return nexts[-1] if nexts else None
+
+    def records(self, partition: int) -> list[Record]:
+        """Every record of a partition, as often as it came."""
+        return [record for event in self.of(Records) if event.partition == partition for record in event.records]
+
+    def values(self, partition: int) -> list[bytes | None]:
+        return [record.value for record in self.records(partition)]
+
+    def offsets(self, partition: int) -> list[int]:
+        return [record.offset for record in self.records(partition)]

@@ -1,0 +1,301 @@
+"""What every source and every dead-letter box promises (streampca/sources/base.py), on all implementations."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from streampca.stream.record import Assigned, Lost, OutOfRange, PlainRecord, Records, Revoked
+from tests.kafka_broker import Broker, wait_until
+from tests.sources.backends import Backend, InMemory, OnKafka, Reader
+
+Make = Callable[[int], Backend]
+
+
+@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.broker)])
+def make(request: pytest.FixtureRequest, topic: str) -> Iterator[Make]:
+    """Makes the backend of the test, with so many partitions."""
+    made: list[Backend] = []
+
+    def make(partitions: int) -> Backend:
+        if request.param == "memory":
+            made.append(InMemory(topic, partitions))
+        else:
+            broker: Broker = request.getfixturevalue("broker")
+            made.append(OnKafka(broker, topic, partitions))
+        return made[-1]
+
+    yield make
+    for backend in made:
+        backend.close()
+
+
+def values(start: int, stop: int) -> list[bytes]:
+    return [b"%d" % i for i in range(start, stop)]
+
+
+def test_records_come_in_order_and_next_is_the_position_behind_them(make: Make) -> None:
+    log = make(2)
+    log.append(0, values(0, 100))
+    log.append(1, values(0, 50))
+    reader = Reader(log.open(max_poll_records=7))
+    assert reader.assigned() == {0, 1}
+    reader.source.seek({0: None, 1: None})
+    reader.read_to({0: 100, 1: 50})
+    assert reader.offsets(0) == list(range(100))
+    assert reader.values(1) == values(0, 50)
+    for event in reader.of(Records):
+        assert len(event.records) <= 7
+        assert event.end == {0: 100, 1: 50}[event.partition]
+        if event.records:
+            assert event.next == event.records[-1].offset + 1
+    log.append(1, values(50, 60))
+    reader.read_to({1: 60})
+    assert reader.values(1) == values(0, 60)
+
+
+def test_a_record_without_a_value_arrives(make: Make) -> None:
+    log = make(1)
+    log.append(0, [None])
+    reader = Reader(log.open())
+    reader.assigned()
+    reader.source.seek({0: 0})
+    reader.read_to({0: 1})
+    assert reader.values(0) == [None]
+
+
+def test_nothing_comes_before_seek_although_the_group_has_committed(make: Make) -> None:
+    log = make(1)
+    log.append(0, values(0, 10))
+    first = Reader(log.open())
+    first.assigned()
+    first.source.commit({0: 3})
+    first.source.close()
+    second = Reader(log.open())
+    second.assigned()
+    for _ in range(15):
+        second.poll()
+    assert second.of(Records) == []
+    second.source.seek({0: 5})
+    second.read_to({0: 10})
+    assert second.offsets(0) == list(range(5, 10))
+
+
+def test_records_taken_before_a_seek_do_not_come_after_it(make: Make) -> None:
+    log = make(1)
+    log.append(0, values(0, 1000))
+    reader = Reader(log.open(max_poll_records=10))
+    reader.assigned()
+    for position in (None, 700, 5, 6, 6, 999, 0):
+        reader.source.seek({0: position})
+        reader.events = []
+        reader.until(lambda: len(reader.records(0)) >= 10 or reader.next(0) == 1000)
+        start = position or 0
+        assert reader.offsets(0) == list(range(start, min(start + len(reader.records(0)), 1000)))
+
+
+def test_a_paused_partition_is_silent_until_seek(make: Make) -> None:
+    log = make(2)
+    for partition in (0, 1):
+        log.append(partition, values(0, 100))
+    reader = Reader(log.open(max_poll_records=10))
+    reader.assigned()
+    reader.source.seek({0: 0, 1: 0})
+    reader.until(lambda: reader.records(0) and reader.records(1))
+    reader.source.pause(frozenset({0}))
+    before = len(reader.records(0))
+    log.append(0, values(100, 110))
+    reader.read_to({1: 100})
+    for _ in range(5):
+        reader.poll()
+    assert len(reader.records(0)) == before
+    reader.source.seek({0: before})
+    reader.read_to({0: 110})
+    assert reader.offsets(0) == list(range(110))
+
+
+def test_what_holds_no_record_is_passed_over(make: Make) -> None:
+    log = make(1)
+    log.append(0, values(0, 3))
+    log.append_aborted(0, values(3, 8))  # offsets 3 to 7, and the marker at 8
+    log.append(0, values(9, 12))
+    log.append_aborted(0, values(12, 13))
+    reader = Reader(log.open())
+    reader.assigned()
+    reader.source.seek({0: None})
+    reader.read_to({0: 14})
+    assert reader.offsets(0) == [0, 1, 2, 9, 10, 11]
+    last = reader.of(Records)[-1]
+    assert (last.next, last.end) == (14, 14)
+
+
+def test_at_the_end_an_empty_event_says_so(make: Make) -> None:
+    log = make(1)
+    log.append(0, values(0, 4))
+    reader = Reader(log.open())
+    reader.assigned()
+    reader.source.seek({0: 4})
+    reader.read_to({0: 4})
+    assert [(list(e.records), e.next, e.end) for e in reader.of(Records)][-1] == ([], 4, 4)
+
+
+@pytest.mark.parametrize("position", [2, 500])
+def test_a_position_outside_of_the_log_is_an_event(make: Make, position: int) -> None:
+    log = make(2)
+    log.append(0, values(0, 10))
+    log.append(1, values(0, 3))
+    log.trim(0, 5)
+    reader = Reader(log.open())
+    reader.assigned()
+    reader.source.seek({0: position, 1: 0})
+    reader.until(lambda: reader.of(OutOfRange) and reader.next(1) == 3)
+    for _ in range(5):
+        reader.poll()
+    assert reader.of(OutOfRange) == [OutOfRange(0, position, earliest=5, latest=10)]
+    assert reader.records(0) == []
+    reader.source.seek({0: 5})
+    reader.read_to({0: 10})
+    assert reader.offsets(0) == [5, 6, 7, 8, 9]
+
+
+def test_a_revoked_partition_is_not_granted_before_the_next_poll(make: Make) -> None:
+    log = make(2)
+    for partition in (0, 1):
+        log.append(partition, values(0, 20))
+    first = Reader(log.open(max_poll_records=1))
+    assert first.assigned() == {0, 1}
+    first.source.seek({0: 0, 1: 0})
+    first.until(lambda: first.records(0))
+    second = Reader(log.open())
+    wait_until(lambda: (second.poll(), first.poll()) and first.of(Revoked), what="a revocation")
+    assert first.events[-1] == Revoked(frozenset({0, 1}))
+    for _ in range(20):
+        second.poll()
+    assert second.events == []
+    first.source.commit({0: 7})  # still ours: the group takes it
+    wait_until(lambda: log.committed() == {0: 7}, what="the commit")
+    events = len(first.events)
+    wait_until(
+        lambda: (second.poll(), first.poll()) and second.of(Assigned) and len(first.of(Assigned)) == 2,
+        what="an assignment of both",
+    )
+    assert [type(e) for e in first.events[events:]] == [Assigned]
+    shares = [reader.of(Assigned)[-1].partitions for reader in (first, second)]
+    assert sorted(len(share) for share in shares) == [1, 1]
+    assert shares[0] | shares[1] == {0, 1}
+    for reader, share in zip((first, second), shares, strict=True):
+        (partition,) = share
+        reader.events = []
+        reader.source.seek({partition: 3})
+        reader.read_to({partition: 20})
+        assert reader.offsets(partition) == list(range(3, 20))
+        assert not reader.records(1 - partition)
+
+
+def test_who_was_given_up_for_dead_loses_its_partitions_and_joins_again(make: Make) -> None:
+    log = make(2)
+    log.append(0, values(0, 5))
+    reader = Reader(log.open())
+    reader.assigned()
+    reader.source.seek({0: 0, 1: 0})
+    reader.read_to({0: 5})
+    log.evict_all()
+    reader.until(lambda: reader.of(Lost))
+    assert reader.of(Lost) == [Lost(frozenset({0, 1}))]
+    assert reader.of(Revoked) == []
+    before = len(reader.records(0))
+    assert reader.assigned() == {0, 1}
+    assert len(reader.records(0)) == before
+    reader.source.seek({0: 1})
+    reader.read_to({0: 5})
+
+
+def test_closing_leaves_the_group_at_once_and_twice_is_harmless(make: Make) -> None:
+    log = make(2)
+    first, second = Reader(log.open()), Reader(log.open())
+    wait_until(
+        lambda: (first.poll(), second.poll()) and {p for r in (first, second) for p in _share(r)} == {0, 1},
+        what="an assignment of both",
+    )
+    started = time.monotonic()
+    first.source.close()
+    assert time.monotonic() - started < 3
+    first.source.close()
+    second.until(lambda: _share(second) == {0, 1}, timeout_s=4)  # well before the session's timeout
+
+
+def _share(reader: Reader) -> frozenset[int]:
+    assigned = reader.of(Assigned)
+    return assigned[-1].partitions if assigned else frozenset()
+
+
+def test_closing_in_the_middle_of_a_rebalance_leaves_the_group(make: Make) -> None:
+    log = make(1)
+    first = Reader(log.open())
+    first.assigned()
+    second = Reader(log.open())
+    wait_until(lambda: (second.poll(), first.poll()) and first.of(Revoked), what="a revocation")
+    first.source.close()
+    assert second.assigned(timeout_s=4) == {0}
+
+
+def test_a_commit_can_be_seen(make: Make) -> None:
+    log = make(2)
+    reader = Reader(log.open())
+    reader.assigned()
+    reader.source.commit({0: 4})
+    reader.source.commit({0: 5, 1: 7})
+    wait_until(lambda: log.committed() == {0: 5, 1: 7}, what="the commit")
+
+
+def test_the_topic_id_tells_a_topic_that_was_created_again(make: Make) -> None:
+    log = make(1)
+    source = log.open()
+    before = source.topic_id()
+    assert before
+    assert source.topic_id() == before
+    assert log.open().topic_id() == before
+    log.create_again()
+    assert source.topic_id() not in ("", before)
+
+
+def test_new_partitions_are_taken_up_without_a_restart(make: Make) -> None:
+    log = make(1)
+    reader = Reader(log.open())
+    reader.assigned()
+    reader.until(lambda: reader.source.partitions() == {0})
+    log.add_partitions(3)
+    reader.until(lambda: _share(reader) == {0, 1, 2}, timeout_s=40)
+    assert reader.source.partitions() == {0, 1, 2}
+    log.append(2, values(0, 2))
+    reader.source.seek({2: None})
+    reader.read_to({2: 2})
+
+
+def test_dead_letters_keep_the_record_and_say_what_was_wrong(make: Make) -> None:
+    log = make(1)
+    letters, acknowledged = log.dead_letters()
+    headers = [("trace", b"\x00\xff"), ("nothing", None), ("trace", b"again")]
+    sent = [
+        PlainRecord(41, b"[1, ", 1_700_000_000_000, b"key", headers),
+        PlainRecord(42, None, 1_700_000_000_001, None, ()),  # neither key nor value
+        PlainRecord(43, b"\x93NUMPY", 0, None, ()),
+    ]
+    for record in sent:
+        letters.send(3, record, "undecodable", "the value is not JSON: é")
+    letters.flush(20)
+    letters.flush(20)
+    found = acknowledged()
+    assert [(r.value, r.key, r.timestamp) for r in found] == [(r.value, r.key, r.timestamp) for r in sent]
+    kept = [(name, value or None) for name, value in found[0].headers if not name.startswith("__connect")]
+    assert kept == headers  # but no value may have become an empty one
+    for record, letter in zip(sent, found, strict=True):
+        errors = {name: value for name, value in letter.headers if name.startswith("__connect")}
+        assert errors == {
+            "__connect.errors.topic": log.name.encode(),
+            "__connect.errors.partition": b"3",
+            "__connect.errors.offset": b"%d" % record.offset,
+            "__connect.errors.exception.class.name": b"undecodable",
+            "__connect.errors.exception.message": "the value is not JSON: é".encode(),
+        }
+    letters.close()
