@@ -79,7 +79,9 @@ class ImplicitKrasulina(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         first = not hasattr(self, "online_")
         V = validate_data(self, X, dtype=[np.float64, np.float32], reset=first)
         online = Online(self._way(V.shape[1])) if first else self.online_
-        _refuse_extremes(V, online.way.recipe)
+        _refuse_large(V, online.way.recipe)
+        if first:
+            _refuse_small(V, online.way.recipe)
         self.online_ = online
         self.online_.add(V)
         return self
@@ -176,13 +178,18 @@ class ImplicitKrasulina(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         return Recipe(d, k, self.oversampling, self.center, np.dtype(self.dtype).name, self.warm_up)
 
 
-def _refuse_extremes(V: NDArray[Any], recipe: Recipe) -> None:
+def _refuse_large(V: NDArray[Any], recipe: Recipe) -> None:
     peak = float(np.abs(V).max())
     if peak > recipe.largest_value:
         raise ValueError(
             f"the largest entry, {peak:.3g}, is beyond {recipe.largest_value:.3g}: squares of such vectors overflow in "
             f"{recipe.dtype}; scale the data down"
         )
+
+
+def _refuse_small(V: NDArray[Any], recipe: Recipe) -> None:
+    """Only of a whole stream: a small vector among others is as good as zero, and welcome."""
+    peak = float(np.abs(V).max())
     if 0 < peak < recipe.smallest_value:
         raise ValueError(
             f"no entry is beyond {peak:.3g}; below {recipe.smallest_value:.3g} squares vanish in {recipe.dtype}; "

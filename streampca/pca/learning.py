@@ -56,7 +56,7 @@ class Recipe:
     @property
     def smallest_value(self) -> float:
         """Streams whose entries are all below this, or whose spread is, count as constant: their squares vanish."""
-        return float(np.sqrt(np.finfo(self.dtype).tiny / np.finfo(self.dtype).eps))
+        return 16 * float(np.sqrt(np.finfo(self.dtype).tiny))
 
     def next_block(self, state: State) -> int:
         """How many messages the next block takes."""

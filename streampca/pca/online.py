@@ -102,7 +102,8 @@ class Online(Generic[T]):
         """Learn vectors (n, d); what does not fill a block waits."""
         self._model = None
         self.seen += len(V)
-        V = np.concatenate([self._pending, V.astype(self.way.recipe.dtype, copy=False)])
+        V = V.astype(self.way.recipe.dtype, copy=False)
+        V = np.concatenate([self._pending, V]) if len(self._pending) else V
         start = 0
         while start + (size := self.way.next_block(self.state)) <= len(V):
             self.state = self.way.learn(self.state, V[start : start + size])

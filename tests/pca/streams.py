@@ -7,7 +7,6 @@ from streampca.pca.learning import Recipe, Scores, learn
 from streampca.pca.state import State
 
 F64 = NDArray[np.float64]
-EPS = float(np.finfo(np.float64).eps)
 
 
 def gaussian(seed: int, n: int, spectrum: F64, offset: float = 0.0, turned: bool = True) -> F64:

@@ -1,0 +1,122 @@
+"""Principal axes, their signs, and the turn of a factor onto them."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streampca.pca import axes
+from streampca.pca.learning import Recipe
+from streampca.pca.summary import model_of
+from tests.pca.streams import close, covariance, gaussian, one_pass
+
+factors = st.tuples(st.integers(1, 15), st.integers(1, 15), st.integers(0, 2**32 - 1)).map(
+    lambda t: np.random.default_rng(t[2]).standard_normal((max(t[:2]), min(t[:2])))
+)
+
+
+@given(factors)
+@settings(max_examples=60, deadline=None)
+def test_axes_are_the_eigenvectors_of_the_covariance(C: np.ndarray) -> None:
+    rows, variance = axes.principal(C, C.shape[1])
+    assert np.abs(rows @ rows.T - np.eye(len(rows))).max() <= 1e-12
+    assert (np.diff(variance) <= 1e-12).all()
+    assert close((rows.T * variance) @ rows, C @ C.T, 1e-12)
+
+
+@given(factors)
+@settings(max_examples=60, deadline=None)
+def test_a_turn_keeps_the_covariance_and_sorts_the_columns(C: np.ndarray) -> None:
+    turned, variance = axes.turn(C)
+    assert close(turned @ turned.T, C @ C.T, 1e-9)
+    assert np.abs(turned.T @ turned - np.diag(variance)).max() <= 1e-9 * variance[0]
+
+
+def test_a_turn_drops_a_column_that_died_out() -> None:
+    C = np.random.default_rng(0).standard_normal((6, 3))
+    for dead in (np.zeros(6), 1e-15 * C[:, 0], C[:, 0]):
+        turned, variance = axes.turn(np.column_stack([C, dead]))
+        assert turned.shape == (6, 3)
+        assert len(variance) == 3
+    assert axes.turn(np.zeros((4, 2)))[0].shape == (4, 0)
+
+
+def test_more_axes_than_the_factor_has_are_an_orthonormal_completion() -> None:
+    for C in (np.zeros((5, 0)), np.zeros((5, 2)), np.eye(5)[:, :1], np.eye(5)[:, [1, 1]]):
+        rows, variance = axes.principal(C, 5)
+        assert np.abs(rows @ rows.T - np.eye(5)).max() <= 1e-12
+        assert close((rows.T * variance) @ rows, C @ C.T, 1e-12)
+        assert np.array_equal(rows, axes.principal(C, 5)[0])
+
+
+def test_the_largest_entry_of_an_axis_is_positive() -> None:
+    rows, _ = axes.principal(np.random.default_rng(1).standard_normal((9, 4)), 4)
+    assert (rows[np.arange(4), np.abs(rows).argmax(axis=1)] > 0).all()
+
+
+def test_signs_stay_from_version_to_version() -> None:
+    """Two entries of nearly the same size make the sign of its own flip; against the version before it does not."""
+    first = np.array([[0.6, -0.6 - 1e-9, 0.5], [0.1, 0.2, 0.97]])
+    second = np.array([[0.6 + 1e-8, -0.6, 0.5], [-0.1, -0.2, -0.97]])
+    own = axes._orient(first)
+    assert own[0, 0] < 0
+    kept = axes.keep_signs(axes._orient(second), own)
+    assert ((kept * own).sum(axis=1) > 0).all()
+
+
+def test_signs_stay_when_axes_change_places() -> None:
+    reference = -np.eye(4)[:3]
+    now = np.eye(4)[[1, 0, 2]]
+    kept = axes.keep_signs(now, reference)
+    assert np.array_equal(kept, -now)
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=20, deadline=None)
+def test_signs_are_kept_along_a_stream(seed: int) -> None:
+    X = gaussian(seed, 4000, np.array([3.0, 2, 1, 0.3, 0.3, 0.3]))
+    recipe = Recipe(6, 3)
+    reference = None
+    for n in range(500, 4001, 500):
+        model = model_of(one_pass(X[:n], recipe)[0], 3, reference)
+        if reference is not None:
+            assert ((model.components * reference).sum(axis=1) > 0).all()
+        reference = model.components
+
+
+class TestModel:
+    """What is served: coordinates, residuals, reconstructions."""
+
+    X = gaussian(2, 2000, np.array([3.0, 2, 1, 0.2]), offset=1.0)
+    model = model_of(one_pass(X, Recipe(4, 2))[0], 2)
+
+    def test_principal_coordinates_have_the_explained_variances(self) -> None:
+        Z, _ = self.model.project(self.X)
+        assert np.abs(covariance(Z) - np.diag(self.model.explained_variance)).max() <= 1e-10
+
+    def test_whitened_coordinates_have_variance_one(self) -> None:
+        Z, _ = self.model.project(self.X, "whitened")
+        assert np.abs(covariance(Z) - np.eye(2)).max() <= 1e-10
+
+    @pytest.mark.parametrize("basis", ["principal", "whitened"])
+    def test_reconstruction_is_the_nearest_point_of_the_plane(self, basis: str) -> None:
+        Z, residual = self.model.project(self.X, basis)  # type: ignore[arg-type]
+        back = self.model.reconstruct(Z, basis)  # type: ignore[arg-type]
+        assert residual == pytest.approx(((self.X - back) ** 2).sum(axis=1), rel=1e-9, abs=1e-12)
+        again, none_left = self.model.project(back, basis)  # type: ignore[arg-type]
+        assert again == pytest.approx(Z, rel=1e-9, abs=1e-10)
+        assert none_left == pytest.approx(0, abs=1e-20)
+
+    def test_ratios_are_of_all_dimensions(self) -> None:
+        exact = np.linalg.eigvalsh(covariance(self.X))[::-1]
+        assert self.model.explained_variance_ratio == pytest.approx(exact[:2] / exact.sum(), rel=1e-9)
+
+    def test_a_component_without_variance_has_the_whitened_coordinate_zero(self) -> None:
+        line = np.outer(np.arange(500.0), np.ones(3))
+        model = model_of(one_pass(line, Recipe(3, 2))[0], 2)
+        Z, residual = model.project(line, "whitened")
+        assert not Z[:, 1].any()
+        assert residual == pytest.approx(0, abs=1e-15 * 500**2)
+        assert model.explained_variance[1] == 0
+        constant = model_of(one_pass(np.ones((9, 3)), Recipe(3, 2))[0], 2)
+        assert not constant.explained_variance_ratio.any()
