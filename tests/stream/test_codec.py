@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampca.pca.learning import Recipe
@@ -65,6 +65,7 @@ def only_reject(decoded: Decoded) -> tuple[str, str]:
 rows = st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=D, max_size=D)
 
 
+@settings(deadline=None)
 @given(batch=st.lists(rows, max_size=6), dtype=st.sampled_from(["float32", "float64"]))
 @pytest.mark.parametrize("kind", FORMATS)
 def test_vectors_are_those_that_were_encoded(kind: str, batch: list[list[float]], dtype: str) -> None:
@@ -76,6 +77,7 @@ def test_vectors_are_those_that_were_encoded(kind: str, batch: list[list[float]]
     np.testing.assert_array_equal(decoded.vectors, np.array(batch, dtype).reshape(-1, D))
 
 
+@settings(deadline=None)
 @given(row=st.lists(st.floats(-1e149, 1e149), min_size=D, max_size=D))
 @pytest.mark.parametrize("kind", ["json", "float64", "npy"])
 def test_double_precision_arrives_to_the_bit(kind: str, row: list[float]) -> None:
@@ -83,6 +85,7 @@ def test_double_precision_arrives_to_the_bit(kind: str, row: list[float]) -> Non
     assert vector.tobytes() == np.array(row).tobytes()
 
 
+@settings(deadline=None)
 @given(row=st.lists(st.integers(-(2**63), 2**64 - 1), min_size=D, max_size=D))
 def test_json_integers_are_rounded_as_python_rounds_them(row: list[int]) -> None:
     [vector] = codec().decode([json.dumps(row).encode()]).vectors
@@ -109,6 +112,7 @@ SOME_BYTES = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(values=st.lists(SOME_BYTES, max_size=12), dtype=st.sampled_from(["float32", "float64"]))
 @pytest.mark.parametrize("kind", FORMATS)
 def test_whatever_comes_nothing_raises_and_nothing_is_missed(kind: str, values: list[bytes | None], dtype: str) -> None:
@@ -125,6 +129,7 @@ def test_whatever_comes_nothing_raises_and_nothing_is_missed(kind: str, values: 
     assert (np.abs(decoded.vectors.astype(np.float64)) <= one.largest_value).all()
 
 
+@settings(deadline=None)
 @given(values=st.lists(SOME_BYTES, max_size=12))
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_batch_is_decoded_as_its_values_one_by_one(kind: str, values: list[bytes | None]) -> None:

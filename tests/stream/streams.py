@@ -1,0 +1,70 @@
+"""Small streams, and folds of them, that the tests of the fold, its checkpoint and the worker share."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from streampca.pca.learning import Recipe
+from streampca.pca.state import F64, Array
+from streampca.stream import checkpoint as files
+from streampca.stream.checkpoint import Checkpoint
+from streampca.stream.fold import Fold, Shape
+
+D = 5
+START = 20  # messages that the start waits for, so that a stream can be short
+
+
+def vectors(n: int, d: int = D, seed: int = 0, dtype: str = "float64") -> Array:
+    """Correlated messages (n, d) about a mean that is not zero."""
+    random = np.random.default_rng(seed)
+    spread = random.standard_normal((d, d)) * np.logspace(0, -1, d)
+    return (random.standard_normal((n, d)) @ spread + random.standard_normal(d)).astype(dtype)
+
+
+def shape(half_life_messages: float | None = None, half_life_seconds: float | None = None, **recipe: Any) -> Shape:
+    """A small shape; `recipe` overrides what the recipe says."""
+    own: dict[str, Any] = {"dimensions": D, "components": 2, "oversampling": 1, "warm_up": START}
+    return Shape(Recipe(**own | recipe), half_life_messages, half_life_seconds)
+
+
+def fold_of(
+    V: Array, shape: Shape, timestamps: Sequence[int] | None = None, offsets: Sequence[int] | None = None
+) -> Fold:
+    """All messages in one go."""
+    return folded(Fold.empty(shape.recipe), V, shape, timestamps, offsets, [len(V)])
+
+
+def folded(
+    fold: Fold,
+    V: Array,
+    shape: Shape,
+    timestamps: Sequence[int] | None,
+    offsets: Sequence[int] | None,
+    chunks: Iterable[int],
+) -> Fold:
+    """The fold after messages that come in chunks of these sizes."""
+    stamps = timestamps if timestamps is not None else [-1] * len(V)
+    places = offsets if offsets is not None else range(len(V))
+    start = 0
+    for size in chunks:
+        end = min(start + size, len(V))
+        position = places[end - 1] + 1 if end else fold.position
+        fold, _ = fold.learn(V[start:end], stamps[start:end], position, shape)
+        start = end
+    assert start == len(V)
+    return fold
+
+
+def checkpoint_of(fold: Fold, shape: Shape, partition: int = 0, topic: str = "readings") -> Checkpoint:
+    return Checkpoint(topic, "id-1", partition, fold, shape.as_dict())
+
+
+def bits(fold: Fold, shape: Shape) -> bytes:
+    """The fold, as the bytes of its checkpoint: two folds are the same when these are."""
+    return files.encode(checkpoint_of(fold, shape))
+
+
+def covariance(V: Array, weights: F64 | None = None) -> F64:
+    """By NumPy, about the mean, divided by the sum of the weights."""
+    return np.asarray(np.cov(V.T.astype(np.float64), bias=True, aweights=weights)).reshape(V.shape[1], V.shape[1])
