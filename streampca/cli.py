@@ -163,7 +163,7 @@ def produce(
 def fit(
     file: Annotated[Path, typer.Argument(help="Vectors as rows: .npy, .csv or .jsonl.", metavar="FILE")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Model file to write, .npz.")],
-    components: Annotated[int, typer.Option(min=1, help="Number k of components.")] = 10,
+    components: Annotated[int | None, typer.Option(min=1, help="Number k of components; unset: 10.")] = None,
     oversampling: Annotated[int, typer.Option(min=0, help="Columns tracked beside the k, for accuracy.")] = 10,
     center: Annotated[bool, typer.Option(help="Subtract the running mean.")] = True,
     half_life: Annotated[

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from streampca.commands.printing import console
 from streampca.settings import ServeSettings, WorkerSettings
 from streampca.settings_base import Effective
 
@@ -16,26 +16,22 @@ def run(config: Path | None, **options: Any) -> int:
     shared = {name: options[name] for name in ("topic", "store") if name in options}
     serve, serve_mistakes = ServeSettings.explain(config, **shared)
     known = {effective.name for effective in worker}
-    console = Console(soft_wrap=True)
-    console.print(_table("streampca worker", worker))
-    console.print(_table("streampca serve, beside those above", [e for e in serve if e.name not in known]))
+    out = console()
+    out.print(_table("streampca worker", worker))
+    out.print(_table("streampca serve, beside those above", [e for e in serve if e.name not in known]))
     mistakes = list(dict.fromkeys(worker_mistakes + serve_mistakes))
     for mistake in mistakes:
-        console.print(f"[red]✗[/] {_escaped(mistake)}", highlight=False)
+        out.print(f"✗ {mistake}", style="red")
     if not mistakes:
-        console.print("[green]✓[/] no mistakes found", highlight=False)
+        out.print("✓ no mistakes found", style="green")
     return 2 if mistakes else 0
 
 
 def _table(title: str, settings: list[Effective]) -> Table:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
     for heading in ("setting", "value", "from"):
-        table.add_column(heading, no_wrap=True)
+        table.add_column(heading, overflow="fold")
     for effective in settings:
         quiet = "dim" if effective.origin == "default" else ""
-        table.add_row(effective.name, _escaped(effective.value or "–"), _escaped(effective.origin), style=quiet)
+        table.add_row(effective.name, effective.value or "–", effective.origin, style=quiet)
     return table
-
-
-def _escaped(text: str) -> str:
-    return text.replace("[", r"\[")

@@ -5,9 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from streampca.commands.examination import Examination
+from streampca.commands.printing import console
 from streampca.errors import StreampcaError
 from streampca.settings import WorkerSettings
 
@@ -17,17 +16,17 @@ _LONGEST_S = 12.0  # one check; a file server that hangs must not make us hang
 def run(config: Path | None, **given: Any) -> int:
     """Print a line for each check; the exit code. Raises `SettingsError` when the settings are wrong already."""
     settings = WorkerSettings.read(config, **given)
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    out = console()
     examination = Examination(settings)
     failed = 0
     try:
         for name, check in examination.checks():
             mark, text = _outcome(check)
             failed += mark == "✗"
-            console.print(f"{mark} {name}: {text}", style={"✗": "red", "–": "dim"}.get(mark, ""))
+            out.print(f"{mark} {name}: {text}", style={"✗": "red", "–": "dim"}.get(mark, ""))
     finally:
         examination.close()
-    console.print(f"{failed} of the checks failed" if failed else "all is well", style="bold")
+    out.print(f"{failed} of the checks failed" if failed else "all is well", style="bold")
     return 1 if failed else 0
 
 

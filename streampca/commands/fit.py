@@ -5,10 +5,10 @@ import secrets
 import time
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 
+from streampca.commands.printing import console
 from streampca.commands.progress import progress
 from streampca.commands.rows import Rows, open_rows
 from streampca.errors import InputError, SettingsError, StoreError
@@ -17,6 +17,8 @@ from streampca.pca.summary import model_of
 from streampca.stream import published
 from streampca.stream.fold import Fold, Shape
 from streampca.stream.published import Published
+
+_COMPONENTS = 10  # where the file has as many dimensions
 
 
 def run(file: Path, output: Path, shape: Shape) -> None:
@@ -33,16 +35,16 @@ def run(file: Path, output: Path, shape: Shape) -> None:
     _report(model, output, seconds)
 
 
-def shape_of(components: int, oversampling: int, center: bool, half_life: float | None, dtype: str) -> Shape:
-    """What shapes the model, apart from the dimensions, which the file will tell."""
-    return Shape(Recipe(0, components, oversampling, center, dtype), half_life_messages=half_life)
+def shape_of(components: int | None, oversampling: int, center: bool, half_life: float | None, dtype: str) -> Shape:
+    """What shapes the model, apart from the dimensions, which the file will tell (and the components, if None)."""
+    return Shape(Recipe(0, components or 0, oversampling, center, dtype), half_life_messages=half_life)
 
 
 def _fitted(shape: Shape, rows: Rows) -> Shape:
     r, d = shape.recipe, rows.dimensions
     if r.components > d:
         raise SettingsError(f"components ({r.components}) cannot exceed the dimensions of {rows.path} ({d})")
-    recipe = Recipe(d, r.components, r.oversampling, r.center, r.dtype)
+    recipe = Recipe(d, r.components or min(_COMPONENTS, d), r.oversampling, r.center, r.dtype)
     return Shape(recipe, half_life_messages=shape.half_life_messages)
 
 
@@ -100,7 +102,7 @@ def _write(output: Path, data: bytes) -> None:
 
 def _report(result: Published, output: Path, seconds: float) -> None:
     model = result.model
-    console = Console(highlight=False, soft_wrap=True)
+    out = console()
     table = Table(box=None, pad_edge=False)
     for heading in ("component", "explained variance", "ratio", "sum of ratios"):
         table.add_column(heading, justify="right")
@@ -108,9 +110,7 @@ def _report(result: Published, output: Path, seconds: float) -> None:
     for i, (variance, ratio) in enumerate(zip(model.explained_variance, model.explained_variance_ratio, strict=True)):
         total += ratio
         table.add_row(str(i + 1), f"{variance:.6g}", f"{ratio:.4%}", f"{total:.4%}")
-    console.print(table)
+    out.print(table)
     rate = result.version / seconds if seconds > 0 else 0.0
-    console.print(
-        f"{result.version:,} vectors of {model.dimensions} dimensions in {seconds:.1f} s ({rate:,.0f} a second)"
-    )
-    console.print(f"wrote {output}", markup=False)
+    out.print(f"{result.version:,} vectors of {model.dimensions} dimensions in {seconds:.1f} s ({rate:,.0f} a second)")
+    out.print(f"wrote {output}")

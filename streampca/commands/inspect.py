@@ -5,9 +5,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from streampca.commands.printing import console
 from streampca.errors import DamagedFileError, StoreError
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
@@ -123,24 +123,24 @@ def _time(seconds: float) -> str | None:
 
 
 def _show(facts: dict[str, Any]) -> None:
-    console = Console(soft_wrap=True, highlight=False, markup=False)
+    out = console()
     if facts["kind"] == "store":
         for topic, found in facts["topics"].items():
             newest = found["newest_model"]
-            console.print(f"{topic}: {found['models']} models, newest version {'–' if newest is None else newest}")
-            console.print(_partitions(found["partitions"]))
+            out.print(f"{topic}: {found['models']} models, newest version {'–' if newest is None else newest}")
+            out.print(_partitions(found["partitions"]))
         return
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, value in facts.items():
         if isinstance(value, dict):
             for key, entry in value.items():
-                table.add_row(f"{name}.{key}", _text(entry))
+                table.add_row(f"{name}.{key}", _worded(entry))
         elif isinstance(value, list):
             for index, entry in enumerate(value):
-                table.add_row(f"{name}[{index}]", _text(entry))
+                table.add_row(f"{name}[{index}]", _worded(entry))
         else:
-            table.add_row(name, _text(value))
-    console.print(table)
+            table.add_row(name, _worded(value))
+    out.print(table)
 
 
 def _partitions(partitions: dict[str, dict[str, Any]]) -> Table:
@@ -149,11 +149,11 @@ def _partitions(partitions: dict[str, dict[str, Any]]) -> Table:
         table.add_column(heading, justify="right")
     for partition, found in partitions.items():
         names = ("next_offset", "learned", "rejected", "checkpoints")
-        table.add_row(partition, *(_text(found[name]) for name in names))
+        table.add_row(partition, *(_worded(found[name]) for name in names))
     return table
 
 
-def _text(value: Any) -> str:
+def _worded(value: Any) -> str:
     if value is None or value == "":
         return "–"
     return f"{value:.6g}" if isinstance(value, float) else str(value)

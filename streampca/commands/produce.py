@@ -10,8 +10,8 @@ import numpy as np
 import orjson
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
-from rich.console import Console
 
+from streampca.commands.printing import console
 from streampca.commands.progress import progress
 from streampca.commands.rows import Array, Rows, open_rows
 from streampca.errors import SourceError
@@ -40,7 +40,7 @@ def run(settings: ProduceSettings, file: Path, rate: float | None, *, repeat: bo
     finally:
         sender.close()
     seconds = time.monotonic() - started
-    Console(highlight=False, markup=False, soft_wrap=True).print(
+    console().print(
         f"sent {sender.sent:,} messages of {rows.dimensions} dimensions to {settings.topic} in {seconds:.1f} s"
     )
 

@@ -1,0 +1,105 @@
+"""Logs: one JSON object a line, ours and those of libraries alike; no noise of kafka-python, no secrets."""
+
+import datetime
+import io
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from streampca import logs
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_they_were() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield
+    root.handlers = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
+    structlog.reset_defaults()
+    for name in ("kafka", "uvicorn.access"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
+
+
+def configured(level: str = "info", style: str = "json") -> io.StringIO:
+    stream = io.StringIO()
+    logs.configure(level, style, stream)
+    return stream
+
+
+def test_one_json_object_an_event() -> None:
+    stream = configured()
+    structlog.get_logger().info("model published", version=5, path=Path("x"), positions={0: 7})
+    (line,) = stream.getvalue().splitlines()
+    event = json.loads(line)
+    assert list(event)[:3] == ["timestamp", "level", "event"]
+    assert event["event"] == "model published"
+    assert (event["version"], event["path"], event["positions"]) == (5, "x", {"0": 7})
+    assert datetime.datetime.fromisoformat(event["timestamp"]).utcoffset() == datetime.timedelta(0)
+
+
+def test_an_exception_is_still_one_line() -> None:
+    stream = configured()
+    try:
+        raise ValueError("two\nlines")
+    except ValueError:
+        structlog.get_logger().exception("failed")
+    (line,) = stream.getvalue().splitlines()
+    assert "ValueError: two\nlines" in json.loads(line)["exception"]
+
+
+def test_libraries_go_the_same_way() -> None:
+    stream = configured()
+    logging.getLogger("uvicorn.error").warning("slow %s", "client")
+    (line,) = stream.getvalue().splitlines()
+    assert json.loads(line)["event"] == "slow client"
+    assert json.loads(line)["logger"] == "uvicorn.error"
+
+
+def test_the_level_holds_for_both() -> None:
+    stream = configured("warning")
+    structlog.get_logger().info("not this")
+    logging.getLogger("other").info("nor this")
+    structlog.get_logger().warning("this")
+    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["this"]
+
+
+def test_kafka_python_is_silent() -> None:
+    stream = configured("info")
+    for _ in range(1000):
+        logging.getLogger("kafka.net.manager").error("Connection failed")
+    assert stream.getvalue() == ""
+
+
+def test_kafka_python_never_writes_out_what_it_sends() -> None:
+    stream = configured("debug")
+    logging.getLogger("kafka.protocol.parser").debug("Send: b'\\x00me\\x00hush'")
+    logging.getLogger("kafka.net.manager").error("Connection failed")
+    assert "hush" not in stream.getvalue()
+    assert "Connection failed" in stream.getvalue()
+
+
+def test_human_text() -> None:
+    stream = configured(style="human")
+    structlog.get_logger().info("model published", version=5)
+    assert "model published" in stream.getvalue()
+    assert "version=5" in stream.getvalue()
+    assert not stream.getvalue().startswith("{")
+
+
+def test_auto_is_json_where_there_is_no_terminal() -> None:
+    stream = configured(style="auto")
+    structlog.get_logger().info("hello")
+    assert json.loads(stream.getvalue())["event"] == "hello"
+
+
+def test_configuring_twice_does_not_say_things_twice() -> None:
+    configured()
+    stream = configured()
+    structlog.get_logger().info("once")
+    assert len(stream.getvalue().splitlines()) == 1

@@ -1,0 +1,105 @@
+"""The demo, as a new user runs it: everything for real, and nothing left behind."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streampca.commands.inspect import _store as facts_of_store
+
+pytest.importorskip("confluent_kafka")
+
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("STREAMPCA_")}
+
+
+def start(*arguments: object, folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "streampca", "demo", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**ENVIRONMENT, "TMPDIR": str(folder), "STREAMPCA_TOPIC": "must-not-matter"},
+    )
+
+
+def children_of(pid: int) -> list[int]:
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8")
+    return [int(child) for child in listed.split()]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return False
+    return status.rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def test_twenty_seconds(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    process = start("--seconds", 20, "--port", 0, "--store", store, folder=tmp_path)
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert errors == ""
+    served = re.search(r"first projection after ([\d.]+) s, by model version (\d+)", output)
+    assert served, output
+    assert float(served[1]) < 30
+    assert re.search(r"curl -s http://127.0.0.1:\d+/v1/project .* -d @", output)
+    assert len(re.findall(r"coordinates \[(?:-?[\d.]+, ){7}-?[\d.]+\]", output)) == 1
+    found = [float(share) for share in re.findall(r"subspace found: ([\d.]+)%", output)]
+    assert len(found) >= 3, output
+    assert found[-1] > max(found[0], 95)
+    topic = facts_of_store(store)["topics"]["readings"]
+    learned = sum(partition["learned"] for partition in topic["partitions"].values())
+    assert learned == topic["newest_model"] > 10_000
+    assert set(topic["partitions"]) == {"0", "1", "2", "3"}
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]  # its temporary folder is gone
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_cleanly(number: signal.Signals, tmp_path: Path) -> None:
+    process = start("--port", 0, folder=tmp_path)
+    deadline = time.monotonic() + 30
+    while len(children := children_of(process.pid)) < 2:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 0, errors
+    assert "Traceback" not in errors
+    assert not any(is_running(child) for child in children)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_of_ones_own(tmp_path: Path) -> None:
+    file = tmp_path / "vectors.npy"
+    np.save(file, np.random.default_rng(0).standard_normal((500, 5)).astype(np.float32))
+    process = start("--file", file, "--seconds", 1, "--port", 0, folder=tmp_path)
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert re.search(r"coordinates \[(?:-?[\d.]+, ){4}-?[\d.]+\]", output), output
+
+
+def test_a_bad_row_of_it_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "vectors.csv"
+    file.write_text("1,2,3\n" * 50 + "1,2,x\n")
+    process = start("--file", file, "--seconds", 5, "--port", 0, folder=tmp_path)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert errors.strip().splitlines() == [f"streampca: {file}, row 51: could not convert string to float: 'x\\n'"]
+
+
+def test_a_store_of_an_earlier_demo_is_refused(tmp_path: Path) -> None:
+    old = tmp_path / "store" / "checkpoints" / "readings" / "0"
+    old.mkdir(parents=True)
+    process = start("--store", tmp_path / "store", folder=tmp_path)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "holds checkpoints of an earlier demo" in errors

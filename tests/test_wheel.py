@@ -1,0 +1,94 @@
+"""What is shipped: the wheel, installed into an environment of its own."""
+
+import itertools
+import os
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    building = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    outcome = subprocess.run(building, capture_output=True, text=True, timeout=240, check=False)
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    (built,) = folder.glob("streampca-*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The environment: the wheel, and what it needs by way of the packages that run this test."""
+    folder = tmp_path_factory.mktemp("installed")
+    venv.create(folder, with_pip=False, symlinks=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python")]
+    installing = [*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run(installing, check=True, timeout=120, env=bare_environment())
+    (packages,) = folder.glob("lib/python*/site-packages")
+    # Only a folder on the path: its own .pth files, and so an editable install of this tree, are not looked at.
+    (packages / "needs.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
+    return folder
+
+
+def bare_environment() -> dict[str, str]:
+    return {n: v for n, v in os.environ.items() if not n.startswith(("PYTHON", "STREAMPCA_"))}
+
+
+def run(installed: Path, *command: str) -> str:
+    outcome = subprocess.run(
+        [str(installed / "bin" / command[0]), *command[1:]],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=installed,
+        env=bare_environment(),
+        check=False,
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    return outcome.stdout
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as zipped:
+        names = zipped.namelist()
+        (metadata,) = [zipped.read(name).decode() for name in names if name.endswith("METADATA")]
+    assert "streampca/py.typed" in names
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"streampca"}
+    assert not [name for name in names if "test" in name or name.endswith((".pyc", ".nbi", ".nbc"))]
+    sources = {str(path.relative_to(ROOT)) for path in (ROOT / "streampca").rglob("*.py")}
+    assert sources <= set(names)
+    assert "License-Expression: Apache-2.0" in metadata
+
+
+def test_the_installed_command_works(installed: Path, tmp_path: Path) -> None:
+    where = run(installed, "python", "-c", "import streampca; print(streampca.__file__)")
+    assert Path(where.strip()).is_relative_to(installed)
+    assert run(installed, "streampca", "--version").startswith("streampca 0.")
+    assert "worker" in run(installed, "streampca", "--help")
+    np.save(tmp_path / "v.npy", np.random.default_rng(0).standard_normal((300, 5)))
+    model = tmp_path / "model.npz"
+    run(installed, "streampca", "fit", str(tmp_path / "v.npy"), "-o", str(model), "--components", "2")
+    assert '"version": 300' in run(installed, "streampca", "inspect", str(model), "--json")
+    given = ("--topic", "t", "--dimensions", "3", "--components", "2")
+    assert "no mistakes" in run(installed, "streampca", "check", *given)
+
+
+def test_the_lock_pins_everything_that_is_asked_for() -> None:
+    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    pinned = {line.split("==")[0].lower() for line in lock.splitlines() if "==" in line}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = list(itertools.chain(project["dependencies"], *project["optional-dependencies"].values()))
+    names = {requirement.split(">")[0].split("[")[0].split("=")[0].strip().lower() for requirement in asked}
+    assert names <= pinned
+    assert "://" not in lock
+    assert "--" not in lock
