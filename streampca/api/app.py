@@ -11,6 +11,7 @@ from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.responses import PlainTextResponse
 
 from streampca.api import schemas
 from streampca.api.bodies import RequestError
@@ -37,6 +38,8 @@ _CAUSES = {
     500: "The file of this version is damaged.",
     503: "No model has been published yet, or the store cannot be read.",
 }
+
+_VERSION_HEADER = {"X-Model-Version": {"description": "The same as in the body.", "schema": {"type": "integer"}}}
 
 _STATUS: dict[type[Exception], int] = {
     NoModelError: 503,
@@ -91,12 +94,12 @@ def _routes(sidecar: Sidecar) -> list[tuple[str, str, Callable[..., Any], dict[s
         ("GET", "/v1/model/components", sidecar.components, _page(schemas.Components, 406, *of_version, also=npy)),
         ("GET", "/healthz", sidecar.healthz, _page(schemas.Alive)),
         ("GET", "/readyz", sidecar.readyz, _page(schemas.Ready, unready=schemas.NotReadyError)),
-        ("GET", "/metrics", sidecar.metrics, _page(None, also={"text/plain": {"schema": {"type": "string"}}})),
+        ("GET", "/metrics", sidecar.metrics, {"response_class": PlainTextResponse}),
     ]  # fmt: skip
 
 
 def _page(
-    gives: type[BaseModel] | None,
+    gives: type[BaseModel],
     *errors: int,
     takes: type[BaseModel] | None = None,
     also: dict[str, Any] | None = None,
@@ -106,7 +109,9 @@ def _page(
     responses: dict[int | str, dict[str, Any]] = {
         code: {"model": schemas.Error, "description": _CAUSES[code]} for code in errors
     }
-    responses[200] = ({"model": gives} if gives else {}) | ({"content": also} if also else {})
+    responses[200] = {"model": gives, "content": also or {}}
+    if "version" in gives.model_fields:
+        responses[200]["headers"] = _VERSION_HEADER
     if unready:
         responses[503] = {"model": unready, "description": "Not ready, and why."}
     if takes is None:

@@ -1,0 +1,311 @@
+"""Whatever a client sends, the answer is a precise 4xx in one shape, and never a 500."""
+
+import itertools
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import orjson
+import pytest
+from fastapi import FastAPI
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from streampca.stores.memory import MemoryStore
+from streampca.stores.models import Models
+from tests.api.client import Client
+from tests.api.known import TOPIC, D, file_of, known
+
+ROW = [1.0] * D
+
+
+def error_of(answer: httpx.Response, status: int) -> str:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    content = answer.json()
+    assert list(content) == ["error"]
+    assert "\n" not in content["error"]
+    return str(content["error"])
+
+
+WRONG_VECTORS: list[tuple[Any, str]] = [
+    ([[1.0] * 4], "vectors[0] has 4 numbers where this model has 5"),
+    ([ROW, [1.0] * 6], "vectors[1] has 6 numbers where this model has 5"),
+    ([ROW, []], "vectors[1] has 0 numbers where this model has 5"),
+    ([ROW, [1, 2, None, 4, 5]], "vectors[1][2] must be a number, not null"),
+    ([[1, 2, 3, 4, "5"]], "vectors[0][4] must be a number, not a string"),
+    ([[True, 2, 3, 4, 5]], "vectors[0][0] must be a number, not a boolean"),
+    ([[1, [2], 3, 4, 5]], "vectors[0][1] must be a number, not a list"),
+    ([[1, {}, 3, 4, 5]], "vectors[0][1] must be a number, not an object"),
+    ([ROW, 3], "vectors[1] must be a list of 5 numbers, not a number; a single one is written [[…]]"),
+    ([ROW, None], "vectors[1] must be a list of 5 numbers, not null"),
+    ([ROW, "x"], "vectors[1] must be a list of 5 numbers, not a string"),
+    (ROW, "vectors[0] must be a list of 5 numbers, not a number; a single one is written [[…]]"),
+    ("x", "vectors must be a list of lists of 5 numbers, not a string"),
+    (None, "vectors must be a list of lists of 5 numbers, not null"),
+    (3, "vectors must be a list of lists of 5 numbers, not a number"),
+    ({"0": ROW}, "vectors must be a list of lists of 5 numbers, not an object"),
+    ([ROW, [1e308] * 5], "vectors[1] holds values too large: the result exceeds what float64 can hold"),
+    ([ROW, ROW, [1e200, 0, 0, 0, 0]], "vectors[2] holds values too large: the result exceeds what float64 can hold"),
+]
+
+
+@pytest.mark.parametrize(("vectors", "text"), WRONG_VECTORS)
+def test_wrong_vectors_are_named_by_row_and_column(client: Client, vectors: Any, text: str) -> None:
+    assert error_of(client.post("/v1/project", json={"vectors": vectors}), 422) == text
+
+
+def test_coordinates_are_checked_as_vectors_are(client: Client) -> None:
+    answer = client.post("/v1/reconstruct", json={"coordinates": [[1, 2], [1, 2, 3]]})
+    assert error_of(answer, 422) == "coordinates[1] has 3 numbers where this model has 2"
+    answer = client.post("/v1/reconstruct", json={"coordinates": [[1.79e308, 1.79e308]], "basis": "whitened"})
+    assert error_of(answer, 422).startswith("coordinates[0] holds values too large")
+    answer = client.post("/v1/reconstruct", json={"vectors": [[1e300] * D]})
+    assert error_of(answer, 422).startswith("vectors[0] holds values too large")
+
+
+@pytest.mark.parametrize("content", [{}, {"vectors": None}, {"vectors": [ROW], "coordinates": [[1, 2]]}])
+def test_reconstruction_takes_one_of_two(client: Client, content: Any) -> None:
+    assert error_of(client.post("/v1/reconstruct", json=content), 422) == "give either coordinates or vectors"
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ({}, "vectors is required: a list of lists of 5 numbers"),
+        ({"vector": [ROW]}, "unknown field 'vector'; there are: vectors, basis, version"),
+        ({"vectors": [ROW], "basis": "other"}, "basis must be one of: principal, whitened"),
+        ({"vectors": [ROW], "basis": None}, "basis must be one of: principal, whitened"),
+        ({"vectors": [ROW], "basis": ["principal"]}, "basis must be one of: principal, whitened"),
+        ([], "the body must be a JSON object, not a list"),
+        (None, "the body must be a JSON object, not null"),
+        ("text", "the body must be a JSON object, not a string"),
+    ],
+)
+def test_wrong_fields_are_named(client: Client, content: Any, text: str) -> None:
+    assert error_of(client.post("/v1/project", content=orjson.dumps(content)), 422) == text
+
+
+@pytest.mark.parametrize("version", ["20", 20.0, True, -1, 2**63, 1e30, [20], {}])
+def test_a_version_is_a_whole_number(client: Client, version: Any) -> None:
+    answer = client.post("/v1/project", json={"vectors": [ROW], "version": version})
+    assert "version must be a whole number" in error_of(answer, 422)
+
+
+@pytest.mark.parametrize("version", [0, 15, 2**63 - 1])
+def test_an_unknown_version_is_not_found(client: Client, version: int) -> None:
+    answers = [
+        client.post("/v1/project", json={"vectors": [ROW], "version": version}),
+        client.post("/v1/reconstruct", json={"vectors": [ROW], "version": version}),
+        client.get(f"/v1/model?version={version}"),
+        client.get(f"/v1/model/components?version={version}"),
+    ]
+    for answer in answers:
+        assert error_of(answer, 404).startswith(f"there is no model version {version}: never published, or removed")
+
+
+@pytest.mark.parametrize("version", ["x", "", "-1", "1.5", "null", str(2**63), "9" * 5000, "%00"])
+def test_a_version_in_the_query_is_a_whole_number_too(client: Client, version: str) -> None:
+    for path in ("/v1/model", "/v1/model/components"):
+        assert error_of(client.get(f"{path}?version={version}"), 422).startswith("version: ")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"vectors=1",
+        b'{"vectors":[[NaN,1,1,1,1]]}',
+        b'{"vectors":[[Infinity,1,1,1,1]]}',
+        b'{"vectors":[[1e999]]}',
+        b'{"vectors":[[-1e999]]}',
+        b"[" * 10_000,
+        b'{"a":' * 3000,
+        b"\xff\xfe",
+        b'{"vectors":"\xed\xa0\x80"}',
+        b"\x93NUMPY\x01\x00",
+        b'{"vectors":[[1,]]}',
+        b"\xef\xbb\xbf{}",
+        b"\x00",
+        b"{'vectors': [[1]]}",
+        b'{"vectors":[[01]]}',
+        b"{}{}",
+    ],
+)
+def test_what_is_not_json_is_a_bad_request(client: Client, body: bytes) -> None:
+    for path in ("/v1/project", "/v1/reconstruct"):
+        assert error_of(client.post(path, content=body), 400).startswith("the body is not JSON: ")
+
+
+def test_nan_gets_a_hint(client: Client) -> None:
+    text = error_of(client.post("/v1/project", content=b'{"vectors":[[NaN,1,1,1,1]]}'), 400)
+    assert text.endswith("(NaN and Infinity are not JSON)")
+
+
+def test_of_a_doubled_field_the_last_one_counts(client: Client) -> None:
+    row = orjson.dumps([ROW])
+    answer = client.post("/v1/project", content=b'{"vectors":[[1]],"version":15,"vectors":' + row + b',"version":10}')
+    assert answer.json()["version"] == 10
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/plain", "application/x-www-form-urlencoded", "", "a/b/c"])
+def test_the_declared_type_of_the_body_does_not_matter(client: Client, kind: str) -> None:
+    answer = client.post("/v1/project", content=orjson.dumps({"vectors": [ROW]}), headers={"Content-Type": kind})
+    assert answer.status_code == 200
+
+
+def test_a_compressed_body_is_refused(client: Client) -> None:
+    answer = client.post("/v1/project", content=b"\x1f\x8b", headers={"Content-Encoding": "gzip"})
+    assert "Content-Encoding gzip is not understood" in error_of(answer, 415)
+
+
+def test_paths_and_methods_that_are_not_there(client: Client) -> None:
+    assert "there is nothing at /v1/other" in error_of(client.get("/v1/other"), 404)
+    assert "there is nothing at /v1/models/" in error_of(client.get("/v1/models/"), 404)
+    assert "there is nothing at /docs/static/none.js" in error_of(client.get("/docs/static/none.js"), 404)
+    wrong = client.get("/v1/project")
+    assert error_of(wrong, 405) == "GET is not for /v1/project"
+    assert wrong.headers["allow"] == "POST"
+    assert error_of(client.request("DELETE", "/v1/model"), 405) == "DELETE is not for /v1/model"
+
+
+# --- limits ---------------------------------------------------------------------------------------------------------
+
+
+def test_too_many_rows(client: Client) -> None:
+    assert client.post("/v1/project", json={"vectors": [ROW] * 50}).status_code == 200
+    answer = client.post("/v1/project", json={"vectors": [ROW] * 51})
+    assert error_of(answer, 413) == "vectors has 51 rows, at most 50 are taken at once: send fewer"
+
+
+def test_a_body_that_says_it_is_too_long_is_not_read(client: Client) -> None:
+    async def stream() -> AsyncIterator[bytes]:
+        yield b"{"
+        raise AssertionError("the body was read")
+
+    answer = client.post("/v1/project", content=stream(), headers={"Content-Length": "20001"})
+    assert error_of(answer, 413) == "the body exceeds 20000 bytes: send fewer rows at once"
+
+
+def test_a_body_of_unknown_length_is_read_no_further_than_the_limit(client: Client) -> None:
+    sent = itertools.count()
+
+    async def endless() -> AsyncIterator[bytes]:
+        while next(sent) < 1000:
+            yield b" " * 1000
+
+    answer = client.post("/v1/project", content=endless())
+    assert error_of(answer, 413) == "the body exceeds 20000 bytes: send fewer rows at once"
+    assert next(sent) < 30
+
+
+def test_a_length_that_is_too_small_does_not_hide_a_long_body(client: Client) -> None:
+    async def stream() -> AsyncIterator[bytes]:
+        for _ in range(30):
+            yield b" " * 1000
+
+    answer = client.post("/v1/project", content=stream(), headers={"Content-Length": "10"})
+    assert error_of(answer, 413).startswith("the body exceeds")
+
+
+@pytest.mark.parametrize("length", ["x", "", "-5", "²", "9" * 400])
+def test_a_length_that_is_no_number_does_no_harm(client: Client, length: str) -> None:
+    header = {"Content-Length": length.encode()}
+    answer = client.post("/v1/project", content=orjson.dumps({"vectors": [ROW]}), headers=header)
+    assert answer.status_code in (200, 413)
+
+
+def test_an_answer_may_not_be_longer_than_a_question(app: FastAPI, store: MemoryStore) -> None:
+    """Few coordinates of a model with large d would otherwise ask for any amount of memory."""
+    Models(store, TOPIC).save(known(30, d=1000, k=1))
+    with Client(app) as client:
+        assert client.post("/v1/reconstruct", json={"coordinates": [[1.0]] * 10}).status_code == 200
+        answer = client.post("/v1/reconstruct", json={"coordinates": [[1.0]] * 11})
+        assert error_of(answer, 413) == "11 rows make too long an answer, at most 10 do: send fewer"
+
+
+def test_components_too_many_for_json_are_told_to_be_asked_for_as_npy(app: FastAPI, store: MemoryStore) -> None:
+    Models(store, TOPIC).save(known(30, d=6000, k=2))
+    with Client(app) as client:
+        answer = client.get("/v1/model/components")
+        assert error_of(answer, 406) == "12000 numbers are too many for JSON: Accept application/x-npy"
+        assert client.get("/v1/model/components", headers={"Accept": "application/x-npy"}).status_code == 200
+
+
+# --- the store's faults ---------------------------------------------------------------------------------------------
+
+
+def test_an_old_version_that_is_damaged_is_the_servers_fault(client: Client, store: MemoryStore) -> None:
+    store.damage(file_of(10), 700)
+    answer = client.post("/v1/project", json={"vectors": [ROW], "version": 10})
+    assert "digest" in error_of(answer, 500)
+    assert client.post("/v1/project", json={"vectors": [ROW]}).status_code == 200
+
+
+def test_a_store_that_cannot_be_read_is_503_where_it_is_needed(client: Client, store: MemoryStore) -> None:
+    store.fail_reads(1)
+    assert "cannot read" in error_of(client.get("/v1/model?version=10"), 503)
+    assert client.get("/v1/model?version=10").status_code == 200
+
+
+def test_a_bug_is_told_in_the_same_shape(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("secret")
+
+    with Client(app, faults_as_answers=True) as client:
+        monkeypatch.setattr(app.state.serving, "versions", fail)
+        text = error_of(client.get("/v1/models"), 500)
+    assert text == "this is a fault of the server; its log says more"
+
+
+# --- anything at all ------------------------------------------------------------------------------------------------
+
+NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+JSON = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=10,
+)
+NEARLY_ROWS = st.lists(st.lists(NUMBERS, min_size=D, max_size=D) | JSON, max_size=4)
+NEARLY_RIGHT = st.fixed_dictionaries(
+    {},
+    optional={
+        "vectors": NEARLY_ROWS | JSON,
+        "coordinates": st.lists(st.lists(NUMBERS, min_size=2, max_size=2) | JSON, max_size=3),
+        "basis": st.sampled_from(["principal", "whitened"]) | JSON,
+        "version": st.sampled_from([10, 20, None]) | JSON,
+    },
+)
+BODIES = st.one_of(
+    NEARLY_RIGHT.map(lambda content: json.dumps(content).encode()),
+    JSON.map(lambda content: json.dumps(content).encode()),
+    st.binary(max_size=200),
+)
+fuzzed = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def strict(number: str) -> None:
+    raise AssertionError(f"{number} is not JSON")
+
+
+@fuzzed
+@given(path=st.sampled_from(["/v1/project", "/v1/reconstruct"]), body=BODIES, kind=st.sampled_from(["", "text/csv"]))
+def test_never_a_500_for_any_body(client: Client, path: str, body: bytes, kind: str) -> None:
+    answer = client.post(path, content=body, headers={"Content-Type": kind})
+    assert answer.status_code in (200, 400, 404, 413, 422)
+    content = json.loads(answer.content, parse_constant=strict)
+    if answer.status_code == 200:
+        flat = [value for name in ("coordinates", "residual") for value in content.get(name, [])]
+        assert None not in itertools.chain.from_iterable(v if isinstance(v, list) else [v] for v in flat)
+    else:
+        assert list(content) == ["error"]
+
+
+@fuzzed
+@given(path=st.text(max_size=30), method=st.sampled_from(["GET", "POST", "PUT", "OPTIONS", "HEAD"]))
+def test_never_a_500_for_any_path(client: Client, path: str, method: str) -> None:
+    assert client.request(method, "/" + quote(path)).status_code < 500
+    assert client.get("/v1/model?version=" + quote(path)).status_code < 500

@@ -1,0 +1,234 @@
+"""The sidecar as users run it: a process, a real port, a real folder, signals."""
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import numpy as np
+import orjson
+import pytest
+
+from streampca.api.server import listen
+from streampca.errors import SettingsError
+from streampca.stores.directory import DirectoryStore
+from streampca.stores.models import Models
+from tests.api.known import TOPIC, D, known, known_model
+from tests.api.process import SidecarProcess
+
+ROW = [1.0] * D
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Models:
+    models = Models(DirectoryStore(tmp_path), TOPIC, keep=5)
+    models.save(known(1))
+    return models
+
+
+async def until(client: httpx.AsyncClient, path: str, status: int, within_s: float = 10.0) -> httpx.Response:
+    deadline = time.monotonic() + within_s
+    while (answer := await client.get(path)).status_code != status:
+        assert time.monotonic() < deadline, answer.text
+        await asyncio.sleep(0.01)
+    return answer
+
+
+# --- switching versions under load ----------------------------------------------------------------------------------
+
+VERSIONS = range(1, 52)
+CONNECTIONS = 8
+
+
+class Load:
+    """Requests on a connection of their own, one after the other, each answer checked against its own model."""
+
+    def __init__(self, url: str, seed: int) -> None:
+        self._url, self._chance = url, np.random.default_rng(seed)
+        self.versions: list[int] = []
+
+    async def run(self, done: asyncio.Event) -> None:
+        limits = httpx.Limits(max_connections=1)
+        async with httpx.AsyncClient(base_url=self._url, limits=limits, timeout=20) as client:
+            while not done.is_set():
+                await self._ask(client)
+
+    async def _ask(self, client: httpx.AsyncClient) -> None:
+        rows = self._chance.normal(size=(int(self._chance.choice([1, 3, 600])), D))
+        answer = await client.post("/v1/project", content=orjson.dumps({"vectors": rows.tolist()}))
+        assert answer.status_code == 200, answer.text
+        content = answer.json()
+        model = known_model(content["version"])
+        coordinates, residual = model.project(rows)
+        np.testing.assert_allclose(content["coordinates"], coordinates, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(content["residual"], residual, rtol=1e-12, atol=1e-12)
+        assert answer.headers["x-model-version"] == str(content["version"])
+        self.versions.append(content["version"])
+
+
+def publish(models: Models, go_on: threading.Semaphore) -> None:
+    for version in VERSIONS:
+        assert go_on.acquire(timeout=30)
+        models.save(known(version))
+
+
+async def served(client: httpx.AsyncClient, version: int) -> None:
+    deadline = time.monotonic() + 20
+    while (await client.get("/readyz")).json()["version"] < version:
+        assert time.monotonic() < deadline, f"version {version} was not taken"
+        await asyncio.sleep(0.005)
+
+
+async def under_load(url: str, models: Models) -> list[Load]:
+    """Fifty versions, each published when the one before is served and some requests have been answered."""
+    loads, done, go_on = [Load(url, seed) for seed in range(CONNECTIONS)], asyncio.Event(), threading.Semaphore(1)
+    writer = threading.Thread(target=publish, args=(models, go_on), daemon=True)
+    writer.start()
+    async with asyncio.TaskGroup() as tasks, httpx.AsyncClient(base_url=url) as watcher:
+        for load in loads:
+            tasks.create_task(load.run(done))
+        for version in VERSIONS:
+            await served(watcher, version)
+            go_on.release()
+        done.set()
+    writer.join(timeout=30)
+    return loads
+
+
+@pytest.mark.timeout(120)
+def test_versions_switch_under_load_without_a_failed_request(models: Models, tmp_path: Path) -> None:
+    with SidecarProcess(tmp_path) as sidecar:
+        loads = asyncio.run(under_load(sidecar.url(), models))
+        code, log = sidecar.end(within_s=8)
+    assert (code, "error" in log) == (0, False), log
+    assert sum(len(load.versions) for load in loads) >= 300
+    seen = {version for load in loads for version in load.versions}
+    assert len(seen) >= 40
+    for load in loads:
+        assert load.versions == sorted(load.versions), "versions went backwards on a connection"
+
+
+# --- the end --------------------------------------------------------------------------------------------------------
+
+
+def open_request(url: str, body: bytes, first: int) -> socket.socket:
+    """A request of which only the first bytes of its body have been sent."""
+    where = urlsplit(url)
+    connection = socket.create_connection((where.hostname, where.port), timeout=10)
+    head = f"POST /v1/project HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    connection.sendall(head.encode() + body[:first])
+    return connection
+
+
+def refuses(url: str) -> bool:
+    where = urlsplit(url)
+    try:
+        socket.create_connection((where.hostname, where.port), timeout=1).close()
+    except OSError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_requests_under_way_be_finished(models: Models, tmp_path: Path, number: int) -> None:
+    body = orjson.dumps({"vectors": [ROW] * 200})
+    with SidecarProcess(tmp_path) as sidecar:
+        url = sidecar.url()
+        idle = httpx.Client(base_url=url)
+        assert idle.get("/healthz").status_code == 200  # and its connection stays open
+        with open_request(url, body, first=100) as connection:
+            wait_until_open(idle)
+            sidecar.process.send_signal(number)
+            deadline = time.monotonic() + 5
+            while not refuses(url):
+                assert time.monotonic() < deadline
+            connection.sendall(body[100:])
+            answer = b""
+            while chunk := connection.recv(65536):
+                answer += chunk
+        code, log = sidecar.ended(within_s=4)
+        idle.close()
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+    assert len(orjson.loads(answer.split(b"\r\n\r\n", 1)[1])["coordinates"]) == 200
+    assert code == 0, log
+    assert "Traceback" not in log
+
+
+def wait_until_open(client: httpx.Client) -> None:
+    """A later request on another connection has been answered, so the one before has been seen."""
+    for _ in range(3):
+        assert client.get("/healthz").status_code == 200
+
+
+def test_a_request_that_never_ends_is_given_up(models: Models, tmp_path: Path) -> None:
+    with SidecarProcess(tmp_path) as sidecar:
+        url = sidecar.url()
+        with open_request(url, b"x" * 1000, first=10), httpx.Client(base_url=url) as client:
+            wait_until_open(client)
+            code, _ = sidecar.end(within_s=9)
+    assert code == 0
+
+
+def test_a_signal_before_the_first_model_ends_it_too(tmp_path: Path) -> None:
+    with SidecarProcess(tmp_path / "absent") as sidecar:
+        assert httpx.get(f"{sidecar.url()}/readyz").status_code == 503
+        assert sidecar.end(within_s=5)[0] == 0
+    assert not (tmp_path / "absent").exists()
+
+
+# --- the start ------------------------------------------------------------------------------------------------------
+
+
+def test_a_port_in_use_is_one_clear_line(models: Models, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with SidecarProcess(tmp_path, port=port) as sidecar:
+            code, log = sidecar.ended(within_s=10)
+    assert code == 1
+    assert log == (
+        f"streampca: cannot listen on 127.0.0.1:{port}: Address already in use "
+        "(stop what listens there or set STREAMPCA_PORT)\n"
+    )
+
+
+def test_a_store_that_is_a_file_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "store").write_bytes(b"")
+    with SidecarProcess(tmp_path / "store") as sidecar:
+        code, log = sidecar.ended(within_s=10)
+    assert code == 1
+    assert log.startswith("streampca: cannot list ")
+    assert log.count("\n") == 1
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "203.0.113.1"])
+def test_an_address_that_is_not_here_is_one_clear_line(host: str) -> None:
+    with pytest.raises(SettingsError, match=f"cannot listen on {host}.*set STREAMPCA_HOST"):
+        listen(host, 0)
+
+
+def test_all_addresses_of_a_host_share_one_port() -> None:
+    sockets = listen("localhost", 0)
+    try:
+        assert len({listening.getsockname()[1] for listening in sockets}) == 1
+    finally:
+        for listening in sockets:
+            listening.close()
+
+
+def test_it_is_ready_soon_and_imports_nothing_heavy(models: Models, tmp_path: Path) -> None:
+    program = (
+        "import sys, streampca.api.server, streampca.stores.directory; "
+        "print([name for name in ('scipy', 'numba', 'sklearn', 'kafka', 'confluent_kafka') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+    began = time.monotonic()
+    with SidecarProcess(tmp_path) as sidecar:
+        assert httpx.get(f"{sidecar.url()}/readyz").status_code == 200
+        assert time.monotonic() - began < 10  # 0.8 s on an idle machine; this one may be busy
