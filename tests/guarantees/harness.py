@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import orjson
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from streampca.pca.learning import Recipe
 from streampca.stores.checkpoints import Checkpoints
@@ -52,13 +53,16 @@ def folded(broker: Broker, topic: str) -> dict[int, Fold]:
     by_partition: dict[int, list[Any]] = {p: [] for p in ends}
     for record in broker.read_all(topic):
         by_partition[record.partition].append(record)
-    folds = {}
-    for partition, records in by_partition.items():
-        decoded = CODEC.decode([record.value for record in records])
-        times = [records[i].timestamp for i in decoded.places]
-        fold, _ = Fold.empty(SHAPE.recipe).learn(decoded.vectors, times, ends[partition], SHAPE)
-        folds[partition] = fold.reject([reject.reason for reject in decoded.rejects])
-    return folds
+    return {partition: fold_of(records, ends[partition]) for partition, records in by_partition.items()}
+
+
+def fold_of(records: Sequence[Any], position: int) -> Fold:
+    """The fold of these records, learned in one go."""
+    decoded = CODEC.decode([record.value for record in records])
+    times = [records[i].timestamp for i in decoded.places]
+    with threadpool_limits(1):  # as the worker does: bits depend on how a sum is split
+        fold, _ = Fold.empty(SHAPE.recipe).learn(decoded.vectors, times, position, SHAPE)
+    return fold.reject([reject.reason for reject in decoded.rejects])
 
 
 @dataclass
@@ -101,9 +105,10 @@ class Group:
         return {p: found for p in checkpoints.partitions() if (found := checkpoints.newest(p))}
 
     def positions(self) -> dict[int, int]:
-        """How far the newest checkpoints are, by their names alone."""
+        """How far the newest checkpoints are, by their names alone; without those of empty partitions."""
         checkpoints = self.checkpoints
-        return {p: offsets[-1] for p in checkpoints.partitions() if (offsets := checkpoints.offsets(p))}
+        newest = {p: offsets[-1] for p in checkpoints.partitions() if (offsets := checkpoints.offsets(p))}
+        return {p: offset for p, offset in newest.items() if offset}
 
     def files(self) -> dict[int, bytes]:
         """The bytes of each partition's newest checkpoint."""
@@ -114,11 +119,17 @@ class Group:
 
     def wait_until_learned(self, timeout_s: float = 60) -> None:
         """Until the newest checkpoint of every partition stands at the log's end."""
-        self.wait(self.is_learned, f"checkpoints at the end of {self.topic}", timeout_s)
+        ends = self.ends()
+        self.wait(lambda: self.positions() == ends, f"checkpoints at {ends}", timeout_s)
 
-    def is_learned(self) -> bool:
-        """Whether every record of the topic is before the newest checkpoint of its partition."""
-        return self.positions() == {p: end for p, end in self.broker.end_offsets(self.topic).items() if end}
+    def wait_for_progress(self, worker: "WorkerProcess", saves: int) -> None:
+        """Until the worker has saved so many checkpoints, or all there was to save."""
+        ends = self.ends()
+        self.wait(lambda: worker.count("checkpoint saved") >= saves or self.positions() == ends, "progress")
+
+    def ends(self) -> dict[int, int]:
+        """Where the checkpoints will stand when every record that is there now is learned."""
+        return {p: end for p, end in self.broker.end_offsets(self.topic).items() if end}
 
     def wait(self, condition: Callable[[], Any], what: str, timeout_s: float = 60) -> None:
         """Until the condition holds; a worker that ends by itself meanwhile fails the test with its log."""

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streampca.stream.fold import Fold
-from tests.guarantees.harness import CODEC, SHAPE, D, as_json, group, vectors
+from streampca.stream.record import PlainRecord
+from tests.guarantees.harness import CODEC, D, as_json, fold_of, group, vectors
 from tests.kafka_broker import Broker
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
@@ -55,13 +55,13 @@ def test_poison_is_put_aside_and_changes_no_bit(broker: Broker, topic: str, tmp_
     ) as members:
         for saves in range(1, kills + 1):
             worker = members.start()
-            members.wait(lambda w=worker, n=saves: w.count("checkpoint saved") >= n or members.is_learned(), "progress")
+            members.wait_for_progress(worker, saves)
             worker.kill()
             assert_acknowledged_before_saved(broker, dead, poison, members.positions().get(0, 0))
         members.start()
         members.wait_until_learned(120)
         found = members.newest()[0].fold
-    expected, _ = Fold.empty(SHAPE.recipe).learn(clean, [0] * len(clean), len(values), SHAPE)
+    expected = fold_of([PlainRecord(i, value) for i, value in enumerate(as_json(clean))], len(clean))
     assert found.state.C.tobytes() == expected.state.C.tobytes()
     assert found.state.mean.tobytes() == expected.state.mean.tobytes()
     assert found.pending.tobytes() == expected.pending.tobytes()
