@@ -47,7 +47,7 @@ class Reading:
 def _loss(loss: float | None, truth: Truth | None) -> str:
     if loss is None:
         return "–"
-    return f"{loss:.4f}" + (f" (who knows the truth has {truth.loss_ratio:.4f})" if truth else "")
+    return f"{loss:.4f}" + (f" (knowing the truth: {truth.loss_ratio:.4f})" if truth else "")
 
 
 class Display:

@@ -61,7 +61,7 @@ class LowRank:
         self._random = np.random.default_rng(seed)
         Q, _ = np.linalg.qr(self._random.standard_normal((dimensions, components)))
         self.basis: F64 = Q.T
-        self.deviations = np.geomspace(4.0, 0.75, components)  # σ, beside a noise of 1 in every direction
+        self.deviations = np.geomspace(4.0, 1.0, components)  # σ, beside a noise of 1 in every direction
         self.mean = 3.0 * self._random.standard_normal(dimensions)
 
     @property
