@@ -1,0 +1,217 @@
+"""Checkpoints in a store: the newest that is whole, however the files around it fare."""
+
+import threading
+from collections import deque
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from structlog.testing import capture_logs
+
+from streampca.errors import DamagedFileError, StoreError
+from streampca.stores.base import Store
+from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.directory import DirectoryStore
+from streampca.stores.memory import Crash, MemoryStore
+from streampca.stream.checkpoint import Checkpoint, encode
+from tests.stream.streams import checkpoint_of, fold_of, shape, vectors
+
+OWN = shape()
+
+
+def checkpoint(position: int, partition: int = 0) -> Checkpoint:
+    return checkpoint_of(replace(fold_of(vectors(30), OWN), position=position), OWN, partition)
+
+
+def name_of(position: int, partition: int = 0) -> str:
+    return f"checkpoints/readings/{partition}/{position:020d}.npz"
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def checkpoints(store: MemoryStore) -> Checkpoints:
+    return Checkpoints(store, "readings", keep=3)
+
+
+def newest_position(checkpoints: Checkpoints, partition: int = 0) -> int | None:
+    found = checkpoints.newest(partition)
+    return None if found is None else found.fold.position
+
+
+def test_an_empty_store_has_none(checkpoints: Checkpoints) -> None:
+    assert checkpoints.newest(0) is None
+    assert checkpoints.partitions() == []
+    assert checkpoints.offsets(0) == []
+
+
+def test_what_was_saved_is_the_newest(checkpoints: Checkpoints, store: MemoryStore) -> None:
+    for position in (5, 20, 100):
+        checkpoints.save(checkpoint(position))
+        assert newest_position(checkpoints) == position
+    assert store.read(name_of(100)) == encode(checkpoint(100))
+
+
+def test_partitions_are_apart_and_told_rising(checkpoints: Checkpoints) -> None:
+    for partition in (10, 2, 0):
+        checkpoints.save(checkpoint(7 + partition, partition))
+    assert checkpoints.partitions() == [0, 2, 10]
+    assert newest_position(checkpoints, 10) == 17
+    assert newest_position(checkpoints, 1) is None
+
+
+def test_topics_are_apart(store: MemoryStore, checkpoints: Checkpoints) -> None:
+    checkpoints.save(checkpoint(5))
+    assert Checkpoints(store, "reading").newest(0) is None
+    assert Checkpoints(store, "readings2").partitions() == []
+
+
+def test_the_oldest_are_removed_beyond_those_kept(checkpoints: Checkpoints) -> None:
+    for position in (1, 2, 3, 10, 200):
+        checkpoints.save(checkpoint(position))
+    checkpoints.save(checkpoint(4, partition=1))
+    assert checkpoints.offsets(0) == [3, 10, 200]
+    assert checkpoints.offsets(1) == [4]
+
+
+def test_the_newest_is_the_furthest_even_when_an_older_one_is_written_after_it(checkpoints: Checkpoints) -> None:
+    """As a worker does that was given up for dead and does not know it yet."""
+    for position in (10, 20, 30):
+        checkpoints.save(checkpoint(position))
+    checkpoints.save(checkpoint(15))
+    assert newest_position(checkpoints) == 30
+    assert checkpoints.offsets(0) == [15, 20, 30]
+    checkpoints.save(checkpoint(5))
+    assert checkpoints.offsets(0) == [15, 20, 30]
+
+
+def test_files_of_others_are_left_alone(checkpoints: Checkpoints, store: MemoryStore) -> None:
+    others = ["notes.txt", "0000.npz", f"{7:020d}.npz.bak", f"{7:021d}.npz", f"{'x' * 20}.npz", f"{7:020d}.tmp1"]
+    for other in others:
+        store.write(f"checkpoints/readings/0/{other}", b"?")
+    store.write("checkpoints/readings/README", b"?")
+    for position in (1, 2, 3, 4, 5):
+        checkpoints.save(checkpoint(position))
+    assert checkpoints.offsets(0) == [3, 4, 5]
+    assert checkpoints.partitions() == [0]
+    assert all(store.read(f"checkpoints/readings/0/{other}") == b"?" for other in others)
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty"])
+def test_a_damaged_newest_falls_back_to_the_one_before_loudly(
+    checkpoints: Checkpoints, store: MemoryStore, damage: str
+) -> None:
+    for position in (10, 20, 30):
+        checkpoints.save(checkpoint(position))
+    if damage == "flip":
+        store.damage(name_of(30), 400)
+    else:
+        store.cut(name_of(30), 1000 if damage == "cut" else 0)
+    with capture_logs() as logs:
+        assert newest_position(checkpoints) == 20
+    [line] = logs
+    assert (line["log_level"], line["file"]) == ("error", name_of(30))
+    assert "fall" in line["event"]
+
+
+def test_a_damaged_one_is_replaced_when_its_offset_is_reached_again(
+    checkpoints: Checkpoints, store: MemoryStore
+) -> None:
+    for position in (10, 20):
+        checkpoints.save(checkpoint(position))
+    store.damage(name_of(20))
+    assert newest_position(checkpoints) == 10
+    checkpoints.save(checkpoint(20))
+    assert newest_position(checkpoints) == 20
+
+
+def test_when_every_one_is_damaged_nothing_starts_afresh(checkpoints: Checkpoints, store: MemoryStore) -> None:
+    for position in (10, 20, 30):
+        checkpoints.save(checkpoint(position))
+        store.damage(name_of(position))
+    with capture_logs() as logs, pytest.raises(DamagedFileError) as refusal:
+        checkpoints.newest(0)
+    assert len(logs) == 3
+    text = str(refusal.value)
+    assert "\n" not in text
+    assert all(name_of(position) in text for position in (10, 20, 30))
+
+
+def test_one_that_could_not_be_read_again_is_not_written(checkpoints: Checkpoints, store: MemoryStore) -> None:
+    checkpoints.save(checkpoint(10))
+    good = checkpoint(20).fold
+    fold = replace(good, state=replace(good.state, mean=good.state.mean * np.nan))
+    with pytest.raises(DamagedFileError, match=r"partition 0 cannot be saved.*not finite"):
+        checkpoints.save(checkpoint_of(fold, OWN))
+    assert checkpoints.offsets(0) == [10]
+
+
+def test_a_write_that_fails_leaves_what_was_there(checkpoints: Checkpoints, store: MemoryStore) -> None:
+    for position in (10, 20, 30):
+        checkpoints.save(checkpoint(position))
+    store.fail_writes(1)
+    with pytest.raises(StoreError):
+        checkpoints.save(checkpoint(40))
+    store.crash_in_write()
+    with pytest.raises(Crash):
+        checkpoints.save(checkpoint(40))
+    assert checkpoints.offsets(0) == [10, 20, 30]
+    assert newest_position(checkpoints) == 30
+
+
+def test_a_store_that_cannot_be_read_is_not_taken_for_an_empty_one(
+    checkpoints: Checkpoints, store: MemoryStore
+) -> None:
+    checkpoints.save(checkpoint(10))
+    store.fail_reads(1)
+    with pytest.raises(StoreError):
+        checkpoints.newest(0)
+
+
+class Vanishing(MemoryStore):
+    """Another worker saves and prunes just after the files were listed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.after_listing: list[int] = []
+
+    def names(self, folder: str) -> list[str]:
+        names = super().names(folder)
+        if names and self.after_listing:
+            position, self.after_listing = self.after_listing[0], self.after_listing[1:]
+            self.write(name_of(position), encode(checkpoint(position)))
+            for name in names:
+                self.delete(name)
+        return names
+
+
+def test_a_reader_whose_files_are_pruned_finds_the_newer_ones() -> None:
+    store = Vanishing()
+    checkpoints = Checkpoints(store, "readings")
+    checkpoints.save(checkpoint(10))
+    store.after_listing = [20, 30, 40]
+    assert newest_position(checkpoints) == 40
+
+
+@pytest.mark.parametrize("kind", ["directory", "memory"])
+def test_a_reader_beside_a_writer_always_finds_a_whole_one_and_never_an_older_one(kind: str, tmp_path: Path) -> None:
+    store: Store = DirectoryStore(tmp_path) if kind == "directory" else MemoryStore()
+    checkpoints = Checkpoints(store, "readings", keep=2)
+    checkpoints.save(checkpoint(1))
+    files = [checkpoint(position) for position in range(2, 120)]
+    writer = threading.Thread(target=lambda: deque(map(checkpoints.save, files)))
+    seen = []
+    with capture_logs() as logs:
+        writer.start()
+        while writer.is_alive():
+            seen.append(newest_position(checkpoints))
+        writer.join()
+    assert logs == []
+    assert None not in seen
+    assert seen == sorted(seen, key=lambda position: position or 0)
+    assert newest_position(checkpoints) == 119
+    assert checkpoints.offsets(0) == [118, 119]

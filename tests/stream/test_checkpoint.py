@@ -1,0 +1,274 @@
+"""The checkpoint's file: exact, and refused when anything in it is not what was written."""
+
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict, fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streampca.errors import DamagedFileError
+from streampca.pca.state import State
+from streampca.stream import archive
+from streampca.stream import checkpoint as files
+from streampca.stream.checkpoint import Checkpoint, decode, encode
+from streampca.stream.clock import Clock
+from streampca.stream.fold import Fold, Shape, Tally
+from tests.stream.streams import bits, checkpoint_of, fold_of, folded, shape, vectors
+
+SOME = {
+    "nothing read": (shape(), 0),
+    "before the start": (shape(), 7),
+    "in full swing": (shape(half_life_seconds=9.0), 250),
+    "no pending": (shape(), 20 + 64),
+    "float32": (shape(dtype="float32", center=False), 250),
+    "one dimension": (shape(dimensions=1, components=1, oversampling=0), 100),
+}
+
+
+def some(name: str) -> tuple[Fold, Shape]:
+    own, n = SOME[name]
+    d = own.recipe.dimensions
+    fold = fold_of(vectors(n, d, dtype=own.recipe.dtype), own, [10**12 + 7 * i for i in range(n)])
+    return fold.reject(["undecodable", "no_value", "undecodable"]).skip(n + 40), own
+
+
+def assert_same(one: Checkpoint, other: Checkpoint) -> None:
+    for name in ("topic", "topic_id", "partition", "settings"):
+        assert getattr(one, name) == getattr(other, name)
+    for name in ("position", "clock", "tally"):
+        assert getattr(one.fold, name) == getattr(other.fold, name)
+    pairs = [(getattr(one.fold.state, f.name), getattr(other.fold.state, f.name)) for f in fields(State)]
+    pairs += [(one.fold.pending, other.fold.pending), (one.fold.retention, other.fold.retention)]
+    for left, right in pairs:
+        assert type(left) is type(right)
+        if isinstance(left, np.ndarray):
+            assert (left.dtype, left.shape) == (right.dtype, right.shape)
+            assert left.tobytes() == right.tobytes()
+        else:
+            assert left == right
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_every_field_comes_back_to_the_bit(name: str) -> None:
+    fold, own = some(name)
+    checkpoint = Checkpoint("a.topic_with-letters", "AbC-123", 42, fold, own.as_dict())
+    assert_same(decode(encode(checkpoint)), checkpoint)
+
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+counts = st.integers(0, 2**62)
+
+
+@given(
+    tally=st.builds(
+        Tally, counts, st.dictionaries(st.text(max_size=5), counts, max_size=3), counts, counts,
+        finite, finite, finite, finite, counts, counts,
+    ),
+    clock=st.builds(Clock, counts, counts, counts, counts),
+    numbers=st.tuples(counts, finite, finite, counts, counts),
+    words=st.tuples(st.text(max_size=9), st.text(max_size=9), counts),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_any_counts_and_losses_come_back(tally: Tally, clock: Clock, numbers: Any, words: Any) -> None:
+    own = shape()
+    position, weight, variance, count, blocks = numbers
+    state = replace(State.empty(5), weight=weight, total_variance=variance, count=count, blocks=blocks)
+    fold = replace(Fold.empty(own.recipe), position=position, state=state, clock=clock, tally=tally)
+    checkpoint = Checkpoint(*words, fold, own.as_dict())
+    assert_same(decode(encode(checkpoint)), checkpoint)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_a_fold_goes_on_from_its_file_as_if_it_had_never_stopped(name: str) -> None:
+    fold, own = some(name)
+    more = vectors(200, own.recipe.dimensions, seed=9, dtype=own.recipe.dtype)
+    restarted = decode(bits(fold, own)).fold
+    stamps = [10**12 + 10**6 + i for i in range(200)]
+    on, restarted_on = (folded(f, more, own, stamps, range(500, 700), [200]) for f in (fold, restarted))
+    assert bits(on, own) == bits(restarted_on, own)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_numpy_reads_the_file_without_us(name: str) -> None:
+    fold, own = some(name)
+    with np.load(io.BytesIO(bits(fold, own)), allow_pickle=False) as arrays:
+        assert set(arrays.files) == {"header", "C", "C_pinv", "N", "mean", "pending", "pending_retention"}
+        np.testing.assert_array_equal(arrays["C"], fold.state.C)
+        r = fold.state.rank
+        np.testing.assert_allclose(arrays["C_pinv"] @ arrays["C"], np.eye(r), atol=1e-4)
+
+
+def test_every_single_damaged_byte_is_noticed() -> None:
+    fold, own = some("in full swing")
+    data = bits(fold, own)
+    random = np.random.default_rng(0)
+    for place in range(len(data)):
+        for flip in {0xFF, 1 << int(random.integers(8)), int(random.integers(1, 256))}:
+            damaged = bytearray(data)
+            damaged[place] ^= flip
+            assert_noticed(bytes(damaged), data)
+
+
+def test_every_truncation_is_noticed() -> None:
+    fold, own = some("in full swing")
+    data = bits(fold, own)
+    for length in range(len(data)):
+        assert_noticed(data[:length], data)
+        assert_noticed(data[length + 1 :], data)
+
+
+@given(cut=st.tuples(st.floats(0, 1), st.floats(0, 1)), between=st.binary(max_size=20))
+@settings(max_examples=300, deadline=None)
+def test_whatever_replaces_a_piece_is_noticed(cut: tuple[float, float], between: bytes) -> None:
+    fold, own = some("before the start")
+    data = bits(fold, own)
+    start, end = sorted(int(share * len(data)) for share in cut)
+    assert_noticed(data[:start] + between + data[end:], data)
+
+
+@given(data=st.binary(max_size=200))
+@settings(deadline=None)
+def test_other_bytes_are_no_checkpoint(data: bytes) -> None:
+    with pytest.raises(DamagedFileError):
+        decode(data)
+
+
+def assert_noticed(damaged: bytes, data: bytes) -> None:
+    """Refused, or what loads is what was written."""
+    try:
+        loaded = decode(damaged)
+    except DamagedFileError as error:
+        assert "\n" not in str(error)
+    else:
+        assert encode(loaded) == data
+
+
+def forged(header: dict[str, Any] | None = None, **arrays: Any) -> bytes:
+    """A file with a good digest and other content."""
+    fold, own = some("in full swing")
+    true_header, true_arrays = archive.decode(bits(fold, own), files.KIND, files.FORMAT_VERSION)
+    return archive.encode(true_header | (header or {}), true_arrays | arrays)
+
+
+def test_a_model_file_is_no_checkpoint() -> None:
+    with pytest.raises(DamagedFileError, match="model file, not a checkpoint file"):
+        decode(forged({"kind": "model"}))
+
+
+def test_a_file_of_another_format_is_refused_with_its_version() -> None:
+    with pytest.raises(DamagedFileError, match="format version 2 of this checkpoint file is not 1"):
+        decode(forged({"format_version": 2}))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"clock": {}, "tally": {"strange": 1}},
+        {"clock": 5},
+        {"clock": {"now": 3}},
+        {"weight": "heavy"},
+        {"weight": None},
+        {"next_offset": []},
+        {"partition": "first"},
+    ],
+)
+def test_a_header_that_makes_no_sense_is_refused(header: dict[str, Any]) -> None:
+    with pytest.raises(DamagedFileError, match="not a checkpoint"):
+        decode(forged(header))
+
+
+@pytest.mark.parametrize("name", ["C", "C_pinv", "N", "mean", "pending", "pending_retention"])
+@pytest.mark.parametrize("shape", [(), (2,), (2, 2), (5, 3, 1), (0, 0)])
+def test_arrays_of_other_shapes_are_refused(name: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(DamagedFileError):
+        decode(forged(**{name: np.zeros(shape)}))
+
+
+@pytest.mark.parametrize("name", ["C", "C_pinv", "N", "mean", "pending", "pending_retention"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_arrays_that_are_not_finite_are_refused(name: str, value: float) -> None:
+    fold, own = some("in full swing")
+    arrays = {
+        "C": fold.state.C, "C_pinv": fold.state.C_pinv, "N": fold.state.N, "mean": fold.state.mean,
+        "pending": fold.pending, "pending_retention": fold.retention,
+    }  # fmt: skip
+    array = arrays[name].copy()
+    array.flat[-1] = value
+    with pytest.raises(DamagedFileError, match=f"{name} holds values that are not finite"):
+        decode(forged(**{name: array}))
+
+
+@pytest.mark.parametrize("name", ["C", "C_pinv", "N"])
+@pytest.mark.parametrize("change", [1.001, -1.0, 0.0])
+def test_a_factor_that_does_not_fit_its_inverse_is_refused(name: str, change: float) -> None:
+    fold, _ = some("in full swing")
+    array = getattr(fold.state, name).copy()
+    array[0] *= change
+    with pytest.raises(DamagedFileError, match="do not agree"):
+        decode(forged(**{name: array}))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("exponents", [(0, -6), (0, -9), (0, -11), (0, -14), (9, -9), (-9, -9)])
+def test_what_was_learned_of_very_unequal_directions_can_be_loaded(dtype: str, exponents: tuple[int, int]) -> None:
+    """Exact linear relations between sensors make columns of C that differ by ten orders of magnitude."""
+    d, n = 8, 1500
+    own = shape(dimensions=d, components=3, oversampling=3, dtype=dtype)
+    random = np.random.default_rng(0)
+    turn = np.linalg.qr(random.standard_normal((d, d)))[0]
+    V = (random.standard_normal((n, d)) * np.logspace(*exponents, d) @ turn).astype(dtype)
+    fold = Fold.empty(own.recipe)
+    for start in range(0, n, 50):
+        fold = folded(fold, V[start : start + 50], own, [-1] * 50, range(start, start + 50), [50])
+        decode(bits(fold, own))
+
+
+def test_the_bytes_do_not_know_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    fold, own = some("in full swing")
+    once = bits(fold, own)
+    monkeypatch.setattr(time, "time", lambda: 1e9)
+    monkeypatch.setattr(time, "localtime", lambda *_: time.gmtime(1e9))
+    assert bits(fold, own) == once
+
+
+def test_another_process_makes_the_same_bytes() -> None:
+    """With other hash seeds, another time zone and another folder to work in."""
+    fold, own = some("in full swing")
+    program = (
+        "import hashlib; from tests.stream.test_checkpoint import bits, some;"
+        "print(hashlib.sha256(bits(*some('in full swing'))).hexdigest())"
+    )
+    environment = os.environ | {"PYTHONHASHSEED": "77", "TZ": "Asia/Tokyo", "PYTHONPATH": os.pathsep.join(sys.path)}
+    other = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd="/",
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert other.stdout.strip() == hashlib.sha256(bits(fold, own)).hexdigest()
+
+
+def test_order_of_counting_does_not_show() -> None:
+    fold, own = some("before the start")
+    one = fold.reject(["too_large"]).reject(["not_finite"])
+    other = fold.reject(["not_finite"]).reject(["too_large"])
+    assert asdict(one.tally) == asdict(other.tally)
+    assert bits(one, own) == bits(other, own)
+
+
+def test_a_checkpoint_keeps_what_it_belongs_to() -> None:
+    fold, own = some("nothing read")
+    checkpoint = checkpoint_of(fold, own, partition=7, topic="x")
+    assert decode(encode(checkpoint)).settings == own.as_dict()
+    assert decode(encode(checkpoint)).partition == 7
