@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from typing import Any
 
@@ -74,15 +75,18 @@ counts = st.integers(0, 2**62)
     ),
     clock=st.builds(Clock, counts, counts, counts, counts),
     numbers=st.tuples(counts, finite, finite, counts, counts),
-    words=st.tuples(st.text(max_size=9), st.text(max_size=9), counts),
+    words=st.tuples(st.text(max_size=9), st.text(max_size=9)),
+    partition=counts,
 )  # fmt: skip
 @settings(max_examples=60, deadline=None)
-def test_any_counts_and_losses_come_back(tally: Tally, clock: Clock, numbers: Any, words: Any) -> None:
+def test_any_counts_and_losses_come_back(
+    tally: Tally, clock: Clock, numbers: Any, words: tuple[str, str], partition: int
+) -> None:
     own = shape()
     position, weight, variance, count, blocks = numbers
     state = replace(State.empty(5), weight=weight, total_variance=variance, count=count, blocks=blocks)
     fold = replace(Fold.empty(own.recipe), position=position, state=state, clock=clock, tally=tally)
-    checkpoint = Checkpoint(*words, fold, own.as_dict())
+    checkpoint = Checkpoint(*words, partition, fold, own.as_dict())
     assert_same(decode(encode(checkpoint)), checkpoint)
 
 
@@ -145,17 +149,16 @@ def assert_noticed(damaged: bytes, data: bytes) -> None:
     """Refused, or what loads is what was written."""
     try:
         loaded = decode(damaged)
-    except DamagedFileError as error:
-        assert "\n" not in str(error)
-    else:
-        assert encode(loaded) == data
+    except DamagedFileError:
+        return
+    assert encode(loaded) == data
 
 
-def forged(header: dict[str, Any] | None = None, **arrays: Any) -> bytes:
+def forged(header: Mapping[str, Any] = {}, arrays: Mapping[str, Any] = {}) -> bytes:  # noqa: B006 - never changed
     """A file with a good digest and other content."""
     fold, own = some("in full swing")
     true_header, true_arrays = archive.decode(bits(fold, own), files.KIND, files.FORMAT_VERSION)
-    return archive.encode(true_header | (header or {}), true_arrays | arrays)
+    return archive.encode({**true_header, **header}, {**true_arrays, **arrays})
 
 
 def test_a_model_file_is_no_checkpoint() -> None:
@@ -189,13 +192,13 @@ def test_a_header_that_makes_no_sense_is_refused(header: dict[str, Any]) -> None
 @pytest.mark.parametrize("shape", [(), (2,), (2, 2), (5, 3, 1), (0, 0)])
 def test_arrays_of_other_shapes_are_refused(name: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(DamagedFileError):
-        decode(forged(**{name: np.zeros(shape)}))
+        decode(forged(arrays={name: np.zeros(shape)}))
 
 
 @pytest.mark.parametrize("name", ["C", "C_pinv", "N", "mean", "pending", "pending_retention"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_arrays_that_are_not_finite_are_refused(name: str, value: float) -> None:
-    fold, own = some("in full swing")
+    fold, _ = some("in full swing")
     arrays = {
         "C": fold.state.C, "C_pinv": fold.state.C_pinv, "N": fold.state.N, "mean": fold.state.mean,
         "pending": fold.pending, "pending_retention": fold.retention,
@@ -203,7 +206,7 @@ def test_arrays_that_are_not_finite_are_refused(name: str, value: float) -> None
     array = arrays[name].copy()
     array.flat[-1] = value
     with pytest.raises(DamagedFileError, match=f"{name} holds values that are not finite"):
-        decode(forged(**{name: array}))
+        decode(forged(arrays={name: array}))
 
 
 @pytest.mark.parametrize("name", ["C", "C_pinv", "N"])
@@ -213,7 +216,7 @@ def test_a_factor_that_does_not_fit_its_inverse_is_refused(name: str, change: fl
     array = getattr(fold.state, name).copy()
     array[0] *= change
     with pytest.raises(DamagedFileError, match="do not agree"):
-        decode(forged(**{name: array}))
+        decode(forged(arrays={name: array}))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -247,15 +250,8 @@ def test_another_process_makes_the_same_bytes() -> None:
         "print(hashlib.sha256(bits(*some('in full swing'))).hexdigest())"
     )
     environment = os.environ | {"PYTHONHASHSEED": "77", "TZ": "Asia/Tokyo", "PYTHONPATH": os.pathsep.join(sys.path)}
-    other = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd="/",
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    command = [sys.executable, "-c", program]
+    other = subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True, timeout=120, check=True)
     assert other.stdout.strip() == hashlib.sha256(bits(fold, own)).hexdigest()
 
 
