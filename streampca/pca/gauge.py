@@ -19,7 +19,7 @@ LARGEST_JUMP = 4.0  # times the variance of the past along some direction; in or
 def inverse(N: F64) -> F64 | None:
     """(CᵀC)⁻¹ of N = CᵀC, symmetric to the bit; None when N is not positive definite to working precision."""
     factor, info = lapack.dpotrf(N, lower=1)
-    if info:
+    if info or not np.isfinite(factor.diagonal()).all():
         return None
     lower, info = lapack.dpotri(factor, lower=1)
     if info:
@@ -32,7 +32,8 @@ def inverse(N: F64) -> F64 | None:
 def cholesky(A: F64) -> F64 | None:
     """Lower-triangular R with R Rᵀ = A; None when A is not positive definite to working precision."""
     factor, info = lapack.dpotrf(A, lower=1, clean=1)
-    return None if info else np.ascontiguousarray(factor)
+    declined = info or not np.isfinite(factor.diagonal()).all()  # not every LAPACK reports a NaN
+    return None if declined else np.ascontiguousarray(factor)
 
 
 def moment(before: F64, P: F64, S: F64, c: F64, past: float) -> F64:
