@@ -1,7 +1,7 @@
 """Logs: one line an event on stderr, JSON for machines or text for people; configured once, by the command line.
 
 The standard library's loggers (kafka-python, uvicorn) go the same way as ours. kafka-python reports an absent broker
-several times a second, so its loggers are silent, unless ours are at debug: the Kafka source says it once, in its words.
+several times a second, so its loggers are silent, unless ours are at debug: the Kafka source says it once.
 """
 
 import logging

@@ -20,7 +20,7 @@ from streampca.stream.published import Published
 
 def run(path: Path, *, as_json: bool) -> None:
     """Print what is there. Raises `StreampcaError` when it cannot be read."""
-    facts = _store(path) if path.is_dir() else _file(path)
+    facts = facts_of_store(path) if path.is_dir() else _file(path)
     if as_json:
         print(json.dumps(facts, indent=2))  # noqa: T201
     else:
@@ -93,7 +93,7 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def _store(path: Path) -> dict[str, Any]:
+def facts_of_store(path: Path) -> dict[str, Any]:
     store = DirectoryStore(path)
     topics = sorted({name.rsplit("/", 1)[-1] for folder in ("checkpoints", "models") for name in store.names(folder)})
     if not topics:

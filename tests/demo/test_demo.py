@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streampca.commands.inspect import _store as facts_of_store
+from streampca.commands.inspect import facts_of_store
 
 pytest.importorskip("confluent_kafka")
 
