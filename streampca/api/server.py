@@ -65,7 +65,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
     absent: OSError | None = None
     for family, address in dict.fromkeys((family, str(address[0])) for family, *_, address in found):
         try:
-            sockets.append(socket.create_server((address, port), family=family, backlog=_BACKLOG))
+            sockets.append(_bound(family, address, port))
         except OSError as error:
             if error.errno in _NOT_ON_THIS_MACHINE:
                 absent = error
@@ -75,6 +75,22 @@ def listen(host: str, port: int) -> list[socket.socket]:
     if absent is not None and not sockets:
         raise _cannot_listen(host, port, absent) from None
     return sockets
+
+
+def _bound(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
+    # With the protocol named: asyncio switches Nagle's algorithm off only for sockets that say they speak TCP, and
+    # with it on every answer on a kept connection waits 40 ms for an acknowledgement.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.bind((address, port))
+        bound.listen(_BACKLOG)
+    except OSError:
+        bound.close()
+        raise
+    return bound
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> SettingsError:

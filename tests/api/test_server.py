@@ -212,9 +212,21 @@ def test_an_address_that_is_not_here_is_one_clear_line(host: str) -> None:
         listen(host, 0)
 
 
+def test_answers_on_a_kept_connection_do_not_wait_for_acknowledgements(models: Models, tmp_path: Path) -> None:
+    """Nagle's algorithm would hold each back for the 40 ms that the client's kernel waits before it acknowledges."""
+    seconds = []
+    with SidecarProcess(tmp_path) as sidecar, httpx.Client(base_url=sidecar.url()) as client:
+        for _ in range(40):
+            began = time.perf_counter()
+            client.post("/v1/project", json={"vectors": [ROW]})
+            seconds.append(time.perf_counter() - began)
+    assert min(seconds[5:]) < 0.03
+
+
 def test_all_addresses_of_a_host_share_one_port() -> None:
     sockets = listen("localhost", 0)
     try:
+        assert all(listening.proto == socket.IPPROTO_TCP for listening in sockets)
         assert len({listening.getsockname()[1] for listening in sockets}) == 1
     finally:
         for listening in sockets:
