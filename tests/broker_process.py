@@ -61,6 +61,7 @@ broker.session.timeout.ms=2000
 broker.heartbeat.interval.ms=500
 group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=1000
+log.retention.ms=-1
 log.retention.check.interval.ms=1000
 log.initial.task.delay.ms=1000
 log.cleaner.backoff.ms=500

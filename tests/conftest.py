@@ -1,5 +1,6 @@
 """What all tests share: the real Kafka broker, one for the whole session."""
 
+import logging
 import os
 import uuid
 from collections.abc import Iterator
@@ -7,6 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.kafka_broker import Broker, BrokerUnavailableError
+
+# As streampca/logs.py has it: else a failing test shows hundreds of lines of the client about an absent broker.
+logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
 
 @pytest.fixture(scope="session")

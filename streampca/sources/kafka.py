@@ -88,6 +88,8 @@ class KafkaSource:
             self._reported.pop(partition, None)
 
     def commit(self, positions: Mapping[int, int]) -> None:
+        if not self._link.connected:
+            return
         offsets = {TopicPartition(self._topic, p): OffsetAndMetadata(o, "", -1) for p, o in positions.items()}
         try:
             self._consumer.commit(offsets, timeout_ms=_COMMIT_TIMEOUT_MS)

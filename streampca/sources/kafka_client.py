@@ -1,11 +1,12 @@
 """The connection to the brokers, for the source and the dead letters: who is asked, who refused, who is away.
 
-kafka-python 3 waits out every failure alike and reports it in its own log only. Three things are added here, through
-the client class that its consumer and producer accept as an option:
-- a refusal (wrong credentials) is remembered and raised by whatever is tried next. kafka-python 3.0.12 means to do
-  the same but forgets it (`_connect` clears what `initialize` left), and would go on trying for ever;
-- a connection that opens but is not initialised is backed off from as one that does not open (it resets the back-off
-  there as well, and a broker that hangs up at once is called without a pause);
+kafka-python 3.0.12 waits out every failure alike and reports it in its own log only. Added here, through the client
+class that its consumer and producer accept as an option:
+- a refusal (wrong credentials) is remembered and raised by whatever is tried next. kafka-python means to do the same
+  but forgets it (`_connect` clears what `initialize` left), and would go on trying for ever;
+- what a broker says before it hangs up is heard: kafka-python drops it when both arrive together, the reason of a
+  refused login most of all;
+- a connection that opens but is not initialised is backed off from, as one that does not open;
 - whether any broker is connected can be asked, so that an absent one is told of once, in our words.
 """
 
@@ -38,7 +39,7 @@ from streampca.errors import SourceError
 from streampca.settings import KafkaSettings
 
 _START_TIMEOUT_S = 6.0  # with the next: a person waits, and a mistake must be told within ten seconds
-_ANSWER_TIMEOUT_S = 3.0
+_START_ANSWER_S = 3.0
 _DOUBT_S = 1.0  # how long a missing topic is asked for again: a broker may learn of a new one late
 _SILENCE_S = 1.0  # how long no broker may be connected before it is said
 _REFUSALS = (SaslAuthenticationFailedError, UnsupportedSaslMechanismError, IllegalSaslStateError, AuthorizationError)
@@ -85,6 +86,17 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python ha
             raise self.refusal
         return super().get_connection(*args, **kwargs)
 
+    async def _build_transport(self, *args: Any, **kwargs: Any) -> Any:
+        transport = await super()._build_transport(*args, **kwargs)
+        receive = transport._sock_recv
+
+        def receive_last_words() -> tuple[bytes, BaseException | None]:
+            data, error = receive()
+            return data, None if data else error  # the end of the line is found again at the next call
+
+        transport._sock_recv = receive_last_words
+        return transport
+
     async def _connect(self, node: Any, conn: Any, *args: Any, **kwargs: Any) -> None:
         await super()._connect(node, conn, *args, **kwargs)
         if conn.init_future.is_done and conn.init_future.failed():
@@ -98,6 +110,13 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python ha
     @property
     def connected(self) -> bool:
         return any(conn.connected for conn in list(self._conns.values()))
+
+
+class _Client(KafkaNetClient):  # type: ignore[misc]
+    def connection_delay(self, node_id: Any) -> float:
+        """In milliseconds, as the producer takes it; kafka-python gives seconds, and its producer spins."""
+        delay_s: float = super().connection_delay(node_id)
+        return delay_s * 1000
 
 
 class Link:
@@ -119,7 +138,7 @@ class Link:
         except (KafkaError, OSError, ValueError) as error:
             raise self.refused(error) from None
         try:
-            self.topic_id()
+            self.topic_id(_START_ANSWER_S)
         except TimeoutError as error:
             made.close()
             raise self.refused(error) from None
@@ -131,7 +150,7 @@ class Link:
     def _open(self, **configs: Any) -> KafkaNetClient:
         net = NetworkSelector(**configs)
         self._manager = _Manager(net, **configs)
-        client = KafkaNetClient(net=net, manager=self._manager, **configs)
+        client = _Client(net=net, manager=self._manager, **configs)
         try:
             # Now rather than by the consumer, which with a given api_version does so late and without a deadline.
             self._manager.bootstrap(_START_TIMEOUT_S * 1000)
@@ -140,34 +159,34 @@ class Link:
             raise
         return client
 
-    def topic_id(self) -> str:
+    def topic_id(self, timeout_s: float = 2.0) -> str:
         """The identity of the topic, as Kafka's own tools print it; "" from brokers before 2.8, which have none.
 
         Raises `SourceError` when there is no such topic, `TimeoutError` when no broker answers in time.
         """
         answered = threading.Event()
         # Not manager.run(), which would drive the loop of a producer from two threads.
-        answer = self._manager.call_soon(self._ask_topic_id, self._manager)
+        answer = self._manager.call_soon(self._ask_topic_id, self._manager, timeout_s)
         answer.add_both(lambda _: answered.set())
-        if not answered.wait(_ANSWER_TIMEOUT_S + 1) or isinstance(answer.exception, KafkaTimeoutError):
+        if not answered.wait(timeout_s + 1) or isinstance(answer.exception, KafkaTimeoutError):
             raise TimeoutError(f"no broker answers at {self._servers}")
         if answer.exception is not None:
             raise self.refused(answer.exception) from None
         found = answer.value
         return base64.urlsafe_b64encode(found.bytes).decode().rstrip("=") if found and found.int else ""
 
-    async def _ask_topic_id(self, manager: _Manager) -> uuid.UUID | None:
+    async def _ask_topic_id(self, manager: _Manager, timeout_s: float) -> uuid.UUID | None:
         """Ask until there is an answer; for a while also when a broker does not know the topic (yet)."""
         started = time.monotonic()
         while True:
             waited_s = time.monotonic() - started
             try:
-                return await self._ask_once(manager, _ANSWER_TIMEOUT_S - waited_s)
+                return await self._ask_once(manager, timeout_s - waited_s)
             except UnknownTopicOrPartitionError:
                 if waited_s > _DOUBT_S:
                     raise
             except RetriableError:
-                if waited_s > _ANSWER_TIMEOUT_S:
+                if waited_s > timeout_s:
                     raise KafkaTimeoutError from None
             await manager._net.sleep(0.1)
 
@@ -186,10 +205,15 @@ class Link:
         """The topic's partitions as last heard, some ten seconds ago at most; empty when there is none."""
         return frozenset(self._manager.cluster.partitions_for_topic(self._topic) or ())
 
+    @property
+    def connected(self) -> bool:
+        """Whether there is a line to any broker now."""
+        return self._manager.connected
+
     def watch(self) -> None:
         """Say once that the brokers went away, and once that they are back."""
         now = time.monotonic()
-        if self._manager.connected:
+        if self.connected:
             if self._told and self._away_since is not None:
                 log.info("broker is back", bootstrap_servers=self._servers, away_s=round(now - self._away_since, 1))
             self._away_since, self._told = None, False

@@ -77,7 +77,8 @@ class KafkaDeadLetters:
         self._link.watch()
         if time.monotonic() < deadline:
             return
-        self._link.topic_id()  # without the topic there is no use in waiting
+        if self._link.connected:
+            self._link.topic_id()  # without the topic there is no use in waiting
         raise TimeoutError(f"{len(self._unanswered)} dead letters are not acknowledged yet") from error
 
     def _refused(self, error: BaseException) -> SourceError:

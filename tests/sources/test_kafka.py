@@ -1,0 +1,234 @@
+"""What only the real broker can show: absence, refusals, outages, and where kafka-python is worked around."""
+
+import base64
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+from kafka import TopicPartition
+from kafka.errors import KafkaConnectionError
+
+from streampca.errors import SourceError
+from streampca.sources.kafka import KafkaDeadLetters, KafkaSource
+from streampca.stream.record import Assigned, PlainRecord, Revoked
+from tests.conftest import new_broker
+from tests.kafka_broker import PASSWORD, USER, Broker, wait_until
+from tests.sources.backends import OnKafka, Reader, settings_for
+
+pytestmark = pytest.mark.broker
+
+LOGIN = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_username": USER}
+
+
+@pytest.fixture
+def log(broker: Broker, topic: str) -> Iterator[OnKafka]:
+    """One topic with one partition on the shared broker."""
+    made = OnKafka(broker, topic, 1)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker that the test may stop."""
+    with new_broker(tmp_path_factory) as broker:
+        yield broker
+
+
+def refusal(make: Any, *args: Any) -> str:
+    """The sentence with which `make` refuses within ten seconds, leaving no thread behind."""
+    threads = threading.active_count()
+    started = time.monotonic()
+    with pytest.raises(SourceError) as caught:
+        make(*args)
+    assert time.monotonic() - started < 10
+    wait_until(lambda: threading.active_count() <= threads, what="the end of the client's threads")
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def values(start: int, stop: int) -> list[bytes]:
+    return [b"%d" % i for i in range(start, stop)]
+
+
+@pytest.mark.parametrize("version", [None, "2.1"])
+def test_no_broker(broker: Broker, topic: str, version: str | None) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    settings = settings_for(broker, topic, bootstrap_servers=f"127.0.0.1:{port}", kafka_api_version=version)
+    text = refusal(KafkaSource, settings)
+    assert f"no broker answers at 127.0.0.1:{port}" in text
+    assert "ECONNREFUSED" in text
+
+
+def test_a_broker_that_never_speaks(broker: Broker, topic: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert "no broker answers" in refusal(
+            KafkaSource, settings_for(broker, topic, bootstrap_servers=f"127.0.0.1:{port}")
+        )
+
+
+def test_missing_topics(broker: Broker, topic: str) -> None:
+    text = refusal(KafkaSource, settings_for(broker, topic))
+    assert f"there is no topic {topic} at {broker.bootstrap}" in text
+    broker.create_topic(topic)
+    text = refusal(KafkaDeadLetters, settings_for(broker, topic, dead_letter_topic=f"{topic}-dead"))
+    assert f"there is no topic {topic}-dead" in text
+    assert f"{topic}-dead" not in broker.admin.list_topics()
+
+
+def test_wrong_and_right_credentials(broker: Broker, topic: str) -> None:
+    broker.create_topic(topic)
+    login = {**LOGIN, "bootstrap_servers": broker.sasl_bootstrap}
+    for make in (KafkaSource, KafkaDeadLetters):
+        wrong = settings_for(broker, topic, **login, sasl_password=PASSWORD[::-1], dead_letter_topic="dead")
+        text = refusal(make, wrong)
+        assert "refuses the login" in text
+        assert PASSWORD[::-1] not in text
+    source = KafkaSource(settings_for(broker, topic, **login, sasl_password=PASSWORD))
+    reader = Reader(source)
+    assert reader.assigned() == {0}
+    source.close()
+
+
+def test_a_session_timeout_that_the_broker_does_not_take(log: OnKafka) -> None:
+    reader = Reader(log.open(session_timeout_s=0.5))
+    with pytest.raises(SourceError, match="InvalidSessionTimeout"):
+        reader.assigned(10)
+
+
+def test_an_outage_is_waited_out_and_told_once(own: Broker, topic: str) -> None:
+    log = OnKafka(own, topic, 2)
+    log.append(0, values(0, 1000))
+    letters, acknowledged = log.dead_letters()
+    reader = Reader(log.open(max_poll_records=100))
+    reader.assigned()
+    reader.source.seek({0: None, 1: None})
+    reader.until(lambda: reader.records(0))
+    own.stop()
+    with structlog.testing.capture_logs() as told:
+        letters.send(0, PlainRecord(7, b"bad", 1), "undecodable", "no")
+        with pytest.raises(TimeoutError, match="1 dead letters are not acknowledged"):
+            letters.flush(2.0)
+        away = time.monotonic()
+        wait_until(lambda: reader.poll(0.5) is None or time.monotonic() - away > 8)
+        with pytest.raises(TimeoutError):
+            reader.source.topic_id()
+        started = time.monotonic()
+        reader.source.commit({0: 5})
+        assert time.monotonic() - started < 1.5
+        own.start()
+        log.append(1, values(0, 10))
+        for partition, end in ((0, 1000), (1, 10)):
+            _read_on(reader, partition, end)
+        letters.flush(20)
+        reader.poll()
+    warnings = [line["event"] for line in told if line["event"].startswith("broker")]
+    assert sorted(warnings) == ["broker is back"] * 2 + ["broker unreachable, waiting"] * 2  # the letters' and ours
+    assert reader.offsets(0) == list(range(1000))
+    assert [record.value for record in acknowledged()] == [b"bad"]
+    letters.close()
+    log.close()
+
+
+def _read_on(reader: Reader, partition: int, end: int) -> None:
+    """To the end, also when the group was formed anew meanwhile."""
+
+    def reached() -> bool:
+        for event in reader.poll():
+            if isinstance(event, Assigned):
+                reader.source.seek({p: reader.next(p) for p in event.partitions})
+        return reader.next(partition) == end
+
+    wait_until(reached, 40, f"the end of {partition}; {reader.events[-5:]}")
+
+
+def test_closing_is_quick_while_the_broker_is_away(own: Broker, topic: str) -> None:
+    log = OnKafka(own, topic, 1)
+    letters, _ = log.dead_letters()
+    reader = Reader(log.open())
+    reader.assigned()
+    own.kill()
+    letters.send(0, PlainRecord(7, b"bad", 1), "undecodable", "no")
+    for close, limit_s in ((letters.close, 2.0), (reader.source.close, 3.0)):
+        started = time.monotonic()
+        close()
+        close()
+        assert time.monotonic() - started < limit_s
+
+
+def test_records_that_a_failed_poll_had_taken_come_again(log: OnKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kafka-python moves its position before it sends the next request, which can fail."""
+    log.append(0, values(0, 100))
+    reader = Reader(log.open(max_poll_records=10))
+    reader.assigned()
+    reader.source.seek({0: None})
+    reader.until(lambda: len(reader.records(0)) >= 20)
+    fetcher = reader.source._consumer._fetcher  # type: ignore[attr-defined]
+    failed: list[int] = []
+
+    def fail() -> None:
+        failed.append(reader.source._consumer._subscription.position(_tp(log)).offset)  # type: ignore[attr-defined]
+        monkeypatch.undo()
+        raise KafkaConnectionError("as if the line went down")
+
+    monkeypatch.setattr(fetcher, "send_fetches", fail)
+    reader.read_to({0: 100})
+    assert failed
+    assert failed[0] > 20
+    assert reader.offsets(0) == list(range(100))
+
+
+def _tp(log: OnKafka) -> Any:
+    return TopicPartition(log.name, 0)
+
+
+def test_a_rebalance_that_outlasts_the_poll_is_completed(log: OnKafka) -> None:
+    """kafka-python forgets one that changed partitions caused, when its poll ends before the group answers."""
+    reader = Reader(log.open())
+    reader.assigned()
+    log.add_partitions(2)
+    deadline = time.monotonic() + 40
+    while len(reader.of(Assigned)) < 2:  # polls too short for an answer
+        reader.poll(0.001)
+        assert time.monotonic() < deadline, reader.events
+    assert reader.of(Assigned)[-1].partitions == {0, 1}
+    assert len(reader.of(Revoked)) == 1
+
+
+def test_a_record_too_large_for_the_dead_letter_topic(log: OnKafka) -> None:
+    dead = log.broker.create_topic(f"{log.name}-small", max_message_bytes=1000)
+    letters = KafkaDeadLetters(log.settings(dead_letter_topic=dead))
+    for offset in range(20):  # in one batch beyond the limit, one by one within it
+        letters.send(0, PlainRecord(offset, b"x" * 300, 1), "undecodable", "no")
+    letters.flush(20)
+    letters.send(0, PlainRecord(20, b"x" * 1000, 1), "undecodable", "no")
+    with pytest.raises(SourceError, match=f"raise max.message.bytes of {dead}"):
+        letters.flush(20)
+    letters.close()
+    found = log.broker.read_all(dead)
+    assert sorted(int(dict(r.headers)["__connect.errors.offset"]) for r in found) == list(range(20))
+
+
+def test_a_dead_letter_topic_that_is_removed(log: OnKafka) -> None:
+    dead = log.broker.create_topic(f"{log.name}-dead")
+    letters = KafkaDeadLetters(log.settings(dead_letter_topic=dead))
+    log.broker.delete_topic(dead)
+    letters.send(0, PlainRecord(0, b"x", 1), "undecodable", "no")
+    with pytest.raises(SourceError, match=f"there is no topic {dead}"):
+        letters.flush(3)
+    letters.close()
+    assert dead not in log.broker.admin.list_topics()
+
+
+def test_the_topic_id_is_the_one_that_kafkas_own_tools_print(log: OnKafka) -> None:
+    (described,) = log.broker.admin.describe_topics([log.name])
+    identity = log.open().topic_id()
+    assert len(identity) == 22
+    assert uuid.UUID(described["topic_id"]).bytes == base64.urlsafe_b64decode(identity + "==")
