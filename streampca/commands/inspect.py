@@ -94,6 +94,7 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def facts_of_store(path: Path) -> dict[str, Any]:
+    """What lies in a store folder, by topic. Raises `StoreError` when there is nothing."""
     store = DirectoryStore(path)
     topics = sorted({name.rsplit("/", 1)[-1] for folder in ("checkpoints", "models") for name in store.names(folder)})
     if not topics:
