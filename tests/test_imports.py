@@ -15,6 +15,7 @@ MAY_IMPORT = {
     "errors": [],
     "version": [],
     "logs": [],
+    "options": [],
     "configuration": [],
     "settings_base": ["configuration", "errors"],
     "settings": ["settings_base"],
