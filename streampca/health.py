@@ -69,6 +69,12 @@ class HealthServer:
         """The port that it listens on."""
         return int(self._server.server_address[1])
 
+    @property
+    def url(self) -> str:
+        """Where its metrics are."""
+        host = str(self._server.server_address[0])
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/metrics"
+
     def close(self) -> None:
         """Stop listening. Closing twice is harmless."""
         self._server.shutdown()

@@ -8,7 +8,7 @@ import numpy as np
 import structlog
 from threadpoolctl import threadpool_limits
 
-from streampca import metrics, story
+from streampca import health, metrics, story
 from streampca.listening import Listeners
 from streampca.pca import learning
 from streampca.pca.learning import Recipe
@@ -29,18 +29,23 @@ log = structlog.get_logger()
 
 def run(settings: WorkerSettings) -> None:
     """Work until SIGTERM or SIGINT. Raises `StreampcaError` for what a person has to mend."""
-    with threadpool_limits(1):  # one BLAS thread: the same bits, and no threads fighting over blocks this small
+    counts, alive = metrics.WorkerMetrics(settings.topic), health.Health()
+    with (
+        threadpool_limits(1),  # one BLAS thread: the same bits, and no threads fighting over blocks this small
+        health.HealthServer(settings.worker_host, settings.worker_port, counts.registry, alive) as server,
+    ):
         store = DirectoryStore(settings.store)
         store.check()
         plan = plan_of(settings)
         _compile(plan.shape.recipe)
-        counts = metrics.WorkerMetrics(settings.topic)
         checkpoints = Checkpoints(store, settings.topic, settings.keep_checkpoints)
         publisher = Publisher(checkpoints, Models(store, settings.topic, settings.keep_models), plan.shape, time.time)
-        listener = Listeners(story.Story(), counts)
+        listener = Listeners(story.Story(), counts, alive)
         worker = Worker(plan, KafkaSource(settings), _dead_letters(settings), checkpoints, publisher, listener)
+        log.info("worker started", topic=settings.topic, group=settings.group_id, metrics=server.url)
         _stop_on_signals(worker)
         worker.run()
+        log.info("worker ended")
 
 
 def plan_of(settings: WorkerSettings) -> Plan:
