@@ -11,24 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from streampca import options
 from streampca.errors import SettingsError, StreampcaError
-from streampca.options import (
-    Components,
-    Config,
-    DeadLetterTopic,
-    Dimensions,
-    Format,
-    Group,
-    HalfLife,
-    JsonField,
-    LogFormat,
-    LogLevel,
-    Oversampling,
-    Servers,
-    Store,
-    Topic,
-    WorkerPort,
-)
 from streampca.version import __version__
 
 if TYPE_CHECKING:
@@ -63,21 +47,21 @@ def _options_of_all(
 
 @app.command()
 def worker(
-    topic: Topic = None,
-    dimensions: Dimensions = None,
-    components: Components = None,
-    bootstrap_servers: Servers = None,
-    group_id: Group = None,
-    store: Store = None,
-    format: Format = None,  # noqa: A002 - the setting's name
-    json_field: JsonField = None,
-    dead_letter_topic: DeadLetterTopic = None,
-    oversampling: Oversampling = None,
-    half_life_seconds: HalfLife = None,
-    worker_port: WorkerPort = None,
-    log_level: LogLevel = None,
-    log_format: LogFormat = None,
-    config: Config = None,
+    topic: options.Topic = None,
+    dimensions: options.Dimensions = None,
+    components: options.Components = None,
+    bootstrap_servers: options.Servers = None,
+    group_id: options.Group = None,
+    store: options.Store = None,
+    format: options.Format = None,  # noqa: A002 - the setting's name
+    json_field: options.JsonField = None,
+    dead_letter_topic: options.DeadLetterTopic = None,
+    oversampling: options.Oversampling = None,
+    half_life_seconds: options.HalfLife = None,
+    worker_port: options.WorkerPort = None,
+    log_level: options.LogLevel = None,
+    log_format: options.LogFormat = None,
+    config: options.Config = None,
 ) -> None:
     """Learn from a topic until stopped.
 
@@ -95,13 +79,13 @@ def worker(
 
 @app.command()
 def serve(
-    topic: Topic = None,
-    store: Store = None,
+    topic: options.Topic = None,
+    store: options.Store = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0: any.")] = None,
-    log_level: LogLevel = None,
-    log_format: LogFormat = None,
-    config: Config = None,
+    log_level: options.LogLevel = None,
+    log_format: options.LogFormat = None,
+    config: options.Config = None,
 ) -> None:
     """Serve projections by the newest model in the store, over HTTP.
 
@@ -139,12 +123,12 @@ def demo(
 @app.command()
 def produce(
     file: Annotated[Path, typer.Argument(help="Vectors as rows: .npy, .csv or .jsonl.", metavar="FILE")],
-    topic: Topic = None,
+    topic: options.Topic = None,
     rate: Annotated[float | None, typer.Option(min=0.001, help="Messages a second; unset: as fast as it goes.")] = None,
     repeat: Annotated[bool, typer.Option("--repeat", help="Start over at the end of the file, for ever.")] = False,
-    format: Format = None,  # noqa: A002 - the setting's name
-    bootstrap_servers: Servers = None,
-    config: Config = None,
+    format: options.Format = None,  # noqa: A002 - the setting's name
+    bootstrap_servers: options.Servers = None,
+    config: options.Config = None,
 ) -> None:
     """Send the rows of a file to a topic.
 
@@ -197,14 +181,14 @@ def inspect(
 
 @app.command()
 def check(
-    topic: Topic = None,
-    dimensions: Dimensions = None,
-    components: Components = None,
-    bootstrap_servers: Servers = None,
-    group_id: Group = None,
-    store: Store = None,
-    format: Format = None,  # noqa: A002 - the setting's name
-    config: Config = None,
+    topic: options.Topic = None,
+    dimensions: options.Dimensions = None,
+    components: options.Components = None,
+    bootstrap_servers: options.Servers = None,
+    group_id: options.Group = None,
+    store: options.Store = None,
+    format: options.Format = None,  # noqa: A002 - the setting's name
+    config: options.Config = None,
 ) -> None:
     """Print the settings and every mistake in them.
 
@@ -218,13 +202,13 @@ def check(
 
 @app.command()
 def doctor(
-    topic: Topic = None,
-    dimensions: Dimensions = None,
-    components: Components = None,
-    bootstrap_servers: Servers = None,
-    group_id: Group = None,
-    store: Store = None,
-    config: Config = None,
+    topic: options.Topic = None,
+    dimensions: options.Dimensions = None,
+    components: options.Components = None,
+    bootstrap_servers: options.Servers = None,
+    group_id: options.Group = None,
+    store: options.Store = None,
+    config: options.Config = None,
 ) -> None:
     """Try everything that a worker will need.
 
