@@ -125,23 +125,19 @@ def moments_of(state: State, V: Array, weights: centring.Weights, recipe: Recipe
 
 
 def _krasulina(state: State, moments: Moments, weights: centring.Weights) -> tuple[Array, F64] | None:
-    """C and N after Algorithm 1 on each message and the unit gauge; None where the block outweighs the past.
-
-    The small matrices are taken in units (a power of two) in which C is of size one: then nothing under- or overflows.
-    """
+    """C and N after Algorithm 1 on each message and the unit gauge; None where the block outweighs the past."""
     root = moments.root[:, None]
-    unit = np.ldexp(1.0, -int(np.frexp(np.trace(state.N))[1]))
-    N, P, G = state.N * unit, root * moments.P * unit, root * moments.G * moments.root * unit
-    S = gauge.inverse(N)
+    P, G = root * moments.P, root * moments.G * moments.root
+    S = gauge.inverse(state.N)
     if S is None:
         return None
-    block = blocks.run(P, G, S, N, weights.a)
-    R = gauge.correction(block, P, S, N, weights.c, weights.past)
+    block = blocks.run(P, G, S, state.N, weights.a)
+    R = gauge.correction(block, P, S, state.N, weights.c, weights.past)
     if R is None:
         return None
     dtype = state.C.dtype
     C = state.C @ (block.Pi @ R).astype(dtype) + moments.D.T @ (moments.U.T @ (root * block.Z) @ R).astype(dtype)
-    return C, R.T @ block.N @ R / unit
+    return C, R.T @ block.N @ R
 
 
 def _absorb(state: State, moments: Moments, weights: centring.Weights, recipe: Recipe) -> tuple[Array, F64]:

@@ -55,7 +55,7 @@ def test_one_pass_with_few_columns_comes_close_to_pca() -> None:
     assert excess(ours.components_, covariance(X)) <= 1e-3
 
 
-@given(st.lists(st.integers(1, 400), min_size=1, max_size=12), st.sampled_from(["unit", "free"]))
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=7), st.sampled_from(["unit", "free"]))
 @settings(max_examples=25, deadline=None)
 def test_pieces_of_any_size_make_the_same_bits(sizes: list[int], gauge: str) -> None:
     estimator = ImplicitKrasulina(3, oversampling=2, gauge=gauge, random_state=1)
@@ -69,7 +69,7 @@ def test_pieces_of_any_size_make_the_same_bits(sizes: list[int], gauge: str) -> 
         expected, (pieces.components_, pieces.explained_variance_, pieces.mean_, pieces.noise_variance_), strict=True
     ):
         assert np.array_equal(a, b)
-    assert pieces.n_samples_seen_ == min(sum(sizes), len(X))
+    assert pieces.n_samples_seen_ == sum(sizes)
 
 
 def test_half_life_is_in_messages() -> None:
