@@ -23,11 +23,12 @@ class Source(Protocol):
     def topic_id(self) -> str:
         """The identity that the cluster gave the topic when it was created; asked of the broker afresh each time.
 
+        Empty when the brokers give topics none (Kafka before 2.8).
         Raises `SourceError` when the topic does not exist, `TimeoutError` when no broker answers in time.
         """
 
     def partitions(self) -> frozenset[int]:
-        """All partitions that the topic has now."""
+        """All partitions that the topic has, as last heard; never waits."""
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
         """The next events; empty when none came within `timeout_s`."""

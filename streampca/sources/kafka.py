@@ -33,8 +33,7 @@ log = structlog.get_logger()
 
 
 class KafkaSource:
-    """See `streampca.sources.base.Source`. `Records.end` is the high watermark, also when reading committed records:
-    what an unfinished transaction holds back counts as lag."""
+    """See `streampca.sources.base.Source`."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._topic = settings.topic

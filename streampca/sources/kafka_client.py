@@ -125,6 +125,7 @@ class Link:
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
         self._servers, self._topic = settings.bootstrap_servers, topic
         self._manager: _Manager  # once opened
+        self._described: frozenset[int] = frozenset()
         self._away_since: float | None = None
         self._told = False
 
@@ -198,12 +199,13 @@ class Link:
         problem = for_code(found.error_code)
         if issubclass(problem, _NOT_OURS):
             raise problem(self._topic)
+        self._described = frozenset(p.partition_index for p in found.partitions)
         identity: uuid.UUID | None = found.topic_id
         return identity
 
     def partitions(self) -> frozenset[int]:
-        """The topic's partitions as last heard, some ten seconds ago at most; empty when there is none."""
-        return frozenset(self._manager.cluster.partitions_for_topic(self._topic) or ())
+        """The topic's partitions as last heard: by the client, some ten seconds ago at most, or with the topic's id."""
+        return frozenset(self._manager.cluster.partitions_for_topic(self._topic) or self._described)
 
     @property
     def connected(self) -> bool:

@@ -49,7 +49,7 @@ class _Log:
 
 
 class MemoryTopic:
-    """The broker's side: logs, the group, and what may befall them. `away` makes the broker not answer."""
+    """The broker's side: logs, the group, and what may befall them. `away` lets the broker not answer."""
 
     def __init__(self, partitions: int = 1, name: str = "memory") -> None:
         self.name = name
@@ -208,8 +208,7 @@ class MemorySource:
         self._read, self._reported = {}, {}
 
     def _records(self, most: int) -> list[Event]:
-        events = (self._records_of(partition, most) for partition in sorted(self._read))
-        return [event for event in events if event]
+        return [event for p in sorted(self._read) if (event := self._records_of(p, most))]
 
     def _records_of(self, partition: int, most: int) -> Event | None:
         log, position = self._topic.logs[partition], self._read[partition]

@@ -62,9 +62,10 @@ class Lost:
 class Records:
     """The next records of one partition, by rising offset, starting at the position asked for or last reached.
 
-    `end` is the position behind the last record that this partition holds for us now (the high watermark, or
-    the last stable offset when reading committed records), for the lag.
-    `next` is the position behind the records (it may pass over offsets that hold no record).
+    `end` is the position behind the last record that the partition holds now (the high watermark: what an unfinished
+    transaction holds back counts as lag).
+    `next` is the position behind the records; it may pass over offsets that hold no record, and may move without any:
+    then `records` is empty.
     """
 
     partition: int

@@ -263,7 +263,7 @@ def test_new_partitions_are_taken_up_without_a_restart(make: Make) -> None:
     log = make(1)
     reader = Reader(log.open())
     reader.assigned()
-    reader.until(lambda: reader.source.partitions() == {0})
+    assert reader.source.partitions() == {0}
     log.add_partitions(3)
     reader.until(lambda: _share(reader) == {0, 1, 2}, timeout_s=40)
     assert reader.source.partitions() == {0, 1, 2}
