@@ -154,7 +154,7 @@ def assert_noticed(damaged: bytes, data: bytes) -> None:
     assert encode(loaded) == data
 
 
-def forged(header: Mapping[str, Any] = {}, arrays: Mapping[str, Any] = {}) -> bytes:  # noqa: B006 - never changed
+def forged(header: Mapping[str, Any] = {}, arrays: Mapping[str, Any] = {}) -> bytes:
     """A file with a good digest and other content."""
     fold, own = some("in full swing")
     true_header, true_arrays = archive.decode(bits(fold, own), files.KIND, files.FORMAT_VERSION)

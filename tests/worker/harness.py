@@ -1,0 +1,302 @@
+"""Workers on a topic, a store and dead letters in memory, every call of theirs written down and checked.
+
+Two invariants are checked at every single call, whatever a test is about: no offset is committed to the group that a
+checkpoint has not reached, and no checkpoint passes a bad record whose dead letter is not acknowledged.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from streampca.listening import Learned, Listener
+from streampca.pca.state import Array
+from streampca.publisher import Publisher
+from streampca.sources.memory import Do, MemoryDeadLetters, MemorySource, MemoryTopic, Step
+from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.memory import MemoryStore
+from streampca.stores.models import Models
+from streampca.stream.checkpoint import Checkpoint, encode
+from streampca.stream.codec import Codec
+from streampca.stream.fold import Fold, Shape
+from streampca.stream.published import Published
+from streampca.stream.record import Record
+from streampca.worker import Plan, Worker
+from tests.stream.streams import shape, vectors
+
+TOPIC = "readings"
+POISON = b"poison"
+
+Hook = Callable[[str], None]  # is told the name of every call before it is carried out, and may raise
+
+
+def plan(shape: Shape = shape(), **options: Any) -> Plan:  # noqa: B008 - frozen
+    """A plan that saves and publishes in every round of the loop; `options` override."""
+    recipe = shape.recipe
+    codec = Codec("float64", recipe.dimensions, recipe.largest_value, recipe.dtype)
+    own: dict[str, Any] = {"bad_records": "stop", "checkpoint_interval_s": 0.0}
+    return Plan(TOPIC, replace(shape, format="float64"), codec, **own | options)
+
+
+class Rounds:
+    """A clock that goes on by one second each time it is asked."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+@dataclass
+class Heard(Listener):
+    """Everything that a worker told, by what was told."""
+
+    told: dict[str, list[Any]] = field(default_factory=dict)
+    positions: dict[int, int] = field(default_factory=dict)  # partition → where its fold stands
+
+    def _note(self, name: str, *what: Any) -> None:
+        self.told.setdefault(name, []).append(what if len(what) != 1 else what[0])
+
+    def of(self, name: str) -> list[Any]:
+        return self.told.get(name, [])
+
+    def assigned(self, positions: Mapping[int, int]) -> None:
+        self._note("assigned", dict(positions))
+        self.positions |= positions
+
+    def released(self, partitions: Iterable[int], *, lost: bool) -> None:
+        self._note("released", sorted(partitions), lost)
+
+    def learned(self, batch: Learned) -> None:
+        self._note("learned", batch)
+        self.positions[batch.partition] = batch.fold.position
+
+    def rejected(self, partition: int, offset: int, reason: str, message: str) -> None:
+        self._note("rejected", partition, offset, reason)
+
+    def skipped(self, partition: int, position: int, to: int) -> None:
+        self._note("skipped", partition, position, to)
+
+    def saved(self, partition: int, fold: Fold, seconds: float) -> None:
+        self._note("saved", partition, fold.position)
+
+    def postponed(self, cause: str) -> None:
+        self._note("postponed", cause)
+
+    def published(self, model: Published, seconds: float) -> None:
+        self._note("published", model.version)
+
+    def unpublished(self, cause: str) -> None:
+        self._note("unpublished", cause)
+
+    def stopping(self, cause: str) -> None:
+        self._note("stopping", cause)
+
+
+class Stage:
+    """What outlives a worker: the topic, the files, the dead letters; and the journal of all calls."""
+
+    def __init__(self, partitions: int = 1, shape: Shape = shape()) -> None:  # noqa: B008
+        self.topic = MemoryTopic(partitions, TOPIC)
+        self.shape = replace(shape, format="float64")
+        self.files = MemoryStore()
+        self.checkpoints = Checkpoints(self.files, TOPIC)
+        self.models = Models(self.files, TOPIC)
+        self.letters: list[tuple[int, int, str]] = []  # acknowledged: partition, offset, reason
+        self.puts_aside = False  # whether bad records become dead letters
+        self.journal: list[tuple[Any, ...]] = []
+        self.violations: list[str] = []
+
+    def send(self, partition: int, messages: Array | Iterable[bytes | None], timestamp: int = -1) -> None:
+        """Append vectors (n, d), or values, to a partition."""
+        values = [row.tobytes() for row in messages] if isinstance(messages, np.ndarray) else messages
+        self.topic.append(partition, *values, timestamp=timestamp)
+
+    def expected(self, partition: int) -> Checkpoint:
+        """The checkpoint at the log's end, learned at one stroke without a worker; bad records counted."""
+        log = self.topic.logs[partition]
+        good = [record for record in log.records if record.value is not None and record.value != POISON]
+        V = np.array([np.frombuffer(record.value or b"") for record in good]).reshape(-1, self.shape.recipe.dimensions)
+        fold, _ = Fold.empty(self.shape.recipe).learn(V, [r.timestamp for r in good], log.end, self.shape)
+        bad = ["no_value" if r.value is None else "wrong_length" for r in log.records if r not in good]
+        return Checkpoint(TOPIC, self.topic.id, partition, fold.reject(bad), self.shape.as_dict())
+
+    def assert_complete(self) -> None:
+        """Every partition's newest checkpoint is, to the byte, what its whole log makes."""
+        assert self.violations == []
+        for partition in range(len(self.topic.logs)):
+            newest = self.checkpoints.newest(partition)
+            assert newest is not None
+            assert encode(newest) == encode(self.expected(partition))
+
+    def position(self, partition: int = 0) -> int | None:
+        """Where the newest checkpoint goes on."""
+        offsets = self.checkpoints.offsets(partition)
+        return offsets[-1] if offsets else None
+
+    def calls(self, *names: str) -> list[tuple[Any, ...]]:
+        """The journal's entries of these kinds."""
+        return [entry for entry in self.journal if entry[0] in names]
+
+
+@dataclass
+class Cast:
+    """A worker with what was made for it."""
+
+    worker: Worker
+    source: "SpySource"
+    letters: "SpyLetters"
+    heard: Heard
+
+    def run(self) -> None:
+        self.worker.run(Rounds())
+
+
+def cast(
+    stage: Stage,
+    own: Plan | None = None,
+    script: Iterable[Step] = (),
+    *,
+    batch: int = 1000,
+    hook: Hook = lambda name: None,
+    ends: bool = True,
+) -> Cast:
+    """A worker on the stage. If it `ends`, it stops by itself when, after its script, polls bring nothing any more.
+
+    The script begins after the assignment, and a `Do` is no poll of its own: it happens before the next one.
+    """
+    own = own or plan(stage.shape)
+    stage.puts_aside = own.bad_records == "dead_letter"
+    source, letters, heard = SpySource(stage, hook, script, batch), SpyLetters(stage, hook), Heard()
+    store = SpyStore(stage, hook)
+    checkpoints = Checkpoints(store, TOPIC)
+    publisher = Publisher(checkpoints, Models(store, TOPIC), own.shape, lambda: 0.0)
+    worker = Worker(own, source, letters, checkpoints, publisher, heard)
+    source.stop = worker.stop if ends else None
+    return Cast(worker, source, letters, heard)
+
+
+class SpySource(MemorySource):
+    """Writes down and checks; stops its worker when there is nothing left to do."""
+
+    def __init__(self, stage: Stage, hook: Hook, script: Iterable[Step], batch: int) -> None:
+        self._stage, self._hook = stage, hook
+        self._steps = iter(script)
+        self._idle_polls = 0
+        self.stop: Callable[[str], None] | None = None
+        super().__init__(stage.topic, self._steps_left(), batch)
+
+    def _steps_left(self) -> Iterable[Step]:
+        yield 0  # the poll that brings the assignment
+        for step in self._steps:
+            if isinstance(step, Do):
+                step.act()
+            else:
+                yield step
+        while True:
+            self._idle_polls += 1
+            yield self._batch
+
+    def poll(self, timeout_s: float) -> Any:
+        self._hook("poll")
+        events = super().poll(timeout_s)
+        if events:
+            self._idle_polls = 0
+        elif self._idle_polls > 3 and self.stop:
+            self.stop("nothing left to do")
+        self._hook("polled")
+        return events
+
+    def topic_id(self) -> str:
+        self._hook("topic_id")
+        self._stage.journal.append(("topic id",))
+        return super().topic_id()
+
+    def seek(self, positions: Mapping[int, int | None]) -> None:
+        self._hook("seek")
+        super().seek(positions)
+        self._stage.journal.append(("seek", dict(positions)))
+
+    def commit(self, positions: Mapping[int, int]) -> None:
+        self._hook("commit")
+        for partition, position in positions.items():
+            reached = self._stage.position(partition)
+            if reached is None or position > reached:
+                self._stage.violations.append(f"partition {partition}: {position} committed, {reached} saved")
+        super().commit(positions)
+        self._stage.journal.append(("commit", dict(positions)))
+
+    def close(self) -> None:
+        self._hook("close")
+        super().close()
+        self._stage.journal.append(("close",))
+
+
+class SpyLetters(MemoryDeadLetters):
+    """Tells the stage what is acknowledged."""
+
+    def __init__(self, stage: Stage, hook: Hook) -> None:
+        super().__init__(TOPIC)
+        self._stage, self._hook = stage, hook
+        self._sent: list[tuple[int, int, str]] = []
+
+    def send(self, partition: int, record: Record, reason: str, message: str) -> None:
+        self._hook("send")
+        super().send(partition, record, reason, message)
+        self._sent.append((partition, record.offset, reason))
+        self._stage.journal.append(("send", partition, record.offset))
+
+    def flush(self, timeout_s: float) -> None:
+        self._hook("flush")
+        super().flush(timeout_s)
+        self._stage.letters += self._sent
+        self._sent = []
+        self._stage.journal.append(("flush",))
+
+
+class SpyStore:
+    """The stage's files, as one worker reaches them."""
+
+    def __init__(self, stage: Stage, hook: Hook) -> None:
+        self._stage, self._hook, self._files = stage, hook, stage.files
+
+    def write(self, name: str, data: bytes) -> None:
+        self._hook("write")
+        self._files.write(name, data)
+        kind, _, *where, stem = name.split("/")
+        if kind == "checkpoints":
+            self._check_letters(int(where[0]), int(stem[:20]))
+        entry = ("save", int(where[0])) if kind == "checkpoints" else ("publish",)
+        self._stage.journal.append((*entry, int(stem[:20])))
+        self._hook("written")
+
+    def _check_letters(self, partition: int, position: int) -> None:
+        if not self._stage.puts_aside:
+            return
+        put_aside = {(p, offset) for p, offset, _ in self._stage.letters}
+        for record in self._stage.topic.logs[partition].records:
+            if record.value == POISON and record.offset < position and (partition, record.offset) not in put_aside:
+                self._stage.violations.append(f"partition {partition}: {position} saved without {record.offset}")
+
+    def read(self, name: str) -> bytes:
+        self._hook("read")
+        return self._files.read(name)
+
+    def names(self, folder: str) -> list[str]:
+        self._hook("names")
+        return self._files.names(folder)
+
+    def delete(self, name: str) -> None:
+        self._hook("delete")
+        self._files.delete(name)
+
+    def check(self) -> None:
+        self._files.check()
+
+
+def many(n: int, seed: int = 0) -> Array:
+    """Messages (n, d) of the stage's usual dimension."""
+    return vectors(n, seed=seed)
