@@ -13,6 +13,8 @@ from streampca.commands.rows import Array, open_rows
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 
+_NOISE = 0.5  # standard deviation in every direction
+
 
 class Vectors(Protocol):
     """An endless stream of vectors of one length."""
@@ -61,7 +63,7 @@ class LowRank:
         self._random = np.random.default_rng(seed)
         Q, _ = np.linalg.qr(self._random.standard_normal((dimensions, components)))
         self.basis: F64 = Q.T
-        self.deviations = np.geomspace(4.0, 1.0, components)  # σ, beside a noise of 1 in every direction
+        self.deviations = np.geomspace(4.0, 1.0, components)  # σ
         self.mean = 3.0 * self._random.standard_normal(dimensions)
 
     @property
@@ -78,13 +80,14 @@ class LowRank:
     def truth(self) -> Truth:
         """The best model there is leaves only the noise outside the subspace."""
         k, d = self.basis.shape
-        return Truth(self.basis, (d - k) / (d + float((self.deviations**2).sum())))
+        noise = _NOISE**2
+        return Truth(self.basis, (d - k) * noise / (d * noise + float((self.deviations**2).sum())))
 
     def draw(self, n: int) -> F32:
         """n vectors (n, d)."""
         k, d = self.basis.shape
         signal = (self._random.standard_normal((n, k)) * self.deviations) @ self.basis
-        return (self.mean + signal + self._random.standard_normal((n, d))).astype(np.float32)
+        return (self.mean + signal + _NOISE * self._random.standard_normal((n, d))).astype(np.float32)
 
     def pieces(self) -> Iterator[F32]:
         """256 at a time."""

@@ -1,0 +1,98 @@
+"""The README's tables, made from the code: `python -m tests.readme_tables` writes them into README.md."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from typer.main import get_command
+
+from streampca.api.app import create_app
+from streampca.api.metrics import METRICS
+from streampca.cli import app as command_line
+from streampca.metrics import WorkerMetrics, described
+from streampca.settings import ServeSettings, WorkerSettings
+from streampca.stores.memory import MemoryStore
+from streampca.stores.models import Models
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def commands() -> str:
+    """Each command with the first sentence of its help."""
+    found = get_command(command_line).commands
+    return table(
+        ["command", "what it does"],
+        [[f"`streampca {name}`", (command.help or "").strip().split("\n")[0]] for name, command in found.items()],
+    )
+
+
+def settings() -> str:
+    """Each setting of worker and sidecar, once."""
+    rows: dict[str, list[str]] = {}
+    for kind, whose in ((WorkerSettings, "worker"), (ServeSettings, "sidecar")):
+        for name, field in kind.model_fields.items():
+            if name in rows:
+                rows[name][2] = "both"
+            else:
+                default = "required" if field.is_required() else shown(field.default)
+                rows[name] = [f"`{name}`", default, whose, field.description or ""]
+    return table(["setting", "default", "of", "meaning"], list(rows.values()))
+
+
+def shown(value: Any) -> str:
+    """A default as people write it."""
+    if value is None:
+        return "unset"
+    if value == "":
+        return "empty"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def metrics() -> str:
+    """Each metric of worker and sidecar."""
+    worker = described(WorkerMetrics("t").registry)
+    rows = [[f"`{name}`", "worker", text] for name, text in sorted(worker.items())]
+    rows += [[f"`{name}`", "sidecar", text] for name, text in METRICS.items()]
+    return table(["metric", "of", "meaning"], rows)
+
+
+def endpoints() -> str:
+    """Each path of the sidecar."""
+    app = create_app(Models(MemoryStore(), "t"), ServeSettings(topic="t"))
+    rows = [
+        [f"`{method.upper()} {path}`", operation["description"]]
+        for path, operations in app.openapi()["paths"].items()
+        for method, operation in operations.items()
+    ]
+    return table(["endpoint", "what it answers"], [*rows, ["`GET /docs`", "All of this, to try in the browser."]])
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "commands": commands, "settings": settings, "metrics": metrics, "endpoints": endpoints,
+}  # fmt: skip
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def block(name: str) -> re.Pattern[str]:
+    """What stands between a table's two marks."""
+    return re.compile(rf"(?<=<!-- {name} -->\n).*?(?=\n<!-- /{name} -->)", re.DOTALL)
+
+
+def main() -> None:
+    """Write every table into the README."""
+    text = README.read_text()
+    for name, make in TABLES.items():
+        made = make()
+        text, count = block(name).subn(lambda _, made=made: made, text)
+        assert count == 1, f"README.md needs the marks of {name} once"
+    README.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""The README says what is: its tables are the code's, its links lead somewhere, its commands exist."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from streampca.cli import app as command_line
+from tests.readme_tables import README, TABLES, block
+
+ROOT = README.parent
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_are_the_codes_own(name: str) -> None:
+    found = block(name).findall(README.read_text())
+    assert len(found) == 1
+    assert found[0] == TABLES[name](), "run: python -m tests.readme_tables"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text())
+    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert not missing
+
+
+def test_commands_and_options_that_are_shown_exist() -> None:
+    commands = get_command(command_line).commands
+    for page in PAGES:
+        for name, rest in re.findall(
+            r"^(?:\$ )?(?:STREAMPCA_\S+ )*streampca (\w+)(.*)$", page.read_text(), re.MULTILINE
+        ):
+            assert name in commands, f"{page.name}: streampca {name}"
+            known = {option for parameter in commands[name].params for option in parameter.opts}
+            for option in re.findall(r"(?<=\s)--[a-z-]+", rest):
+                assert option in known, f"{page.name}: streampca {name} {option}"
+
+
+def test_make_targets_that_are_shown_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for page in PAGES:
+        assert set(re.findall(r"^make ([a-z]+)", page.read_text(), re.MULTILINE)) <= targets
+
+
+def test_python_examples_run(tmp_path: Path) -> None:
+    examples = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    assert examples
+    for example in examples:
+        subprocess.run([sys.executable, "-W", "error", "-c", example], cwd=tmp_path, check=True, timeout=120)
