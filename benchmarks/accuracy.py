@@ -60,7 +60,7 @@ class Row(NamedTuple):
     excess: float  # percent
     bar: float
     incremental: float | None  # percent, scikit-learn's IncrementalPCA on the same stream
-    microseconds: float  # per message, spent in learning
+    microseconds: float  # of processor time per message, in learning
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,14 +92,14 @@ class Batch:
 
 
 def one_pass(X: Pixels, order: Indices, k: int) -> tuple[State, float]:
-    """The state after one pass with the default settings, and the seconds that the learning took."""
+    """The state after one pass with the default settings, and the processor seconds that the learning took."""
     recipe = Recipe(dimensions=X.shape[1], components=k)
     state, start, seconds = State.empty(X.shape[1]), 0, 0.0
     while start < len(order):
         block = X[order[start : start + recipe.next_block(state)]] / 255
-        began = time.perf_counter()
+        began = time.process_time()
         state, _ = learn(state, block, np.ones(len(block)), recipe)
-        seconds += time.perf_counter() - began
+        seconds += time.process_time() - began
         start += len(block)
     return state, seconds
 
@@ -156,7 +156,7 @@ def markdown(rows: list[Row], losses: dict[tuple[str, int], float]) -> str:
         f"mean, float64, pixels/255. Beside it scikit-learn's IncrementalPCA (batches of {BATCH}) on the same stream.",
         "Made by `python -m benchmarks.accuracy`.",
         "",
-        "| data | k | order | excess % | bar % | within | IncrementalPCA % | µs/message |",
+        "| data | k | order | excess % | bar % | within | IncrementalPCA % | µs/message (CPU) |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
@@ -183,7 +183,7 @@ def machine() -> str:
         model = next((value.strip() for key, _, value in pairs if key.startswith("model name")), model)
     return (
         f"Machine: {model}, one BLAS thread; Python {platform.python_version()}, NumPy {np.__version__}. "
-        "Times are those of learning alone, on a machine that may have been doing other things."
+        "Times are processor time of learning alone, while the machine was doing other things too."
     )
 
 
