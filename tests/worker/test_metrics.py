@@ -1,0 +1,184 @@
+"""The worker's metrics after a scripted life, as Prometheus reads them."""
+
+import re
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from streampca.listening import Learned, Listeners
+from streampca.metrics import WorkerMetrics, described
+from streampca.pca.learning import Scores
+from streampca.sources.memory import Do, Pause
+from streampca.stream.fold import Fold
+from tests.stream.streams import fold_of, shape, vectors
+from tests.worker.harness import POISON, TOPIC, Cast, Stage, cast, many, plan
+
+NOW = 1_700_000_000.0
+
+
+class Reading:
+    """The samples of a registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        text = generate_latest(registry).decode()
+        self.families = {family.name: family for family in text_string_to_metric_families(text)}
+        self._samples = {
+            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            for family in self.families.values()
+            for sample in family.samples
+        }
+
+    def __call__(self, name: str, **labels: str) -> float | None:
+        return self._samples.get((name, tuple(sorted(labels.items()))))
+
+
+def of(partition: int) -> dict[str, str]:
+    return {"topic": TOPIC, "partition": str(partition)}
+
+
+@pytest.fixture
+def metrics(monkeypatch: pytest.MonkeyPatch) -> WorkerMetrics:
+    monkeypatch.setattr(time, "time", lambda: NOW)
+    return WorkerMetrics(TOPIC)
+
+
+@pytest.fixture
+def read(metrics: WorkerMetrics) -> Callable[[], Reading]:
+    return lambda: Reading(metrics.registry)
+
+
+def listen(worker: Cast, metrics: WorkerMetrics) -> None:
+    worker.worker._listener = Listeners(worker.heard, metrics)
+
+
+def batch(fold: Fold, scores: list[Scores] | None = None, lag: int = 0, messages: int = 0) -> Learned:
+    return Learned(0, fold, messages, scores or [], 0.5, lag)
+
+
+def test_after_a_life_the_numbers_are_right(metrics: WorkerMetrics, read: Callable[[], Reading]) -> None:
+    stage = Stage(partitions=2)
+    stage.send(0, many(180), timestamp=int(NOW * 1000) - 90_000)
+    stage.send(1, [POISON, None, POISON])
+    stage.send(1, many(40, seed=1))
+    worker = cast(stage, plan(bad_records="skip"), [100])
+    listen(worker, metrics)
+    worker.run()
+    now = read()
+    assert now("streampca_messages_total", outcome="learned") == 220
+    assert now("streampca_messages_total", outcome="rejected") == 3
+    assert now("streampca_dead_letters_total", reason="wrong_length") == 2
+    assert now("streampca_dead_letters_total", reason="no_value") == 1
+    assert now("streampca_partitions_owned") == 2
+    assert now("streampca_rebalances_total", event="assigned") == 1
+    assert now("streampca_consumer_lag_messages", **of(0)) == 0
+    assert now("streampca_consumer_lag_messages", **of(1)) == 0
+    assert now("streampca_event_time_lag_seconds", **of(0)) == pytest.approx(90)
+    assert now("streampca_event_time_lag_seconds", **of(1)) is None
+    assert now("streampca_checkpoint_last_success_timestamp_seconds", **of(0)) == NOW
+    assert now("streampca_checkpoint_duration_seconds_count") == len(stage.calls("save")) == 3
+    assert now("streampca_published_version") == 220
+    assert now("streampca_publish_duration_seconds_count") == len(stage.models.versions()) == 2
+    newest = stage.models.newest()
+    assert newest is not None
+    assert now("streampca_explained_variance_ratio") == pytest.approx(newest.model.explained_variance_ratio.sum())
+    fold = stage.checkpoints.newest(0)
+    assert fold is not None
+    tally = fold.fold.tally
+    assert now("streampca_loss_ewma", **of(0)) == pytest.approx(tally.loss_ewma / tally.norm_ewma)
+    assert now("streampca_prequential_loss_ratio_count") == tally.scored == 128
+    assert 0 <= (now("streampca_pinv_error", **of(0)) or 0) < 1e-9
+    assert (now("streampca_learn_seconds_total") or 0) > 0
+
+
+def test_lag_is_what_is_still_to_come(metrics: WorkerMetrics, read: Callable[[], Reading]) -> None:
+    stage = Stage()
+    stage.send(0, many(100))
+    worker: Cast = cast(stage, script=[30, Do(lambda: worker.worker.stop("enough")), Pause()])
+    listen(worker, metrics)
+    worker.run()
+    assert read()("streampca_consumer_lag_messages", **of(0)) == 70
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_what_is_let_go_is_not_told_of_any_more(
+    metrics: WorkerMetrics, read: Callable[[], Reading], lost: bool
+) -> None:
+    own = shape()
+    fold = fold_of(vectors(150), own, [int(NOW * 1000)] * 150)
+    for partition in (0, 1):
+        metrics.assigned({partition: -1})
+        metrics.learned(batch(fold)._replace(partition=partition))
+        metrics.saved(partition, fold, 0.1)
+    by_partition = [
+        f.name for f in read().families.values() if any(s.labels.get("partition") == "0" for s in f.samples)
+    ]
+    assert len(by_partition) == 6
+    metrics.released([0], lost=lost)
+    now = read()
+    for name in by_partition:
+        assert now(name, **of(0)) is None
+        assert now(name, **of(1)) is not None
+    assert now("streampca_partitions_owned") == 1
+    assert now("streampca_rebalances_total", event="lost" if lost else "revoked") == 1
+    metrics.released([7], lost=lost)  # never told of anything
+
+
+def test_losses_fall_into_the_bucket_of_their_ratio(metrics: WorkerMetrics, read: Callable[[], Reading]) -> None:
+    norm = np.array([2.0, 2.0, 2.0, 0.0, 1e-300])
+    metrics.learned(batch(fold_of(vectors(5), shape()), [Scores(norm * [0.05, 0.25, 1.0, 0, 0], norm)]))
+    now = read()
+    assert now("streampca_prequential_loss_ratio_bucket", le="0.1") == 2
+    assert now("streampca_prequential_loss_ratio_bucket", le="0.3") == 3
+    assert now("streampca_prequential_loss_ratio_count") == 4  # a message that is the mean itself has no ratio
+    assert now("streampca_prequential_loss_ratio_sum") == pytest.approx(1.3)
+
+
+def test_gaps_troubles_and_odd_timestamps_are_counted(metrics: WorkerMetrics, read: Callable[[], Reading]) -> None:
+    metrics.skipped(0, 100, 180)
+    metrics.postponed("disk full")
+    metrics.postponed("disk full")
+    metrics.unpublished("disk full")
+    far = [1000, 1000, 1000, 10**12, 1000]
+    metrics.learned(batch(fold_of(vectors(5), shape(), far)))
+    now = read()
+    assert now("streampca_offset_gap_messages_total") == 80
+    assert now("streampca_checkpoints_postponed_total") == 2
+    assert now("streampca_publish_failures_total") == 1
+    assert now("streampca_timestamps_ahead", **of(0)) == 1
+
+
+def test_nothing_is_said_about_a_loss_before_there_is_one(metrics: WorkerMetrics, read: Callable[[], Reading]) -> None:
+    metrics.learned(batch(fold_of(vectors(5), shape())))
+    metrics.saved(0, fold_of(vectors(5), shape()), 0.1)
+    now = read()
+    assert now("streampca_loss_ewma", **of(0)) is None
+    assert now("streampca_pinv_error", **of(0)) is None
+
+
+def test_two_workers_in_one_process_count_apart() -> None:
+    one, other = WorkerMetrics(TOPIC), WorkerMetrics(TOPIC)
+    one.postponed("disk full")
+    assert Reading(other.registry)("streampca_checkpoints_postponed_total") == 0
+
+
+def test_names_are_as_prometheus_wants_them(metrics: WorkerMetrics) -> None:
+    for family in metrics.registry.collect():
+        assert re.fullmatch(r"streampca(_[a-z]+)+", family.name)
+        assert family.documentation.endswith(".")
+
+
+def test_every_metric_is_described_under_the_name_that_is_exposed(
+    metrics: WorkerMetrics, read: Callable[[], Reading]
+) -> None:
+    Gauge("process_things", "Not ours.", registry=metrics.registry)
+    names = described(metrics.registry)
+    assert "process_things" not in names
+    assert names["streampca_messages_total"].startswith("Messages handled")
+    assert names["streampca_consumer_lag_messages"] == "Offsets between us and the log's end."
+    exposed = {f.name + ("_total" if f.type == "counter" else "") for f in read().families.values()}
+    assert set(names) == exposed - {"process_things"}
+    assert all(names.values())

@@ -1,0 +1,150 @@
+"""The worker's log: what a person wants to know, once."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from streampca.listening import Learned, Listeners
+from streampca.sources.memory import Do, Pause, Step
+from streampca.story import Story
+from tests.stream.streams import fold_of, shape, vectors
+from tests.worker.harness import POISON, Cast, Stage, cast, many, plan
+
+Logs = list[dict[str, Any]]
+
+
+@pytest.fixture
+def logs() -> Iterator[Logs]:
+    with capture_logs() as logs:
+        yield logs  # type: ignore[misc]  # mutable mappings, as dicts are
+
+
+def live(stage: Stage, script: list[Step], **options: Any) -> None:
+    worker: Cast = cast(stage, plan(stage.shape, **options), script)
+    worker.worker._listener = Listeners(worker.heard, Story())
+    worker.run()
+
+
+def events(logs: Logs, *levels: str) -> list[str]:
+    return [line["event"] for line in logs if line["log_level"] in (levels or ("info", "warning", "error"))]
+
+
+def learned(lag: int, partition: int = 0) -> Learned:
+    return Learned(partition, fold_of(vectors(5), shape()), 5, [], 0.1, lag)
+
+
+def test_an_ordinary_life_is_told_in_a_few_lines(logs: Logs) -> None:
+    stage = Stage(partitions=2)
+    for partition in (0, 1):
+        stage.send(partition, many(150, seed=partition))
+    live(stage, [100, 100], checkpoint_interval_s=1e9)
+    assert events(logs) == ["partitions assigned", "caught up", "caught up", "stopping", "model published"]
+    assigned, *_, published = [line for line in logs if line["log_level"] == "info"]
+    assert assigned["positions"] == {"0": -1, "1": -1}
+    assert (published["version"], published["partitions"]) == (300, 2)
+    assert 0 < published["explained_variance_ratio"] < 1
+    assert 0 < published["loss_ewma"] < 1
+    saved = [line for line in logs if line["event"] == "checkpoint saved"]
+    assert [(line["log_level"], line["partition"], line["next_offset"]) for line in saved] == [
+        ("debug", 0, 150),
+        ("debug", 1, 150),
+    ]
+
+
+def test_a_trouble_that_stays_is_told_once_and_once_more_when_it_is_over(logs: Logs) -> None:
+    stage = Stage()
+    stage.send(0, many(200))
+    live(stage, [20, Do(lambda: stage.files.fail_writes(6)), 20, 20, 20, 20, 20, 20, 20])
+    troubles = [line for line in logs if line["log_level"] == "error"]
+    assert [line["event"] for line in troubles] == ["checkpoint postponed, will try again"]
+    assert troubles[0]["cause"] == "cannot write: No space left on device"
+    over = [line for line in logs if line["event"] == "checkpoint saved again"]
+    assert [line["after"] for line in over] == ["cannot write: No space left on device"]
+
+
+def test_the_same_trouble_with_another_file_or_count_is_the_same(logs: Logs) -> None:
+    story = Story()
+    for position in (100, 200, 3000):
+        story.postponed(f"cannot write /store/checkpoints/t/0/{position:020d}.npz: No space left on device")
+    for count in (1, 12):
+        story.postponed(f"{count} dead letters are not acknowledged yet")
+    assert [line["cause"][:12] for line in logs] == ["cannot write", "1 dead lette"]
+
+
+def test_a_model_that_cannot_be_written_is_a_trouble_of_its_own(logs: Logs) -> None:
+    """Checkpoints go on being saved meanwhile, which ends no trouble of the models."""
+    story, fold = Story(), fold_of(vectors(5), shape())
+    for _ in range(5):
+        story.saved(0, fold, 0.1)
+        story.unpublished("cannot write: No space left on device")
+    assert events(logs) == ["model postponed, will try again"]
+
+
+def test_a_trouble_that_comes_back_is_told_again(logs: Logs) -> None:
+    story, fold = Story(), fold_of(vectors(5), shape())
+    for _ in range(2):
+        story.postponed("disk full")
+        story.saved(0, fold, 0.1)
+        story.saved(1, fold, 0.1)
+    assert events(logs) == ["checkpoint postponed, will try again", "checkpoint saved again"] * 2
+
+
+def test_rejected_records_are_told_ever_more_rarely(logs: Logs) -> None:
+    stage = Stage()
+    stage.send(0, [POISON] * 120 + [None] * 3)
+    live(stage, [50], bad_records="skip")
+    told = [line for line in logs if line["event"] == "record rejected" and line["log_level"] == "warning"]
+    assert [(line["reason"], line["count"], line["offset"]) for line in told] == [
+        ("wrong_length", 1, 0),
+        ("wrong_length", 10, 9),
+        ("wrong_length", 100, 99),
+        ("no_value", 1, 120),
+    ]
+    assert len([line for line in logs if line["event"] == "record rejected"]) == 123
+    assert told[0]["message"].startswith("6 bytes")
+
+
+def test_catching_up_is_told_once_an_assignment(logs: Logs) -> None:
+    story = Story()
+    for lag in (5, 0, 3, 0):
+        story.learned(learned(lag))
+    story.learned(learned(0, partition=1))
+    assert events(logs) == ["caught up", "caught up"]
+    story.released([0], lost=False)
+    story.learned(learned(0))
+    assert events(logs)[2:] == ["partitions revoked", "caught up"]
+
+
+def test_an_empty_partition_has_nothing_to_catch_up_with(logs: Logs) -> None:
+    fold = fold_of(vectors(0), shape())
+    Story().learned(Learned(0, fold, 0, [], 0.1, 0))
+    assert logs == []
+
+
+def test_losing_partitions_is_a_warning(logs: Logs) -> None:
+    stage = Stage()
+    stage.send(0, many(100))
+    worker: Cast = cast(
+        stage, plan(checkpoint_interval_s=1e9), [50, Do(lambda: stage.topic.evict(worker.source)), Pause()]
+    )
+    worker.worker._listener = Story()
+    worker.run()
+    [lost] = [line for line in logs if line["event"] == "partitions lost"]
+    assert (lost["log_level"], lost["partitions"]) == ("warning", [0])
+
+
+def test_offsets_that_are_gone_are_an_error(logs: Logs) -> None:
+    Story().skipped(3, 100, 180)
+    [line] = logs
+    assert line["log_level"] == "error"
+    assert (line["partition"], line["position"], line["to"]) == (3, 100, 180)
+
+
+def test_a_model_without_a_loss_is_told_too(logs: Logs) -> None:
+    stage = Stage()
+    stage.send(0, many(5))
+    live(stage, [])
+    [line] = [line for line in logs if line["event"] == "model published"]
+    assert line["loss_ewma"] is None
