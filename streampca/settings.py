@@ -166,7 +166,7 @@ class WorkerSettings(StoreSettings, KafkaSettings):
         "read_committed", description="Whether records of unfinished and aborted transactions are left out."
     )
     session_timeout_s: float = Field(
-        45, gt=0, allow_inf_nan=False, description="Silence after which the group gives a worker up for dead."
+        15, gt=0, allow_inf_nan=False, description="Silence after which the group gives a worker up for dead."
     )
     max_poll_records: int = Field(2000, ge=1, description="Most records taken from the client at once.")
 

@@ -68,6 +68,8 @@ class Worker:
         """
         try:
             self._topic_id = self._source.topic_id()
+            for partition in self._checkpoints.partitions()[:1]:  # a mistake is told now, not when the group lets us in
+                self._load(partition)
             self._next_save = clock() + self._plan.checkpoint_interval_s
             while self._stop_cause is None:
                 self._listener.ticked()

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import KafkaError
 from kafka.serializer import Serializer
@@ -33,6 +34,11 @@ class Broker(BrokerProcess):
         topic = {"num_partitions": partitions, "replication_factor": 1, "configs": options}
         self.admin.create_topics({name: topic}, wait_for_metadata=True)
         return name
+
+    def configure_topic(self, name: str, **configs: str | int) -> None:
+        """Change options of a topic, as `create_topic` takes them."""
+        options = {key.replace("_", "."): str(value) for key, value in configs.items()}
+        self.admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, configs=options)])
 
     def delete_topic(self, name: str) -> None:
         """Remove a topic, and return when the broker has forgotten it."""
