@@ -173,10 +173,10 @@ def test_the_version_never_goes_down(desk: Desk) -> None:
     """Not even when a checkpoint turns out damaged, and the one before it has learned less."""
     for n in (100, 200):
         desk.save(0, fold_of(vectors(n), OWN))
-        desk.publish()
+    assert desk.publish().version == 200
     desk.store.damage(f"checkpoints/readings/0/{200:020d}.npz")
     assert desk.publisher.publish() is None
-    assert desk.models.versions() == [100, 200]
+    assert desk.models.versions() == [200]
     desk.save(0, fold_of(vectors(250), OWN))
     assert desk.publish().version == 250
 
