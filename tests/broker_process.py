@@ -38,14 +38,19 @@ _PROPERTIES = """
 process.roles=broker,controller
 node.id=1
 controller.quorum.bootstrap.servers=127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{plain},LOGIN://127.0.0.1:{sasl},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{plain},LOGIN://127.0.0.1:{sasl}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,LOGIN:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
+listeners=PLAINTEXT://127.0.0.1:{plain},LOGIN://127.0.0.1:{sasl},SECURE://127.0.0.1:{tls},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{plain},LOGIN://127.0.0.1:{sasl},SECURE://127.0.0.1:{tls}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,LOGIN:SASL_PLAINTEXT,SECURE:SASL_SSL,CONTROLLER:PLAINTEXT
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
 sasl.enabled.mechanisms=PLAIN
 listener.name.login.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule \\
   required user_{user}="{password}";
+listener.name.secure.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule \\
+  required user_{user}="{password}";
+listener.name.secure.ssl.keystore.location=keystore.p12
+listener.name.secure.ssl.keystore.type=PKCS12
+listener.name.secure.ssl.keystore.password={password}
 log.dirs={data}
 auto.create.topics.enable=false
 num.partitions=1
@@ -123,6 +128,14 @@ def wait_until(condition: Callable[[], Any], timeout_s: float = 20, what: str = 
     return value
 
 
+def make_keystore(keystore: Path, certificate: Path) -> None:
+    """A key with a certificate for 127.0.0.1, and that certificate alone, by the JDK's own tool."""
+    store = ["-keystore", str(keystore), "-storetype", "PKCS12", "-storepass", PASSWORD, "-alias", "broker"]
+    name = ["-dname", "CN=broker", "-ext", "SAN=IP:127.0.0.1", "-keyalg", "EC", "-validity", "2"]
+    for words in (["-genkeypair", *name], ["-exportcert", "-rfc", "-file", str(certificate)]):
+        subprocess.run(["keytool", *words, *store], capture_output=True, check=True, timeout=60)
+
+
 @dataclass
 class BrokerProcess:
     """One broker process with its ports and data; `folder` must be empty at first."""
@@ -130,6 +143,7 @@ class BrokerProcess:
     folder: Path
     plain: int = field(init=False)
     sasl: int = field(init=False)
+    tls: int = field(init=False)
     controller: int = field(init=False)
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _admin: KafkaAdminClient | None = field(default=None, init=False)
@@ -138,7 +152,7 @@ class BrokerProcess:
         if shutil.which("java") is None:
             raise BrokerUnavailableError("java is not installed")
         self._lib = jars()
-        self.plain, self.sasl, self.controller = free_ports(3)
+        self.plain, self.sasl, self.tls, self.controller = free_ports(4)
 
     @property
     def bootstrap(self) -> str:
@@ -149,6 +163,16 @@ class BrokerProcess:
     def sasl_bootstrap(self) -> str:
         """host:port of the listener that asks for user and password (see SASL)."""
         return f"127.0.0.1:{self.sasl}"
+
+    @property
+    def tls_bootstrap(self) -> str:
+        """host:port of the listener that speaks TLS and asks for user and password."""
+        return f"127.0.0.1:{self.tls}"
+
+    @property
+    def certificate(self) -> Path:
+        """What a client of `tls_bootstrap` verifies the broker with, PEM."""
+        return self.folder / "broker.pem"
 
     @property
     def running(self) -> bool:
@@ -207,7 +231,8 @@ class BrokerProcess:
     def _format(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "log4j2.properties").write_text(_LOG4J)
-        ports = {"plain": self.plain, "sasl": self.sasl, "controller": self.controller}
+        make_keystore(self.folder / "keystore.p12", self.certificate)
+        ports = {"plain": self.plain, "sasl": self.sasl, "tls": self.tls, "controller": self.controller}
         properties = _PROPERTIES.format(**ports, data=self.folder / "data", user=USER, password=PASSWORD)
         (self.folder / "server.properties").write_text(properties)
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

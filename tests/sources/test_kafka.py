@@ -1,11 +1,13 @@
 """What only the real broker can show: absence, refusals, outages, and where kafka-python is worked around."""
 
 import base64
+import gc
 import socket
 import threading
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from kafka.errors import KafkaConnectionError
 from streampca.errors import SourceError
 from streampca.sources.kafka import KafkaDeadLetters, KafkaSource
 from streampca.stream.record import Assigned, PlainRecord, Revoked
+from tests.broker_process import make_keystore
 from tests.conftest import new_broker
 from tests.kafka_broker import PASSWORD, USER, Broker, wait_until
 from tests.sources.backends import OnKafka, Reader, settings_for
@@ -95,6 +98,22 @@ def test_wrong_and_right_credentials(broker: Broker, topic: str) -> None:
     reader = Reader(source)
     assert reader.assigned() == {0}
     source.close()
+
+
+@pytest.mark.filterwarnings(r"ignore:.*unclosed <ssl\.SSLSocket")  # kafka-python leaves those of refused handshakes
+def test_tls_with_the_right_and_the_wrong_certificate(broker: Broker, topic: str, tmp_path: Path) -> None:
+    broker.create_topic(topic)
+    secure = {
+        **LOGIN, "security_protocol": "SASL_SSL", "bootstrap_servers": broker.tls_bootstrap, "sasl_password": PASSWORD,
+    }  # fmt: skip
+    source = KafkaSource(settings_for(broker, topic, **secure, ssl_cafile=broker.certificate))
+    assert Reader(source).assigned() == {0}
+    source.close()
+    make_keystore(tmp_path / "other.p12", tmp_path / "other.pem")
+    text = refusal(KafkaSource, settings_for(broker, topic, **secure, ssl_cafile=tmp_path / "other.pem"))
+    assert "no broker answers" in text
+    assert "CERTIFICATE_VERIFY_FAILED" in text
+    gc.collect()  # the sockets that are left are warned of here, and not in the midst of another test
 
 
 def test_a_session_timeout_that_the_broker_does_not_take(log: OnKafka) -> None:
