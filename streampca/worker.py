@@ -54,6 +54,7 @@ class Worker:
         self._folds: dict[int, Fold] = {}
         self._saved: dict[int, Fold] = {}  # as they are on disk
         self._next_save = 0.0
+        self._troubled = False  # the last save failed: only time brings the next one, not the number of messages
         self._topic_id = ""
         self._stop_cause: str | None = None
 
@@ -184,7 +185,7 @@ class Worker:
         self._listener.skipped(event.partition, event.position, position)
 
     def _many_unsaved(self) -> bool:
-        return any(
+        return not self._troubled and any(
             fold.tally.learned - self._saved[p].tally.learned >= self._plan.checkpoint_messages
             for p, fold in self._folds.items()
         )
@@ -202,7 +203,9 @@ class Worker:
             self._check_topic()
             for partition in moved:
                 self._save_one(partition)
+            self._troubled = False
         except (TimeoutError, StoreError) as error:
+            self._troubled = True
             self._listener.postponed(str(error))
         self._source.commit({p: self._saved[p].position for p in moved if self._saved[p].position >= 0})
 

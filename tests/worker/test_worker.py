@@ -319,6 +319,21 @@ def test_when_one_of_two_checkpoints_cannot_be_written_only_the_other_is_committ
     stage.assert_complete()
 
 
+def test_a_disk_that_is_full_is_not_tried_at_every_poll(full: Stage) -> None:
+    full.files.fail_writes(100)
+    worker = cast(full, plan(checkpoint_messages=20, **NEVER), [20] * 15)
+    worker.run()
+    assert len(worker.heard.of("postponed")) == 2  # when it was due, and on the way out
+
+
+def test_after_trouble_the_number_of_messages_counts_again(full: Stage) -> None:
+    full.files.fail_writes(1)
+    cast(full, plan(checkpoint_messages=20, checkpoint_interval_s=6.5), [20] * 15).run()
+    positions = [entry[2] for entry in full.calls("save")]
+    assert positions[0] > 60
+    assert positions[1:] == list(range(positions[0] + 20, N + 1, 20))
+
+
 def test_a_disk_that_stays_full_ends_in_a_worker_that_leaves_in_order(full: Stage) -> None:
     full.files.fail_writes(100)
     worker = cast(full, script=[50] * 6)
