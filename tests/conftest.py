@@ -6,11 +6,18 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from tests.kafka_broker import Broker, BrokerUnavailableError
 
 # As streampca/logs.py has it: else a failing test shows hundreds of lines of the client about an absent broker.
 logging.getLogger("kafka").setLevel(logging.CRITICAL)
+
+
+# A busy machine is no fault of an example's; in CI the examples are the same at every run.
+settings.register_profile("person", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") == "true" else "person")
 
 
 @pytest.fixture(scope="session")

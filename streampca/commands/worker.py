@@ -6,6 +6,7 @@ from types import FrameType
 
 import numpy as np
 import structlog
+from prometheus_client import disable_created_metrics
 from threadpoolctl import threadpool_limits
 
 from streampca import health, metrics, story
@@ -30,6 +31,7 @@ log = structlog.get_logger()
 def run(settings: WorkerSettings) -> None:
     """Work until SIGTERM or SIGINT. Raises `StreampcaError` for what a person has to mend."""
     counts, alive = metrics.WorkerMetrics(settings.topic), health.Health()
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the number of series for no one
     with (
         threadpool_limits(1),  # one BLAS thread: the same bits, and no threads fighting over blocks this small
         health.HealthServer(settings.worker_host, settings.worker_port, counts.registry, alive) as server,
