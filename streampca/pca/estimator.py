@@ -1,14 +1,16 @@
 """Streaming PCA as a scikit-learn estimator."""
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from streampca.pca import chunks, limits
 from streampca.pca.learning import Recipe
 from streampca.pca.merge import merge as merge_states
 from streampca.pca.model import Model
@@ -21,7 +23,9 @@ class ImplicitKrasulina(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     """Principal components of a stream, learned in one pass by the implicit Krasulina update.
 
     Vectors come in pieces of any size by `partial_fit`; the result does not depend, not by a bit, on how they were
-    cut into pieces. Memory is O(d·K), whatever the length of the stream.
+    cut into pieces. Memory is O(d·K), whatever the length of the stream; arrays on disk (`np.memmap`) are read slab by
+    slab. Of a Dask array `fit` learns every row chunk by itself, side by side, and merges them, `partial_fit` takes
+    one chunk after the other, and `transform` and `inverse_transform` answer with a Dask array.
 
     Parameters
     ----------
@@ -69,26 +73,52 @@ class ImplicitKrasulina(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         self.random_state = random_state
 
     def fit(self, X: ArrayLike, y: object = None) -> Self:
-        """Forget everything and learn vectors (n, d) in one pass."""
+        """Forget everything and learn vectors (n, d) in one pass; of a Dask array every row chunk by itself.
+
+        The latter is `merge` of one estimator for each chunk, which needs the unit gauge and no half-life.
+        """
         if hasattr(self, "online_"):
             del self.online_
-        return self.partial_fit(X)
+        return self._fit_chunks(X) if chunks.is_dask(X) else self.partial_fit(X)
 
     def partial_fit(self, X: ArrayLike, y: object = None) -> Self:
         """Learn further vectors (n, d). Raises `ValueError` for such as cannot be learned, and learns none then."""
-        first = not hasattr(self, "online_")
-        V = validate_data(self, X, dtype=[np.float64, np.float32], reset=first)
-        online = Online(self._way(V.shape[1])) if first else self.online_
-        _refuse_large(V, online.way.recipe)
-        if first:
-            _refuse_small(V, online.way.recipe)
+        online = copy(self.online_) if hasattr(self, "online_") else None
+        for piece in chunks.in_order(X):
+            online = self._added(online, piece)
+        if online is None:
+            raise ValueError("the array has no rows")
         self.online_ = online
-        self.online_.add(V)
+        return self
+
+    def _added(self, online: Online[Any] | None, piece: ArrayLike) -> Online[Any]:
+        """The stream after one more piece; None: its beginning."""
+        V = validate_data(self, piece, dtype=[np.float64, np.float32], reset=online is None)
+        if online is None:
+            online = Online(self._way(V.shape[1]))
+            limits.refuse_small(V, online.way.recipe)
+        limits.refuse_large(V, online.way.recipe)
+        online.add(V)
+        return online
+
+    def _fit_chunks(self, X: Any) -> Self:
+        if self.gauge != "unit" or self.half_life is not None:
+            raise ValueError('chunks are merged only with gauge="unit" and no half_life: take partial_fit instead')
+        parts = chunks.side_by_side(X, lambda V: clone(self).fit(V))
+        if not parts:
+            raise ValueError("the array has no rows")
+        self.online_, self.n_features_in_ = merge(parts).online_, X.shape[1]
         return self
 
     def transform(self, X: ArrayLike) -> Array:
         """Coordinates (n, k) of vectors (n, d) along the components."""
         check_is_fitted(self)
+        if chunks.is_dask(X):
+            return chunks.mapped(X, copy(self)._coordinates, self.n_components_)  # type: ignore[no-any-return]
+        pieces = [self._coordinates(piece) for piece in chunks.in_order(X)]
+        return np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
+
+    def _coordinates(self, X: ArrayLike) -> Array:
         V = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         coordinates: Array = (V - self.mean_) @ self.components_.T
         return coordinates
@@ -96,6 +126,8 @@ class ImplicitKrasulina(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     def inverse_transform(self, X: ArrayLike) -> Array:
         """Vectors (n, d) with coordinates (n, k)."""
         check_is_fitted(self)
+        if chunks.is_dask(X):
+            return chunks.mapped(X, self.model_.reconstruct, self.n_features_in_)  # type: ignore[no-any-return]
         return self.model_.reconstruct(np.asarray(X, np.float64))
 
     @property
@@ -176,25 +208,6 @@ class ImplicitKrasulina(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         if np.dtype(self.dtype) not in (np.dtype("float64"), np.dtype("float32")):
             raise ValueError(f'dtype={self.dtype!r} must be "float64" or "float32"')
         return Recipe(d, k, self.oversampling, self.center, np.dtype(self.dtype).name, self.warm_up)
-
-
-def _refuse_large(V: NDArray[Any], recipe: Recipe) -> None:
-    peak = float(np.abs(V).max())
-    if peak > recipe.largest_value:
-        raise ValueError(
-            f"the largest entry, {peak:.3g}, is beyond {recipe.largest_value:.3g}: squares of such vectors overflow in "
-            f"{recipe.dtype}; scale the data down"
-        )
-
-
-def _refuse_small(V: NDArray[Any], recipe: Recipe) -> None:
-    """Only of a whole stream: a small vector among others is as good as zero, and welcome."""
-    peak = float(np.abs(V).max())
-    if 0 < peak < recipe.smallest_value:
-        raise ValueError(
-            f"no entry is beyond {peak:.3g}; below {recipe.smallest_value:.3g} squares vanish in {recipe.dtype}; "
-            "scale the data up"
-        )
 
 
 def merge(parts: Sequence[ImplicitKrasulina]) -> ImplicitKrasulina:

@@ -58,3 +58,9 @@ def test_many_messages_leave_the_basis_orthonormal_and_close_to_batch_pca() -> N
     assert np.abs(state.U.T @ state.U - np.eye(4)).max() <= 1e-10
     cov = batch.covariance(Y)
     assert batch.loss_of(cov, state.U) <= 1.02 * batch.least_loss(cov, 4)
+
+
+def test_messages_almost_in_the_span_leave_the_basis_orthonormal() -> None:
+    Y = gaussian(2, 400, np.array([1, 1, 1, 1e-9, 1e-9, 1e-9]))
+    state = learned(Y, 4)
+    assert np.abs(state.U.T @ state.U - np.eye(4)).max() <= 1e-12

@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.base import clone
 from sklearn.decomposition import PCA
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import streampca
@@ -197,3 +203,76 @@ def test_public_names_are_listed() -> None:
     assert set(streampca.__all__) <= set(dir(streampca))
     with pytest.raises(AttributeError, match="nothing_such"):
         _ = streampca.nothing_such
+
+
+# A scikit-learn citizen.
+
+
+def test_it_takes_part_in_pipelines_and_searches() -> None:
+    pipeline = make_pipeline(StandardScaler(), ImplicitKrasulina(3, oversampling=4))
+    theirs = make_pipeline(StandardScaler(), PCA(3))
+    ours, expected = pipeline.fit_transform(X), theirs.fit_transform(X)
+    signs = np.sign((ours * expected).sum(axis=0))
+    assert close(ours * signs, expected, 0.02)
+    pipeline.set_params(implicitkrasulina__n_components=2)
+    assert pipeline.fit(X).transform(X).shape == (3000, 2)
+    labels = X[:, 0] > X[:, 0].mean()
+    search = GridSearchCV(
+        make_pipeline(ImplicitKrasulina(), LogisticRegression()), {"implicitkrasulina__n_components": [1, 12]}, cv=2
+    ).fit(X, labels)
+    assert search.best_params_ == {"implicitkrasulina__n_components": 12}
+
+
+def test_a_clone_has_the_parameters_and_nothing_learned() -> None:
+    parameters = {
+        "n_components": 2, "oversampling": 3, "half_life": 50.0, "center": False, "gauge": "unit",
+        "step": None, "warm_up": 70, "dtype": "float32", "random_state": 4,
+    }  # fmt: skip
+    fitted = ImplicitKrasulina(**parameters).fit(X)  # type: ignore[arg-type]
+    copied = clone(fitted)
+    assert copied.get_params() == fitted.get_params() == parameters
+    with pytest.raises(NotFittedError):
+        copied.transform(X)
+    assert np.array_equal(copied.fit(X).components_, fitted.components_)
+
+
+def test_names_go_in_and_out() -> None:
+    fitted = ImplicitKrasulina(2).fit(X)
+    assert list(fitted.get_feature_names_out()) == ["implicitkrasulina0", "implicitkrasulina1"]
+    pipeline = make_pipeline(StandardScaler(), ImplicitKrasulina(2)).fit(X)
+    assert list(pipeline.get_feature_names_out()) == ["implicitkrasulina0", "implicitkrasulina1"]
+    with pytest.raises(NotFittedError):
+        ImplicitKrasulina(2).get_feature_names_out()
+    assert isinstance(fitted.set_output(transform="default").transform(X), np.ndarray)
+
+
+def test_frames_come_out_with_names_when_they_are_wanted() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(X, columns=[f"sensor {i}" for i in range(12)], index=np.arange(len(X)) * 2)
+    fitted = ImplicitKrasulina(2).set_output(transform="pandas").fit(frame)
+    out = fitted.transform(frame)
+    assert list(out.columns) == ["implicitkrasulina0", "implicitkrasulina1"]
+    assert out.index.equals(frame.index)
+    assert list(fitted.feature_names_in_) == list(frame.columns)
+    assert np.array_equal(out.to_numpy(), ImplicitKrasulina(2).fit(X).transform(X))
+    with pytest.raises(ValueError, match="feature names"):
+        fitted.transform(frame[frame.columns[::-1]])
+
+
+@pytest.mark.parametrize("n_components", [1, 3, 6, 12, None])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4])
+def test_attributes_mean_what_those_of_pca_mean(n_components: int | None, scale: float) -> None:
+    """With as many columns as features one pass is exact: every attribute that both have agrees, for every k."""
+    ours, theirs = ImplicitKrasulina(n_components, oversampling=12).fit(scale * X), PCA(n_components).fit(scale * X)
+    ddof = (len(X) - 1) / len(X)
+    for name, factor in {
+        "explained_variance_": ddof, "explained_variance_ratio_": 1, "singular_values_": 1, "mean_": 1,
+        "n_components_": 1, "n_features_in_": 1,
+    }.items():  # fmt: skip
+        expected = factor * np.asarray(getattr(theirs, name))
+        assert np.asarray(getattr(ours, name)) == pytest.approx(expected, rel=1e-8), name
+    rest = ours.noise_variance_ * (12 - ours.n_components_)
+    assert rest == pytest.approx(ddof * theirs.noise_variance_ * (12 - ours.n_components_), rel=1e-7, abs=1e-12)
+    assert np.abs(np.abs((ours.components_ * theirs.components_).sum(axis=1)) - 1).max() <= 1e-9
+    public = {name for name in vars(theirs) if name.endswith("_") and not name.startswith("_")}
+    assert public - {"n_samples_"} <= set(dir(ours))
