@@ -1,0 +1,37 @@
+"""The code of docs/estimator.md runs, from top to bottom."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import dask
+import numpy as np
+import pytest
+import sklearn.datasets
+
+mpl = pytest.importorskip("matplotlib")  # comes with the extra for experiments
+
+DOCS = Path(__file__).parents[1] / "docs"
+TEXT = (DOCS / "estimator.md").read_text(encoding="utf-8")
+
+
+def test_the_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a few made-up pictures: the real ones are a download."""
+    pictures = np.random.default_rng(0).integers(0, 256, (700, 784)).astype(np.float64)
+    monkeypatch.setattr(sklearn.datasets, "fetch_openml", lambda *_, **__: SimpleNamespace(data=pictures))
+    monkeypatch.chdir(tmp_path)
+    mpl.use("Agg")
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL))
+    with dask.config.set(scheduler="synchronous"):
+        exec(compile(code, "docs/estimator.md", "exec"), {})  # noqa: S102 - our own page
+    mpl.pyplot.close("all")
+    shape, difference, lazy = capsys.readouterr().out.splitlines()
+    assert shape.startswith("(700, 10)")
+    assert float(difference) <= 1e-12
+    assert lazy.startswith("dask.array<")
+    assert (tmp_path / "mnist-components.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_its_pictures_are_there() -> None:
+    for name in re.findall(r"\]\((images/[^)]*)\)", TEXT):
+        assert 1000 < (DOCS / name).stat().st_size < 200_000
