@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help setup demo test lint format bench wheel lock clean java
+.PHONY: help setup demo test lint format bench experiments wheel lock clean java
 
 help:  ## Say what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /' | sort
@@ -38,6 +38,9 @@ format: setup  ## Bring the format in order
 
 bench: setup  ## Measure accuracy; needs data, see benchmarks/
 	$(BIN)/python -m benchmarks.accuracy $(ARGS)
+
+experiments: setup  ## Run the paper's experiments and write docs/experiments.md; make experiments ARGS="--runs 3"
+	$(BIN)/python -m experiments.all $(ARGS)
 
 wheel: setup  ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist .

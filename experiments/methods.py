@@ -1,0 +1,133 @@
+"""The ways to learn that are compared: each learns a block (B, d) that follows t messages, and shows its basis."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments import exact
+from streampca.pca import axes, free, learning
+from streampca.pca.baselines import incremental
+from streampca.pca.baselines.orthonormal import orthonormal
+from streampca.pca.learning import Recipe
+from streampca.pca.state import State
+from streampca.pca.step import PowerStep
+
+F64 = NDArray[np.float64]
+
+GAMMA = {"oja": 0.9, "krasulina": 0.9, "implicit": 0.8}  # as in the paper
+TUNED = tuple(GAMMA)
+LABELS = {
+    "oja": "Oja",
+    "krasulina": "Krasulina",
+    "incremental": "Incremental",
+    "implicit": "Imp. Krasulina",
+    "default": "streampca (default)",
+    "sklearn": "IncrementalPCA (scikit-learn)",
+}
+BLOCK = 50  # divides the intervals at which the loss is taken
+WARM_UP = 200  # the first block: the default starts from the batch solution of it
+
+
+class Method(Protocol):
+    """A way to learn."""
+
+    def start(self, C: F64) -> Any:
+        """What is known before the first message: an orthonormal C (d, k)."""
+        ...
+
+    def learn(self, state: Any, Y: F64) -> Any:
+        """The state after a block Y (B, d)."""
+        ...
+
+    def basis(self, state: Any) -> F64:
+        """Orthonormal columns (d, k)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Explicit:
+    """Oja's or Krasulina's update; the state is C and the number of messages."""
+
+    name: str
+    step: PowerStep
+
+    def start(self, C: F64) -> tuple[F64, int]:
+        """C itself."""
+        return C, 0
+
+    def learn(self, state: tuple[F64, int], Y: F64) -> tuple[F64, int]:
+        """Message by message, in an exact block."""
+        C, t = state
+        update = exact.oja if self.name == "oja" else exact.krasulina
+        return update(C, Y, self.step(np.arange(t + 1, t + len(Y) + 1))), t + len(Y)
+
+    def basis(self, state: tuple[F64, int]) -> F64:
+        """C, which is orthonormal."""
+        return state[0]
+
+
+@dataclass(frozen=True)
+class Implicit:
+    """The paper's update, eq. 10, in its own gauge."""
+
+    step: PowerStep
+
+    def start(self, C: F64) -> free.FreeState:
+        """C itself."""
+        return free.start(C, "float64")
+
+    def learn(self, state: free.FreeState, Y: F64) -> free.FreeState:
+        """Message by message, in an exact block."""
+        d, k = state.state.C.shape
+        return free.learn(state, Y, self.step, Recipe(d, k, oversampling=0, center=False))
+
+    def basis(self, state: free.FreeState) -> F64:
+        """C has any scale; its span is what counts."""
+        return np.asarray(orthonormal(state.state.C), np.float64)
+
+
+@dataclass(frozen=True)
+class Incremental:
+    """Rank-k truncated update; nothing to start from, nothing to tune."""
+
+    def start(self, C: F64) -> incremental.State:
+        """Only the shape of C matters."""
+        return incremental.start(*C.shape)
+
+    def learn(self, state: incremental.State, Y: F64) -> incremental.State:
+        """Message by message, in an exact block."""
+        return exact.increment(state, Y)
+
+    def basis(self, state: incremental.State) -> F64:
+        """U."""
+        return state.U
+
+
+@dataclass(frozen=True)
+class Default:
+    """This package's default: unit gauge, oversampling 10, running mean, no step size."""
+
+    k: int
+
+    def start(self, C: F64) -> State:
+        """Only the shape of C matters."""
+        return State.empty(len(C))
+
+    def learn(self, state: State, Y: F64) -> State:
+        """A block."""
+        return learning.learn(state, Y, np.ones(len(Y)), Recipe(Y.shape[1], self.k))[0]
+
+    def basis(self, state: State) -> F64:
+        """The k leading axes."""
+        return axes.principal(state.C, self.k)[0].T
+
+
+def method(name: str, k: int, eta0: float = 1.0) -> Method:
+    """By its name; eta0 where there is a step size."""
+    if name in ("oja", "krasulina"):
+        return Explicit(name, PowerStep(eta0, GAMMA[name]))
+    if name == "implicit":
+        return Implicit(PowerStep(eta0, GAMMA[name]))
+    return Incremental() if name == "incremental" else Default(k)

@@ -1,0 +1,46 @@
+"""docs/experiments.md, made of the CSV files and pictures in experiments/results: `python -m experiments.page`."""
+
+import platform
+from pathlib import Path
+
+from benchmarks.accuracy import machine
+from experiments import beyond, distributed, drift, figure1, scale, sensitivity, table1
+from experiments.plan import FOLDER
+
+PAGE = Path(__file__).parents[1] / "docs" / "experiments.md"
+SECTIONS = (table1, figure1, distributed, beyond, sensitivity, drift, scale)
+INTRODUCTION = """# The paper's experiments, and some beyond them
+
+Amid & Warmuth, “An Implicit Form of Krasulina's k-PCA Update without the Orthonormality Constraint”, on the data that
+the paper used. This page is made by `python -m experiments.page` from the CSV files in `experiments/results/`, in which
+every row is one run; `make experiments` (or one of `python -m experiments.table1`, `.figure1`, `.distributed`,
+`.beyond`, `.sensitivity`, `.drift`, `.scale`) runs what is missing there, up to `--runs N` (10) of each kind. With
+`--data FOLDER` the data come from `mnist.npz` and `cifar10.npz` in that folder, else from OpenML."""
+
+
+def page(folder: Path) -> str:
+    """The text."""
+    lines = [INTRODUCTION, ""]
+    for each in SECTIONS:
+        lines += [*each.section(folder), ""]
+    described = folder / "machine.txt"
+    if described.exists():
+        lines += ["## The machine", "", described.read_text(encoding="utf-8").strip(), ""]
+    return "\n".join(lines)
+
+
+def describe(folder: Path) -> None:
+    """Write down what the runs were made on."""
+
+    folder.mkdir(parents=True, exist_ok=True)
+    text = f"{machine()} {platform.system()} {platform.release()}.\n"
+    (folder / "machine.txt").write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(page(FOLDER), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""One pass of one method over one data set: the runs that Table 1 and Figure 1 are made of.
+
+A run's seed fixes the order of the messages and the random orthonormal factor at the start. η₀ is chosen on a tenth
+of the data that is held out: one pass over the rest for each value of a grid. The values with the least losses on
+that tenth get two passes more, and of these the one with the least mean is chosen.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.datasets import F64, Data, Indices
+from experiments.methods import BLOCK, TUNED, WARM_UP, Method, method
+from experiments.plan import Job, Plan, complete
+from experiments.results import Results, average, curve
+
+GRID = tuple(float(f"{m}e{e}") for e in range(-3, 4) for m in (1, 3))  # 0.001, 0.003, … 3000
+FINALISTS = 3  # values that are tried again
+SCALES = (0.1, 1.0, 10.0)
+
+
+def validations(plan: Plan) -> Results:
+    """The runs that η₀ is chosen by."""
+    return Results(plan.folder / "validation.csv", ("data", "k", "method", "eta0", "seed"), ("loss",))
+
+
+def passes(plan: Plan) -> Results:
+    """The runs: loss at the end, and percent of excess every so many messages where the scale is 1."""
+    keys = ("data", "k", "method", "scale", "seed")
+    return Results(plan.folder / "passes.csv", keys, ("eta0", "loss", "excess"))
+
+
+def choose(plan: Plan) -> None:
+    """Run the grid, and the best of it again."""
+    cases = [(name, k, tuned) for name in plan.data for k in plan.ks for tuned in TUNED]
+    _validate(plan, [(*case, eta0, 0) for case in cases for eta0 in GRID])
+    again = [(*case, eta0, seed) for case in cases for eta0 in finalists(validations(plan), *case) for seed in (1, 2)]
+    _validate(plan, again)
+
+
+def _validate(plan: Plan, keys: Sequence[tuple[str, int, str, float, int]]) -> None:
+    jobs = [Job(key, validate, key[0], key[1:]) for key in keys]
+    complete("η₀ by validation", plan, validations(plan), jobs)
+
+
+def finalists(results: Results, name: str, k: int, tuned: str) -> list[float]:
+    """The values of the grid with the least losses in the first pass."""
+    rows = results.rows(data=name, k=k, method=tuned, seed=0)
+    return [float(row["eta0"]) for row in sorted(rows, key=lambda row: float(row["loss"]))[:FINALISTS]]
+
+
+def chosen(results: Results, name: str, k: int, tuned: str) -> float:
+    """The η₀ with the least mean loss on the held-out tenth."""
+
+    def mean_loss(eta0: float) -> float:
+        return average(results.numbers("loss", data=name, k=k, method=tuned, eta0=eta0))
+
+    return min(finalists(results, name, k, tuned), key=mean_loss)
+
+
+def run(plan: Plan, methods: Sequence[str], scales: Sequence[float]) -> None:
+    """What is missing of the methods' runs at these scales of η₀; methods without η₀ have scale 1."""
+    choose(plan)
+    jobs = []
+    for name, k, chosen_method, scale, seed in cases(plan, methods, scales):
+        eta0 = chosen(validations(plan), name, k, chosen_method) * scale if chosen_method in TUNED else 1.0
+        arguments = (k, chosen_method, eta0, seed, plan.every if scale == 1 else 0)
+        jobs.append(Job((name, k, chosen_method, scale, seed), one_pass, name, arguments))
+    complete("passes", plan, passes(plan), jobs)
+
+
+def cases(plan: Plan, methods: Sequence[str], scales: Sequence[float]) -> Iterator[tuple[str, int, str, float, int]]:
+    """Every run, seed by seed, so that a run that is cut short has some of each."""
+    for seed in range(plan.runs):
+        for name in plan.data:
+            for k in plan.ks:
+                for each in methods:
+                    for scale in scales if each in TUNED else (1.0,):
+                        yield name, k, each, scale, seed
+
+
+def beginning(data: Data, k: int, seed: int) -> tuple[Indices, F64]:
+    """The order of the messages and the orthonormal factor (d, k) that a seed stands for."""
+    rng = np.random.default_rng(seed)
+    return rng.permutation(len(data.X)), np.linalg.qr(rng.standard_normal((data.d, k)))[0]
+
+
+def states(way: Method, data: Data, order: Indices, C: F64, every: int) -> Iterator[Any]:
+    """The state each time that another `every` messages are learned, and at the end; centred by the batch mean."""
+    state, start = way.start(C), 0
+    while start < len(order):
+        size = WARM_UP if start == 0 else BLOCK
+        stop = min(start + size, len(order))
+        state = way.learn(state, data.centred(order[start:stop]))
+        if stop == len(order) or (every and stop % every == 0):
+            yield state
+        start = stop
+
+
+def one_pass(data: Data, k: int, name: str, eta0: float, seed: int, every: int) -> tuple[float, float, str]:
+    """η₀, the loss at the end, and the curve of the excess."""
+    order, C = beginning(data, k, seed)
+    way = method(name, k, eta0)
+    bases = [way.basis(state) for state in states(way, data, order, C, every)]
+    return eta0, round(data.loss(bases[-1]), 6), curve([data.excess(basis) for basis in bases] if every else [])
+
+
+def validate(data: Data, k: int, name: str, eta0: float, seed: int) -> tuple[float]:
+    """The loss on a tenth after a pass over the rest."""
+    order, C = beginning(data, k, seed=1000 + seed)
+    held = len(order) // 10
+    way = method(name, k, eta0)
+    *_, last = states(way, data, order[held:], C, 0)
+    return (round(residual(data.centred(order[:held]), way.basis(last)), 6),)
+
+
+def residual(Y: NDArray[np.float64], basis: F64) -> float:
+    """Mean squared residual of the messages Y (n, d)."""
+    return float((np.sum(Y**2) - np.sum((Y @ basis) ** 2)) / len(Y))

@@ -1,0 +1,91 @@
+"""What to run, on what, how often; and running it: with a progress bar, and only what is missing."""
+
+import argparse
+import multiprocessing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from threadpoolctl import threadpool_limits
+
+from benchmarks.data import NAMES, default_folder
+from experiments.datasets import Data
+from experiments.results import Results
+
+FOLDER = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What to run."""
+
+    data: Mapping[str, Data]
+    folder: Path = FOLDER
+    runs: int = 10
+    slow_runs: int = 10  # of what takes long by itself, such as IncrementalPCA
+    workers: int = 1
+    ks: Sequence[int] = (5, 10, 20)
+    every: int = 1000  # messages between two points of a curve
+    sizes: Mapping[str, Any] = field(default_factory=dict)  # of what is simulated, where the tests want it smaller
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: `function(data, *arguments)` gives the values of the row `key`; `data` is "" where none is needed."""
+
+    key: tuple[Any, ...]
+    function: Callable[..., Sequence[Any]]
+    data: str
+    arguments: tuple[Any, ...]
+
+
+_shared: Mapping[str, Data] = {}  # what the processes of a pool inherit: pictures are too large to send
+
+
+def complete(title: str, plan: Plan, results: Results, jobs: Iterable[Job]) -> None:
+    """Run the jobs whose rows are missing, and append each row as soon as it is known."""
+    done = results.done()
+    missing = [job for job in jobs if tuple(map(str, job.key)) not in done]
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, disable=not missing) as progress:
+        bar = progress.add_task(title, total=len(missing))
+        for key, values in _outcomes(plan, missing):
+            results.append(key, values)
+            progress.advance(bar)
+
+
+def _outcomes(plan: Plan, jobs: Sequence[Job]) -> Iterable[tuple[tuple[Any, ...], Sequence[Any]]]:
+    global _shared
+    _shared = plan.data
+    if plan.workers == 1:
+        with threadpool_limits(1):
+            yield from map(_outcome, jobs)
+        return
+    fork = multiprocessing.get_context("fork")
+    with threadpool_limits(1), ProcessPoolExecutor(plan.workers, fork) as pool:
+        for future in as_completed([pool.submit(_outcome, job) for job in jobs]):
+            yield future.result()
+
+
+def _outcome(job: Job) -> tuple[tuple[Any, ...], Sequence[Any]]:
+    with threadpool_limits(1):
+        return job.key, job.function(_shared.get(job.data), *job.arguments)
+
+
+def command(run: Callable[[Plan], None], doc: str | None) -> None:
+    """The command line of an experiment."""
+    parser = argparse.ArgumentParser(description=doc)
+    parser.add_argument("--data", type=Path, default=default_folder(), help="folder with mnist.npz and cifar10.npz")
+    parser.add_argument("--only", choices=NAMES, help="one data set only")
+    parser.add_argument("--runs", type=int, default=10, help="of each kind; those there are already count (10)")
+    parser.add_argument("--slow-runs", type=int, default=10, help="of IncrementalPCA, sensitivity and drift (10)")
+    parser.add_argument("--workers", type=int, default=1, help="processes, each with one BLAS thread (1)")
+    parser.add_argument("--results", type=Path, default=FOLDER, help="folder of CSV files and pictures")
+    options = parser.parse_args()
+    names = NAMES if options.only is None else (options.only,)
+    with threadpool_limits(1):
+        data = {name: Data.cached(name, options.data) for name in names}
+    run(Plan(data, options.results, options.runs, options.slow_runs, options.workers))

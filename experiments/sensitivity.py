@@ -1,0 +1,112 @@
+"""How much the settings of our default matter, which has no step size: oversampling, length of a block, warm-up."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from experiments import charts, distributed, passes
+from experiments.datasets import Data
+from experiments.plan import Job, Plan, command, complete
+from experiments.results import Results, average
+from streampca.pca import axes
+from streampca.pca.learning import Recipe, learn
+from streampca.pca.state import State
+
+STANDARD = {"oversampling": 10, "block": 64, "warm-up": 200}
+WHAT = {
+    "oversampling": "columns beside the k (0 … 2k)",
+    "block": "messages in a block",
+    "warm-up": "messages in the first block",
+}
+
+
+def runs(plan: Plan) -> Results:
+    """Percent of excess after one pass."""
+    return Results(plan.folder / "sensitivity.csv", ("data", "k", "setting", "value", "seed"), ("excess",))
+
+
+def values(k: int) -> dict[str, list[int]]:
+    """What is tried for each setting, the others as they are by default."""
+    return {
+        "oversampling": sorted({0, k // 2, k, 2 * k, 10}),
+        "block": [1, 4, 16, 64, 256],
+        "warm-up": [50, 100, 200, 500, 1000],
+    }
+
+
+def run(plan: Plan) -> None:
+    """Each setting by itself."""
+    jobs = []
+    for seed in range(min(plan.runs, plan.slow_runs)):
+        for name in plan.data:
+            for k in distributed.ks(plan):
+                for setting, tried in values(k).items():
+                    for value in tried:
+                        jobs.append(Job((name, k, setting, value, seed), one_pass, name, (k, setting, value, seed)))
+    complete("sensitivity", plan, runs(plan), jobs)
+    draw(plan)
+
+
+def one_pass(data: Data, k: int, setting: str, value: int, seed: int) -> tuple[float]:
+    """Percent of excess after one pass with one setting changed; raw pixels, running mean."""
+    chosen = STANDARD | {setting: value}
+    recipe = Recipe(data.d, k, oversampling=chosen["oversampling"], warm_up=chosen["warm-up"])
+    order, _ = passes.beginning(data, k, seed)
+    state = State.empty(data.d)
+    for part in np.split(order, np.arange(chosen["warm-up"], len(order), chosen["block"])):
+        state, _ = learn(state, data.raw(part), np.ones(len(part)), recipe)
+    return (round(data.batch.excess(axes.principal(state.C, k)[0], state.mean), 6),)
+
+
+def draw(plan: Plan) -> None:
+    """One panel for each setting."""
+    rows = runs(plan)
+    with charts.picture(plan.folder / "sensitivity.svg", 1, len(WHAT)) as panels:
+        for panel, (setting, label) in zip(panels[0], WHAT.items(), strict=True):
+            for name in plan.data:
+                for k in distributed.ks(plan):
+                    tried = values(k)[setting]
+                    mean = [average(rows.numbers("excess", data=name, k=k, setting=setting, value=v)) for v in tried]
+                    panel.semilogy(tried, mean, marker=".", label=f"{charts.NAMES.get(name, name)}, k = {k}")
+            if setting != "oversampling":
+                panel.set_xscale("log")
+            panel.set(xlabel=label, ylabel="excess loss, %")
+
+
+def section(folder: Path) -> list[str]:
+    """The picture and how far each setting moves the result."""
+    results = runs(Plan({}, folder))
+    rows = results.rows()
+    lines = ["| data | k | setting | excess % at each value |", "|---|---|---|---|"]
+    moved: dict[str, float] = {}
+    for name, k, setting in dict.fromkeys((row["data"], row["k"], row["setting"]) for row in rows):
+        tried = sorted({int(r["value"]) for r in rows if (r["data"], r["k"], r["setting"]) == (name, k, setting)})
+        mean = [average(results.numbers("excess", data=name, k=k, setting=setting, value=v)) for v in tried]
+        lines.append(
+            f"| {name} | {k} | {setting} | "
+            + ", ".join(f"{v}: {m:.4f}" for v, m in zip(tried, mean, strict=True))
+            + " |"
+        )
+        spanned = [m for v, m in zip(tried, mean, strict=True) if setting != "oversampling" or v]
+        moved[setting] = max(moved.get(setting, 0.0), max(spanned) - min(spanned))
+    seeds = min(Counter((r["data"], r["k"], r["setting"], r["value"]) for r in rows).values(), default=0)
+    return [
+        "## Sensitivity: our default has no step size",
+        "",
+        charts.embedded("sensitivity.svg", "Excess loss against oversampling, block and warm-up"),
+        "",
+        f"One setting is changed at a time (defaults: {STANDARD['oversampling']} more columns, blocks of "
+        f"{STANDARD['block']}, warm-up {STANDARD['warm-up']}). Means of {seeds} run{'s' * (seeds > 1)}.",
+        "",
+        *lines,
+        "",
+        f"- The length of a block moves the excess by at most {moved.get('block', 0):.4f} points, the warm-up by at "
+        f"most {moved.get('warm-up', 0):.4f}. Oversampling is what matters: without any of it the loss is "
+        "about that of the "
+        "paper's update, and more columns bring it down as far as one cares to pay.",
+    ]
+
+
+if __name__ == "__main__":
+    command(run, __doc__)

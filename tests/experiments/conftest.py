@@ -1,0 +1,33 @@
+"""Two small data sets under the names of the paper's, and a plan that takes seconds."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments import beyond, passes, sensitivity
+from experiments.datasets import Data
+from experiments.plan import Plan
+
+SMALL = {"partitions": (1, 4), "pieces": 8, "piece": 100, "d": (40, 80), "k": (5, 20), "blocks": 2, "wide": 400,
+         "wide messages": 500}  # fmt: skip
+
+
+def small_data(seed: int, d: int = 40) -> Data:
+    """Pictures of ten kinds, in pixels."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(10, size=1200)
+    centres = rng.normal(128, 30, size=(10, d))
+    noise = (rng.standard_normal((len(y), d)) * np.linspace(40, 4, d)) @ np.linalg.qr(rng.standard_normal((d, d)))[0]
+    return Data.of(np.clip(centres[y] + noise, 0, 255).astype(np.uint8), y)
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """One run of each on the small data."""
+    monkeypatch.setattr(passes, "GRID", (0.1, 1.0, 10.0, 100.0))
+    monkeypatch.setattr(beyond, "PARTITIONS", (4, 10))
+    monkeypatch.setattr(beyond, "SKLEARN_BATCH", 100)
+    monkeypatch.setattr(sensitivity, "values", lambda k: {"oversampling": [0, 10], "block": [16, 64], "warm-up": [100]})
+    data = {"mnist": small_data(0), "cifar10": small_data(1)}
+    return Plan(data, tmp_path, runs=1, every=100, sizes=SMALL)

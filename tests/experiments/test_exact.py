@@ -1,0 +1,53 @@
+"""The exact blocks of the paper's competitors equal their plain steps."""
+
+import numpy as np
+import pytest
+
+from experiments import exact
+from streampca.pca.baselines import incremental, krasulina_qr, oja
+
+D, K, N = 30, 4, 300
+
+
+def stream() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(3)
+    return rng.standard_normal((N, D)) * np.linspace(3, 0.3, D), np.linalg.qr(rng.standard_normal((D, K)))[0]
+
+
+@pytest.mark.parametrize("eta0", [0.01, 1.0, 30.0])
+@pytest.mark.parametrize("block", [1, 7, 50])
+@pytest.mark.parametrize(("plain", "exactly"), [(oja.step, exact.oja), (krasulina_qr.step, exact.krasulina)])
+def test_explicit(plain, exactly, block, eta0):
+    Y, C = stream()
+    eta = eta0 / np.arange(1, N + 1) ** 0.9
+    expected = C
+    for y, step in zip(Y, eta, strict=True):
+        expected = plain(expected, y, step)
+    for start in range(0, N, block):
+        C = exactly(C, Y[start : start + block], eta[start : start + block])
+    np.testing.assert_allclose(C, expected, atol=1e-8)
+
+
+@pytest.mark.parametrize("block", [1, 7, 50])
+def test_incremental(block):
+    Y, _ = stream()
+    Y[40] = Y[39]  # a message without a residual worth the name must not break it
+    plain = blocked = incremental.start(D, K)
+    for y in Y:
+        plain = incremental.step(plain, y)
+    for start in range(0, N, block):
+        blocked = exact.increment(blocked, Y[start : start + block])
+    np.testing.assert_allclose(blocked.U @ blocked.U.T, plain.U @ plain.U.T, atol=1e-8)
+    np.testing.assert_allclose(blocked.s, plain.s, rtol=1e-8)
+    assert blocked.count == plain.count == N
+
+
+def test_incremental_within_the_span():
+    """Messages that lie in a space of k dimensions leave no residual at all."""
+    rng = np.random.default_rng(0)
+    Y = rng.standard_normal((60, K)) @ rng.standard_normal((K, D))
+    plain = blocked = incremental.start(D, K)
+    for y in Y:
+        plain = incremental.step(plain, y)
+    blocked = exact.increment(blocked, Y)
+    np.testing.assert_allclose(blocked.U @ blocked.U.T, plain.U @ plain.U.T, atol=1e-8)

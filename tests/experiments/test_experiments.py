@@ -1,0 +1,100 @@
+"""Every experiment runs from end to end, goes on where it was cut short, and fills its part of the page."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from experiments import beyond, datasets, distributed, drift, figure1, page, passes, sensitivity
+from experiments.plan import Job, Plan, complete
+from experiments.results import Results, curve, spread
+
+PICTURES = {
+    figure1: "figure1.svg", distributed: "figure2.svg", beyond: "beyond.svg", sensitivity: "sensitivity.svg",
+    drift: "drift.svg",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("experiment", page.SECTIONS, ids=lambda module: module.__name__.rpartition(".")[2])
+def test_runs_and_resumes(experiment, plan):
+    experiment.run(plan)
+    before = {path.name: path.read_bytes() for path in plan.folder.iterdir()}
+    experiment.run(plan)
+    assert {path.name: path.read_bytes() for path in plan.folder.iterdir()} == before, "nothing was missing"
+    if experiment in PICTURES:
+        assert b"<svg" in before[PICTURES[experiment]]
+    text = "\n".join(experiment.section(plan.folder))
+    assert text.startswith("## ")
+    assert "nan" not in text
+
+
+def test_only_what_is_missing_runs_again(plan):
+    passes.run(plan, ("implicit",), (1.0,))
+    path = plan.folder / "passes.csv"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:2] + lines[3:]))
+    passes.run(plan, ("implicit",), (1.0,))
+    assert path.read_text().splitlines(keepends=True) == [*lines[:2], *lines[3:], lines[2]], "to the digit, at the end"
+
+
+def test_more_runs_keep_those_there(plan):
+    passes.run(plan, ("default",), (1.0,))
+    before = (plan.folder / "passes.csv").read_text()
+    passes.run(replace(plan, runs=2), ("default",), (1.0,))
+    after = (plan.folder / "passes.csv").read_text()
+    assert after.startswith(before)
+    assert len(after.splitlines()) - 1 == 2 * (len(before.splitlines()) - 1)
+
+
+def test_processes_give_the_same(plan, tmp_path):
+    two = replace(plan, folder=tmp_path / "two", workers=2)
+    for each in (plan, two):
+        passes.run(each, ("implicit", "default"), (1.0,))
+    rows = [sorted((each.folder / "passes.csv").read_text().splitlines()) for each in (plan, two)]
+    assert rows[0] == rows[1]
+
+
+def test_chosen_has_the_least_mean_loss_of_the_finalists(tmp_path):
+    results = passes.validations(Plan({}, tmp_path))
+    for eta0, seed, loss in [(0.1, 0, 5), (1.0, 0, 1), (3.0, 0, 2), (10.0, 0, 3), (1.0, 1, 9), (3.0, 1, 2.1)]:
+        results.append(("mnist", 5, "oja", eta0, seed), (loss,))
+    assert passes.finalists(results, "mnist", 5, "oja") == [1.0, 3.0, 10.0]
+    assert passes.chosen(results, "mnist", 5, "oja") == 3.0
+
+
+def test_loss_from_the_covariance_is_the_mean_squared_residual(plan):
+    data = plan.data["mnist"]
+    basis = np.linalg.qr(np.random.default_rng(0).standard_normal((data.d, 5)))[0]
+    Y = data.centred(np.arange(len(data.X)))
+    assert data.loss(basis) == pytest.approx(passes.residual(Y, basis))
+    best = np.linalg.eigh(data.batch.covariance)[1][:, -5:]
+    assert data.excess(best) == pytest.approx(0, abs=1e-9)
+
+
+def test_batch_solution_is_kept(tmp_path, monkeypatch, plan):
+    data = plan.data["mnist"]
+    np.savez(tmp_path / "mnist.npz", X=data.X, y=data.y)
+    monkeypatch.setattr(datasets, "CACHE", tmp_path / "cache")
+    first = datasets.Data.cached("mnist", tmp_path)
+    monkeypatch.setattr(datasets.Batch, "of", None)
+    again = datasets.Data.cached("mnist", tmp_path)
+    np.testing.assert_array_equal(again.batch.covariance, first.batch.covariance)
+    assert again.batch.loss(5) == data.batch.loss(5)
+
+
+def test_a_failing_run_keeps_the_rows_before_it(plan):
+    results = Results(plan.folder / "some.csv", ("i",), ("value",))
+    with pytest.raises(ZeroDivisionError):
+        complete("some", plan, results, [Job((i,), _inverse, "", (i,)) for i in (2, 1, 0)])
+    assert results.numbers("value") == [0.5, 1.0]
+
+
+def _inverse(_data, i):
+    return (1 / i,)
+
+
+def test_cells():
+    assert curve([1.0, 0.123456]) == "1 0.12346"
+    assert spread([]) == "–"
+    assert spread([1.0]) == "1.00"
+    assert spread([1.0, 3.0]) == "2.00 ± 1.41"
