@@ -112,6 +112,7 @@ def draw(plan: Plan) -> None:
                 style = {"default": ("-", "black"), "exact": (":", "tab:red"), "never": ("-", "tab:gray")}
                 line, colour = style.get(way, ("-", charts.COLOURS["sklearn"]))
                 panel.semilogy(t, mean, line, color=colour, label=label)
+            panel.set_ylim(bottom=0.1)  # the very first point of IncrementalPCA is batch PCA itself
             panel.set(title=f"half-life {half_life:,} messages", xlabel="messages", ylabel="excess loss, %")
 
 

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.decomposition import IncrementalPCA
 
 from experiments import exact
 from streampca.pca import axes, free, learning
@@ -27,6 +28,7 @@ LABELS = {
     "sklearn": "IncrementalPCA (scikit-learn)",
 }
 BLOCK = 50  # divides the intervals at which the loss is taken
+SKLEARN_BATCH = 1000  # messages a step for IncrementalPCA
 WARM_UP = 200  # the first block: the default starts from the batch solution of it
 
 
@@ -124,10 +126,41 @@ class Default:
         return axes.principal(state.C, self.k)[0].T
 
 
+@dataclass(frozen=True)
+class Sklearn:
+    """scikit-learn's IncrementalPCA; the state is the estimator, which changes, and the blocks that wait for a "
+    "batch."""
+
+    k: int
+
+    def start(self, C: F64) -> tuple[Any, list[F64]]:
+        """Nothing to start from."""
+        return IncrementalPCA(self.k), []
+
+    def learn(self, state: tuple[Any, list[F64]], Y: F64) -> tuple[Any, list[F64]]:
+        """The block waits until there is a batch."""
+        state[1].append(Y)
+        if sum(map(len, state[1])) >= SKLEARN_BATCH:
+            self._fit(*state)
+        return state
+
+    def basis(self, state: tuple[Any, list[F64]]) -> F64:
+        """The components; what waits is learned first."""
+        if state[1]:
+            self._fit(*state)
+        return np.asarray(state[0].components_.T, np.float64)
+
+    def _fit(self, pca: Any, waiting: list[F64]) -> None:
+        pca.partial_fit(np.concatenate(waiting))
+        waiting.clear()
+
+
 def method(name: str, k: int, eta0: float = 1.0) -> Method:
     """By its name; eta0 where there is a step size."""
     if name in ("oja", "krasulina"):
         return Explicit(name, PowerStep(eta0, GAMMA[name]))
     if name == "implicit":
         return Implicit(PowerStep(eta0, GAMMA[name]))
+    if name == "sklearn":
+        return Sklearn(k)
     return Incremental() if name == "incremental" else Default(k)

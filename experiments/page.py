@@ -20,13 +20,29 @@ every row is one run; `make experiments` (or one of `python -m experiments.table
 
 def page(folder: Path) -> str:
     """The text."""
-    lines = [INTRODUCTION, ""]
+    lines = [INTRODUCTION, "", *_summary(folder), ""]
     for each in SECTIONS:
         lines += [*each.section(folder), ""]
     described = folder / "machine.txt"
     if described.exists():
         lines += ["## The machine", "", described.read_text(encoding="utf-8").strip(), ""]
     return "\n".join(lines)
+
+
+def _summary(folder: Path) -> list[str]:
+    """In how many settings the paper's claims hold here, and ours."""
+    said = [claim for each in (table1, figure1, distributed) for claim in each.claims(folder)]
+    ours = [claim for each in (table1, distributed) for claim in each.better(folder)]
+    lines = ["## In short", "", "| the paper's claim | settings in which it is so here | |", "|---|---|---|"]
+    lines += [f"| {claim} | {count} of {of} | {_word(count, of)} |" for claim, count, of in said]
+    lines += ["", "| where our default is better | settings | |", "|---|---|---|"]
+    return lines + [f"| {claim} | {count} of {of} | {_word(count, of)} |" for claim, count, of in ours]
+
+
+def _word(count: int, of: int) -> str:
+    if count == of:
+        return "holds"
+    return "holds mostly" if 3 * count >= 2 * of else "holds in part" if count else "does not hold"
 
 
 def describe(folder: Path) -> None:

@@ -74,6 +74,7 @@ def run(plan: Plan, methods: Sequence[str], scales: Sequence[float]) -> None:
 def cases(plan: Plan, methods: Sequence[str], scales: Sequence[float]) -> Iterator[tuple[str, int, str, float, int]]:
     """Every run, seed by seed, so that a run that is cut short has some of each."""
     for seed in range(plan.runs):
+        methods = [each for each in methods if each != "sklearn" or seed < plan.slow_runs]
         for name in plan.data:
             for k in plan.ks:
                 for each in methods:

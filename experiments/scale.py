@@ -68,15 +68,14 @@ def run(plan: Plan) -> None:
 
 def pieces(count: int, length: int, split: str) -> Iterator[F64]:
     """A stream of `count` pieces (length, NARROW). Skewed: each piece has directions of its own that come strongest."""
-    mixing = np.random.default_rng(0).standard_normal((2 * NARROW_K, NARROW))
+    mixing = np.linalg.qr(np.random.default_rng(0).standard_normal((NARROW, NARROW)))[0]
     for piece in range(count):
         rng = np.random.default_rng((1, piece))
-        strength = np.linspace(3, 0.5, 2 * NARROW_K)
+        strength = 3 / np.arange(1, NARROW + 1) ** 0.7
         if split == "skewed":
-            strength = strength * np.where(rng.random(2 * NARROW_K) < 0.2, 2.0, 0.2)
-        offset = rng.standard_normal(NARROW) if split == "skewed" else 0.0
-        signal = (rng.standard_normal((length, 2 * NARROW_K)) * strength) @ mixing
-        yield signal + rng.standard_normal((length, NARROW)) + offset
+            strength = strength * np.where(rng.random(NARROW) < 0.2, 2.0, 0.2)
+        offset = 0.1 * rng.standard_normal(NARROW) if split == "skewed" else 0.0
+        yield (rng.standard_normal((length, NARROW)) * strength) @ mixing + offset
 
 
 def merged(

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import beyond, passes, sensitivity
+from experiments import beyond, methods, passes, sensitivity
 from experiments.datasets import Data
 from experiments.plan import Plan
 
@@ -27,7 +27,8 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     """One run of each on the small data."""
     monkeypatch.setattr(passes, "GRID", (0.1, 1.0, 10.0, 100.0))
     monkeypatch.setattr(beyond, "PARTITIONS", (4, 10))
-    monkeypatch.setattr(beyond, "SKLEARN_BATCH", 100)
+    for module in (beyond, methods):
+        monkeypatch.setattr(module, "SKLEARN_BATCH", 100)
     monkeypatch.setattr(sensitivity, "values", lambda k: {"oversampling": [0, 10], "block": [16, 64], "warm-up": [100]})
     data = {"mnist": small_data(0), "cifar10": small_data(1)}
     return Plan(data, tmp_path, runs=1, every=100, sizes=SMALL)
