@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 import numpy as np
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from streampca.listening import Learned, Listener
 from streampca.stream.fold import Fold
@@ -20,6 +20,7 @@ class WorkerMetrics(Listener):
     def __init__(self, topic: str) -> None:
         self._topic = topic
         self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
         by_partition = ("topic", "partition")
         self._messages = Counter(
             "streampca_messages", "Messages handled, by outcome: learned or rejected.", ["outcome"], registry=registry
@@ -49,6 +50,9 @@ class WorkerMetrics(Listener):
         )
         self._lag = Gauge(
             "streampca_consumer_lag_messages", "Offsets between us and the log's end.", by_partition, registry=registry
+        )
+        self._next = Gauge(
+            "streampca_next_offset", "Offset of each partition to be learned next.", by_partition, registry=registry
         )
         self._time_lag = Gauge(
             "streampca_event_time_lag_seconds",
@@ -96,6 +100,9 @@ class WorkerMetrics(Listener):
         self._learn_seconds = Counter(
             "streampca_learn_seconds", "Time spent on decoding and learning.", registry=registry
         )
+        self._of_partitions = (
+            self._loss_ewma, self._lag, self._next, self._time_lag, self._saved_at, self._ahead, self._pinv_error
+        )  # fmt: skip
 
     def assigned(self, positions: Mapping[int, int]) -> None:
         self._rebalances.labels("assigned").inc()
@@ -106,7 +113,7 @@ class WorkerMetrics(Listener):
         self._rebalances.labels("lost" if lost else "revoked").inc()
         self._owned.dec(len(partitions))
         for partition in partitions:
-            for gauge in (self._loss_ewma, self._lag, self._time_lag, self._saved_at, self._ahead, self._pinv_error):
+            for gauge in self._of_partitions:
                 with contextlib.suppress(KeyError):  # of older prometheus_client, where the gauge was never set
                     gauge.remove(self._topic, str(partition))
 
@@ -115,6 +122,7 @@ class WorkerMetrics(Listener):
         self._messages.labels("learned").inc(batch.messages)
         self._learn_seconds.inc(batch.seconds)
         self._lag.labels(*where).set(batch.lag)
+        self._next.labels(*where).set(batch.fold.position)
         self._ahead.labels(*where).set(batch.fold.clock.ahead)
         if tally.last_ms >= 0:
             self._time_lag.labels(*where).set(time.time() - tally.last_ms / 1000)
