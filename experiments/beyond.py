@@ -24,8 +24,8 @@ PARTITIONS = (10, 100)
 SPLITS = ("random", "skewed")
 WAYS = {
     "merge": "our folds, merged",
-    "average": "implicit, averaged (eq. 15), one start for all",
-    "average, own starts": "implicit, averaged (eq. 15), each its own start",
+    "average": "averaged (eq. 15), one start",
+    "average, own starts": "averaged (eq. 15), own starts",
 }
 
 

@@ -33,8 +33,10 @@ def picture(path: Path, rows: int, columns: int) -> Iterator[Any]:
         for panel in axes.flat:
             panel.grid(visible=True, alpha=0.3)
             handles |= {label: handle for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, frameon=False)
-        figure.tight_layout(rect=(0, 0.12 if rows == 1 else 0.07, 1, 1))
+        wide = columns if columns < 3 else 4
+        figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=wide, frameon=False)
+        below = 0.1 + 0.18 * -(-len(handles) // wide)  # inches
+        figure.tight_layout(rect=(0, below / (2.6 * rows), 1, 1))
         figure.savefig(path, metadata={"Date": None})
         plt.close(figure)
 
