@@ -1,5 +1,6 @@
 """docs/experiments.md, made of the CSV files and pictures in experiments/results: `python -m experiments.page`."""
 
+import os
 import platform
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def describe(folder: Path) -> None:
     """Write down what the runs were made on."""
 
     folder.mkdir(parents=True, exist_ok=True)
-    text = f"{machine()} {platform.system()} {platform.release()}.\n"
+    text = f"{machine()} {platform.system()}, {os.cpu_count()} cores, shared with other work.\n"
     (folder / "machine.txt").write_text(text, encoding="utf-8")
 
 

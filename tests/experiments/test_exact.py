@@ -51,3 +51,18 @@ def test_incremental_within_the_span():
         plain = incremental.step(plain, y)
     blocked = exact.increment(blocked, Y)
     np.testing.assert_allclose(blocked.U @ blocked.U.T, plain.U @ plain.U.T, atol=1e-8)
+
+
+@pytest.mark.parametrize(("plain", "exactly"), [("oja", exact.oja), ("krasulina", exact.krasulina)])
+def test_the_signs_of_lapack(plain, exactly):
+    """One QR at the end gives the signs of a QR after every message, because they forget those that came in."""
+    Y, C = stream()
+    eta = 1 / np.arange(1, N + 1) ** 0.9
+    expected = C
+    for y, step in zip(Y, eta, strict=True):
+        x = expected.T @ y
+        away = y if plain == "oja" else y - expected @ x
+        expected = np.linalg.qr(expected + step * np.outer(away, x))[0]
+    for start in range(0, N, 50):
+        C = exactly(C, Y[start : start + 50], eta[start : start + 50])
+    np.testing.assert_allclose(np.linalg.qr(C)[0], expected, atol=1e-8)
