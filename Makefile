@@ -1,5 +1,5 @@
 # Everything runs in .venv, which is made from requirements.lock. A new machine needs Python 3.11 or newer, and for
-# `make test` also Java and Maven, which are installed by apt-get where that is possible.
+# `make test` also Java, Maven and Prometheus, which are fetched by apt-get where that is possible.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help setup demo test lint format bench experiments wheel lock clean java
+.PHONY: help setup demo test lint format bench experiments wheel lock clean java prometheus
 
 help:  ## Say what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /' | sort
@@ -24,7 +24,7 @@ $(INSTALLED): requirements.lock pyproject.toml
 demo: setup  ## Run the whole thing on this machine; make demo ARGS="--seconds 20"
 	$(BIN)/streampca demo $(ARGS)
 
-test: setup java  ## Run every test, those on the real Kafka broker included; make test ARGS="-k fold"
+test: setup java prometheus  ## Run every test, those on the real Kafka broker included; make test ARGS="-k fold"
 	$(BIN)/python -m pytest $(ARGS)
 
 lint: setup  ## Check style, format and types
@@ -57,6 +57,15 @@ java:
 			apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
 				apt-get install -y -qq --no-install-recommends default-jre-headless maven >/dev/null; \
 		else echo "please install Java 17 or newer and Maven" >&2; exit 1; fi; }
+
+# Unpacked rather than installed, because Debian would start it as a service. Without it tests are skipped, in CI they fail.
+PROMETHEUS := $(HOME)/.cache/streampca-prometheus
+prometheus:
+	@{ { command -v prometheus && command -v promtool; } || test -x $(PROMETHEUS)/usr/bin/prometheus; } >/dev/null || { \
+		echo "fetching Prometheus for the tests of its rules" >&2; \
+		{ [ "$$(id -u)" != 0 ] || apt-get update -qq; } && mkdir -p $(PROMETHEUS)/fetched && cd $(PROMETHEUS)/fetched && \
+			apt-get download -qq -o APT::Sandbox::User=root prometheus && dpkg -x prometheus_*.deb .. && rm -r ../fetched; } || \
+		echo "no Prometheus: neither installed nor to be had by apt-get" >&2
 
 clean:  ## Remove what was made
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,246 @@
+"""The dashboard as it is meant; `python docker/grafana/dashboard.py` writes dashboards/streampca.json from it.
+
+Every panel says in its description what is shown and when to worry. Widths are of the 24 columns that Grafana has.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+OUTPUT = Path(__file__).with_name("dashboards") / "streampca.json"
+SOURCE = {"type": "prometheus", "uid": "streampca-prometheus"}
+Panel = dict[str, Any]
+
+
+def of(expr: str, legend: str = "", **more: Any) -> dict[str, Any]:
+    """A query, and how its series are called."""
+    return {"expr": expr, "legendFormat": legend or "__auto", "datasource": SOURCE, "range": True, **more}
+
+
+def now(expr: str, legend: str = "") -> dict[str, Any]:
+    """A query for the present only."""
+    return of(expr, legend, instant=True, range=False)
+
+
+def panel(kind: str, title: str, text: str, queries: list[Panel], unit: str, width: int, **more: Any) -> Panel:
+    """A panel without its place."""
+    targets = [{**query, "refId": chr(ord("A") + i)} for i, query in enumerate(queries)]
+    defaults = {"unit": unit, **more.pop("defaults", {})}
+    return {
+        "type": kind, "title": title, "description": text, "datasource": SOURCE, "targets": targets,
+        "fieldConfig": {"defaults": defaults, "overrides": []}, "gridPos": {"h": 8, "w": width}, **more,
+    }  # fmt: skip
+
+
+def lines(title: str, text: str, *queries: Panel, unit: str = "short", width: int = 8, **defaults: Any) -> Panel:
+    """Curves over time."""
+    options = {
+        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+        "tooltip": {"mode": "multi", "sort": "desc"},
+    }
+    custom = {"lineWidth": 1, "fillOpacity": 8, "showPoints": "never", "spanNulls": False}
+    return panel(
+        "timeseries", title, text, list(queries), unit, width, options=options, defaults={"custom": custom, **defaults}
+    )
+
+
+def figure(title: str, text: str, expr: str, unit: str = "short", worry: float | None = None) -> Panel:
+    """One number; red from `worry` on."""
+    steps: list[Panel] = [{"color": "green", "value": None}]
+    if worry is not None:
+        steps.append({"color": "red", "value": worry})
+    options = {
+        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+        "colorMode": "value", "graphMode": "area", "textMode": "auto", "justifyMode": "auto", "orientation": "auto",
+    }  # fmt: skip
+    made = panel(
+        "stat", title, text, [of(expr)], unit, 3, options=options,
+        defaults={"thresholds": {"mode": "absolute", "steps": steps}},
+    )  # fmt: skip
+    made["gridPos"]["h"] = 4
+    return made
+
+
+def bars(title: str, text: str, query: Panel, unit: str) -> Panel:
+    """A bar for each series, now."""
+    options = {
+        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+        "orientation": "vertical", "displayMode": "basic", "showUnfilled": False, "valueMode": "color",
+    }  # fmt: skip
+    return panel("bargauge", title, text, [query], unit, 8, options=options, defaults={"min": 0})
+
+
+def heat(title: str, text: str, buckets: str) -> Panel:
+    """A histogram over time."""
+    options = {"calculate": False, "yAxis": {"unit": "percentunit"}, "cellGap": 0, "legend": {"show": True}}
+    return panel("heatmap", title, text, [of(buckets, "{{le}}", format="heatmap")], "short", 8, options=options)
+
+
+def quantiles(metric: str, by: str = "", legend: str = "") -> list[Panel]:
+    """Median and 99th percentile of a histogram."""
+    rate = f"sum by (le{', ' + by if by else ''}) (rate({metric}_bucket[$__rate_interval]))"
+    return [of(f"histogram_quantile({q}, {rate})", f"{legend} {name}".strip()) for q, name in QUANTILES]
+
+
+QUANTILES = ((0.5, "median"), (0.99, "99 %"))
+LEARNED = 'streampca_messages_total{outcome="learned"}'
+
+FIGURES = [
+    figure("Messages learned", "Version of the model in use: messages that it has learned.",
+           "max(streampca_model_version)"),
+    figure("Explained variance", "Share of the variance that the served components explain.",
+           "max(sum by (instance) (streampca_model_explained_variance_ratio))", "percentunit"),
+    figure("Loss of late", "Share of a message that projection loses, over the last 1000 messages or so.",
+           "max(streampca_model_loss_ewma)", "percentunit"),
+    figure("Messages a second", "Messages learned, by all workers together.",
+           f"sum(rate({LEARNED}[$__rate_interval]))", "mps"),
+    figure("Lag", "Messages of all partitions that are still to be learned.",
+           "sum(streampca_consumer_lag_messages)", worry=100_000),
+    figure("Dead letters", "Records that could not be learned, since the workers started.",
+           "sum(streampca_dead_letters_total) or vector(0)", worry=1),
+    figure("Model age", "Time since the served model was published. It grows when nothing new comes, too.",
+           "max(streampca_model_age_seconds)", "s", worry=300),
+    figure("Alerts", "Alerts that fire now; docs/runbook.md says what to do about each.",
+           'count(ALERTS{alertname=~"Streampca.*", alertstate="firing"}) or vector(0)', worry=1),
+]  # fmt: skip
+
+MODEL = [
+    lines("Loss", "Share of a message that projection loses, scored before it is learned: all time, and of late. "
+          "Late above all time for long means that the data have moved.",
+          of("max(streampca_model_loss_ratio)", "all time"), of("max(streampca_model_loss_ewma)", "of late"),
+          of("max by (partition) (streampca_loss_ewma)", "partition {{partition}}"), unit="percentunit"),
+    lines("Explained variance", "Share of the variance that the served components explain, together and each.",
+          of("max(sum by (instance) (streampca_model_explained_variance_ratio))", "together"),
+          of("max by (component) (streampca_model_explained_variance_ratio)", "{{component}}"), unit="percentunit"),
+    bars("Scree", "Share of the variance along each component, now. "
+         "Where the bars get level, more components add little.",
+         now("sort_desc(max by (component) (streampca_model_explained_variance_ratio))", "{{component}}"),
+         "percentunit"),
+    heat("Loss of single messages", "How the losses of single messages are spread. "
+         "A second band is another kind of data.",
+         "sum by (le) (rate(streampca_prequential_loss_ratio_bucket[$__rate_interval]))"),
+    lines("Versions", "What the workers have published, and what each sidecar serves. They should be one line.",
+          of("max(streampca_published_version)", "published"), of("streampca_model_version", "served by {{instance}}")),
+    lines("Drift", "Loss of late over loss of all time; above 1.25 for half an hour an alert comes.",
+          of("max(streampca_model_loss_ewma / streampca_model_loss_ratio)", "late / all time")),
+]  # fmt: skip
+
+STREAM = [
+    lines("Throughput", "Messages a second, learned and rejected.",
+          of("sum by (outcome) (rate(streampca_messages_total[$__rate_interval]))", "{{outcome}}"), unit="mps"),
+    lines("Throughput by partition", "Offsets a second that each partition moves on.",
+          of("max by (partition) (deriv(streampca_next_offset[$__rate_interval]))", "{{partition}}"), unit="mps"),
+    lines("Busy", "Share of its time that each worker spends on learning. "
+          "Near 100 % with lag: more workers are needed.",
+          of("rate(streampca_learn_seconds_total[$__rate_interval])", "{{instance}}"), unit="percentunit"),
+    lines("Lag in messages", "Offsets between each partition's position and its end.",
+          of("max by (partition) (streampca_consumer_lag_messages)", "{{partition}}")),
+    lines("Lag in time", "Age of the newest record learned, when it was learned. Steady while nothing comes.",
+          of("max by (partition) (streampca_event_time_lag_seconds)", "{{partition}}"), unit="s"),
+    lines("Positions", "Offset that each partition is learned from next.",
+          of("max by (partition) (streampca_next_offset)", "{{partition}}")),
+    lines("Dead letters", "Records a minute that cannot be learned, by reason.",
+          of("60 * sum by (reason) (rate(streampca_dead_letters_total[$__rate_interval]))", "{{reason}}")),
+    lines("Partitions by worker", "Partitions that each worker owns, and rebalances a minute.",
+          of("streampca_partitions_owned", "{{instance}}"),
+          of("60 * sum by (event) (rate(streampca_rebalances_total[$__rate_interval]))", "{{event}} a minute")),
+    lines("Odd records", "Offsets that retention removed before they were read, and records from the future.",
+          of("sum(streampca_offset_gap_messages_total)", "offset gap"),
+          of("max by (partition) (streampca_timestamps_ahead)", "ahead of time, {{partition}}")),
+]  # fmt: skip
+
+SAVING = [
+    lines("Age of checkpoints", "Time since each partition was saved. It grows while a partition is idle, too.",
+          of("time() - max by (partition) (streampca_checkpoint_last_success_timestamp_seconds)", "{{partition}}"),
+          unit="s"),
+    lines("Time to save and to publish", "Writing one checkpoint, and merging and writing one model.",
+          *quantiles("streampca_checkpoint_duration_seconds", legend="checkpoint"),
+          *quantiles("streampca_publish_duration_seconds", legend="model"), unit="s"),
+    lines("Put off", "Times a minute that saving or publishing failed, to be tried again; "
+          "and models that could not be loaded.",
+          of("60 * sum(rate(streampca_checkpoints_postponed_total[$__rate_interval]))", "checkpoints"),
+          of("60 * sum(rate(streampca_publish_failures_total[$__rate_interval]))", "models"),
+          of("60 * sum by (cause) (rate(streampca_model_load_failures_total[$__rate_interval]))",
+             "loading: {{cause}}")),
+    lines("Numerical error", "‖C†C − I‖ of each partition at its last checkpoint: rounding, far below 0.001.",
+          of("max by (partition) (streampca_pinv_error)", "{{partition}}"), unit="sci"),
+]  # fmt: skip
+
+REQUESTS = [
+    lines("Requests", "Requests a second, by route and status.",
+          of("sum by (route, code) (rate(streampca_request_duration_seconds_count[$__rate_interval]))",
+             "{{route}} {{code}}"),
+          unit="reqps"),
+    lines("Latency", "Time to answer, by route.",
+          *quantiles("streampca_request_duration_seconds", "route", "{{route}}"), unit="s"),
+    lines("Failed and slow", "Shares of the requests to /v1, in 5 minutes, that failed (objective: 0.1 %) "
+          "or took longer than 0.25 s (1 %).",
+          of("streampca:request_errors:ratio5m", "failed"), of("streampca:request_slow:ratio5m", "slow"),
+          unit="percentunit"),
+    lines("Vectors", "Vectors a second that are projected or reconstructed.",
+          of("sum by (act) (rate(streampca_projected_vectors_total[$__rate_interval]))", "{{act}}")),
+    lines("Model age", "Time since the model that each sidecar serves was published.",
+          of("streampca_model_age_seconds", "{{instance}}"), unit="s"),
+]  # fmt: skip
+
+PROCESSES = [
+    lines("Up", "1: the process answers Prometheus.", of('up{job=~"streampca-.*"}', "{{job}} {{instance}}"),
+          min=0, max=1),
+    lines("Memory", "Resident memory. A worker's is flat once it has all its partitions.",
+          of('process_resident_memory_bytes{job=~"streampca-.*"}', "{{job}} {{instance}}"), unit="bytes"),
+    lines("Processor", "Cores in use.",
+          of('rate(process_cpu_seconds_total{job=~"streampca-.*"}[$__rate_interval])', "{{job}} {{instance}}")),
+    lines("Running for", "Time since each process started; teeth are restarts.",
+          of('time() - process_start_time_seconds{job=~"streampca-.*"}', "{{job}} {{instance}}"), unit="s"),
+]  # fmt: skip
+
+SECTIONS = [
+    ("", FIGURES), ("Model", MODEL), ("Stream", STREAM), ("Checkpoints", SAVING),
+    ("Requests", REQUESTS), ("Processes", PROCESSES),
+]  # fmt: skip
+
+
+def placed() -> Iterator[Panel]:
+    """All panels with ids and places, row by row."""
+    top = number = 0
+    for title, panels in SECTIONS:
+        if title:
+            number += 1
+            yield {"type": "row", "id": number, "title": title, "collapsed": False, "panels": [],
+                   "gridPos": {"h": 1, "w": 24, "x": 0, "y": top}}  # fmt: skip
+            top += 1
+        left, height = 0, 0
+        for each in panels:
+            size = each["gridPos"]
+            if left + size["w"] > 24:
+                left, top = 0, top + height
+            number, height = number + 1, size["h"]
+            yield {**each, "id": number, "gridPos": {**size, "x": left, "y": top}}
+            left += size["w"]
+        top += height
+
+
+def dashboard() -> dict[str, Any]:
+    """The whole, as Grafana reads it."""
+    return {
+        "uid": "streampca", "title": "streampca",
+        "description": "Principal components of a Kafka topic: model, workers, sidecars.",
+        "tags": ["streampca"], "schemaVersion": 39, "version": 1, "editable": False, "graphTooltip": 1,
+        "time": {"from": "now-30m", "to": "now"}, "refresh": "5s", "timezone": "browser",
+        "templating": {"list": []}, "links": [],
+        "annotations": {"list": [{
+            "name": "Alerts", "enable": True, "iconColor": "red", "datasource": SOURCE, "titleFormat": "{{alertname}}",
+            "expr": 'ALERTS{alertname=~"Streampca.*", alertstate="firing"}', "step": "30s",
+        }]},
+        "panels": list(placed()),
+    }  # fmt: skip
+
+
+def text() -> str:
+    """The file's content."""
+    return json.dumps(dashboard(), indent=1, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    OUTPUT.write_text(text())

@@ -1,0 +1,80 @@
+"""A real Prometheus on the loopback, and the metric names that an expression uses."""
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import pytest
+
+from tests.broker_process import free_ports, wait_until
+
+DOCKER = Path(__file__).parents[2] / "docker"
+RULES = DOCKER / "prometheus" / "rules.yml"
+UNPACKED = Path.home() / ".cache" / "streampca-prometheus" / "usr" / "bin"  # by `make prometheus`
+
+
+def program(name: str) -> str:
+    """Where prometheus or promtool is; skips the test where it is missing, but never in CI."""
+    found = shutil.which(name) or shutil.which(name, path=UNPACKED)
+    if found is None:
+        lack = f"{name} is not installed: make prometheus"
+        if os.environ.get("CI") == "true":
+            pytest.fail(lack)
+        pytest.skip(lack)
+    return found
+
+
+def metrics_in(expression: str) -> set[str]:
+    """Names of metrics in an expression, recorded ones included; those of a histogram without their endings."""
+    names = set(re.findall(r"\b(?:streampca[_:]|process_|up\b)[a-z0-9_:]*", re.sub(r'"[^"]*"', "", expression)))
+    return {re.sub(r"_(bucket|count|sum)$", "", name) for name in names}
+
+
+class PrometheusProcess:
+    """Started on entry, ended on exit."""
+
+    def __init__(self, config: Path) -> None:
+        self._config, self._port = config, free_ports(1)[0]
+
+    def __enter__(self) -> Self:
+        folder = self._config.parent
+        with (folder / "prometheus.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [
+                    program("prometheus"), f"--config.file={self._config}", f"--storage.tsdb.path={folder / 'tsdb'}",
+                    f"--web.listen-address=127.0.0.1:{self._port}", "--log.level=warn",
+                ],
+                stdout=log, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        self._http = httpx.Client(base_url=f"http://127.0.0.1:{self._port}", timeout=10)
+        wait_until(self._ready, 20, "Prometheus")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+        self._process.terminate()
+        self._process.wait(20)
+
+    def query(self, expression: str) -> list[float]:
+        """The values of an expression now, those that are numbers."""
+        answer = self._http.post("/api/v1/query", data={"query": expression, "time": str(time.time())}).json()
+        assert answer["status"] == "success", f"{expression}: {answer}"
+        result: Any = answer["data"]["result"]
+        return [float(series["value"][1]) for series in result if series["value"][1] != "NaN"]
+
+    def firing(self) -> set[str]:
+        """Names of the alerts that fire now."""
+        alerts = self._http.get("/api/v1/alerts").json()["data"]["alerts"]
+        return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
+
+    def _ready(self) -> bool:
+        assert self._process.poll() is None, (self._config.parent / "prometheus.log").read_text()
+        try:
+            return self._http.get("/-/ready").status_code == 200
+        except httpx.TransportError:
+            return False

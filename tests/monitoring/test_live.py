@@ -1,0 +1,141 @@
+"""A real Prometheus scrapes a real worker and a real sidecar: every panel has data, and alerts come and go."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from tests.api.process import SidecarProcess
+from tests.broker_process import free_ports, wait_until
+from tests.guarantees.harness import Group, as_json, group, vectors
+from tests.kafka_broker import Broker
+from tests.monitoring.prometheus import DOCKER, RULES, PrometheusProcess, program
+from tests.monitoring.test_dashboard import EXPRESSIONS
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(200)]
+
+TICK = "200ms"  # between scrapes, and between looks at the rules
+WINDOW = "3s"  # in place of every 5m, 1h, …
+
+
+def quickened(rules: str) -> str:
+    """The rules with short windows and no waiting: expressions, and so what is tested, stay the same."""
+    rules = re.sub(r"\[\d+[mhd]\]", f"[{WINDOW}]", rules)
+    rules = re.sub(r"offset \d+[mhd]", f"offset {WINDOW}", rules)
+    return re.sub(r"(?<=for: )\d+[mh]", "0s", rules)
+
+
+@dataclass
+class Stack:
+    """Worker, sidecar, and the Prometheus that watches them; the ports outlive the processes."""
+
+    workers: Group
+    worker_port: int = field(default_factory=lambda: free_ports(1)[0])
+    sidecar_port: int = field(default_factory=lambda: free_ports(1)[0])
+    prometheus: PrometheusProcess = field(init=False)
+    sidecar: SidecarProcess | None = None
+    stirred: int = 0
+
+    def start_worker(self) -> None:
+        self.workers.start(worker_port=self.worker_port, dead_letter_topic=f"{self.workers.topic}-dead")
+
+    def start_sidecar(self) -> None:
+        self.sidecar = SidecarProcess(self.workers.store, topic=self.workers.topic, port=self.sidecar_port).__enter__()
+        self.sidecar.url()
+
+    def stop_sidecar(self) -> None:
+        if self.sidecar is not None:
+            self.sidecar.__exit__()
+        self.sidecar = None
+
+    def stir(self) -> None:
+        """Something of everything: vectors, a record that is none, requests."""
+        self.stirred += 1
+        for partition in (0, 1):
+            rows = as_json(vectors(40, 2 * self.stirred + partition))
+            self.workers.broker.produce(self.workers.topic, partition, [*rows, b"no vector"])
+        newest = self.get("/v1/model")
+        if newest.status_code == 200:
+            row = vectors(1, self.stirred).tolist()
+            httpx.post(f"http://127.0.0.1:{self.sidecar_port}/v1/project", json={"vectors": row}, timeout=10)
+
+    def get(self, path: str) -> httpx.Response:
+        return httpx.get(f"http://127.0.0.1:{self.sidecar_port}{path}", timeout=10)
+
+    def config(self, folder: Path) -> Path:
+        """What is shipped, with the addresses of this machine and a faster pace."""
+        shipped: dict[str, Any] = yaml.safe_load((DOCKER / "prometheus" / "prometheus.yml").read_text())
+        shipped["global"] = dict.fromkeys(shipped["global"], TICK)
+        ports = {"streampca-worker": self.worker_port, "streampca-sidecar": self.sidecar_port}
+        shipped["scrape_configs"] = [
+            {"job_name": job["job_name"], "static_configs": [{"targets": [f"127.0.0.1:{ports[job['job_name']]}"]}]}
+            for job in shipped["scrape_configs"]
+            if job["job_name"] in ports
+        ]
+        folder.mkdir()
+        (folder / "rules.yml").write_text(quickened(RULES.read_text()))
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(shipped))
+        return folder / "prometheus.yml"
+
+    def wait(self, condition: Callable[[], bool], what: str, *, stir: bool = False) -> None:
+        def holds() -> bool:
+            if stir:
+                self.stir()
+            return condition()
+
+        try:
+            self.workers.wait(holds, what, 45)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; firing: {sorted(self.prometheus.firing())}") from None
+
+
+@pytest.fixture(scope="module")
+def stack(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    program("prometheus")  # missing: told before anything is started
+    folder = tmp_path_factory.mktemp("monitoring")
+    topic = folder.name.replace("_", "-")
+    broker.create_topic(topic, 2)
+    broker.create_topic(f"{topic}-dead")
+    with group(broker, topic, folder / "group") as workers:
+        running = Stack(workers)
+        running.start_worker()
+        running.start_sidecar()
+        try:
+            with PrometheusProcess(running.config(folder / "prometheus")) as running.prometheus:
+                yield running
+        finally:
+            running.stop_sidecar()
+
+
+def test_every_panel_has_data(stack: Stack) -> None:
+    missing = {expr.replace("$__rate_interval", WINDOW) for expr in EXPRESSIONS}
+
+    def all_seen() -> bool:
+        missing.difference_update([expr for expr in missing if stack.prometheus.query(expr)])
+        return not missing
+
+    try:
+        stack.wait(all_seen, "data for every panel", stir=True)
+    except AssertionError as error:
+        raise AssertionError(f"without data: {sorted(missing)}\n{error}") from None
+
+
+def test_dead_letters_raise_an_alert_that_goes_when_they_stop(stack: Stack) -> None:
+    stack.wait(lambda: "StreampcaDeadLetters" in stack.prometheus.firing(), "the alert", stir=True)
+    stack.wait(lambda: "StreampcaDeadLetters" not in stack.prometheus.firing(), "its end")
+
+
+def test_what_is_down_is_told_until_it_is_up(stack: Stack) -> None:
+    down = {"StreampcaWorkerDown", "StreampcaNoWorker", "StreampcaSidecarDown"}
+    assert not down & stack.prometheus.firing()
+    stack.workers.workers[-1].kill()
+    stack.stop_sidecar()
+    wait_until(lambda: down <= stack.prometheus.firing(), 20, f"{down}")
+    stack.start_worker()
+    stack.start_sidecar()
+    stack.wait(lambda: not down & stack.prometheus.firing(), "the end of the alerts")

@@ -1,0 +1,48 @@
+"""The rules and the scrape configuration, as Prometheus' own tool sees them, and against the code's tables."""
+
+import subprocess
+
+import pytest
+import yaml
+
+from streampca.api.metrics import METRICS
+from streampca.metrics import WorkerMetrics, described
+from tests.monitoring.prometheus import DOCKER, RULES, metrics_in, program
+
+FOLDER = DOCKER / "prometheus"
+ENTRIES = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+ALERTS = [rule for rule in ENTRIES if "alert" in rule]
+RECORDED = {rule["record"] for rule in ENTRIES if "record" in rule}
+KNOWN = {*described(WorkerMetrics("t").registry), *METRICS, "up", "process_start_time_seconds"}
+
+
+@pytest.mark.parametrize("words", ["check config prometheus.yml", "check rules rules.yml", "test rules tests.yml"])
+def test_promtool_is_content(words: str) -> None:
+    outcome = subprocess.run(
+        [program("promtool"), *words.split()], cwd=FOLDER, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+
+
+def test_rules_use_metrics_that_there_are() -> None:
+    for rule in ENTRIES:
+        used = metrics_in(rule["expr"])
+        assert used, rule
+        assert used <= KNOWN | RECORDED, rule
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
+def test_alerts_say_what_they_mean_and_are_tested(alert: dict) -> None:
+    name, texts = alert["alert"], alert["annotations"]
+    assert name.startswith("Streampca")
+    assert alert["labels"]["severity"] in ("page", "ticket")
+    assert texts["summary"].endswith(".")
+    assert len(texts["description"]) > 80
+    assert f'alertname="{name}"' in (FOLDER / "tests.yml").read_text(), "no scenario in which it fires"
+    assert texts["runbook_url"] == f"docs/runbook.md#{name.lower()}"
+
+
+def test_names_of_metrics_are_found_in_expressions() -> None:
+    assert metrics_in('a / sum by (le) (rate(streampca_x_seconds_bucket{route="up streampca_y"}[5m])) + up{a="b"}') == {
+        "streampca_x_seconds", "up",
+    }  # fmt: skip
