@@ -39,7 +39,7 @@ def run(settings: WorkerSettings) -> None:
         store = DirectoryStore(settings.store)
         store.check()
         plan = plan_of(settings)
-        _compile(plan.shape.recipe)
+        compile_kernels(plan.shape.recipe)
         checkpoints = Checkpoints(store, settings.topic, settings.keep_checkpoints)
         publisher = Publisher(checkpoints, Models(store, settings.topic, settings.keep_models), plan.shape, time.time)
         listener = Listeners(story.Story(), counts, alive)
@@ -79,7 +79,7 @@ def _dead_letters(settings: WorkerSettings) -> DeadLetters:
     return KafkaDeadLetters(settings) if settings.dead_letter_topic else NoDeadLetters()
 
 
-def _compile(recipe: Recipe) -> None:
+def compile_kernels(recipe: Recipe) -> None:
     """Compile the kernels (or load them from their cache) before the group counts on us."""
     small = Recipe(3, 2, 0, recipe.center, recipe.dtype, warm_up=8)
     V = np.random.default_rng(0).standard_normal((40, 3)).astype(recipe.dtype)

@@ -15,8 +15,9 @@ docs/mathematics.md. It equals `krasulina.sherman_morrison` to rounding, and a t
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from streampca.pca.compiled import compiled
 
 F64 = NDArray[np.float64]
 
@@ -39,7 +40,7 @@ def run(P: F64, G: F64, S: F64, N: F64, eta: F64) -> Block:
     return Block(X, Z, np.eye(S.shape[0]) - X.T @ Z, S_after, N + X.T @ (growth[:, None] * X), jump)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def recurrence(P: F64, G: F64, S: F64, eta: F64) -> tuple[F64, F64, F64, F64, float]:  # pragma: no cover - compiled
     """X, h, the growths h²‖r‖², the S after the block and its jump. Loops run along memory, so that they vectorise."""
     B, K = P.shape
@@ -90,7 +91,7 @@ def recurrence(P: F64, G: F64, S: F64, eta: F64) -> tuple[F64, F64, F64, F64, fl
     return X, h, growth, S, jump
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _solve(XX: F64, X: F64, h: F64) -> F64:  # pragma: no cover - compiled
     """Z with (striu(XXᵀ) + diag(1/h)) Z = X, from the last row up; h may hold zeros."""
     B, K = X.shape

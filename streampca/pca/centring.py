@@ -13,8 +13,9 @@ the vectors is spent on centring.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from streampca.pca.compiled import compiled
 
 F64 = NDArray[np.float64]
 
@@ -33,7 +34,7 @@ def weights(w: float, retention: F64) -> Weights:
     return Weights(*_weights(w, retention))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _weights(w: float, retention: F64) -> tuple[F64, F64, float, float]:  # pragma: no cover - compiled
     B = retention.shape[0]
     a = np.empty(B)
@@ -48,7 +49,7 @@ def _weights(w: float, retention: F64) -> tuple[F64, F64, float, float]:  # prag
     return a, c, kept, w
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def matrix(a: F64) -> F64:  # pragma: no cover - compiled
     """L (B, B): row s of LD is v_s − m, because it is e_s − the coefficients of m before message s."""
     B = a.shape[0]

@@ -1,0 +1,51 @@
+"""Compiled functions whose machine code is kept between runs, also where nothing can be written.
+
+numba keeps the code in a folder that it can write to (that which NUMBA_CACHE_DIR names, the module's own, the
+user's), and where it finds none it refuses to define the function at all. Here the code that an image was built with is
+read from NUMBA_CACHE_DIR although that cannot be written to, and what cannot be kept is compiled again at each start.
+"""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from numba import njit
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, UserProvidedCacheLocator
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class _Named(UserProvidedCacheLocator):  # type: ignore[misc]  # numba has no types
+    """The folder that NUMBA_CACHE_DIR names; that it can be written to is not asked for."""
+
+    def ensure_cache_path(self) -> None:
+        with contextlib.suppress(OSError):
+            super().ensure_cache_path()
+
+
+class _Files(CompileResultCacheImpl):  # type: ignore[misc]
+    _locator_classes = (_Named, *CompileResultCacheImpl._locator_classes)
+
+
+class _Cache(FunctionCache):  # type: ignore[misc]
+    _impl_class = _Files
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """What was kept; nothing when it cannot be read."""
+        with contextlib.suppress(OSError):
+            return super().load_overload(sig, target_context)
+        return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep it; a folder that is read-only, full or gone costs the next start a compilation, and no more."""
+        with contextlib.suppress(OSError):
+            super().save_overload(sig, data)
+
+
+def compiled(function: Function) -> Function:
+    """The function compiled at its first call, without Python's lock held, its code kept where that can be done."""
+    dispatcher = njit(nogil=True)(function)
+    with contextlib.suppress(RuntimeError):  # no folder will do
+        dispatcher._cache = _Cache(function)  # what `cache=True` does, with numba's own, which needs a writable folder
+    made: Function = dispatcher
+    return made
