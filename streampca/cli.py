@@ -4,6 +4,7 @@ What a command does is imported when it is run, so that help comes at once.
 """
 
 import os
+import signal
 import sys
 from pathlib import Path
 from types import NoneType
@@ -122,10 +123,11 @@ def demo(
 
 @app.command()
 def produce(
-    file: Annotated[Path, typer.Argument(help="Vectors as rows: .npy, .csv or .jsonl.", metavar="FILE")],
+    file: Annotated[Path | None, typer.Argument(help="Vectors as rows: .npy, .csv or .jsonl.", metavar="FILE")] = None,
     topic: options.Topic = None,
     rate: Annotated[float | None, typer.Option(min=0.001, help="Messages a second; unset: as fast as it goes.")] = None,
     repeat: Annotated[bool, typer.Option("--repeat", help="Start over at the end of the file, for ever.")] = False,
+    made_up: options.MadeUp = False,
     format: options.Format = None,  # noqa: A002 - the setting's name
     bootstrap_servers: options.Servers = None,
     config: options.Config = None,
@@ -140,8 +142,8 @@ def produce(
     from streampca.commands import produce as command
     from streampca.settings import ProduceSettings
 
-    settings = _ready(ProduceSettings.read(**_given(locals(), "file", "rate", "repeat")))
-    command.run(settings, file, rate, repeat=repeat)
+    settings = _ready(ProduceSettings.read(**_given(locals(), "file", "rate", "repeat", "made_up")))
+    command.run(settings, file, rate, repeat=repeat, made_up=made_up)
 
 
 @app.command()
@@ -236,6 +238,8 @@ def _ready(settings: Logged) -> Logged:
 
 def main() -> None:
     """Run the command line; what a person can mend is one line on stderr, exit code 2 for settings, 1 for the rest."""
+    # A container's first process is not ended by a signal that it does not handle. Some commands do more at their end.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         app()
     except StreampcaError as error:

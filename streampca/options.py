@@ -20,3 +20,4 @@ HalfLife = Annotated[float | None, typer.Option(help="Forget: weights halve afte
 WorkerPort = Annotated[int | None, typer.Option(help="Port of the worker's /metrics and /healthz; 0: any.")]
 LogLevel = Annotated[str | None, typer.Option(help="Least level that is logged: debug, info, warning, error.")]
 LogFormat = Annotated[str | None, typer.Option(help="json, human, or auto: human on a terminal.")]
+MadeUp = Annotated[bool, typer.Option("--made-up", help="Instead of a file: vectors like the demo's, for ever.")]

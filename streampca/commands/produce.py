@@ -14,7 +14,8 @@ from kafka.errors import KafkaError
 from streampca.commands.printing import console
 from streampca.commands.progress import progress
 from streampca.commands.rows import Array, Rows, open_rows
-from streampca.errors import SourceError
+from streampca.demo.vectors import LowRank
+from streampca.errors import InputError, SourceError
 from streampca.settings import Format, ProduceSettings
 from streampca.sources.kafka_client import Link, options
 
@@ -22,14 +23,17 @@ _ACKNOWLEDGED_WITHIN_S = 60.0
 _TICK_S = 0.02
 
 
-def run(settings: ProduceSettings, file: Path, rate: float | None, *, repeat: bool) -> None:
-    """Send every row and wait until all are acknowledged. Raises `InputError` or `SourceError`."""
-    rows = open_rows(file)
+def run(settings: ProduceSettings, file: Path | None, rate: float | None, *, repeat: bool, made_up: bool) -> None:
+    """Send every row of the file, or made-up ones for ever, and wait until all are acknowledged.
+
+    Raises `InputError` or `SourceError`.
+    """
+    rows = _chosen(file, made_up)
     sender = _Sender(settings)
     started = time.monotonic()
     try:
         with progress() as bar:
-            task = bar.add_task(f"to {settings.topic}", total=None if repeat else 1.0, rows=0, note="")
+            task = bar.add_task(f"to {settings.topic}", total=None if repeat or made_up else 1.0, rows=0, note="")
             for vector, share in _paced(_rows(rows, repeat), rate):
                 sender.send(vector)
                 if sender.sent % 256 == 0:
@@ -60,6 +64,15 @@ def _npy(vector: Array) -> bytes:
     buffer = io.BytesIO()
     np.lib.format.write_array(buffer, np.ascontiguousarray(vector), version=(1, 0), allow_pickle=False)
     return buffer.getvalue()
+
+
+def _chosen(file: Path | None, made_up: bool) -> Rows:
+    if file is not None and not made_up:
+        return open_rows(file)
+    if file is not None or not made_up:
+        raise InputError("name a file to send, or else say --made-up")
+    vectors = LowRank()
+    return Rows(Path("made-up"), vectors.dimensions, None, lambda: ((piece, 0.0) for piece in vectors.pieces()))
 
 
 def _rows(rows: Rows, repeat: bool) -> Iterator[tuple[Array, float]]:

@@ -190,3 +190,9 @@ def test_a_reader_that_goes_away_is_no_error(vectors: Path, tmp_path: Path) -> N
     command = f"{sys.executable} -m streampca inspect {tmp_path / 'm.npz'} | true"
     outcome = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert outcome.stderr == ""
+
+
+def test_produce_wants_a_file_or_made_up_vectors(vectors: Path) -> None:
+    wanted = "name a file to send, or else say --made-up"
+    assert_one_line(run("produce", "--topic", "readings"), wanted)
+    assert_one_line(run("produce", vectors, "--made-up", "--topic", "readings"), wanted)
