@@ -1,0 +1,117 @@
+"""Commands as a container runs them, without a container engine: Linux's own namespaces, a root of our own, no rights.
+
+The root is made of bind mounts, all of it read-only but for the folders named; the command is process 1, has the
+image's user and no capability, and shares the network with the test.
+"""
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from tests.deploy import files
+from tests.kafka_broker import wait_until
+
+_SYSTEM = ["/usr", "/bin", "/lib", "/lib64", "/etc", "/dev"]
+
+_SCRIPT = """
+set -eu
+root=$1; shift
+mount -t tmpfs -o mode=755 tmpfs "$root"
+for path in $SHOWN; do
+  if [ -L "$path" ]; then cp -a "$path" "$root$path"; continue; fi
+  [ -d "$path" ] || continue
+  mkdir -p "$root$path"
+  mount --rbind "$path" "$root$path"
+  mount -o remount,bind,ro "$root$path"
+done
+for path in $WRITABLE; do mkdir -p "$root$path"; mount --bind "$path" "$root$path"; done
+mkdir "$root/proc"; mount -t proc proc "$root/proc"
+mount -o remount,ro "$root"
+exec chroot "$root" setpriv --reuid="$UID_WANTED" --regid="$GID_WANTED" --clear-groups --no-new-privs \\
+  --inh-caps=-all --bounding-set=-all env -i "$@"
+"""
+
+
+def lack() -> str | None:
+    """Why no container can be made here; None when it can."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "only root on Linux can make a root of its own"
+    trying = ["unshare", "--mount", "--pid", "--fork", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    try:
+        outcome = subprocess.run(trying, capture_output=True, text=True, timeout=20, check=False)
+    except OSError as error:
+        return f"unshare: {error.strerror}"
+    return outcome.stderr.strip() if outcome.returncode else None
+
+
+class Container:
+    """One running command. Its output goes to `log`."""
+
+    def __init__(self, image: Path, command: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
+        """`image` stands for /opt/streampca; `folder` gets the log, and is where the store may be written."""
+        root, store = Path(tempfile.mkdtemp(prefix="root-", dir=folder)), folder / "store"
+        store.mkdir(exist_ok=True)
+        uid, gid = files.last("USER").split(":")
+        os.chown(store, int(uid), int(gid))
+        shown = [*_SYSTEM, sys.base_prefix, sysconfig.get_path("purelib"), str(image)]
+        self.log = root.with_suffix(".log")
+        with self.log.open("wb") as output:
+            self._process = subprocess.Popen(
+                ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", _SCRIPT, "sh", str(root)]
+                + [f"{name}={value}" for name, value in {**_environment(image, store), **environment}.items()]
+                + list(command),
+                env={
+                    "PATH": os.environ["PATH"], "SHOWN": shlex.join(shown), "WRITABLE": str(store),
+                    "UID_WANTED": uid, "GID_WANTED": gid,
+                },
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )  # fmt: skip
+
+    def is_running(self) -> bool:
+        """Raises when it has ended, with what it said."""
+        assert self._process.poll() is None, self.log.read_text()
+        return True
+
+    def wait(self, seconds: float = 60) -> int:
+        """Its exit code."""
+        return self._process.wait(seconds)
+
+    def stop(self) -> int:
+        """Send what an engine sends, and return the exit code."""
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text()
+        os.kill(int(children.split()[0]), getattr(signal, files.last("STOPSIGNAL")))
+        return self.wait()
+
+    def kill(self) -> None:
+        """For the end of a test that failed; harmless when it has ended."""
+        self._process.kill()
+        self._process.wait()
+
+
+@contextlib.contextmanager
+def running(image: Path, command: Sequence[str], environment: Mapping[str, str], folder: Path) -> Iterator[Container]:
+    """A container that is gone at the end."""
+    container = Container(image, command, environment, folder)
+    try:
+        yield container
+    finally:
+        container.kill()
+
+
+def until(container: Container, condition: Callable[[], bool], what: str) -> None:
+    """Wait for something that comes about while the container runs."""
+    wait_until(lambda: container.is_running() and condition(), what=f"{what}; {container.log}")
+
+
+def _environment(image: Path, store: Path) -> dict[str, str]:
+    """The image's own variables, at the places that the test has."""
+    own = {name: value.replace("/opt/streampca", str(image)) for name, value in files.image_environment().items()}
+    return {**own, "PATH": own["PATH"].replace("$PATH", "/usr/bin:/bin"), "STREAMPCA_STORE": str(store)}

@@ -1,0 +1,74 @@
+"""The files that people deploy with, as data."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parent.parent.parent
+DOCKERFILE = ROOT / "docker" / "Dockerfile"
+COMPOSE = ROOT / "docker-compose.yml"
+KUBERNETES = ROOT / "docker" / "kubernetes"
+
+
+def compose() -> dict[str, Any]:
+    """docker-compose.yml with its variables at their defaults."""
+    text = re.sub(r"(?<!\$)\$\{\w+:-([^}]*)\}", r"\1", COMPOSE.read_text(encoding="utf-8"))
+    assert not re.findall(r"(?<!\$)\$[{A-Za-z_]", text), "a variable without a default"
+    loaded: dict[str, Any] = yaml.safe_load(text)
+    return loaded
+
+
+def services() -> dict[str, dict[str, Any]]:
+    """The services of docker-compose.yml."""
+    found: dict[str, dict[str, Any]] = compose()["services"]
+    return found
+
+
+def ours() -> dict[str, dict[str, Any]]:
+    """Those services that run our image."""
+    return {name: service for name, service in services().items() if service["image"].startswith("streampca:")}
+
+
+def objects() -> list[dict[str, Any]]:
+    """Every Kubernetes object that the kustomization lists."""
+    listed = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())["resources"]
+    return [found for name in listed for found in yaml.safe_load_all((KUBERNETES / name).read_text())]
+
+
+def containers() -> dict[str, dict[str, Any]]:
+    """The only container of each Deployment, with the pod's own part under `pod`."""
+    pods = {o["metadata"]["name"]: o["spec"]["template"]["spec"] for o in objects() if o["kind"] == "Deployment"}
+    return {name: {**pod["containers"][0], "pod": pod} for name, pod in pods.items()}
+
+
+def stages() -> list[list[tuple[str, str]]]:
+    """The Dockerfile: for each stage its instructions and their arguments on one line."""
+    found: list[list[tuple[str, str]]] = []
+    for instruction, rest in _instructions():
+        if instruction == "FROM":
+            found.append([])
+        found[-1].append((instruction, rest))
+    return found
+
+
+def _instructions() -> Iterator[tuple[str, str]]:
+    lines = [line for line in DOCKERFILE.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    for line in re.sub(r"\\\n\s*", " ", "\n".join(lines)).splitlines():
+        if line.strip():
+            instruction, _, rest = line.partition(" ")
+            yield instruction, rest.strip()
+
+
+def image_environment() -> dict[str, str]:
+    """What the last stage sets."""
+    pairs = [pair for instruction, rest in stages()[-1] if instruction == "ENV" for pair in shlex.split(rest)]
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def last(instruction: str) -> str:
+    """The argument of the last such instruction of the last stage."""
+    return [rest for name, rest in stages()[-1] if name == instruction][-1]

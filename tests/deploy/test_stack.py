@@ -1,0 +1,296 @@
+"""Compose file, manifests and Dockerfile: right by their schemas, and what they name is there."""
+
+import importlib.resources
+import json
+import re
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+from typer.main import get_command
+
+from streampca import health
+from streampca.api.app import create_app
+from streampca.cli import app as command_line
+from streampca.settings import ProduceSettings, ServeSettings, WorkerSettings
+from streampca.settings_base import Settings
+from streampca.stores.memory import MemoryStore
+from streampca.stores.models import Models
+from streampca.version import __version__
+from tests.deploy import files
+
+KINDS: dict[str, type[Settings]] = {"worker": WorkerSettings, "serve": ServeSettings, "produce": ProduceSettings}
+PORTS = {
+    "worker": WorkerSettings.model_fields["worker_port"].default,
+    "serve": ServeSettings.model_fields["port"].default,
+}
+IMAGES = sorted({service["image"] for service in files.services().values()})
+
+
+def lines() -> Iterator[tuple[str, list[str], dict[str, str]]]:
+    """Every command line of ours: where it stands, its arguments, and its environment without the image's."""
+    for name, service in files.ours().items():
+        yield name, [str(a) for a in service["command"]], {n: str(v) for n, v in service["environment"].items()}
+    (settings,) = (o["data"] for o in files.objects() if o["kind"] == "ConfigMap")
+    for name, container in files.containers().items():
+        yield name, container["args"], settings
+
+
+LINES = list(lines())
+by_line = pytest.mark.parametrize(
+    ("arguments", "environment"), [line[1:] for line in LINES], ids=[name for name, *_ in LINES]
+)
+SETTINGS = {f"STREAMPCA_{name.upper()}" for kind in KINDS.values() for name in kind.model_fields}
+
+
+def test_the_compose_file_keeps_to_the_specification() -> None:
+    # The schema is part of check-jsonschema, which brings it for its own command.
+    schema = importlib.resources.files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json"
+    validator = jsonschema.Draft202012Validator(json.loads(schema.read_text()))
+    assert [error.message for error in validator.iter_errors(files.compose())] == []
+    broken = {**files.compose(), "services": {"worker": {"imagine": "streampca"}}}
+    assert list(validator.iter_errors(broken))
+
+
+@pytest.mark.parametrize("version", ["1.28", "1.34"])
+def test_the_manifests_keep_to_the_api(version: str) -> None:
+    known = [o for o in files.objects() if o["kind"] != "ServiceMonitor"]
+    assert {o["kind"] for o in known} == {
+        "ConfigMap", "PersistentVolumeClaim", "Deployment", "Service", "PodDisruptionBudget",
+    }  # fmt: skip
+    for found in known:
+        kubernetes_validate.validate(found, version, strict=True)
+    broken = {**known[0], "date": {}}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(broken, version, strict=True)
+
+
+def test_every_manifest_is_listed() -> None:
+    listed = yaml.safe_load((files.KUBERNETES / "kustomization.yaml").read_text())["resources"]
+    assert sorted([*listed, "kustomization.yaml"]) == sorted(path.name for path in files.KUBERNETES.iterdir())
+
+
+def test_the_dockerfile_is_clean() -> None:
+    lint = Path(sysconfig.get_path("scripts")) / "hadolint"
+    outcome = subprocess.run([lint, files.DOCKERFILE], capture_output=True, text=True, timeout=60, check=False)
+    assert (outcome.returncode, outcome.stdout) == (0, ""), outcome.stderr
+
+
+def test_bases_and_images_are_pinned() -> None:
+    bases = [rest.split()[0] for stage in files.stages() for name, rest in stage if name == "FROM"]
+    for image in [*bases, *IMAGES]:
+        assert re.fullmatch(r"[\w./-]+:v?\d+\.\d+[\w.-]*", image), image
+
+
+def test_our_image_is_of_this_version() -> None:
+    named = {service["image"] for service in files.ours().values()} | {c["image"] for c in files.containers().values()}
+    assert named == {f"streampca:{__version__}"}
+    assert f"streampca:{__version__}" in files.DOCKERFILE.read_text()
+
+
+@by_line
+def test_commands_exist_and_their_settings_are_right(
+    arguments: list[str], environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, *options = arguments
+    command = get_command(command_line).commands[name]  # type: ignore[attr-defined]
+    command.make_context(name, list(options), resilient_parsing=False)  # raises when an option is none
+    for variable, value in {**files.image_environment(), **environment}.items():
+        if variable.startswith("STREAMPCA_"):
+            assert variable in SETTINGS
+            monkeypatch.setenv(variable, value)
+    effective, mistakes = KINDS[name].explain()
+    assert mistakes == []
+    assert {e.name: e.value for e in effective}["topic"] == "readings"
+
+
+def test_health_checks_ask_what_is_there() -> None:
+    urls = {
+        name: {**files.image_environment(), **service["environment"]}["HEALTHCHECK_URL"]
+        for name, service in files.ours().items()
+        if "healthcheck" not in service
+    }
+    assert urls == {
+        "worker": f"http://127.0.0.1:{PORTS['worker']}/healthz",
+        "sidecar": f"http://127.0.0.1:{PORTS['serve']}/healthz",
+    }
+    assert files.ours()["producer"]["healthcheck"] == {"disable": True}
+    script = json.loads(files.last("HEALTHCHECK").partition("CMD ")[2])[-1]
+    assert any(rest == f"docker/healthcheck.py {script}" for name, rest in files.stages()[0] if name == "COPY")
+
+
+def paths_served() -> dict[str, set[str]]:
+    sidecar = create_app(Models(MemoryStore(), "t"), ServeSettings(topic="t"))
+    worker = {p for p in ("/metrics", "/healthz", "/readyz") if f'"{p}"' in Path(health.__file__).read_text()}
+    return {"worker": worker, "serve": set(sidecar.openapi()["paths"])}
+
+
+def test_probes_and_ports_of_kubernetes() -> None:
+    served = paths_served()
+    for container in files.containers().values():
+        (port,) = container["ports"]
+        (command,) = container["args"]
+        assert port["containerPort"] == PORTS[command]
+        probes = [
+            container[p]["httpGet"] for p in ("livenessProbe", "readinessProbe", "startupProbe") if p in container
+        ]
+        assert len(probes) >= 2
+        for probe in probes:
+            assert probe["port"] == port["name"]
+            assert probe["path"] in served[command]
+
+
+def test_services_and_monitors_of_kubernetes_find_their_pods() -> None:
+    found = files.objects()
+    pods = [o["spec"]["template"] for o in found if o["kind"] == "Deployment"]
+    labels = [pod["metadata"]["labels"].items() for pod in pods]
+    offered = {o["metadata"]["name"]: o for o in found if o["kind"] == "Service"}
+    assert len(offered) == len(pods) == 2
+    for service in offered.values():
+        (port,) = service["spec"]["ports"]
+        (pod,) = [p for p, own in zip(pods, labels, strict=True) if service["spec"]["selector"].items() <= own]
+        (theirs,) = pod["spec"]["containers"][0]["ports"]
+        assert (port["targetPort"], port["port"]) == (theirs["name"], theirs["containerPort"])
+    for monitor in (o for o in found if o["kind"] == "ServiceMonitor"):
+        wanted = monitor["spec"]["selector"]["matchLabels"].items()
+        (service,) = [s for s in offered.values() if wanted <= s["metadata"]["labels"].items()]
+        assert {e["port"] for e in monitor["spec"]["endpoints"]} <= {p["name"] for p in service["spec"]["ports"]}
+        assert {e["path"] for e in monitor["spec"]["endpoints"]} == {"/metrics"}
+        assert set(monitor["spec"]) == {"selector", "endpoints"}
+    for budget in (o for o in found if o["kind"] == "PodDisruptionBudget"):
+        assert any(budget["spec"]["selector"]["matchLabels"].items() <= own for own in labels)
+
+
+def test_one_store_is_shared_where_the_image_expects_it() -> None:
+    store = files.image_environment()["STREAMPCA_STORE"]
+    assert f" {store}" in files.last("RUN")
+    mounts = {name: service.get("volumes", []) for name, service in files.ours().items()}
+    assert mounts == {"worker": [f"store:{store}"], "sidecar": [f"store:{store}:ro"], "producer": []}
+    for container in files.containers().values():
+        assert store in {m["mountPath"] for m in container["volumeMounts"]}
+        claims = [v["persistentVolumeClaim"]["claimName"] for v in container["pod"]["volumes"] if v["name"] == "store"]
+        assert claims == ["streampca-store"]
+    (claim,) = [o for o in files.objects() if o["kind"] == "PersistentVolumeClaim"]
+    assert claim["metadata"]["name"] == "streampca-store"
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+
+
+def test_every_container_is_confined() -> None:
+    uid, gid = map(int, files.last("USER").split(":"))
+    for name, service in files.services().items():
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert service["deploy"]["resources"]["limits"].keys() == {"cpus", "memory"}
+        # Apache's own image writes its configuration when it starts.
+        assert service.get("read_only", False) is not service["image"].startswith("apache/kafka"), name
+    for container in files.containers().values():
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+        }  # fmt: skip
+        pod = container["pod"]["securityContext"]
+        assert pod["runAsNonRoot"]
+        assert (pod["runAsUser"], pod["runAsGroup"], pod["fsGroup"]) == (uid, gid, gid)
+        # A Service by the name of streampca would else be a STREAMPCA_PORT that is no number.
+        assert container["pod"]["enableServiceLinks"] is False
+        assert "memory" in container["resources"]["limits"]
+
+
+def test_workers_can_be_scaled() -> None:
+    assert not {"container_name", "hostname", "ports"} & files.services()["worker"].keys()
+
+
+def test_dependencies_wait_for_what_can_be_waited_for() -> None:
+    found = files.services()
+    for service in found.values():
+        for other, wish in service.get("depends_on", {}).items():
+            if wish["condition"] == "service_completed_successfully":
+                assert found[other]["restart"] == "no"
+            else:
+                assert wish["condition"] == "service_healthy"
+                assert other in files.ours() or "test" in found[other]["healthcheck"]
+
+
+def test_named_volumes_are_declared_and_bound_paths_exist() -> None:
+    declared = files.compose()["volumes"].keys()
+    used = {mount.split(":")[0] for service in files.services().values() for mount in service.get("volumes", [])}
+    assert {name for name in used if not name.startswith(".")} == declared
+    assert [name for name in used if name.startswith(".") and not (files.ROOT / name).is_dir()] == []
+
+
+def test_no_port_is_open_to_others_and_no_secret_is_written_down() -> None:
+    for service in files.services().values():
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
+        names = [str(name) for name in service.get("environment", {})]
+        assert not [name for name in names if re.search("PASSWORD|SECRET|TOKEN|_KEY", name)]
+
+
+def test_prometheus_asks_services_that_there_are() -> None:
+    mounts = dict(m.split(":")[:2] for m in files.services()["prometheus"]["volumes"])
+    (folder,) = [source for source in mounts if source.startswith(".")]
+    (option,) = [a for a in files.services()["prometheus"]["command"] if a.startswith("--config.file=")]
+    path = files.ROOT / folder / Path(option.partition("=")[2]).relative_to(mounts[folder])
+    asked = {
+        f"{name}:{found['port']}"
+        for job in yaml.safe_load(path.read_text())["scrape_configs"]
+        for found in job.get("dns_sd_configs", [])
+        for name in found["names"]
+    } | set(re.findall(r'"([\w-]+:\d+)"', path.read_text()))
+    assert asked == {f"worker:{PORTS['worker']}", f"sidecar:{PORTS['serve']}", "localhost:9090"}
+
+
+def provisioned(folder: Path, kind: str, key: str) -> list[dict[str, Any]]:
+    return [found for path in (folder / kind).glob("*.y*ml") for found in yaml.safe_load(path.read_text())[key]]
+
+
+def test_grafana_finds_what_is_mounted() -> None:
+    targets = {m.split(":")[1]: files.ROOT / m.split(":")[0] for m in files.services()["grafana"]["volumes"]}
+    folder = targets["/etc/grafana/provisioning"]
+    (provider,) = provisioned(folder, "dashboards", "providers")
+    assert list(targets[provider["options"]["path"]].glob("*.json"))
+    (source,) = provisioned(folder, "datasources", "datasources")
+    assert source["url"] == "http://prometheus:9090"
+
+
+def test_the_image_is_made_from_what_the_context_lets_through() -> None:
+    ignore = (files.ROOT / ".dockerignore").read_text().splitlines()
+    allowed = [line[1:] for line in ignore if line.startswith("!")]
+    copied = [
+        source
+        for stage in files.stages()
+        for instruction, rest in stage
+        if instruction == "COPY" and not rest.startswith("--from")
+        for source in rest.split()[:-1]
+    ]
+    assert sorted(copied) == sorted(allowed)
+    for source in copied:
+        assert (files.ROOT / source).exists()
+
+
+def test_signals_reach_python() -> None:
+    assert json.loads(files.last("ENTRYPOINT")) == ["streampca"]
+    assert json.loads(files.last("CMD")) == ["worker"]
+    assert files.last("STOPSIGNAL") == "SIGTERM"
+    assert set(files.last("EXPOSE").split()) == {str(port) for port in PORTS.values()}
+
+
+def test_the_topics_job_is_a_shell_script_that_asks_for_both_topics(tmp_path: Path) -> None:
+    """Run with a stand-in for Kafka's tool, because Apache's image is not at hand."""
+    job = files.services()["topics"]
+    stand_in = tmp_path / "kafka-topics.sh"
+    stand_in.write_text('#!/bin/bash\necho "$@"\n')
+    stand_in.chmod(0o755)
+    script = job["command"][0].replace("$$", "$").replace("/opt/kafka/bin/kafka-topics.sh", str(stand_in))
+    environment = {name: str(value) for name, value in job["environment"].items()}
+    shell = [shutil.which("bash") or "/bin/bash", *job["entrypoint"][1:], script]
+    outcome = subprocess.run(shell, env=environment, capture_output=True, text=True, timeout=30, check=True)
+    asked: list[Any] = [line.split() for line in outcome.stdout.splitlines()]
+    assert [line[line.index("--topic") + 1] for line in asked] == ["readings", "readings-dead-letters"]
+    assert [line[line.index("--partitions") + 1] for line in asked] == ["6", "1"]
+    assert all(line[:2] == ["--bootstrap-server", "kafka:9092"] and "--if-not-exists" in line for line in asked)
