@@ -166,23 +166,27 @@ def _losses(folder: Path) -> dict[str, list[float]]:
     }
 
 
+def _by_setting(holds: list[bool]) -> dict[str, bool]:
+    return {f"{name} k={k}": each for (name, k), each in zip(PAPER, holds, strict=True)}
+
+
 def claims(folder: Path) -> list[Claim]:
     """What the paper says of ten machines."""
     loss = _losses(folder)
-    near = sum(abs(mine - paper) <= 0.05 for mine, (_, paper) in zip(loss["implicit"], PAPER.values(), strict=True))
-    best = sum(loss["implicit"][i] <= min(loss[m][i] for m in (*METHODS[:3], *RESIGNED)) for i in range(len(PAPER)))
+    near = [abs(mine - paper) <= 0.05 for mine, (_, paper) in zip(loss["implicit"], PAPER.values(), strict=True)]
+    best = [loss["implicit"][i] <= min(loss[m][i] for m in (*METHODS[:3], *RESIGNED)) for i in range(len(PAPER))]
     return [
-        ("the figures of ten machines in Table 2, to 0.05", near, len(PAPER)),
-        ("“excellent performance” by averaging: the least loss of the four averaged methods", best, len(PAPER)),
+        ("the figures of ten machines in Table 2, to 0.05", _by_setting(near)),
+        ("“excellent performance” by averaging: the least loss of the four averaged methods", _by_setting(best)),
     ]
 
 
 def better(folder: Path) -> list[Claim]:
     """Where merging folds is better."""
     loss = _losses(folder)
-    ours = sum(loss["default"][i] < min(loss[m][i] for m in (*METHODS[:4], *RESIGNED)) for i in range(len(PAPER)))
+    ours = [loss["default"][i] < min(loss[m][i] for m in (*METHODS[:4], *RESIGNED)) for i in range(len(PAPER))]
     return [
-        ("ten machines that never talk, merged: less loss than all that are averaged and sent back", ours, len(PAPER))
+        ("ten machines that never talk, merged: less loss than all that are averaged and sent back", _by_setting(ours))
     ]
 
 
@@ -198,7 +202,7 @@ def _verdict(folder: Path) -> list[str]:
         "diagonal of "
         "R, where a column may turn round on one machine and not on another, and as LAPACK returns them, which "
         "depend on "
-        "the span alone. The picture has the former.",
+        "their spans alone. The picture has the former.",
     ]
 
 

@@ -35,15 +35,20 @@ def _summary(folder: Path) -> list[str]:
     said = [claim for each in (table1, figure1, distributed) for claim in each.claims(folder)]
     ours = [claim for each in (table1, distributed) for claim in each.better(folder)]
     lines = ["## In short", "", "| the paper's claim | settings in which it is so here | |", "|---|---|---|"]
-    lines += [f"| {claim} | {count} of {of} | {_word(count, of)} |" for claim, count, of in said]
+    lines += [_line(*claim) for claim in said]
     lines += ["", "| where our default is better | settings | |", "|---|---|---|"]
-    return lines + [f"| {claim} | {count} of {of} | {_word(count, of)} |" for claim, count, of in ours]
+    return lines + [_line(*claim) for claim in ours]
 
 
-def _word(count: int, of: int) -> str:
-    if count == of:
-        return "holds"
-    return "holds mostly" if 3 * count >= 2 * of else "holds in part" if count else "does not hold"
+def _line(claim: str, settings: dict[str, bool]) -> str:
+    exceptions = [setting for setting, holds in settings.items() if not holds]
+    if not exceptions:
+        word = "holds"
+    elif len(exceptions) == len(settings):
+        word = "does not hold"
+    else:
+        word = f"does not hold for {', '.join(exceptions)}"
+    return f"| {claim} | {len(settings) - len(exceptions)} of {len(settings)} | {word} |"
 
 
 def describe(folder: Path) -> None:

@@ -2,8 +2,9 @@
 
 import argparse
 import multiprocessing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ class Job:
     arguments: tuple[Any, ...]
 
 
+Outcome = tuple[tuple[Any, ...], Sequence[Any]]  # key and values of a row
+
 _shared: Mapping[str, Data] = {}  # what the processes of a pool inherit: pictures are too large to send
 
 
@@ -50,27 +53,29 @@ def complete(title: str, plan: Plan, results: Results, jobs: Iterable[Job]) -> N
     done = results.done()
     missing = [job for job in jobs if tuple(map(str, job.key)) not in done]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, disable=not missing) as progress:
+    with _outcomes(plan, missing) as outcomes, Progress(*columns, disable=not missing) as progress:
         bar = progress.add_task(title, total=len(missing))
-        for key, values in _outcomes(plan, missing):
+        for key, values in outcomes:
             results.append(key, values)
             progress.advance(bar)
 
 
-def _outcomes(plan: Plan, jobs: Sequence[Job]) -> Iterable[tuple[tuple[Any, ...], Sequence[Any]]]:
+@contextmanager
+def _outcomes(plan: Plan, jobs: Sequence[Job]) -> Iterator[Iterable[Outcome]]:
+    """The rows as they become known. The processes are forked here, before the progress bar has its thread."""
     global _shared
     _shared = plan.data
-    if plan.workers == 1:
+    if plan.workers == 1 or not jobs:
         with threadpool_limits(1):
-            yield from map(_outcome, jobs)
+            yield map(_outcome, jobs)
         return
     fork = multiprocessing.get_context("fork")
     with threadpool_limits(1), ProcessPoolExecutor(plan.workers, fork) as pool:
-        for future in as_completed([pool.submit(_outcome, job) for job in jobs]):
-            yield future.result()
+        futures = [pool.submit(_outcome, job) for job in jobs]
+        yield (future.result() for future in as_completed(futures))
 
 
-def _outcome(job: Job) -> tuple[tuple[Any, ...], Sequence[Any]]:
+def _outcome(job: Job) -> Outcome:
     with threadpool_limits(1):
         return job.key, job.function(_shared.get(job.data), *job.arguments)
 

@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 Row = dict[str, str]
-Claim = tuple[str, int, int]  # what is said, and in how many settings of how many it is so
+Claim = tuple[str, dict[str, bool]]  # what is said, and whether it is so in each setting
 
 
 class Results:

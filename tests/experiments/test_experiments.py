@@ -46,6 +46,7 @@ def test_more_runs_keep_those_there(plan):
     assert len(after.splitlines()) - 1 == 2 * (len(before.splitlines()) - 1)
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # BLAS threads, all at rest
 def test_processes_give_the_same(plan, tmp_path):
     two = replace(plan, folder=tmp_path / "two", workers=2)
     for each in (plan, two):
