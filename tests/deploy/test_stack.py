@@ -294,3 +294,14 @@ def test_the_topics_job_is_a_shell_script_that_asks_for_both_topics(tmp_path: Pa
     assert [line[line.index("--topic") + 1] for line in asked] == ["readings", "readings-dead-letters"]
     assert [line[line.index("--partitions") + 1] for line in asked] == ["6", "1"]
     assert all(line[:2] == ["--bootstrap-server", "kafka:9092"] and "--if-not-exists" in line for line in asked)
+
+
+def test_the_page_on_deployment_lists_the_variables_and_services() -> None:
+    page = (files.ROOT / "docs" / "deployment.md").read_text()
+    asked = dict(re.findall(r"(?<!\$)\$\{(\w+):-([^}]*)\}", files.COMPOSE.read_text()))
+    assert dict(re.findall(r"^\| `([A-Z_]+)` \| `([^`]+)` \|$", page, re.MULTILINE)) == asked
+    assert set(re.findall(r"^\| `([a-z]+)` \|", page, re.MULTILINE)) == set(files.services())
+    for port in (port for service in files.services().values() for port in service.get("ports", [])):
+        assert port.rpartition(":")[0] in page
+    manifests = set(re.findall(r"^\| `(\w+\.yaml)` \|", page, re.MULTILINE))
+    assert manifests == {path.name for path in files.KUBERNETES.iterdir()} - {"kustomization.yaml"}
