@@ -21,7 +21,7 @@ from tests.kafka_broker import wait_until
 _SYSTEM = ["/usr", "/bin", "/lib", "/lib64", "/etc", "/dev"]
 
 _SCRIPT = """
-set -eu
+set -eu; umask 022
 root=$1; shift
 mount -t tmpfs -o mode=755 tmpfs "$root"
 for path in $SHOWN; do

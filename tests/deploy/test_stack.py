@@ -14,6 +14,7 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+from kafka.admin import ConfigResource, ConfigResourceType
 from typer.main import get_command
 
 from streampca import health
@@ -25,6 +26,7 @@ from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from streampca.version import __version__
 from tests.deploy import files
+from tests.kafka_broker import Broker
 
 KINDS: dict[str, type[Settings]] = {"worker": WorkerSettings, "serve": ServeSettings, "produce": ProduceSettings}
 PORTS = {
@@ -200,6 +202,15 @@ def test_every_container_is_confined() -> None:
         # A Service by the name of streampca would else be a STREAMPCA_PORT that is no number.
         assert container["pod"]["enableServiceLinks"] is False
         assert "memory" in container["resources"]["limits"]
+
+
+@pytest.mark.broker
+def test_the_broker_knows_its_settings(broker: Broker) -> None:
+    """Apache's image makes node.id of KAFKA_NODE_ID; a slip would be a setting that no one reads."""
+    asked = ConfigResource(ConfigResourceType.BROKER, "1", configs=None)
+    known = broker.admin.describe_configs([asked], config_filter="all")["broker"]["1"].keys()
+    given = [name for name in files.services()["kafka"]["environment"] if name != "KAFKA_HEAP_OPTS"]
+    assert [name for name in given if name.removeprefix("KAFKA_").lower().replace("_", ".") not in known] == []
 
 
 def test_workers_can_be_scaled() -> None:
