@@ -73,7 +73,12 @@ def bars(title: str, text: str, query: Panel, unit: str) -> Panel:
 
 def heat(title: str, text: str, buckets: str) -> Panel:
     """A histogram over time."""
-    options = {"calculate": False, "yAxis": {"unit": "percentunit"}, "cellGap": 0, "legend": {"show": True}}
+    options = {
+        "calculate": False, "cellGap": 0, "rowsFrame": {"layout": "auto"}, "filterValues": {"le": 1e-9},
+        "color": {"mode": "scheme", "scheme": "Oranges", "fill": "dark-orange", "exponent": 0.5, "steps": 64},
+        "yAxis": {"axisPlacement": "left", "unit": "percentunit"}, "showValue": "never",
+        "tooltip": {"mode": "single", "yHistogram": False}, "legend": {"show": True},
+    }  # fmt: skip
     return panel("heatmap", title, text, [of(buckets, "{{le}}", format="heatmap")], "short", 8, options=options)
 
 

@@ -132,7 +132,7 @@ def test_dead_letters_raise_an_alert_that_goes_when_they_stop(stack: Stack) -> N
 
 def test_what_is_down_is_told_until_it_is_up(stack: Stack) -> None:
     down = {"StreampcaWorkerDown", "StreampcaNoWorker", "StreampcaSidecarDown"}
-    assert not down & stack.prometheus.firing()
+    stack.wait(lambda: not down & stack.prometheus.firing(), "silence")
     stack.workers.workers[-1].kill()
     stack.stop_sidecar()
     wait_until(lambda: down <= stack.prometheus.firing(), 20, f"{down}")
