@@ -1,7 +1,6 @@
 """What only the real broker can show: absence, refusals, outages, and where kafka-python is worked around."""
 
 import base64
-import gc
 import socket
 import threading
 import time
@@ -100,7 +99,6 @@ def test_wrong_and_right_credentials(broker: Broker, topic: str) -> None:
     source.close()
 
 
-@pytest.mark.filterwarnings(r"ignore:.*unclosed <ssl\.SSLSocket")  # kafka-python leaves those of refused handshakes
 def test_tls_with_the_right_and_the_wrong_certificate(broker: Broker, topic: str, tmp_path: Path) -> None:
     broker.create_topic(topic)
     secure = {
@@ -113,7 +111,6 @@ def test_tls_with_the_right_and_the_wrong_certificate(broker: Broker, topic: str
     text = refusal(KafkaSource, settings_for(broker, topic, **secure, ssl_cafile=tmp_path / "other.pem"))
     assert "no broker answers" in text
     assert "CERTIFICATE_VERIFY_FAILED" in text
-    gc.collect()  # the sockets that are left are warned of here, and not in the midst of another test
 
 
 def test_a_session_timeout_that_the_broker_does_not_take(log: OnKafka) -> None:
