@@ -3,6 +3,7 @@
 import structlog
 
 from streampca.errors import DamagedFileError
+from streampca.stores import numbered
 from streampca.stores.base import Store
 from streampca.stream import checkpoint as files
 from streampca.stream.checkpoint import Checkpoint
@@ -23,8 +24,7 @@ class Checkpoints:
 
     def offsets(self, partition: int) -> list[int]:
         """Next offsets of a partition's checkpoints, rising."""
-        stems = (name.rsplit("/", 1)[-1] for name in self._store.names(f"{self._folder}/{partition}"))
-        return [int(stem[:20]) for stem in stems if stem.endswith(".npz") and stem[:20].isdigit() and len(stem) == 24]
+        return numbered.numbers(self._store, self._folder_of(partition))
 
     def newest(self, partition: int) -> Checkpoint | None:
         """The newest checkpoint that is whole; None when there never was one. A damaged file is passed over, loudly.
@@ -35,12 +35,12 @@ class Checkpoints:
         damaged: list[str] = []
         while left := [offset for offset in self.offsets(partition) if offset not in passed]:
             try:
-                return files.decode(self._store.read(self._name(partition, left[-1])))
+                return files.decode(self._store.read(numbered.path(self._folder_of(partition), left[-1])))
             except FileNotFoundError:  # pruned since it was listed: list again, for there is a newer one
                 passed.add(left[-1])
             except DamagedFileError as error:
                 passed.add(left[-1])
-                damaged.append(name := self._name(partition, left[-1]))
+                damaged.append(name := numbered.path(self._folder_of(partition), left[-1]))
                 log.error("checkpoint damaged, falling back to the one before", file=name, error=str(error))
         if damaged:
             raise DamagedFileError(
@@ -59,9 +59,7 @@ class Checkpoints:
             files.decode(data)
         except DamagedFileError as error:
             raise DamagedFileError(f"what was learned of partition {partition} cannot be saved: {error}") from None
-        self._store.write(self._name(partition, checkpoint.fold.position), data)
-        for offset in self.offsets(partition)[: -self._keep]:
-            self._store.delete(self._name(partition, offset))
+        numbered.write(self._store, self._folder_of(partition), checkpoint.fold.position, data, self._keep)
 
-    def _name(self, partition: int, offset: int) -> str:
-        return f"{self._folder}/{partition}/{offset:020d}.npz"
+    def _folder_of(self, partition: int) -> str:
+        return f"{self._folder}/{partition}"

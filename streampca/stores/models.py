@@ -1,17 +1,14 @@
 """Published models in a store: `models/<topic>/<version, 20 digits>.npz`."""
 
-import re
-
 import structlog
 
 from streampca.errors import DamagedFileError
+from streampca.stores import numbered
 from streampca.stores.base import Store
 from streampca.stream import published
 from streampca.stream.published import Published
 
 log = structlog.get_logger()
-
-_FILE = re.compile(r"[0-9]{20}\.npz")
 
 
 class Models:
@@ -27,12 +24,11 @@ class Models:
 
     def versions(self) -> list[int]:
         """Versions there are, rising."""
-        stems = (name.rsplit("/", 1)[-1] for name in self._store.names(self._folder))
-        return [int(stem[:20]) for stem in stems if _FILE.fullmatch(stem)]
+        return numbered.numbers(self._store, self._folder)
 
     def load(self, version: int) -> Published:
         """One version. Raises `FileNotFoundError` or `DamagedFileError`."""
-        model = published.decode(self._store.read(self._name(version)))
+        model = published.decode(self._store.read(numbered.path(self._folder, version)))
         if model.version != version:
             raise DamagedFileError(f"the file of version {version} holds version {model.version}")
         return model
@@ -52,9 +48,7 @@ class Models:
         """Write a version, unless it is there whole; remove the oldest beyond those kept. Whether it was written."""
         if model.version in self.versions() and self._is_whole(model.version):
             return False
-        self._store.write(self._name(model.version), published.encode(model))
-        for version in self.versions()[: -self._keep]:
-            self._store.delete(self._name(version))
+        numbered.write(self._store, self._folder, model.version, published.encode(model), self._keep)
         return True
 
     def _is_whole(self, version: int) -> bool:
@@ -63,6 +57,3 @@ class Models:
         except (FileNotFoundError, DamagedFileError):
             return False
         return True
-
-    def _name(self, version: int) -> str:
-        return f"{self._folder}/{version:020d}.npz"
