@@ -7,11 +7,11 @@ after each message. The tests hold each to the plain form in streampca/pca/basel
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from streampca.pca.baselines import incremental
 from streampca.pca.baselines.orthonormal import orthonormal
+from streampca.pca.compiled import compiled
 
 F64 = NDArray[np.float64]
 
@@ -57,7 +57,7 @@ def _parts(Y: F64, eta: F64) -> list[slice]:
     return [*parts, slice(start, len(Y))]
 
 
-@njit(cache=True)
+@compiled
 def _oja(P: F64, G: F64, eta: F64) -> F64:  # pragma: no cover - compiled
     """Z of C ← C + YᵀZ: z_s = η_s (p_s + Σ_{j<s} G_sj z_j)."""
     B, k = P.shape
@@ -71,7 +71,7 @@ def _oja(P: F64, G: F64, eta: F64) -> F64:  # pragma: no cover - compiled
     return Z
 
 
-@njit(cache=True)
+@compiled
 def _krasulina(P: F64, G: F64, eta: F64) -> tuple[F64, F64]:  # pragma: no cover - compiled
     """Pi and Z after C ← C − η (CSp − y) pᵀ for each message, where S = (CᵀC)⁻¹ starts as I and p = Cᵀy."""
     B, k = P.shape
@@ -97,7 +97,7 @@ def _krasulina(P: F64, G: F64, eta: F64) -> tuple[F64, F64]:  # pragma: no cover
     return Pi, Z
 
 
-@njit(cache=True)
+@compiled
 def _increment(P: F64, G: F64, variance: F64, count: int) -> tuple[F64, F64, F64]:  # pragma: no cover - compiled
     """Pi, Z and the next variances. Column k of the extended arrays is the residual's direction."""
     B, k = P.shape
