@@ -13,7 +13,6 @@ from streampca.cli import app as command_line
 from streampca.metrics import WorkerMetrics, described
 from streampca.settings import ServeSettings, WorkerSettings
 from streampca.stores.memory import MemoryStore
-from streampca.stores.models import Models
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -59,13 +58,17 @@ def metrics() -> str:
 
 def endpoints() -> str:
     """Each path of the sidecar."""
-    app = create_app(Models(MemoryStore(), "t"), ServeSettings(topic="t"))
+    app = create_app(MemoryStore(), ServeSettings(topic="t"))
     rows = [
         [f"`{method.upper()} {path}`", operation["description"]]
         for path, operations in app.openapi()["paths"].items()
         for method, operation in operations.items()
     ]
-    return table(["endpoint", "what it answers"], [*rows, ["`GET /docs`", "All of this, to try in the browser."]])
+    pages = [
+        ["`GET /`", "The page for people: the model and the workers, live."],
+        ["`GET /docs`", "All of this, to try in the browser."],
+    ]
+    return table(["endpoint", "what it answers"], [*rows, *pages])
 
 
 TABLES: dict[str, Callable[[], str]] = {

@@ -16,10 +16,14 @@ from starlette.responses import PlainTextResponse
 from streampca.api import schemas
 from streampca.api.bodies import RequestError
 from streampca.api.endpoints import Sidecar, json_response
+from streampca.api.front import NoSniff, Page
+from streampca.api.history import History
 from streampca.api.metrics import SidecarMetrics, Timing
+from streampca.api.overview import Overview
 from streampca.api.serving import NoModelError, Serving, UnknownVersionError
 from streampca.errors import DamagedFileError, StoreError
 from streampca.settings import ServeSettings
+from streampca.stores.base import Store
 from streampca.stores.models import Models
 from streampca.version import __version__
 
@@ -39,6 +43,8 @@ _CAUSES = {
     503: "No model has been published yet, or the store cannot be read.",
 }
 
+Route = tuple[str, str, Callable[..., Any], dict[str, Any]]
+
 _VERSION_HEADER = {"X-Model-Version": {"description": "The same as in the body.", "schema": {"type": "integer"}}}
 
 _STATUS: dict[type[Exception], int] = {
@@ -50,9 +56,11 @@ _STATUS: dict[type[Exception], int] = {
 }
 
 
-def create_app(models: Models, settings: ServeSettings) -> FastAPI:
+def create_app(store: Store, settings: ServeSettings) -> FastAPI:
     """The application. It watches the store between its startup and its shutdown."""
-    serving = Serving(models)
+    models = Models(store, settings.topic)
+    history = History(models)
+    serving = Serving(models, loaded=history.note)
     metrics = SidecarMetrics(serving)
 
     @asynccontextmanager
@@ -61,6 +69,7 @@ def create_app(models: Models, settings: ServeSettings) -> FastAPI:
         try:
             yield
         finally:
+            history.close()
             await anyio.to_thread.run_sync(serving.stop)
 
     app = FastAPIOffline(
@@ -73,14 +82,19 @@ def create_app(models: Models, settings: ServeSettings) -> FastAPI:
         lifespan=lifespan,
     )
     app.state.serving = serving
+    app.add_middleware(NoSniff)
     app.add_middleware(Timing, metrics=metrics)
     _tell_faults(app)
-    for method, path, endpoint, documentation in _routes(Sidecar(serving, metrics, settings)):
+    sidecar, overview = Sidecar(serving, metrics, settings), Overview(serving, history)
+    for method, path, endpoint, documentation in [*_routes(sidecar), *_overview_routes(overview)]:
         app.add_api_route(path, endpoint, methods=[method], response_model=None, **documentation)
+    page = Page()
+    app.add_api_route("/", page.index, methods=["GET", "HEAD"], include_in_schema=False)
+    app.mount("/page", page)
     return app
 
 
-def _routes(sidecar: Sidecar) -> list[tuple[str, str, Callable[..., Any], dict[str, Any]]]:
+def _routes(sidecar: Sidecar) -> list[Route]:
     """Method, path, what it does, and what the OpenAPI page says of it."""
     of_body, of_version = (400, 413, 415), (404, 422, 500, 503)
     npy = {"application/x-npy": {"schema": {"type": "string", "format": "binary"}}}
@@ -96,6 +110,13 @@ def _routes(sidecar: Sidecar) -> list[tuple[str, str, Callable[..., Any], dict[s
         ("GET", "/readyz", sidecar.readyz, _page(schemas.Ready, unready=schemas.NotReadyError)),
         ("GET", "/metrics", sidecar.metrics, {"response_class": PlainTextResponse}),
     ]  # fmt: skip
+
+
+def _overview_routes(overview: Overview) -> list[Route]:
+    """The same for what the page at `/` asks for."""
+    return [
+        ("GET", "/v1/history", overview.history, _page(schemas.History, 422, 503)),
+    ]
 
 
 def _page(

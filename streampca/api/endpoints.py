@@ -59,14 +59,14 @@ class Sidecar:
         versions = await self._in_thread(self._serving.versions)
         current = self._serving.current
         content = {"version": current and current.version, "versions": versions}
-        return json_response(content, headers=_version_header(current.version) if current else None)
+        return json_response(content, headers=version_header(current.version) if current else None)
 
     async def components(self, request: Request, version: VersionQuery = None) -> Response:
         """The axes: JSON with variances and mean, or (Accept: application/x-npy) the matrix alone for `numpy.load`."""
         served = await self._find(version)
         if not _wants_npy(request.headers.get("accept", "")):
             return await self._in_thread(lambda: _json(answers.components(served, self._limits)))
-        headers = _version_header(served.version) | {
+        headers = version_header(served.version) | {
             "Content-Disposition": f'attachment; filename="components-{served.version}.npy"'
         }
         data = await self._in_thread(answers.components_npy, served)
@@ -82,7 +82,7 @@ class Sidecar:
         current = self._serving.current
         if reasons or current is None:
             return json_response({"error": f"not ready: {'; '.join(reasons)}", "reasons": reasons}, 503)
-        return json_response({"version": current.version}, headers=_version_header(current.version))
+        return json_response({"version": current.version}, headers=version_header(current.version))
 
     async def metrics(self, request: Request) -> Response:
         """Metrics for Prometheus."""
@@ -111,10 +111,10 @@ def json_response(content: Any, status: int = 200, headers: dict[str, str] | Non
 
 
 def _json(answer: Answer) -> Response:
-    return json_response(answer.fields, headers=_version_header(answer.version))
+    return json_response(answer.fields, headers=version_header(answer.version))
 
 
-def _version_header(version: int) -> dict[str, str]:
+def version_header(version: int) -> dict[str, str]:
     return {"X-Model-Version": str(version)}
 
 

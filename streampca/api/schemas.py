@@ -130,6 +130,25 @@ class ModelList(BaseModel):
     versions: list[int] = Field(description="All that can be asked for, rising.")
 
 
+class Moment(BaseModel):
+    """One version's figures."""
+
+    version: Version
+    published_at: float = Field(description="Seconds since 1970.")
+    last_timestamp_ms: int = Field(description="Of the newest record learned, since 1970; -1: unknown.")
+    loss_ewma: float | None = Field(description="‖r‖²/‖y‖² of the last 1000 messages or so, before they were learned.")
+    loss_ratio: float | None = Field(description="The same over all messages.")
+    explained_variance_ratio: float = Field(description="Share of the variance along all k axes together.")
+
+
+class History(BaseModel):
+    """The versions that the store keeps, in the order in which they were published."""
+
+    now: float = Field(description="Seconds since 1970, by the server's clock.")
+    version: int | None = Field(description="The one that is served; null: none yet.")
+    models: list[Moment]
+
+
 class Components(BaseModel):
     """What is needed to project elsewhere: coordinates = (vector − mean)·componentsᵀ."""
 

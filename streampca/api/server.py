@@ -32,13 +32,12 @@ def run(settings: ServeSettings, store: Store) -> None:
 
     Raises `SettingsError` when the address cannot be listened on, `StoreError` when the store cannot be read.
     """
-    models = Models(store, settings.topic)
-    models.versions()  # a store that cannot be read is told now; later it is weather
+    Models(store, settings.topic).versions()  # a store that cannot be read is told now; later it is weather
     sockets = listen(settings.host, settings.port)
     disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the number of series and no one asks for them
     server = uvicorn.Server(
         uvicorn.Config(
-            create_app(models, settings),
+            create_app(store, settings),
             log_config=None,
             log_level="warning",
             access_log=False,

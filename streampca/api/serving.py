@@ -37,9 +37,14 @@ class NotLoadedError(StreampcaError):
 class Serving:
     """The model in use, a few older ones, and the thread that watches for newer ones."""
 
-    def __init__(self, models: Models, clock: Callable[[], float] = time.time) -> None:
-        self._models = models
-        self._clock = clock
+    def __init__(
+        self,
+        models: Models,
+        clock: Callable[[], float] = time.time,
+        loaded: Callable[[Published], None] = lambda model: None,
+    ) -> None:
+        """`loaded` is told of every model that was read, in the thread that read it."""
+        self._models, self._clock, self._tell_loaded = models, clock, loaded
         self._current: Published | None = None
         self._older: OrderedDict[int, Published] = OrderedDict()  # by last use
         self._lock = threading.Lock()  # of _older
@@ -161,6 +166,7 @@ class Serving:
             log.warning("store holds only older models now", version=model.version, before=before.version)
         log.debug("model loaded", version=model.version)
         self._current = model
+        self._tell_loaded(model)
 
     def _note_damage(self, version: int, error: DamagedFileError) -> None:
         self.failures["damaged"] += 1
@@ -183,6 +189,7 @@ class Serving:
             raise UnknownVersionError(
                 f"there is no model version {version}: never published, or removed since; GET /v1/models lists them"
             ) from None
+        self._tell_loaded(model)
         with self._lock:
             self._older[version] = model
             while len(self._older) > _OLD_VERSIONS_LOADED:

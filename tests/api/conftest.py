@@ -34,8 +34,8 @@ def settings() -> ServeSettings:
 
 
 @pytest.fixture
-def app(models: Models, settings: ServeSettings) -> FastAPI:
-    return create_app(models, settings)
+def app(models: Models, store: MemoryStore, settings: ServeSettings) -> FastAPI:
+    return create_app(store, settings)
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ def test_health_and_readiness(client: Client) -> None:
 
 def test_not_ready_before_the_first_model_and_then_it_is(store: MemoryStore, settings: ServeSettings) -> None:
     models = Models(store, TOPIC)
-    app = create_app(models, settings)
+    app = create_app(store, settings)
     with Client(app) as client:
         reason = f"no model has been published yet in models/{TOPIC}"
         answer = client.get("/readyz")
@@ -76,7 +76,7 @@ def test_not_ready_before_the_first_model_and_then_it_is(store: MemoryStore, set
 def test_not_ready_when_the_model_is_old_or_the_store_unreadable_with_all_reasons(store: MemoryStore) -> None:
     models = Models(store, TOPIC)
     models.save(known(1, published_at=1000.0))
-    app = create_app(models, ServeSettings(topic=TOPIC, model_max_age_s=60, reload_interval_s=3600))
+    app = create_app(store, ServeSettings(topic=TOPIC, model_max_age_s=60, reload_interval_s=3600))
     with Client(app) as client:
         [reason] = client.get("/readyz").json()["reasons"]
         assert reason.startswith("the newest model was published ")
@@ -120,7 +120,7 @@ def test_the_model_in_use_is_shown(client: Client) -> None:
 
 
 def test_without_a_model_nothing_is_made_up(settings: ServeSettings) -> None:
-    with Client(create_app(Models(MemoryStore(), TOPIC), settings)) as client:
+    with Client(create_app(MemoryStore(), settings)) as client:
         assert not [name for name in scraped(client) if name.startswith("streampca_model_") and "failures" not in name]
 
 
@@ -182,9 +182,11 @@ def test_openmetrics_for_those_who_ask(client: Client) -> None:
     assert answer.text.endswith("# EOF\n")
 
 
-def test_two_applications_do_not_share_their_counts(client: Client, models: Models, settings: ServeSettings) -> None:
+def test_two_applications_do_not_share_their_counts(
+    client: Client, store: MemoryStore, settings: ServeSettings
+) -> None:
     client.post("/v1/project", json={"vectors": [ROW]})
-    with Client(create_app(models, settings)) as other:
+    with Client(create_app(store, settings)) as other:
         assert 'streampca_projected_vectors_total{act="project"}' not in scraped(other)
 
 
@@ -204,7 +206,7 @@ def test_the_openapi_document_is_sound(client: Client) -> None:
         assert reference.rsplit("/", 1)[1] in content["components"]["schemas"]
     assert set(content["paths"]) == {
         "/v1/project", "/v1/reconstruct", "/v1/model", "/v1/models", "/v1/model/components",
-        "/healthz", "/readyz", "/metrics",
+        "/v1/history", "/healthz", "/readyz", "/metrics",
     }  # fmt: skip
 
 
@@ -237,6 +239,7 @@ def test_the_examples_of_requests_and_answers_are_what_is_taken_and_given(client
         (schemas.Reconstruction, "POST", "/v1/reconstruct", {"coordinates": [[1, 2]]}),
         (schemas.ModelInfo, "GET", "/v1/model", None),
         (schemas.ModelList, "GET", "/v1/models", None),
+        (schemas.History, "GET", "/v1/history", None),
         (schemas.Components, "GET", "/v1/model/components", None),
         (schemas.Alive, "GET", "/healthz", None),
         (schemas.Ready, "GET", "/readyz", None),

@@ -58,7 +58,7 @@ def test_agrees_with_scikit_learn(store: MemoryStore) -> None:
     model = Model(pca.components_, pca.explained_variance_, pca.mean_, total, 200.0)
     models = Models(store, TOPIC)
     models.save(Published(200, model, TOPIC))
-    with Client(create_app(models, ServeSettings(topic=TOPIC))) as client:
+    with Client(create_app(store, ServeSettings(topic=TOPIC))) as client:
         some = data[:9]
         answer = post(client, "/v1/project", vectors=some.tolist())
         np.testing.assert_allclose(answer["coordinates"], pca.transform(some), atol=1e-12)
@@ -89,7 +89,7 @@ def test_many_rows_are_answered_as_few_are(store: MemoryStore) -> None:
     models = Models(store, TOPIC)
     models.save(Published(1, known_model(1), TOPIC))
     rows = CHANCE.normal(size=(3000, D))
-    with Client(create_app(models, ServeSettings(topic=TOPIC))) as client:
+    with Client(create_app(store, ServeSettings(topic=TOPIC))) as client:
         many = post(client, "/v1/project", vectors=rows.tolist())
         few = [post(client, "/v1/project", vectors=[row])["coordinates"][0] for row in rows[::500].tolist()]
     np.testing.assert_allclose(many["coordinates"][::500], few, rtol=1e-12, atol=1e-12)
@@ -110,7 +110,7 @@ def test_a_model_in_float32_is_served_and_answers_are_as_fine_as_it_is(store: Me
     models = Models(store, TOPIC)
     model = known_model(1, dtype=np.float32)
     models.save(Published(1, model, TOPIC))
-    with Client(create_app(models, ServeSettings(topic=TOPIC))) as client:
+    with Client(create_app(store, ServeSettings(topic=TOPIC))) as client:
         answer = post(client, "/v1/project", vectors=VECTORS.tolist())
         np.testing.assert_allclose(answer["coordinates"], (VECTORS - model.mean) @ model.components.T, rtol=1e-12)
         npy = client.get("/v1/model/components", headers={"Accept": "application/x-npy"})

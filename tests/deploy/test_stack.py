@@ -23,7 +23,6 @@ from streampca.cli import app as command_line
 from streampca.settings import ProduceSettings, ServeSettings, WorkerSettings
 from streampca.settings_base import Settings
 from streampca.stores.memory import MemoryStore
-from streampca.stores.models import Models
 from streampca.version import __version__
 from tests.deploy import files
 from tests.kafka_broker import Broker
@@ -129,7 +128,7 @@ def test_health_checks_ask_what_is_there() -> None:
 
 
 def paths_served() -> dict[str, set[str]]:
-    sidecar = create_app(Models(MemoryStore(), "t"), ServeSettings(topic="t"))
+    sidecar = create_app(MemoryStore(), ServeSettings(topic="t"))
     worker = {p for p in ("/metrics", "/healthz", "/readyz") if f'"{p}"' in Path(health.__file__).read_text()}
     return {"worker": worker, "serve": set(sidecar.openapi()["paths"])}
 

@@ -1,0 +1,53 @@
+"""The page at `/`, whose files lie in `page/`, with headers that let it ask nobody but the sidecar for anything."""
+
+from os import PathLike, stat_result
+from pathlib import Path
+
+from fastapi import Request, Response
+from fastapi.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+FOLDER = Path(__file__).parent / "page"
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-cache",  # asked for again by ETag each time, so that no page outlives its sidecar
+}
+_NO_SNIFF = (b"x-content-type-options", b"nosniff")
+
+
+class Page(StaticFiles):
+    """The page's files, read as they are asked for; nothing is ever written beside them."""
+
+    def __init__(self, folder: Path = FOLDER) -> None:
+        super().__init__(directory=folder)
+
+    async def index(self, request: Request) -> Response:
+        """The page itself, which refers to its other files as `page/…`, so that it also works behind a path prefix."""
+        return await self.get_response("index.html", request.scope)
+
+    def file_response(
+        self, full_path: str | PathLike[str], stat_result: stat_result, scope: Scope, status_code: int = 200
+    ) -> Response:
+        """One file, or 304 for who has it already."""
+        response = super().file_response(full_path, stat_result, scope, status_code)
+        response.headers.update(HEADERS)
+        return response
+
+
+class NoSniff:
+    """ASGI middleware: no browser is to take an answer for another type than it says."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def mark(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), _NO_SNIFF]
+            await send(message)
+
+        await self._app(scope, receive, mark)

@@ -1,0 +1,30 @@
+"""What the page at `/` shows beside the model: the versions in time, the latest projections, the workers."""
+
+import time
+from typing import Annotated
+
+import anyio
+import anyio.to_thread
+from fastapi import Query, Response
+
+from streampca.api.endpoints import json_response, version_header
+from streampca.api.history import History
+from streampca.api.serving import Serving
+
+AfterQuery = Annotated[int | None, Query(ge=0, lt=2**63, description="Only versions beyond this one; absent: all.")]
+
+
+class Overview:
+    """The endpoints."""
+
+    def __init__(self, serving: Serving, history: History) -> None:
+        self._serving, self._history = serving, history
+        self._reader = anyio.CapacityLimiter(1)  # who comes while the history is read waits for it, without a thread
+
+    async def history(self, after: AfterQuery = None) -> Response:
+        """Losses and explained variance of every version kept, to plot them over time."""
+        beyond = -1 if after is None else after
+        models = await anyio.to_thread.run_sync(self._history.after, beyond, limiter=self._reader)
+        current = self._serving.current
+        content = {"now": time.time(), "version": current and current.version, "models": models}
+        return json_response(content, headers=version_header(current.version) if current else None)

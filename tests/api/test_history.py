@@ -1,0 +1,174 @@
+"""The figures of all versions: each file is read once, by one reader, and trouble with one hides no other."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+
+from streampca.api.app import create_app
+from streampca.api.history import History
+from streampca.settings import ServeSettings
+from streampca.stores.memory import MemoryStore
+from streampca.stores.models import Models
+from streampca.stream.published import Published
+from tests.api.client import Client
+from tests.api.known import TOPIC, file_of, known, known_model
+
+
+class Counting(Models):
+    """Writes down which versions are read, and how many at the same time."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store, TOPIC, keep=3)
+        self.read: list[int] = []
+
+    def load(self, version: int) -> Published:
+        self.read.append(version)
+        return super().load(version)
+
+
+@pytest.fixture
+def counting(store: MemoryStore) -> Counting:
+    counting = Counting(store)
+    for version in (10, 20, 30):
+        counting.save(known(version))
+    counting.read.clear()
+    return counting
+
+
+def versions(figures: list[dict[str, Any]]) -> list[int]:
+    return [one["version"] for one in figures]
+
+
+def test_every_version_is_told_rising_with_its_figures(client: Client) -> None:
+    answer = client.get("/v1/history")
+    content = answer.json()
+    assert abs(content.pop("now") - time.time()) < 60
+    assert answer.headers["x-model-version"] == "20"
+    for one, version in zip(content["models"], (10, 20), strict=True):
+        assert one.pop("published_at") > 1e9
+        assert one.pop("explained_variance_ratio") == pytest.approx(known_model(version).explained_variance_ratio.sum())
+        assert one == {"version": version, "last_timestamp_ms": 2, "loss_ewma": 0.125, "loss_ratio": 0.25}
+    assert content.keys() == {"version", "models"}
+    assert content["version"] == 20
+
+
+def test_only_what_came_after_when_asked(client: Client, models: Models, app: FastAPI) -> None:
+    def after(version: int) -> list[int]:
+        return versions(client.get(f"/v1/history?after={version}").json()["models"])
+
+    assert (after(0), after(10), after(15), after(20)) == ([10, 20], [20], [20], [])
+    models.save(known(30))
+    app.state.serving.poll()
+    assert after(10) == [20, 30]
+
+
+@pytest.mark.parametrize("after", ["-1", "x", "1.5", str(2**63)])
+def test_what_no_version_can_be_is_refused(client: Client, after: str) -> None:
+    answer = client.get(f"/v1/history?after={after}")
+    assert answer.status_code == 422
+    assert answer.json()["error"].startswith("after: ")
+
+
+def test_without_a_model_there_is_no_history_yet(settings: ServeSettings) -> None:
+    with Client(create_app(MemoryStore(), settings)) as client:
+        content = client.get("/v1/history").json()
+        assert (content["version"], content["models"]) == (None, [])
+
+
+def test_each_file_is_read_once(counting: Counting) -> None:
+    history = History(counting)
+    assert versions(history.after(-1)) == [10, 20, 30]
+    assert versions(history.after(10)) == [20, 30]
+    assert counting.read == [10, 20, 30]
+
+
+def test_what_was_loaded_to_be_served_is_not_read_again(store: MemoryStore, client: Client) -> None:
+    store.damage(file_of(20), 500)  # after it was loaded
+    assert versions(client.get("/v1/history").json()["models"]) == [10, 20]
+
+
+def test_a_version_that_is_not_asked_for_is_not_read(counting: Counting) -> None:
+    assert versions(History(counting).after(20)) == [30]
+    assert counting.read == [30]
+
+
+def test_a_damaged_version_is_passed_over_and_not_read_again(counting: Counting, store: MemoryStore) -> None:
+    store.damage(file_of(20), 500)
+    history = History(counting)
+    assert versions(history.after(-1)) == versions(history.after(-1)) == [10, 30]
+    assert counting.read == [10, 20, 30]
+    history.note(known(20))  # written anew, and served since
+    assert versions(history.after(-1)) == [10, 20, 30]
+
+
+def test_what_is_pruned_is_forgotten(counting: Counting) -> None:
+    history = History(counting)
+    history.after(-1)
+    counting.save(known(40))
+    assert versions(history.after(-1)) == [20, 30, 40]
+    assert set(history._figures) == {20, 30, 40}
+
+
+def test_a_version_pruned_while_it_is_read_is_passed_over(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = History(counting)
+    monkeypatch.setattr(counting, "versions", lambda: [5, 10, 20, 30])
+    assert versions(history.after(-1)) == [10, 20, 30]
+
+
+def test_a_version_noted_while_the_store_is_listed_is_not_forgotten(
+    counting: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = History(counting)
+
+    def listed() -> list[int]:
+        history.note(known(40))
+        return [10, 20, 30]
+
+    monkeypatch.setattr(counting, "versions", listed)
+    history.after(-1)
+    assert 40 in history._figures
+
+
+def test_a_store_that_cannot_be_read_is_said_and_what_was_read_is_kept(
+    client: Client, store: MemoryStore, app: FastAPI
+) -> None:
+    store.fail_reads(1)
+    answer = client.get("/v1/history")
+    assert answer.status_code == 503
+    assert "cannot read" in answer.json()["error"]
+    assert versions(client.get("/v1/history").json()["models"]) == [10, 20]
+
+
+def test_only_one_reads_however_many_ask(
+    client: Client, counting: Counting, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading takes long enough for the others to come meanwhile: a second reader would find the first one there."""
+    reading, at_once = threading.Lock(), []
+    read = store.read
+
+    def slowly(name: str) -> bytes:
+        alone = reading.acquire(blocking=False)
+        at_once.append(alone)
+        try:
+            time.sleep(0.05)
+            return read(name)
+        finally:
+            if alone:
+                reading.release()
+
+    monkeypatch.setattr(store, "read", slowly)
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: client.get("/v1/history").json(), range(8)))
+    assert all(versions(answer["models"]) == [10, 20, 30] for answer in answers)
+    assert at_once == [True, True]  # 10 and 30; 20 is served
+
+
+def test_the_reading_ends_with_the_application(counting: Counting) -> None:
+    history = History(counting)
+    history.close()
+    assert history.after(-1) == []
+    assert counting.read == []
