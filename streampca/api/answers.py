@@ -5,7 +5,7 @@
 
 import io
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ class Answer:
     version: int
     fields: dict[str, Any]
     vectors: int = 0
+    probes: Array | None = None  # the vectors themselves, where they were projected
 
 
 def project(find: Find, body: bytes, limits: Limits) -> Answer:
@@ -43,7 +44,7 @@ def project(find: Find, body: bytes, limits: Limits) -> Answer:
     with np.errstate(all="ignore"):
         coordinates, residual = model.project(vectors, basis)
     _check_finite("vectors", coordinates, residual)
-    return _answer(served, {"coordinates": coordinates, "residual": residual}, len(vectors))
+    return replace(_answer(served, {"coordinates": coordinates, "residual": residual}, len(vectors)), probes=vectors)
 
 
 def reconstruct(find: Find, body: bytes, limits: Limits) -> Answer:

@@ -20,6 +20,7 @@ from streampca.api.front import NoSniff, Page
 from streampca.api.history import History
 from streampca.api.metrics import SidecarMetrics, Timing
 from streampca.api.overview import Overview
+from streampca.api.probes import Probes
 from streampca.api.serving import NoModelError, Serving, UnknownVersionError
 from streampca.errors import DamagedFileError, StoreError
 from streampca.settings import ServeSettings
@@ -60,7 +61,7 @@ def create_app(store: Store, settings: ServeSettings) -> FastAPI:
     """The application. It watches the store between its startup and its shutdown."""
     models = Models(store, settings.topic)
     history = History(models)
-    serving = Serving(models, loaded=history.note)
+    serving, probes = Serving(models, loaded=history.note), Probes()
     metrics = SidecarMetrics(serving)
 
     @asynccontextmanager
@@ -85,7 +86,7 @@ def create_app(store: Store, settings: ServeSettings) -> FastAPI:
     app.add_middleware(NoSniff)
     app.add_middleware(Timing, metrics=metrics)
     _tell_faults(app)
-    sidecar, overview = Sidecar(serving, metrics, settings), Overview(serving, history)
+    sidecar, overview = Sidecar(serving, metrics, settings, probes), Overview(serving, history, probes)
     for method, path, endpoint, documentation in [*_routes(sidecar), *_overview_routes(overview)]:
         app.add_api_route(path, endpoint, methods=[method], response_model=None, **documentation)
     page = Page()
@@ -116,6 +117,7 @@ def _overview_routes(overview: Overview) -> list[Route]:
     """The same for what the page at `/` asks for."""
     return [
         ("GET", "/v1/history", overview.history, _page(schemas.History, 422, 503)),
+        ("GET", "/v1/probes", overview.probes, _page(schemas.Probes, 404, 422, 500, 503)),
     ]
 
 

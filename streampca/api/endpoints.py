@@ -13,6 +13,7 @@ from streampca.api import answers
 from streampca.api.answers import Answer, Find, Limits
 from streampca.api.bodies import read_body
 from streampca.api.metrics import SidecarMetrics
+from streampca.api.probes import Probes
 from streampca.api.serving import NotLoadedError, Serving
 from streampca.settings import ServeSettings
 from streampca.stream.published import Published
@@ -28,8 +29,8 @@ VersionQuery = Annotated[int | None, Query(ge=0, lt=2**63, description="Version 
 class Sidecar:
     """The endpoints."""
 
-    def __init__(self, serving: Serving, metrics: SidecarMetrics, settings: ServeSettings) -> None:
-        self._serving, self._metrics, self._settings = serving, metrics, settings
+    def __init__(self, serving: Serving, metrics: SidecarMetrics, settings: ServeSettings, probes: Probes) -> None:
+        self._serving, self._metrics, self._settings, self._probes = serving, metrics, settings, probes
         # A body of n bytes holds at most n/2 numbers; an answer may hold no more.
         self._limits = Limits(settings.max_rows, settings.max_body_bytes // 2)
         # Parsing holds the interpreter's lock: more threads than processors only multiply memory.
@@ -98,6 +99,8 @@ class Sidecar:
     def _respond(self, answer: Callable[[Find, bytes, Limits], Answer], find: Find, body: bytes) -> Response:
         answered = answer(find, body, self._limits)
         self._metrics.took(answer.__name__, answered.vectors)
+        if answered.probes is not None:
+            self._probes.note(answered.probes)
         return _json(answered)
 
     async def _in_thread(self, act: Callable[[Unpack[A]], T], *arguments: *A) -> T:

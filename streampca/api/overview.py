@@ -1,24 +1,27 @@
 """What the page at `/` shows beside the model: the versions in time, the latest projections, the workers."""
 
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import anyio
 import anyio.to_thread
 from fastapi import Query, Response
 
-from streampca.api.endpoints import json_response, version_header
+from streampca.api.endpoints import VersionQuery, json_response, version_header
 from streampca.api.history import History
+from streampca.api.probes import Look, Probes
 from streampca.api.serving import Serving
 
 AfterQuery = Annotated[int | None, Query(ge=0, lt=2**63, description="Only versions beyond this one; absent: all.")]
+XQuery = Annotated[int, Query(description="A component, counted from 1.")]
+YQuery = Annotated[int | None, Query(description="Another one; absent: the second, where there is one.")]
 
 
 class Overview:
     """The endpoints."""
 
-    def __init__(self, serving: Serving, history: History) -> None:
-        self._serving, self._history = serving, history
+    def __init__(self, serving: Serving, history: History, probes: Probes) -> None:
+        self._serving, self._history, self._probes = serving, history, probes
         self._reader = anyio.CapacityLimiter(1)  # who comes while the history is read waits for it, without a thread
 
     async def history(self, after: AfterQuery = None) -> Response:
@@ -28,3 +31,11 @@ class Overview:
         current = self._serving.current
         content = {"now": time.time(), "version": current and current.version, "models": models}
         return json_response(content, headers=version_header(current.version) if current else None)
+
+    async def probes(self, version: VersionQuery = None, x: XQuery = 1, y: YQuery = None) -> Response:
+        """Where the vectors projected last (500 at most, kept in memory only) lie along two components of a model."""
+        content = await anyio.to_thread.run_sync(self._look, Look(version, x, y))
+        return json_response(content, headers=version_header(content["version"]))
+
+    def _look(self, look: Look) -> dict[str, Any]:
+        return self._probes.look(self._serving.at(look.version), look)

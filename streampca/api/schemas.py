@@ -149,6 +149,18 @@ class History(BaseModel):
     models: list[Moment]
 
 
+class Probes(BaseModel):
+    """The vectors that were projected last, as two components of a model show them; never the vectors themselves."""
+
+    version: Version
+    components: list[PositiveInt] = Field(description="Which two, counted from 1.")
+    coordinates: Rows = Field(description="Along these two, in the data's units, oldest first.")
+    residual: Annotated[
+        list[float], Field(description="Squared distance of each vector from the plane of all k components.")
+    ]
+    at: list[float] = Field(description="When each was projected, in seconds since 1970.")
+
+
 class Components(BaseModel):
     """What is needed to project elsewhere: coordinates = (vector − mean)·componentsᵀ."""
 

@@ -206,7 +206,7 @@ def test_the_openapi_document_is_sound(client: Client) -> None:
         assert reference.rsplit("/", 1)[1] in content["components"]["schemas"]
     assert set(content["paths"]) == {
         "/v1/project", "/v1/reconstruct", "/v1/model", "/v1/models", "/v1/model/components",
-        "/v1/history", "/healthz", "/readyz", "/metrics",
+        "/v1/history", "/v1/probes", "/healthz", "/readyz", "/metrics",
     }  # fmt: skip
 
 
@@ -240,6 +240,7 @@ def test_the_examples_of_requests_and_answers_are_what_is_taken_and_given(client
         (schemas.ModelInfo, "GET", "/v1/model", None),
         (schemas.ModelList, "GET", "/v1/models", None),
         (schemas.History, "GET", "/v1/history", None),
+        (schemas.Probes, "GET", "/v1/probes", None),
         (schemas.Components, "GET", "/v1/model/components", None),
         (schemas.Alive, "GET", "/healthz", None),
         (schemas.Ready, "GET", "/readyz", None),
