@@ -1,5 +1,5 @@
 # Everything runs in .venv, which is made from requirements.lock. A new machine needs Python 3.11 or newer, and for
-# `make test` also Java, Maven and Prometheus, which are fetched by apt-get where that is possible.
+# `make test` also Java, Maven, Prometheus and Chromium, which are fetched by apt-get where that is possible.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help setup demo test lint format bench experiments wheel lock clean java prometheus
+.PHONY: help setup demo test lint format bench experiments screenshots wheel lock clean java prometheus browser
 
 help:  ## Say what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /' | sort
@@ -24,7 +24,7 @@ $(INSTALLED): requirements.lock pyproject.toml
 demo: setup  ## Run the whole thing on this machine; make demo ARGS="--seconds 20"
 	$(BIN)/streampca demo $(ARGS)
 
-test: setup java prometheus  ## Run every test, those on the real Kafka broker included; make test ARGS="-k fold"
+test: setup java prometheus browser  ## Run every test, those on the real Kafka broker included; make test ARGS="-k fold"
 	$(BIN)/python -m pytest $(ARGS)
 
 lint: setup  ## Check style, format and types
@@ -42,6 +42,9 @@ bench: setup  ## Measure accuracy; needs data, see benchmarks/
 experiments: setup  ## Run the paper's experiments and write docs/experiments.md; make experiments ARGS="--runs 3"
 	$(BIN)/python -m experiments.all $(ARGS)
 
+screenshots: setup browser  ## Take the README's pictures of the sidecar's page anew; needs data, see benchmarks/
+	$(BIN)/python -m tests.page.screenshots
+
 wheel: setup  ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist .
 
@@ -57,6 +60,14 @@ java:
 			apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
 				apt-get install -y -qq --no-install-recommends default-jre-headless maven >/dev/null; \
 		else echo "please install Java 17 or newer and Maven" >&2; exit 1; fi; }
+
+browser:
+	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null || { \
+		echo "installing Chromium for the tests of the sidecar's page" >&2; \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+				apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; \
+		else echo "no Chromium: the tests of the page are skipped" >&2; fi; }
 
 # Unpacked rather than installed, because Debian would start it as a service. Without it tests are skipped, in CI they fail.
 PROMETHEUS := $(HOME)/.cache/streampca-prometheus

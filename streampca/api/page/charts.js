@@ -1,0 +1,128 @@
+// The plots, drawn by uPlot (the global of page/uplot/uplot.js). They follow the width of their place and the colour scheme.
+
+import { colour, count, element, percent, short, time } from "./words.js";
+
+const POINTS_UP_TO = 60; // a line of few points shows them
+
+const scheme = matchMedia("(prefers-color-scheme: dark)");
+
+class Chart {
+  #plot = null;
+  #data = null;
+
+  constructor(id, options) {
+    this.place = element(id);
+    this.options = options;
+    new ResizeObserver(() => this.#plot?.setSize(this.#size())).observe(this.place);
+    scheme.addEventListener("change", () => this.#build());
+  }
+
+  show(data) {
+    this.#data = data;
+    if (this.#plot) this.#plot.setData(data);
+    else this.#build();
+  }
+
+  redraw() {
+    this.#plot?.redraw();
+  }
+
+  #build() {
+    this.#plot?.destroy();
+    this.#plot = this.#data && new uPlot({ ...this.#size(), ...this.options() }, this.#data, this.place);
+  }
+
+  #size() {
+    return { width: this.place.clientWidth, height: this.place.clientHeight - 28 }; // the legend's line is below
+  }
+}
+
+const axis = (more = {}) => ({
+  stroke: colour("quiet"), grid: { stroke: colour("grid"), width: 1 }, ticks: { stroke: colour("grid"), width: 1 }, ...more,
+});
+const ofPercent = (_, values) => values.map((value) => percent(value));
+
+/** A share over the time of publishing, with a line at the version that is looked at. */
+export function timeline(id, label, tone, selected) {
+  const mark = (plot) => {
+    const at = selected();
+    if (at === null) return;
+    const x = Math.round(plot.valToPos(at, "x", true));
+    const { ctx, bbox } = plot;
+    ctx.save();
+    ctx.strokeStyle = colour("mark");
+    ctx.lineWidth = 2 * devicePixelRatio;
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top);
+    ctx.lineTo(x, bbox.top + bbox.height);
+    ctx.stroke();
+    ctx.restore();
+  };
+  return new Chart(id, () => ({
+    cursor: { sync: { key: "time" }, drag: { x: false, y: false } },
+    hooks: { draw: [mark] },
+    axes: [
+      axis({ values: (_, splits) => splits.map(time), space: 80 }),
+      axis({ values: ofPercent, size: 64 }),
+    ],
+    series: [
+      { label: "Published", value: (_, at) => (at === null ? "–" : time(at)) },
+      {
+        label, stroke: colour(tone), width: 2, value: (_, share) => percent(share),
+        points: { show: (plot) => plot.data[0].length <= POINTS_UP_TO, size: 5, fill: colour(tone) },
+      },
+    ],
+  }));
+}
+
+/** Bars of each component's share, and a line of their sums. */
+export function scree(id) {
+  const line = uPlot.paths.linear();
+  return new Chart(id, () => ({
+    cursor: { drag: { x: false, y: false } },
+    scales: {
+      x: { time: false, range: (_, least, most) => [least - 0.6, most + 0.6] },
+      y: { range: (_, _least, most) => [0, most * 1.08 || 1] },
+      sum: { range: [0, 1] },
+    },
+    axes: [
+      axis({ grid: { show: false }, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] }),
+      axis({ values: ofPercent, size: 64 }),
+      axis({ scale: "sum", side: 1, values: ofPercent, size: 56, grid: { show: false } }),
+    ],
+    series: [
+      { label: "Component", value: (_, i) => (i === null ? "–" : count(i)) },
+      {
+        label: "explains", stroke: colour("accent"), fill: colour("accent"), paths: uPlot.paths.bars({ size: [0.7, 48] }),
+        points: { show: false }, value: (_, share) => percent(share),
+      },
+      {
+        label: "up to it", scale: "sum", stroke: colour("second"), width: 2, paths: line, value: (_, share) => percent(share),
+        points: { show: (plot) => plot.data[0].length <= POINTS_UP_TO, size: 5, fill: colour("second") },
+      },
+    ],
+  }));
+}
+
+/** Points in the plane of two components: [x, older, newest, own], x rising, with null where a point is not of a kind. */
+export function scatter(id) {
+  const kind = (label, tone, size) => ({
+    label, stroke: colour(tone), paths: () => null, points: { show: true, size, fill: colour(tone), stroke: colour(tone) },
+    value: (_, y) => (y === null ? "–" : short(y)),
+  });
+  return new Chart(id, () => ({
+    cursor: { drag: { x: false, y: false } },
+    scales: { x: { time: false, range: padded }, y: { range: padded } },
+    axes: [axis(), axis({ size: 64 })],
+    series: [
+      { label: "Horizontal", value: (_, x) => (x === null ? "–" : short(x)) },
+      kind("earlier", "quiet", 4), kind("latest", "accent", 6), kind("yours", "second", 12),
+    ],
+  }));
+}
+
+function padded(_, least, most) {
+  if (least === null) return [-1, 1];
+  const margin = 0.06 * (most - least) || Math.abs(most) || 1;
+  return [least - margin, most + margin];
+}

@@ -1,0 +1,74 @@
+// Vectors as strips of colour, or as pictures when their shape is known.
+
+import { colour, make } from "./words.js";
+
+const WIDEST = 1024; // entries that a strip shows one by one; beyond it shows the largest of neighbours
+
+/**
+ * What "28×28", "32x32x3" or "3×32×32" means for vectors of length d: {height, width, channels, planes}, null for no text.
+ * Height comes first, as in NumPy. Throws a sentence when it does not fit.
+ */
+export function shapeOf(text, d) {
+  if (!text.trim()) return null;
+  const sizes = text.trim().split(/\s*[x×*, ]\s*/i).map(Number);
+  if (sizes.length < 2 || sizes.length > 3 || sizes.some((size) => !Number.isInteger(size) || size < 1))
+    throw new Error("write it like 28×28, or 32×32×3 with colours");
+  const entries = sizes.reduce((product, size) => product * size);
+  if (entries !== d) throw new Error(`${sizes.join("×")} are ${entries} numbers, the vectors have ${d}`);
+  if (sizes.length === 2) return { height: sizes[0], width: sizes[1], channels: 1, planes: false };
+  if (sizes[2] === 3) return { height: sizes[0], width: sizes[1], channels: 3, planes: false };
+  if (sizes[0] === 3) return { height: sizes[1], width: sizes[2], channels: 3, planes: true };
+  throw new Error("colours come in threes: 32×32×3, or 3×32×32");
+}
+
+export const largest = (vector) => vector.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+
+/** A canvas of the vector; colours reach their full strength at ±`scale`. */
+export function draw(vector, shape, scale, label) {
+  const canvas = make("canvas", { role: "img", "aria-label": label });
+  const entries = shape ? vector : thinned(vector);
+  [canvas.width, canvas.height] = shape ? [shape.width, shape.height] : [entries.length, 1];
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(canvas.width, canvas.height);
+  const paint = shape?.channels === 3 ? inColours(entries, shape, scale) : alongRamp(entries, scale);
+  for (let i = 0; i < canvas.width * canvas.height; i++) image.data.set(paint(i), 4 * i);
+  context.putImageData(image, 0, 0);
+  return canvas;
+}
+
+function alongRamp(entries, scale) {
+  const [minus, zero, plus] = ["minus", "zero", "plus"].map(rgb);
+  return (i) => {
+    const t = scale > 0 ? Math.max(-1, Math.min(1, entries[i] / scale)) : 0;
+    const end = t < 0 ? minus : plus;
+    return [0, 1, 2].map((c) => zero[c] + (end[c] - zero[c]) * Math.abs(t)).concat(255);
+  };
+}
+
+function inColours(entries, { height, width, planes }, scale) {
+  const at = planes ? (i, c) => entries[c * height * width + i] : (i, c) => entries[3 * i + c];
+  return (i) => [0, 1, 2].map((c) => (scale > 0 ? 127.5 + (127.5 * at(i, c)) / scale : 127.5)).concat(255);
+}
+
+function thinned(vector) {
+  if (vector.length <= WIDEST) return vector;
+  return Array.from({ length: WIDEST }, (_, i) => {
+    const [from, to] = [i, i + 1].map((j) => Math.floor((j * vector.length) / WIDEST));
+    return vector.slice(from, to).reduce((most, value) => (Math.abs(value) > Math.abs(most) ? value : most), 0);
+  });
+}
+
+function rgb(name) {
+  const hex = colour(name);
+  return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+}
+
+/** Put strips or pictures, each {vector, caption, label, scale}, into a place. */
+export function fill(place, shape, items) {
+  place.classList.toggle("pictures", shape !== null);
+  const figures = items.map(({ vector, caption, label, scale }) =>
+    make("figure", {}, ...ordered(shape, make("figcaption", {}, caption), draw(vector, shape, scale ?? largest(vector), label))));
+  place.replaceChildren(...figures);
+}
+
+const ordered = (shape, caption, canvas) => (shape ? [canvas, caption] : [caption, canvas]);

@@ -1,0 +1,45 @@
+// Numbers and times as people read them, and small helpers for the document.
+
+const whole = new Intl.NumberFormat("en");
+
+export const element = (id) => document.getElementById(id);
+export const count = (n) => (n === null || n === undefined ? "–" : whole.format(n));
+
+/** Three significant digits, four near 100: 12.3 %, 0.0456 %, 99.97 %. */
+export function percent(share) {
+  if (share === null || share === undefined) return "–";
+  const value = 100 * share;
+  if (value > 0 && value < 0.001) return "below 0.001 %";
+  return `${Number(value.toPrecision(value > 99 ? 4 : 3))} %`;
+}
+
+/** Four significant digits. */
+export function short(value) {
+  const size = Math.abs(value);
+  return size > 0 && (size < 1e-4 || size >= 1e9) ? value.toExponential(3) : Number(value.toPrecision(4)).toString();
+}
+
+export const time = (seconds) => new Date(1000 * seconds).toLocaleTimeString([], { hour12: false });
+
+/** A length of time in its largest sensible unit. */
+export function duration(seconds) {
+  const units = [[86400, "d"], [3600, "h"], [60, "min"]];
+  for (const [size, name] of units) if (seconds >= 2 * size) return `${Math.floor(seconds / size)} ${name}`;
+  return `${Math.max(0, Math.round(seconds))} s`;
+}
+
+/** Set the text of an element only when it is another one, so that screen readers hear news alone. */
+export function say(id, text) {
+  const place = element(id);
+  if (place.textContent !== text) place.textContent = text;
+}
+
+export function make(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
+export const row = (...cells) => make("tr", {}, ...cells.map((cell) => make("td", {}, cell)));
+export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();

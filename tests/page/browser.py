@@ -1,0 +1,37 @@
+"""A real Chromium, driven over its own protocol."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def found() -> str | None:
+    """The installed browser's path."""
+    return next((path for name in _NAMES if (path := shutil.which(name))), None)
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """The browser, ended with the block."""
+    sandbox = [] if os.geteuid() else ["--no-sandbox"]  # root has none
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found(), args=sandbox)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Complaints:
+    """What a page complains of: errors and warnings in its console, exceptions, and files that it did not get."""
+
+    def __init__(self, page: Page) -> None:
+        self.all: list[str] = []
+        page.on("console", lambda message: message.type in ("error", "warning") and self.all.append(message.text))
+        page.on("pageerror", lambda error: self.all.append(str(error)))
+        page.on("requestfailed", lambda request: self.all.append(f"{request.url}: {request.failure}"))

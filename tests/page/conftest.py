@@ -1,0 +1,68 @@
+"""A browser for all tests of the page, and for each a store, a sidecar on it, and a page that may not complain."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from streampca.stores.directory import DirectoryStore
+from streampca.stores.models import Models
+from tests.api.known import TOPIC
+from tests.api.process import SidecarProcess
+from tests.page.browser import Complaints, chromium, found
+
+expect.set_options(timeout=20_000)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    if found() is None:
+        reason = "Chromium is needed: `make browser` installs it"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    return DirectoryStore(tmp_path / "store")
+
+
+@pytest.fixture
+def models(store: DirectoryStore) -> Models:
+    return Models(store, TOPIC, keep=10)
+
+
+@pytest.fixture
+def sidecar(store: DirectoryStore) -> Iterator[str]:
+    """Its address."""
+    with SidecarProcess(store.root) as process:
+        yield process.url()
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    with browser.new_context(viewport={"width": 1280, "height": 900}, locale="en-GB") as context:
+        yield context
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Iterator[Page]:
+    """A page whose console is empty at the end."""
+    page = context.new_page()
+    complaints = Complaints(page)
+    yield page
+    assert complaints.all == []
+
+
+@pytest.fixture
+def opened(page: Page, sidecar: str) -> Callable[[], Page]:
+    """Opens the sidecar's page."""
+
+    def open_it(fragment: str = "") -> Page:
+        page.goto(f"{sidecar}/{fragment}")
+        return page
+
+    return open_it

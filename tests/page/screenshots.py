@@ -1,0 +1,95 @@
+"""The README's pictures of the sidecar's page: `make screenshots` runs the demo on MNIST and looks at it.
+
+Needs the data in the folder that STREAMPCA_DATA names, as the benchmarks do, or fetches them.
+"""
+
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+from playwright.sync_api import Browser, Page, expect
+
+from benchmarks import data
+from tests.page.browser import chromium
+
+_IMAGES = Path(__file__).parents[2] / "docs" / "images"
+_VERSIONS = 30  # for curves that show something
+_PATIENCE_S = 120.0
+
+
+def main() -> None:
+    pixels, _ = data.load("mnist", data.default_folder())
+    order = np.random.default_rng(0).permutation(len(pixels))
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
+        file = Path(folder) / "mnist.npy"
+        np.save(file, (pixels[order] / 255).astype(np.float32))
+        port = _free_port()
+        demo = subprocess.Popen(
+            [sys.executable, "-m", "streampca", "demo", "--file", str(file), "--port", str(port), "--rate", "1000"],
+            stdout=subprocess.DEVNULL,
+        )
+        try:
+            url = f"http://127.0.0.1:{port}"
+            _wait_for_versions(url)
+            _desktop(browser, url)
+            _phone(browser, url)
+        finally:
+            demo.send_signal(signal.SIGINT)
+            demo.wait(30)
+
+
+def _desktop(browser: Browser, url: str) -> None:
+    with browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light") as context:
+        page = context.new_page()
+        _look(page, url)
+        page.get_by_role("button", name="Fill in an example").click()
+        expect(page.locator("#try-says")).to_contain_text("the mean")
+        page.get_by_role("button", name="Project").click()
+        expect(page.locator("#try-summary")).to_contain_text("By version")
+        page.evaluate("document.activeElement.blur()")
+        page.screenshot(path=_IMAGES / "page.png", full_page=True)
+
+
+def _phone(browser: Browser, url: str) -> None:
+    with browser.new_context(
+        viewport={"width": 390, "height": 844}, color_scheme="dark", is_mobile=True, device_scale_factor=1.5
+    ) as context:
+        page = context.new_page()
+        _look(page, url)
+        page.screenshot(path=_IMAGES / "page-phone.png")
+
+
+def _look(page: Page, url: str) -> None:
+    page.goto(f"{url}/#shape=28×28")
+    expect(page.locator("#status")).to_contain_text("Serving version", timeout=20_000)
+    expect(page.locator("#components figure").first).to_be_visible()
+
+
+def _wait_for_versions(url: str) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(f"{url}/v1/models", timeout=5) as answer:  # noqa: S310 - our own http
+                if answer.read().count(b",") > _VERSIONS:
+                    return
+        except (urllib.error.URLError, OSError):
+            pass
+        time.sleep(0.5)
+    raise SystemExit(f"the demo published fewer than {_VERSIONS} versions within {_PATIENCE_S:.0f} s")
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,272 @@
+"""The sidecar's own page, in a real Chromium on a real sidecar: what a person sees and can do."""
+
+import json
+import re
+from collections.abc import Callable
+
+import numpy as np
+from playwright.sync_api import Browser, Page, expect
+
+from streampca.stores.directory import DirectoryStore
+from streampca.stores.models import Models
+from tests.api.known import TOPIC, known, known_model
+from tests.api.process import SidecarProcess
+from tests.page.browser import Complaints
+
+Opened = Callable[..., Page]
+
+_JUMPS = """
+new PerformanceObserver((list) => {
+  for (const entry of list.getEntries()) window.jumps = (window.jumps ?? 0) + entry.value;
+}).observe({ type: "layout-shift", buffered: true });
+"""
+
+
+def status(page: Page, text: str) -> None:
+    expect(page.locator("#status")).to_contain_text(text)
+
+
+def test_shows_the_model(models: Models, opened: Opened) -> None:
+    models.save(known(1200))
+    page = opened()
+    status(page, "Serving version 1,200")
+    expect(page.locator("#topic")).to_have_text(TOPIC)
+    expect(page.locator("#version")).to_have_text("1,200")
+    expect(page.locator("#loss")).to_have_text("12.5 %")
+    expect(page.locator("#explained")).to_have_text("50 %")
+    expect(page.locator("#shape-of-model")).to_have_text("5 → 2")
+    expect(page.locator("#components figure")).to_have_count(2)
+    for chart in ("loss", "explained", "scree", "probes"):
+        expect(page.locator(f"#{chart}-chart canvas")).to_be_visible()
+
+
+def test_a_model_that_is_published_appears_by_itself(models: Models, opened: Opened) -> None:
+    models.save(known(10))
+    page = opened()
+    status(page, "Serving version 10")
+    models.save(known(20))
+    status(page, "Serving version 20")
+    expect(page.locator("#slider-says")).to_contain_text("20 (2 of 2), published")
+
+
+def test_says_when_there_is_no_model_yet_and_shows_the_first(models: Models, opened: Opened) -> None:
+    page = opened()
+    expect(page.get_by_role("heading", name="No model yet")).to_be_visible()
+    status(page, "no model has been published yet")
+    expect(page.locator("#model")).to_be_hidden()
+    models.save(known(10))
+    status(page, "Serving version 10")
+    expect(page.get_by_role("heading", name="No model yet")).to_be_hidden()
+
+
+def test_says_when_the_sidecar_is_gone_and_when_it_is_back(
+    browser: Browser, models: Models, store: DirectoryStore
+) -> None:
+    models.save(known(10))
+    with browser.new_context() as context:
+        page = context.new_page()
+        with SidecarProcess(store.root) as process:
+            url = process.url()
+            page.goto(url)
+            status(page, "Serving version 10")
+        status(page, "The sidecar does not answer; what you see is of")
+        expect(page.locator("#version")).to_have_text("10")
+        page.locator("#vector").fill("1 2 3 4 5")
+        page.get_by_role("button", name="Project").click()
+        expect(page.locator("#try-says")).to_have_text("the sidecar does not answer")
+        with SidecarProcess(store.root, port=int(url.rpartition(":")[2])) as process:
+            process.url()
+            status(page, "Serving version 10")
+
+
+def test_says_why_the_sidecar_is_not_ready(page: Page, models: Models, store: DirectoryStore) -> None:
+    models.save(known(10, published_at=1e9))
+    with SidecarProcess(store.root, model_max_age_s=60) as process:
+        page.goto(process.url())
+        status(page, "Not ready: the newest model was published")
+        page.goto("about:blank")
+
+
+def test_the_slider_goes_back_in_time(models: Models, opened: Opened) -> None:
+    for version in (10, 20, 30):
+        models.save(known(version))
+    page = opened()
+    status(page, "Serving version 30")
+    page.locator("#slider").focus()
+    page.keyboard.press("ArrowLeft")
+    status(page, "Looking back at version 20; the newest is 30")
+    expect(page.locator("#version")).to_have_text("20")
+    expect(page.get_by_role("button", name="Follow the newest")).to_have_attribute("aria-pressed", "false")
+
+    models.save(known(40))
+    status(page, "the newest is 40")
+    expect(page.locator("#version")).to_have_text("20")
+
+    page.get_by_role("button", name="Follow the newest").click()
+    status(page, "Serving version 40")
+
+
+def test_a_pasted_vector_is_projected_by_the_version_that_is_looked_at(models: Models, opened: Opened) -> None:
+    for version in (10, 20):
+        models.save(known(version))
+    page = opened()
+    status(page, "Serving version 20")
+    vector = [0.5, -1.0, 2.0, 3.25, 0.0]
+    request = json.dumps({"vectors": [vector]})
+    for text, version in ((json.dumps(vector), 20), ("0.5 -1; 2,\n3.25 0", 10), (request, 10)):
+        if version == 10:
+            page.locator("#slider").fill("0")
+            status(page, "Looking back at version 10")
+        page.locator("#vector").fill(text)
+        page.get_by_role("button", name="Project").click()
+        expect(page.locator("#try-summary")).to_contain_text(f"By version {version}.")
+        coordinates, residual = known_model(version).project(np.array([vector]))
+        shown = page.locator("#coordinates td:nth-child(2)").all_text_contents()
+        np.testing.assert_allclose([float(cell) for cell in shown], coordinates[0], rtol=1e-3)
+        said = re.search(r"Residual (\S+):", page.locator("#try-summary").inner_text())
+        assert said is not None
+        np.testing.assert_allclose(float(said[1]), residual[0], rtol=1e-3)
+    expect(page.locator("#try-strips figure")).to_have_count(3)
+    expect(page.locator("#probes-none")).to_be_hidden()
+
+
+def test_the_example_is_one_standard_deviation_along_the_first_component(models: Models, opened: Opened) -> None:
+    models.save(known(10))
+    page = opened()
+    page.get_by_role("button", name="Fill in an example").click()
+    expect(page.locator("#vector")).not_to_have_value("")
+    page.get_by_role("button", name="Project").click()
+    expect(page.locator("#coordinates td:nth-child(3)")).to_have_text([re.compile("1.00"), re.compile("0.00")])
+
+
+def test_what_cannot_be_projected_is_said_in_a_sentence(browser: Browser, models: Models, sidecar: str) -> None:
+    models.save(known(10))
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.goto(sidecar)
+        for text, says in {
+            "": "there is nothing here yet",
+            "1, two, 3": "number 2, “two”, is not a number",
+            "[1, 2": "this is not JSON",
+            "[[1,2,3,4,5],[1,2,3,4,5]]": "these are 2 vectors: give one",
+            "{}": "a vector is a list of numbers",
+            "1 2 3": "5",  # the sidecar's own sentence names the right length
+            '[1, 2, 3, 4, "5"]': "must be a number",
+        }.items():
+            page.locator("#vector").fill(text)
+            page.get_by_role("button", name="Project").click()
+            expect(page.locator("#try-says")).to_contain_text(says)
+            expect(page.locator("#try-answer")).to_be_hidden()
+
+
+def test_components_are_pictures_when_the_shape_is_told(models: Models, opened: Opened) -> None:
+    models.save(known(10, d=12))
+    page = opened()
+    canvas = page.locator("#components canvas").first
+    expect(canvas).to_have_attribute("width", "12")
+    page.get_by_label("Vectors are pictures of").fill("3×4")
+    page.keyboard.press("Enter")
+    expect(canvas).to_have_attribute("width", "4")
+    expect(canvas).to_have_attribute("height", "3")
+    assert "shape=3" in page.url
+    page.reload()
+    expect(canvas).to_have_attribute("height", "3")
+
+    page.get_by_label("Vectors are pictures of").fill("5x5")
+    page.keyboard.press("Enter")
+    expect(page.locator("#shape-says")).to_have_text("5×5 are 25 numbers, the vectors have 12")
+    expect(canvas).to_have_attribute("height", "1")
+    page.get_by_label("Vectors are pictures of").fill("2×2×3")
+    page.keyboard.press("Enter")
+    expect(canvas).to_have_attribute("width", "2")
+
+
+def test_colours_tell_the_signs_of_a_component(models: Models, opened: Opened) -> None:
+    models.save(known(10))
+    page = opened()
+    canvas = page.locator("#components canvas").first
+    expect(canvas).to_be_visible()
+    pixels = canvas.evaluate("c => [...c.getContext('2d').getImageData(0, 0, c.width, 1).data]")
+    red_over_blue = [pixels[4 * i] - pixels[4 * i + 2] for i in range(5)]
+    axis = known_model(10).components[0]
+    large = np.abs(axis) > 0.1 * np.abs(axis).max()
+    assert (np.sign(red_over_blue) == np.sign(axis))[large].all()
+
+
+def test_probes_can_be_seen_along_any_two_components(models: Models, opened: Opened) -> None:
+    models.save(known(10, k=3))
+    page = opened()
+    status(page, "Serving version 10")
+    expect(page.locator("#probes-none")).to_be_visible()
+    page.request.post(page.url + "v1/project", data={"vectors": [[1, 2, 3, 4, 5], [0, 0, 0, 0, 1]]})
+    expect(page.locator("#probes-none")).to_be_hidden()
+    with page.expect_response(re.compile(r"v1/probes\?version=10&x=3&y=1")):
+        page.get_by_label("Component of the horizontal axis").select_option("3")
+        page.get_by_label("Component of the vertical axis").select_option("1")
+
+
+def test_nothing_jumps_while_models_are_published(page: Page, models: Models, sidecar: str) -> None:
+    page.add_init_script(_JUMPS)
+    models.save(known(10))
+    page.goto(sidecar)
+    for version in (20, 30):
+        status(page, f"Serving version {version - 10}")
+        models.save(known(version))
+    status(page, "Serving version 30")
+    assert page.evaluate("window.jumps ?? 0") < 0.01
+
+
+def test_fits_a_phone_in_the_dark(browser: Browser, models: Models, sidecar: str) -> None:
+    models.save(known(123_456_789, d=784, k=20))
+    with browser.new_context(
+        viewport={"width": 360, "height": 740}, color_scheme="dark", has_touch=True, is_mobile=True
+    ) as context:
+        page = context.new_page()
+        complaints = Complaints(page)
+        page.goto(sidecar)
+        status(page, "Serving version 123,456,789")
+        expect(page.locator("#components figure")).to_have_count(20)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        red, green, blue = re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor"))[:3]
+        assert max(map(int, (red, green, blue))) < 64
+        page.emulate_media(color_scheme="light")
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") != f"rgb({red}, {green}, {blue})"
+        expect(page.locator("#scree-chart canvas")).to_be_visible()
+        assert complaints.all == []
+
+
+def test_everything_can_be_reached_by_the_keyboard(models: Models, opened: Opened) -> None:
+    for version in (10, 20):
+        models.save(known(version))
+    page = opened()
+    status(page, "Serving version 20")
+    reached = []
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.id || document.activeElement.className"))
+    wanted = ["skip", "slider", "follow", "probes-x", "probes-y", "shape", "vector", "example"]
+    assert [name for name in reached if name in wanted] == wanted
+
+
+def test_nothing_may_be_run_but_the_sidecars_own_files(models: Models, sidecar: str, browser: Browser) -> None:
+    models.save(known(10))
+    with browser.new_context() as context:
+        page = context.new_page()
+        complaints = Complaints(page)
+        page.goto(sidecar)
+        status(page, "Serving version 10")
+        page.evaluate("document.body.append(Object.assign(document.createElement('script'), {text: 'evil = 1'}))")
+        assert page.evaluate("window.evil") is None
+        assert any("Content Security Policy" in complaint for complaint in complaints.all)
+
+
+def test_works_behind_a_prefix(page: Page, models: Models, sidecar: str) -> None:
+    models.save(known(10))
+
+    def forward(route) -> None:  # type: ignore[no-untyped-def]
+        route.fulfill(response=route.fetch(url=route.request.url.replace("/pca/", "/")))
+
+    page.route("**/pca/**", forward)
+    page.goto(f"{sidecar}/pca/")
+    status(page, "Serving version 10")
+    page.unroute_all(behavior="wait")
