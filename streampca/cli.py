@@ -55,7 +55,7 @@ def worker(
     group_id: options.Group = None,
     store: options.Store = None,
     format: options.Format = None,  # noqa: A002 - the setting's name
-    json_field: options.JsonField = None,
+    field: options.Field = None,
     dead_letter_topic: options.DeadLetterTopic = None,
     oversampling: options.Oversampling = None,
     half_life_seconds: options.HalfLife = None,

@@ -4,6 +4,7 @@ Sources, the first that has a value wins: command-line options, `STREAMPCA_*` en
 file that `--config` or `STREAMPCA_CONFIG` names. One environment and one file serve all commands.
 """
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -151,7 +152,7 @@ class WorkerSettings(StoreSettings, KafkaSettings):
 
     # The input.
     format: _FormatSetting = "json"
-    json_field: str = Field("", description="Where in a JSON object the vector lies, as a dotted path.")
+    field: str = Field("", description="Where in a JSON object the vector lies, as a dotted path.")
     dead_letter_topic: str | None = Field(
         None, pattern=_TOPIC_NAME, description="Topic for records that cannot be learned."
     )
@@ -161,6 +162,9 @@ class WorkerSettings(StoreSettings, KafkaSettings):
     )
 
     # Kafka.
+    kafka_client: Literal["kafka-python", "confluent"] = Field(
+        "kafka-python", description="What reads the topic; confluent is faster and needs streampca[fast]."
+    )
     group_id: str = Field("streampca", min_length=1, description="Consumer group of the workers.")
     isolation_level: Literal["read_committed", "read_uncommitted"] = Field(
         "read_committed", description="Whether records of unfinished and aborted transactions are left out."
@@ -198,9 +202,14 @@ class WorkerSettings(StoreSettings, KafkaSettings):
                 "half_life_messages and half_life_seconds exclude each other",
             ),
             Rule(
-                ("json_field", "format"),
-                lambda s: s.json_field != "" and s.format != "json",
-                "json_field means nothing with format {s.format}",
+                ("field", "format"),
+                lambda s: s.field != "" and s.format != "json",
+                "field means nothing with format {s.format}",
+            ),
+            Rule(
+                ("kafka_client",),
+                lambda s: s.kafka_client == "confluent" and find_spec("confluent_kafka") is None,
+                "kafka_client confluent needs confluent-kafka: pip install 'streampca[fast]'",
             ),
             Rule(
                 ("dead_letter_topic", "topic"),

@@ -75,7 +75,7 @@ def test_every_mistake_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STREAMPCA_WORKER_PORT", "http")
     monkeypatch.setenv("STREAMPCA_DEAD_LETTER_TOPICS", "dead")
     told = mistakes(
-        topic="a/b", components=5, dimensions=4, format="npy", json_field="v", sasl_mechanism="PLAIN", dtype="int8"
+        topic="a/b", components=5, dimensions=4, format="npy", field="v", sasl_mechanism="PLAIN", dtype="int8"
     )
     expected = [
         "STREAMPCA_DEAD_LETTER_TOPICS is no setting: is STREAMPCA_DEAD_LETTER_TOPIC meant?",
@@ -85,7 +85,7 @@ def test_every_mistake_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         "sasl_mechanism needs security_protocol",
         "sasl_mechanism PLAIN needs sasl_username",
         "components (5) cannot exceed dimensions (4)",
-        "json_field means nothing with format npy",
+        "field means nothing with format npy",
     ]
     assert len(told) == len(expected)
     for start in expected:

@@ -27,7 +27,7 @@ class Shape:
     half_life_messages: float | None = None
     half_life_seconds: float | None = None
     format: str = "json"
-    json_field: str = ""
+    field: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Names and values, as they are written into a checkpoint."""

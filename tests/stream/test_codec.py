@@ -230,7 +230,7 @@ def test_a_number_too_small_for_single_precision_is_rounded_without_a_word() -> 
     ],
 )
 def test_a_field_that_is_not_there(field: str, value: bytes, words: str) -> None:
-    reason, message = only_reject(codec(json_field=field).decode([value]))
+    reason, message = only_reject(codec(field=field).decode([value]))
     assert reason == "undecodable"
     assert words in message
 
@@ -240,7 +240,7 @@ def test_a_field_that_is_not_there(field: str, value: bytes, words: str) -> None
     [("a", b'{"z":0,"a":[1,2,3]}'), ("a.b.c", b'{"a":{"b":{"c":[1,2,3]}}}'), ("a", b'{"a":[],"a":[1,2,3]}')],
 )
 def test_a_field_by_its_dotted_path(field: str, value: bytes) -> None:
-    assert codec(json_field=field).decode([value]).vectors.tolist() == [[1, 2, 3]]
+    assert codec(field=field).decode([value]).vectors.tolist() == [[1, 2, 3]]
 
 
 @pytest.mark.parametrize("kind", ["float32", "float64"])

@@ -30,7 +30,7 @@ def one_line(error: Exception) -> str:
         shape(half_life_seconds=0.1 + 0.2),
         shape(dtype="float32", center=False, warm_up=None),
         Shape(shape().recipe, format="npy"),
-        Shape(shape().recipe, json_field="a.b"),
+        Shape(shape().recipe, field="a.b"),
     ],
 )
 def test_the_same_settings_are_accepted(own: Shape) -> None:
@@ -63,7 +63,7 @@ def test_every_setting_that_shapes_the_bits_counts() -> None:
         "half_life_messages": shape(half_life_messages=9.0),
         "half_life_seconds": shape(half_life_seconds=9.0),
         "format": replace(own, format="npy"),
-        "json_field": replace(own, json_field="a"),
+        "field": replace(own, field="a"),
     }
     assert set(shapes) | {"block", "start"} == set(own.as_dict())
     for name, other in shapes.items():

@@ -1,0 +1,23 @@
+"""Raw little-endian floats: a value is the vector's memory."""
+
+import numpy as np
+
+from streampca.stream.formats.base import FaultError
+
+
+class RawReader:
+    """See `formats.base.Reader`."""
+
+    def __init__(self, format: str, dimensions: int) -> None:  # noqa: A002 - the setting's name
+        self._format, self._dimensions = format, dimensions
+        self.dtype = np.dtype(format).newbyteorder("<")
+        self.size = self.dtype.itemsize * dimensions
+
+    def read(self, value: bytes) -> bytes:
+        if len(value) != self.size:
+            raise FaultError(
+                "wrong_length",
+                f"{len(value)} bytes are not {self._dimensions} numbers of {self.dtype.itemsize} bytes "
+                f"({self._format})",
+            )
+        return value
