@@ -12,8 +12,10 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from streampca.errors import StreampcaError
 from streampca.listening import Listener
+from streampca.stream.record import Standing
 
 _SILENCE_S = 60.0  # without a tick: longer than any single step of the loop takes, the slowest disk included
+_SETTLED_S = 10.0  # in a group without partitions: the first assignment is often an empty one that another follows
 _REQUEST_TIMEOUT_S = 10.0
 _TEXT = "text/plain; charset=utf-8"
 
@@ -24,6 +26,7 @@ class Health(Listener):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._last_tick = clock()
+        self._member, self._member_since = False, clock()
         self._joined = False
         self._stopping = ""
 
@@ -35,6 +38,15 @@ class Health(Listener):
 
     def released(self, partitions: Iterable[int], *, lost: bool) -> None:
         self._joined = not lost  # what is revoked in a rebalance leaves us in the group
+        self._member = self._member and not lost
+
+    def polled(self, standing: Standing) -> None:
+        """One that no partition is left for has its place too: it stands by. A passing state decides nothing."""
+        now = self._clock()
+        if standing.member != self._member:
+            self._member, self._member_since = standing.member, now
+        elif now - self._member_since >= _SETTLED_S:
+            self._joined = self._member
 
     def stopping(self, cause: str) -> None:
         self._stopping = cause

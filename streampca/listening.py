@@ -6,6 +6,7 @@ from typing import NamedTuple
 from streampca.pca.learning import Scores
 from streampca.stream.fold import Fold
 from streampca.stream.published import Published
+from streampca.stream.record import Standing
 
 
 class Learned(NamedTuple):
@@ -51,6 +52,9 @@ class Listener:
 
     def ticked(self) -> None:
         """The loop goes round: comes many times a minute, whether there are records or not."""
+
+    def polled(self, standing: Standing) -> None:
+        """The source was asked for news; this is how it stands with the brokers now."""
 
     def stopping(self, cause: str) -> None:
         """The loop has ended."""
@@ -101,6 +105,10 @@ class Listeners(Listener):
     def ticked(self) -> None:
         for listener in self._listeners:
             listener.ticked()
+
+    def polled(self, standing: Standing) -> None:
+        for listener in self._listeners:
+            listener.polled(standing)
 
     def stopping(self, cause: str) -> None:
         for listener in self._listeners:

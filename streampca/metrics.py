@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from streampca.listening import Learned, Listener
 from streampca.stream.fold import Fold
 from streampca.stream.published import Published
+from streampca.stream.record import Standing
 
 _RATIO_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
@@ -61,6 +62,14 @@ class WorkerMetrics(Listener):
             registry=registry,
         )
         self._owned = Gauge("streampca_partitions_owned", "Partitions that this worker learns.", registry=registry)
+        self._connected = Gauge(
+            "streampca_broker_connected",
+            "1 while a broker answers, 0 while none does: then lag and offsets stand still.",
+            registry=registry,
+        )
+        self._ticked_at = Gauge(
+            "streampca_loop_last_tick_timestamp_seconds", "When the loop last came round.", registry=registry
+        )
         self._rebalances = Counter(
             "streampca_rebalances", "Times that partitions came or went, by event.", ["event"], registry=registry
         )
@@ -103,6 +112,12 @@ class WorkerMetrics(Listener):
         self._of_partitions = (
             self._loss_ewma, self._lag, self._next, self._time_lag, self._saved_at, self._ahead, self._pinv_error
         )  # fmt: skip
+
+    def ticked(self) -> None:
+        self._ticked_at.set_to_current_time()
+
+    def polled(self, standing: Standing) -> None:
+        self._connected.set(standing.connected)
 
     def assigned(self, positions: Mapping[int, int]) -> None:
         self._rebalances.labels("assigned").inc()

@@ -76,6 +76,7 @@ class Worker:
                 self._listener.ticked()
                 for event in self._source.poll(_POLL_S):
                     self._handle(event)
+                self._listener.polled(self._source.standing())
                 if clock() >= self._next_save or self._many_unsaved():
                     self._save(self._folds)
                     if self._is_publisher():

@@ -10,7 +10,7 @@ and no other worker can read the partition meanwhile. No callback ever runs: the
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from streampca.stream.record import Event, Record
+from streampca.stream.record import Event, Record, Standing
 
 
 class Source(Protocol):
@@ -32,6 +32,9 @@ class Source(Protocol):
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
         """The next events; empty when none came within `timeout_s`."""
+
+    def standing(self) -> Standing:
+        """How we stand with the brokers, as last heard; never waits."""
 
     def seek(self, positions: Mapping[int, int | None]) -> None:
         """Read these partitions from these positions on; None means from the earliest record there is."""

@@ -19,7 +19,7 @@ from kafka.structs import OffsetAndMetadata
 from streampca.settings import WorkerSettings
 from streampca.sources.kafka_client import Link, one_line, options
 from streampca.sources.kafka_letters import KafkaDeadLetters
-from streampca.stream.record import Assigned, Event, Lost, OutOfRange, Record, Records, Revoked
+from streampca.stream.record import Assigned, Event, Lost, OutOfRange, Record, Records, Revoked, Standing
 
 __all__ = ["KafkaDeadLetters", "KafkaSource"]
 
@@ -69,6 +69,9 @@ class KafkaSource:
         if self._news.events:
             return self._take_news()
         return [*self._out_of_range(), *self._records(fetched)]
+
+    def standing(self) -> Standing:
+        return Standing(self._link.answering, member=self._consumer._coordinator.stable())
 
     def seek(self, positions: Mapping[int, int | None]) -> None:
         for partition, position in positions.items():

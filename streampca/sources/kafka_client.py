@@ -42,6 +42,7 @@ _START_TIMEOUT_S = 6.0  # with the next: a person waits, and a mistake must be t
 _START_ANSWER_S = 3.0
 _DOUBT_S = 1.0  # how long a missing topic is asked for again: a broker may learn of a new one late
 _SILENCE_S = 1.0  # how long no broker may be connected before it is said
+_DEAF_S = 20.0  # without a byte from any broker: metadata are asked for every ten seconds, heartbeats come more often
 _REFUSALS = (SaslAuthenticationFailedError, UnsupportedSaslMechanismError, IllegalSaslStateError, AuthorizationError)
 _NOT_OURS = (UnknownTopicOrPartitionError, InvalidTopicError, AuthorizationError)
 
@@ -75,6 +76,7 @@ def options(settings: KafkaSettings) -> dict[str, Any]:
 class _Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has no types
     refusal: KafkaError | None = None
     last_failure: str = ""
+    heard_at: float = 0.0  # when the last byte came from any broker, monotonic
 
     def __init__(self, net: NetworkSelector, **configs: Any) -> None:
         super().__init__(net, **configs)
@@ -92,6 +94,8 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python ha
 
         def receive_last_words() -> tuple[bytes, BaseException | None]:
             data, error = receive()
+            if data:
+                self.heard_at = time.monotonic()
             return data, None if data else error  # the end of the line is found again at the next call
 
         transport._sock_recv = receive_last_words
@@ -211,6 +215,11 @@ class Link:
     def connected(self) -> bool:
         """Whether there is a line to any broker now."""
         return self._manager.connected
+
+    @property
+    def answering(self) -> bool:
+        """Whether there is a line to a broker, and something came over it lately: lines can also go dead silently."""
+        return self.connected and time.monotonic() - self._manager.heard_at < _DEAF_S
 
     def watch(self) -> None:
         """Say once that the brokers went away, and once that they are back."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from streampca.errors import SourceError
 from streampca.sources.headers import errors_as_headers
-from streampca.stream.record import Assigned, Event, Lost, OutOfRange, PlainRecord, Record, Records, Revoked
+from streampca.stream.record import Assigned, Event, Lost, OutOfRange, PlainRecord, Record, Records, Revoked, Standing
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,11 @@ class MemoryTopic:
         """Ask every member to give up what it has; when all have, partitions are assigned anew."""
         self._joined = []
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether no rebalance is under way."""
+        return self._joined is None
+
     def is_joined(self, member: "MemorySource") -> bool:
         """Whether the member has nothing to give up."""
         return self._joined is None or member in self._joined
@@ -163,6 +168,9 @@ class MemorySource:
         with self._topic.lock:
             news = self._news()
             return [news] if news else self._records(step if isinstance(step, int) else self._batch)
+
+    def standing(self) -> Standing:
+        return Standing(not self._topic.away, member=not self.evicted and self._topic.is_settled)
 
     def seek(self, positions: Mapping[int, int | None]) -> None:
         for partition, position in positions.items():

@@ -84,4 +84,12 @@ class OutOfRange:
     latest: int
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a source stands with the brokers."""
+
+    connected: bool  # a broker has answered lately
+    member: bool  # the group is settled and counts us in, with partitions or without
+
+
 Event = Assigned | Revoked | Lost | Records | OutOfRange

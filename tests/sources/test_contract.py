@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from streampca.stream.record import Assigned, Lost, OutOfRange, PlainRecord, Records, Revoked
+from streampca.stream.record import Assigned, Lost, OutOfRange, PlainRecord, Records, Revoked, Standing
 from tests.kafka_broker import Broker, wait_until
 from tests.sources.backends import Backend, InMemory, OnKafka, Reader
 
@@ -52,6 +52,25 @@ def test_records_come_in_order_and_next_is_the_position_behind_them(make: Make) 
     log.append(1, values(50, 60))
     reader.read_to({1: 60})
     assert reader.values(1) == values(0, 60)
+
+
+def test_how_it_stands_with_the_brokers_is_known_also_without_partitions(make: Make) -> None:
+    log = make(1)
+    readers = [Reader(log.open()), Reader(log.open())]
+
+    def settled() -> bool:
+        for reader in readers:
+            reader.poll(0.05)
+        owned = [next((e for e in reversed(r.events) if isinstance(e, Assigned | Revoked)), None) for r in readers]
+        holders = [event for event in owned if isinstance(event, Assigned)]
+        return len(holders) == 1 and all(r.source.standing() == Standing(True, True) for r in readers)
+
+    wait_until(settled, 30, "a group of two, one of them without a partition")
+    readers[0].source.close()
+    log.opened.remove(readers[0].source)
+    readers[1].until(lambda: readers[1].source.standing() == Standing(connected=True, member=True))
+    log.evict_all()
+    readers[1].until(lambda: not readers[1].source.standing().member or readers[1].of(Lost))
 
 
 def test_a_record_without_a_value_arrives(make: Make) -> None:

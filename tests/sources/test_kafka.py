@@ -1,6 +1,7 @@
 """What only the real broker can show: absence, refusals, outages, and where kafka-python is worked around."""
 
 import base64
+import signal
 import socket
 import threading
 import time
@@ -15,6 +16,7 @@ from kafka import TopicPartition
 from kafka.errors import KafkaConnectionError
 
 from streampca.errors import SourceError
+from streampca.sources import kafka_client
 from streampca.sources.kafka import KafkaDeadLetters, KafkaSource
 from streampca.stream.record import Assigned, PlainRecord, Revoked
 from tests.broker_process import make_keystore
@@ -127,6 +129,7 @@ def test_an_outage_is_waited_out_and_told_once(own: Broker, topic: str) -> None:
     reader.assigned()
     reader.source.seek({0: None, 1: None})
     reader.until(lambda: reader.records(0))
+    assert reader.source.standing().connected
     own.stop()
     with structlog.testing.capture_logs() as told:
         letters.send(0, PlainRecord(7, b"bad", 1), "undecodable", "no")
@@ -134,6 +137,7 @@ def test_an_outage_is_waited_out_and_told_once(own: Broker, topic: str) -> None:
             letters.flush(2.0)
         away = time.monotonic()
         wait_until(lambda: reader.poll(0.5) is None or time.monotonic() - away > 8)
+        assert not reader.source.standing().connected
         with pytest.raises(TimeoutError):
             reader.source.topic_id()
         started = time.monotonic()
@@ -145,11 +149,33 @@ def test_an_outage_is_waited_out_and_told_once(own: Broker, topic: str) -> None:
             _read_on(reader, partition, end)
         letters.flush(20)
         reader.poll()
+    assert reader.source.standing().connected
     warnings = [line["event"] for line in told if line["event"].startswith("broker")]
     assert sorted(warnings) == ["broker is back"] * 2 + ["broker unreachable, waiting"] * 2  # the letters' and ours
     assert reader.offsets(0) == list(range(1000))
     assert [record.value for record in acknowledged()] == [b"bad"]
     letters.close()
+    log.close()
+
+
+def test_a_line_over_which_nothing_comes_is_none(own: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that hangs, or a network that swallows everything: no line is ever closed."""
+    monkeypatch.setattr(kafka_client, "_DEAF_S", 3.0)
+    log = OnKafka(own, topic, 1)
+    reader = Reader(log.open(session_timeout_s=30))
+    reader.assigned()
+    reader.source.seek({0: None})
+    calm = time.monotonic() + 6  # nothing is produced, yet the client is answered all the time
+    while time.monotonic() < calm:
+        reader.poll()
+        assert reader.source.standing().connected
+    assert own.process is not None
+    own.process.send_signal(signal.SIGSTOP)
+    try:
+        reader.until(lambda: not reader.source.standing().connected)
+    finally:
+        own.process.send_signal(signal.SIGCONT)
+    reader.until(lambda: reader.source.standing().connected)
     log.close()
 
 

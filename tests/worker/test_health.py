@@ -11,6 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streampca.errors import StreampcaError
 from streampca.health import Health, HealthServer
+from streampca.stream.record import Standing
+
+MEMBER, STRANGER = Standing(connected=True, member=True), Standing(connected=True, member=False)
 
 
 class Clock:
@@ -70,8 +73,37 @@ def test_ready_from_the_first_assignment_on(server: HealthServer, health: Health
     status, _, text = ask(server, "/readyz")
     assert status == 503
     assert "group" in text
-    health.assigned({})  # a member more than there are partitions is ready too
+    health.assigned({0: 5})
     assert ask(server, "/readyz")[0] == 200
+
+
+def test_one_that_stands_by_is_ready_once_its_place_is_settled(health: Health, clock: Clock) -> None:
+    """More workers than partitions: the group counts it in, and gives it nothing."""
+    health.polled(MEMBER)
+    assert health.hindrance() is not None  # an empty assignment that may be followed by another
+    clock.now += 9
+    for standing in (MEMBER, STRANGER, MEMBER):
+        health.polled(standing)
+    clock.now += 9
+    health.polled(MEMBER)
+    assert health.hindrance() is not None
+    clock.now += 1
+    health.polled(MEMBER)
+    assert health.hindrance() is None
+    health.polled(STRANGER)
+    assert health.hindrance() is None  # a rebalance
+    clock.now += 10
+    health.polled(STRANGER)
+    assert health.hindrance() == "no place in the consumer group yet"
+
+
+def test_partitions_lost_are_no_place_in_the_group_however_long_it_was_in_it(health: Health, clock: Clock) -> None:
+    health.polled(MEMBER)
+    health.assigned({0: 5})
+    clock.now += 100
+    health.released([0], lost=True)
+    health.polled(MEMBER)  # it has joined anew since the last look
+    assert health.hindrance() is not None
 
 
 def test_a_rebalance_leaves_it_ready_and_a_loss_does_not(health: Health) -> None:

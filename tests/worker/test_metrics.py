@@ -73,6 +73,8 @@ def test_after_a_life_the_numbers_are_right(metrics: WorkerMetrics, read: Callab
     assert now("streampca_dead_letters_total", reason="wrong_length") == 2
     assert now("streampca_dead_letters_total", reason="no_value") == 1
     assert now("streampca_partitions_owned") == 2
+    assert now("streampca_broker_connected") == 1
+    assert now("streampca_loop_last_tick_timestamp_seconds") == NOW
     assert now("streampca_rebalances_total", event="assigned") == 1
     assert now("streampca_consumer_lag_messages", **of(0)) == 0
     assert now("streampca_consumer_lag_messages", **of(1)) == 0
@@ -103,6 +105,21 @@ def test_lag_is_what_is_still_to_come(metrics: WorkerMetrics, read: Callable[[],
     listen(worker, metrics)
     worker.run()
     assert read()("streampca_consumer_lag_messages", **of(0)) == 70
+
+
+def test_a_broker_that_is_away_is_told_while_the_lag_stands_still(
+    metrics: WorkerMetrics, read: Callable[[], Reading]
+) -> None:
+    stage = Stage()
+    stage.send(0, many(100))
+    worker: Cast = cast(
+        stage, script=[30, Do(lambda: setattr(stage.topic, "away", True)), Do(lambda: stage.send(0, many(50))), Pause()]
+    )
+    listen(worker, metrics)
+    worker.run()
+    now = read()
+    assert now("streampca_broker_connected") == 0
+    assert now("streampca_consumer_lag_messages", **of(0)) == 70
 
 
 @pytest.mark.parametrize("lost", [True, False])
