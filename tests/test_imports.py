@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "listening": ["stream", "pca"],
     "story": ["listening", "stream", "pca"],
     "metrics": ["listening", "stream", "pca"],
-    "health": ["errors", "listening"],
+    "health": ["errors", "listening", "stream.record"],
     "publisher": ["stream", "pca", "errors", "stores.base", "stores.checkpoints", "stores.models"],
     "worker": [
         "listening", "publisher", "stream", "pca", "errors", "sources.base", "stores.base", "stores.checkpoints",
