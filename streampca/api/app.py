@@ -86,7 +86,7 @@ def create_app(store: Store, settings: ServeSettings) -> FastAPI:
     app.add_middleware(NoSniff)
     app.add_middleware(Timing, metrics=metrics)
     _tell_faults(app)
-    sidecar, overview = Sidecar(serving, metrics, settings, probes), Overview(serving, history, probes)
+    sidecar, overview = Sidecar(serving, metrics, settings, probes), Overview(serving, history, probes, settings)
     for method, path, endpoint, documentation in [*_routes(sidecar), *_overview_routes(overview)]:
         app.add_api_route(path, endpoint, methods=[method], response_model=None, **documentation)
     page = Page()

@@ -11,6 +11,7 @@ from streampca.api.endpoints import VersionQuery, json_response, version_header
 from streampca.api.history import History
 from streampca.api.probes import Look, Probes
 from streampca.api.serving import Serving
+from streampca.settings import ServeSettings
 
 AfterQuery = Annotated[int | None, Query(ge=0, lt=2**63, description="Only versions beyond this one; absent: all.")]
 XQuery = Annotated[int, Query(description="A component, counted from 1.")]
@@ -20,8 +21,8 @@ YQuery = Annotated[int | None, Query(description="Another one; absent: the secon
 class Overview:
     """The endpoints."""
 
-    def __init__(self, serving: Serving, history: History, probes: Probes) -> None:
-        self._serving, self._history, self._probes = serving, history, probes
+    def __init__(self, serving: Serving, history: History, probes: Probes, settings: ServeSettings) -> None:
+        self._serving, self._history, self._probes, self._settings = serving, history, probes, settings
         self._reader = anyio.CapacityLimiter(1)  # who comes while the history is read waits for it, without a thread
 
     async def history(self, after: AfterQuery = None) -> Response:
@@ -29,7 +30,12 @@ class Overview:
         beyond = -1 if after is None else after
         models = await anyio.to_thread.run_sync(self._history.after, beyond, limiter=self._reader)
         current = self._serving.current
-        content = {"now": time.time(), "version": current and current.version, "models": models}
+        content = {
+            "now": time.time(),
+            "version": current and current.version,
+            "not_ready": self._serving.reasons_not_ready(self._settings.model_max_age_s),
+            "models": models,
+        }
         return json_response(content, headers=version_header(current.version) if current else None)
 
     async def probes(self, version: VersionQuery = None, x: XQuery = 1, y: YQuery = None) -> Response:

@@ -146,6 +146,7 @@ class History(BaseModel):
 
     now: float = Field(description="Seconds since 1970, by the server's clock.")
     version: int | None = Field(description="The one that is served; null: none yet.")
+    not_ready: list[str] = Field(description="Why /readyz says 503, in words; empty when it does not.")
     models: list[Moment]
 
 

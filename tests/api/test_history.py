@@ -52,7 +52,8 @@ def test_every_version_is_told_rising_with_its_figures(client: Client) -> None:
         assert one.pop("published_at") > 1e9
         assert one.pop("explained_variance_ratio") == pytest.approx(known_model(version).explained_variance_ratio.sum())
         assert one == {"version": version, "last_timestamp_ms": 2, "loss_ewma": 0.125, "loss_ratio": 0.25}
-    assert content.keys() == {"version", "models"}
+    assert content.keys() == {"version", "not_ready", "models"}
+    assert content["not_ready"] == []
     assert content["version"] == 20
 
 

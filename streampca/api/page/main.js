@@ -62,15 +62,13 @@ async function tick() {
 }
 
 async function take(history) {
-  if (history.version !== null && newest() !== null && history.version < newest()) {
+  if (history.models.length || history.version !== newest()) page.versions = await api.versions();
+  if (newest() !== null && page.versions.length && page.versions.at(-1) < newest()) {
     page.points = []; // another store lies there now
     page.follow = true;
     return take(await api.history(null));
   }
-  if (history.models.length) {
-    page.points = [...page.points, ...history.models].slice(-MOST_POINTS);
-    page.versions = await api.versions();
-  }
+  page.points = [...page.points, ...history.models].slice(-MOST_POINTS);
   element("waiting").hidden = newest() !== null;
   if (newest() === null) {
     say("waiting-why", page.reasons.join("; "));
