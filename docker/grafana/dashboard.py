@@ -139,7 +139,8 @@ STREAM = [
     lines("Busy", "Share of its time that each worker spends on learning. "
           "Near 100 % with lag: more workers are needed.",
           of("rate(streampca_learn_seconds_total[$__rate_interval])", "{{instance}}"), unit="percentunit"),
-    lines("Lag in messages", "Offsets between each partition's position and its end.",
+    lines("Lag in messages", "Offsets between each partition's position and its end. "
+          "While no broker answers (panel Up) it stands still.",
           of("max by (partition) (streampca_consumer_lag_messages)", "{{partition}}")),
     lines("Lag in time", "Age of the newest record learned, when it was learned. Steady while nothing comes.",
           of("max by (partition) (streampca_event_time_lag_seconds)", "{{partition}}"), unit="s"),
@@ -190,8 +191,11 @@ REQUESTS = [
 ]  # fmt: skip
 
 PROCESSES = [
-    lines("Up", "1: the process answers Prometheus.", of('up{job=~"streampca-.*"}', "{{job}} {{instance}}"),
-          min=0, max=1),
+    lines("Up", "1: the process answers Prometheus, and a broker answers the worker.",
+          of('up{job=~"streampca-.*"}', "{{job}} {{instance}}"),
+          of("streampca_broker_connected", "broker, for {{instance}}"), min=0, max=1),
+    lines("Loop", "Time since each worker's loop last came round, by two clocks: a few seconds. Growing: it hangs.",
+          of("time() - streampca_loop_last_tick_timestamp_seconds", "{{instance}}"), unit="s"),
     lines("Memory", "Resident memory. A worker's is flat once it has all its partitions.",
           of('process_resident_memory_bytes{job=~"streampca-.*"}', "{{job}} {{instance}}"), unit="bytes"),
     lines("Processor", "Cores in use.",

@@ -130,6 +130,18 @@ def test_dead_letters_raise_an_alert_that_goes_when_they_stop(stack: Stack) -> N
     stack.wait(lambda: "StreampcaDeadLetters" not in stack.prometheus.firing(), "its end")
 
 
+def test_a_broker_that_is_away_is_told_until_it_is_back(stack: Stack) -> None:
+    stack.wait(lambda: "StreampcaBrokerAway" not in stack.prometheus.firing(), "silence")
+    stack.workers.broker.stop()
+    try:
+        stack.wait(lambda: "StreampcaBrokerAway" in stack.prometheus.firing(), "the alert")
+    finally:
+        stack.workers.broker.start()
+    stack.wait(lambda: "StreampcaBrokerAway" not in stack.prometheus.firing(), "its end")
+    stack.stir()
+    stack.workers.wait_until_learned()
+
+
 def test_what_is_down_is_told_until_it_is_up(stack: Stack) -> None:
     down = {"StreampcaWorkerDown", "StreampcaNoWorker", "StreampcaSidecarDown"}
     stack.wait(lambda: not down & stack.prometheus.firing(), "silence")
