@@ -28,11 +28,15 @@ MAY_IMPORT = {
     "story": ["listening", "stream", "pca"],
     "metrics": ["listening", "stream", "pca"],
     "health": ["errors", "listening", "stream.record"],
+    "report": ["listening", "stores.reports", "stream", "errors"],
     "publisher": ["stream", "pca", "errors", "stores.base", "stores.checkpoints", "stores.models"],
     "worker": [
         "listening", "publisher", "stream", "pca", "errors", "sources.base", "stores.base", "stores.checkpoints",
     ],
-    "api": ["api", "stores.base", "stores.models", "stream.published", "pca.model", "errors", "settings", "version"],
+    "api": [
+        "api", "stores.base", "stores.models", "stores.reports", "stream.published", "pca.model",
+        "errors", "settings", "version",
+    ],
     "": ["pca", "errors", "version"],  # the public names
 }  # fmt: skip
 MAY_IMPORT_ALL = ["cli", "__main__", "commands", "demo"]

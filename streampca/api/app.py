@@ -26,6 +26,7 @@ from streampca.errors import DamagedFileError, StoreError
 from streampca.settings import ServeSettings
 from streampca.stores.base import Store
 from streampca.stores.models import Models
+from streampca.stores.reports import Reports
 from streampca.version import __version__
 
 _DESCRIPTION = """Projections by the newest model that the workers have published, or by an older one that is kept.
@@ -86,7 +87,10 @@ def create_app(store: Store, settings: ServeSettings) -> FastAPI:
     app.add_middleware(NoSniff)
     app.add_middleware(Timing, metrics=metrics)
     _tell_faults(app)
-    sidecar, overview = Sidecar(serving, metrics, settings, probes), Overview(serving, history, probes, settings)
+    sidecar, overview = (
+        Sidecar(serving, metrics, settings, probes),
+        Overview(serving, history, probes, Reports(store, settings.topic), settings),
+    )
     for method, path, endpoint, documentation in [*_routes(sidecar), *_overview_routes(overview)]:
         app.add_api_route(path, endpoint, methods=[method], response_model=None, **documentation)
     page = Page()
@@ -118,6 +122,7 @@ def _overview_routes(overview: Overview) -> list[Route]:
     return [
         ("GET", "/v1/history", overview.history, _page(schemas.History, 422, 503)),
         ("GET", "/v1/probes", overview.probes, _page(schemas.Probes, 404, 422, 500, 503)),
+        ("GET", "/v1/workers", overview.workers, _page(schemas.Workers, 503)),
     ]
 
 

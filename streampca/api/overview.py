@@ -12,6 +12,9 @@ from streampca.api.history import History
 from streampca.api.probes import Look, Probes
 from streampca.api.serving import Serving
 from streampca.settings import ServeSettings
+from streampca.stores.reports import Reports
+
+_OUTDATED_AFTER_S = 3600.0  # a worker that has been silent for so long is no news
 
 AfterQuery = Annotated[int | None, Query(ge=0, lt=2**63, description="Only versions beyond this one; absent: all.")]
 XQuery = Annotated[int, Query(description="A component, counted from 1.")]
@@ -21,9 +24,13 @@ YQuery = Annotated[int | None, Query(description="Another one; absent: the secon
 class Overview:
     """The endpoints."""
 
-    def __init__(self, serving: Serving, history: History, probes: Probes, settings: ServeSettings) -> None:
-        self._serving, self._history, self._probes, self._settings = serving, history, probes, settings
+    def __init__(
+        self, serving: Serving, history: History, probes: Probes, reports: Reports, settings: ServeSettings
+    ) -> None:
+        self._serving, self._history, self._probes = serving, history, probes
+        self._reports, self._settings = reports, settings
         self._reader = anyio.CapacityLimiter(1)  # who comes while the history is read waits for it, without a thread
+        self._lister = anyio.CapacityLimiter(1)  # of reports: a slow store takes no more threads than this one
 
     async def history(self, after: AfterQuery = None) -> Response:
         """Losses and explained variance of every version kept, to plot them over time."""
@@ -42,6 +49,17 @@ class Overview:
         """Where the vectors projected last (500 at most, kept in memory only) lie along two components of a model."""
         content = await anyio.to_thread.run_sync(self._look, Look(version, x, y))
         return json_response(content, headers=version_header(content["version"]))
+
+    async def workers(self) -> Response:
+        """The workers that reported within the hour: what each does, how fast, and how far its partitions are."""
+        reports = await anyio.to_thread.run_sync(self._reports.all, limiter=self._lister)
+        now = time.time()
+        told = [
+            {**report.model_dump(), "silent_s": max(0.0, now - report.updated_at)}
+            for report in reports
+            if now - report.updated_at <= _OUTDATED_AFTER_S
+        ]
+        return json_response({"now": now, "workers": told})
 
     def _look(self, look: Look) -> dict[str, Any]:
         return self._probes.look(self._serving.at(look.version), look)

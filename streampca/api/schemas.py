@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from streampca.pca.model import Basis
+from streampca.stores.reports import Report
 
 Rows = list[list[float]]
 
@@ -160,6 +161,21 @@ class Probes(BaseModel):
         list[float], Field(description="Squared distance of each vector from the plane of all k components.")
     ]
     at: list[float] = Field(description="When each was projected, in seconds since 1970.")
+
+
+class Worker(Report):
+    """A worker, as it reported last."""
+
+    silent_s: float = Field(
+        description="Seconds since that report, by the server's clock; every few seconds one comes."
+    )
+
+
+class Workers(BaseModel):
+    """The workers of the topic that reported within the hour, by name."""
+
+    now: float = Field(description="Seconds since 1970, by the server's clock.")
+    workers: list[Worker]
 
 
 class Components(BaseModel):

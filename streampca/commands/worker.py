@@ -10,17 +10,21 @@ from prometheus_client import disable_created_metrics
 from threadpoolctl import threadpool_limits
 
 from streampca import health, metrics, story
-from streampca.listening import Listeners
+from streampca.listening import Listener, Listeners
 from streampca.pca import learning
 from streampca.pca.learning import Recipe
 from streampca.pca.state import State
 from streampca.publisher import Publisher
+from streampca.report import Reporter, name_of_process
 from streampca.settings import WorkerSettings
 from streampca.sources.base import DeadLetters, NoDeadLetters
-from streampca.sources.kafka import KafkaDeadLetters, KafkaSource
+from streampca.sources.choice import source_of
+from streampca.sources.kafka_letters import KafkaDeadLetters
+from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
+from streampca.stores.reports import Reports
 from streampca.stream.codec import Codec
 from streampca.stream.fold import Shape
 from streampca.worker import Plan, Worker
@@ -38,16 +42,20 @@ def run(settings: WorkerSettings) -> None:
     ):
         store = DirectoryStore(settings.store)
         store.check()
-        plan = plan_of(settings)
-        compile_kernels(plan.shape.recipe)
-        checkpoints = Checkpoints(store, settings.topic, settings.keep_checkpoints)
-        publisher = Publisher(checkpoints, Models(store, settings.topic, settings.keep_models), plan.shape, time.time)
-        listener = Listeners(story.Story(), counts, alive)
-        worker = Worker(plan, KafkaSource(settings), _dead_letters(settings), checkpoints, publisher, listener)
-        log.info("worker started", topic=settings.topic, group=settings.group_id, metrics=server.url)
-        _stop_on_signals(worker)
-        worker.run()
+        with Reporter(Reports(store, settings.topic), name_of_process()) as reporter:
+            worker = _put_together(settings, store, Listeners(story.Story(), counts, alive, reporter))
+            log.info("worker started", topic=settings.topic, group=settings.group_id, metrics=server.url)
+            _stop_on_signals(worker)
+            worker.run()
         log.info("worker ended")
+
+
+def _put_together(settings: WorkerSettings, store: Store, listener: Listener) -> Worker:
+    plan = plan_of(settings)
+    compile_kernels(plan.shape.recipe)
+    checkpoints = Checkpoints(store, settings.topic, settings.keep_checkpoints)
+    publisher = Publisher(checkpoints, Models(store, settings.topic, settings.keep_models), plan.shape, time.time)
+    return Worker(plan, source_of(settings), _dead_letters(settings), checkpoints, publisher, listener)
 
 
 def plan_of(settings: WorkerSettings) -> Plan:

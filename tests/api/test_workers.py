@@ -1,0 +1,58 @@
+"""What the sidecar tells of the workers: their own reports, from the store."""
+
+import time
+from typing import Any
+
+from streampca.api import schemas
+from streampca.stores.memory import MemoryStore
+from streampca.stores.reports import PartitionReport, Report, Reports
+from tests.api.client import Client
+from tests.api.known import TOPIC
+
+
+def report(store: MemoryStore, name: str, age: float) -> Report:
+    partition = PartitionReport(position=5, lag=0, learned=4, rejected=1, loss_ewma=None)
+    report = Report(
+        name=name, state="waiting", trouble="disk full", started_at=1.0, updated_at=time.time() - age,
+        messages_per_second=2.5, partitions={"0": partition},
+    )  # fmt: skip
+    Reports(store, TOPIC).write(report)
+    return report
+
+
+def workers(client: Client) -> list[dict[str, Any]]:
+    answer = client.get("/v1/workers")
+    assert answer.status_code == 200
+    schemas.Workers.model_validate(answer.json(), strict=True)
+    found: list[dict[str, Any]] = answer.json()["workers"]
+    return found
+
+
+def test_reports_by_name_with_the_time_since(client: Client, store: MemoryStore) -> None:
+    b, a = report(store, "b", age=10), report(store, "a", age=0)
+    assert abs(client.get("/v1/workers").json()["now"] - time.time()) < 60
+    told = workers(client)
+    assert 0 <= told[0].pop("silent_s") < 10 <= told[1].pop("silent_s") < 20
+    assert told == [a.model_dump(), b.model_dump()]
+
+
+def test_none_yet(client: Client) -> None:
+    assert workers(client) == []
+
+
+def test_what_is_old_damaged_or_of_another_topic_is_left_out(client: Client, store: MemoryStore) -> None:
+    for name, age in (("old", 3700), ("recent", 3500), ("ahead", -50)):
+        report(store, name, age)
+    store.write(f"workers/{TOPIC}/broken.json", b"{")
+    store.write("workers/other/x.json", b"{")
+    told = workers(client)
+    assert [one["name"] for one in told] == ["ahead", "recent"]
+    assert told[0]["silent_s"] == 0
+
+
+def test_a_store_that_cannot_be_read_is_said(client: Client, store: MemoryStore) -> None:
+    report(store, "a", age=0)
+    store.fail_reads(1)
+    answer = client.get("/v1/workers")
+    assert answer.status_code == 503
+    assert "cannot read" in answer.json()["error"]
