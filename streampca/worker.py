@@ -18,7 +18,17 @@ from streampca.stream import guard
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.codec import Codec, Reject
 from streampca.stream.fold import Fold, Shape
-from streampca.stream.record import Assigned, Event, Lost, OutOfRange, Record, Records, Revoked
+from streampca.stream.record import (
+    Assigned,
+    Event,
+    Lost,
+    OutOfRange,
+    Record,
+    Records,
+    Revoked,
+    timestamps_of,
+    values_of,
+)
 
 _POLL_S = 0.2
 _FLUSH_S = 2.0  # longest wait for dead letters before a checkpoint is put off
@@ -145,12 +155,13 @@ class Worker:
     def _learn(self, event: Records) -> None:
         started = time.perf_counter()
         partition, records = event.partition, event.records
-        decoded = self._plan.codec.decode([record.value for record in records])
+        decoded = self._plan.codec.decode(values_of(records))
         fatal = decoded.rejects[0] if decoded.rejects and self._plan.bad_records == "stop" else None
         places = decoded.places if fatal is None else decoded.places[decoded.places < fatal.place]
         position = event.next if fatal is None else records[fatal.place].offset
+        times = timestamps_of(records)
         fold, scores = self._folds[partition].learn(
-            decoded.vectors[: len(places)], [records[i].timestamp for i in places], position, self._plan.shape
+            decoded.vectors[: len(places)], [times[i] for i in places], position, self._plan.shape
         )
         if fatal is None:
             self._reject(partition, records, decoded.rejects)

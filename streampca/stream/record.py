@@ -1,5 +1,6 @@
 """What arrives: records, and the events in which a source hands them over."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -35,6 +36,28 @@ class PlainRecord:
     timestamp: int = -1
     key: bytes | None = None
     headers: Sequence[tuple[str, bytes | None]] = ()
+
+
+class Batch(Sequence[Record]):
+    """Records whose columns can be had without making a record of each."""
+
+    @abstractmethod
+    def values(self) -> list[bytes | None]:
+        """The value of each."""
+
+    @abstractmethod
+    def timestamps(self) -> list[int]:
+        """The timestamp of each."""
+
+
+def values_of(records: Sequence[Record]) -> list[bytes | None]:
+    """The value of each record."""
+    return records.values() if isinstance(records, Batch) else [record.value for record in records]
+
+
+def timestamps_of(records: Sequence[Record]) -> list[int]:
+    """The timestamp of each record."""
+    return records.timestamps() if isinstance(records, Batch) else [record.timestamp for record in records]
 
 
 @dataclass(frozen=True, slots=True)

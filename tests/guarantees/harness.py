@@ -26,6 +26,7 @@ from streampca.stream.fold import Fold, Shape
 from tests.kafka_broker import Broker, wait_until
 
 D, K = 12, 3
+BOTH = ("kafka-python", "confluent")
 
 
 def vectors(count: int, seed: int) -> NDArray[np.float64]:
@@ -67,12 +68,13 @@ def fold_of(records: Sequence[Any], position: int) -> Fold:
 
 @dataclass
 class Group:
-    """Workers of one group on one topic and one store."""
+    """Workers of one group on one topic and one store; on which client they read, is their turn's in `clients`."""
 
     broker: Broker
     topic: str
     folder: Path
     settings: Mapping[str, Any] = field(default_factory=dict)
+    clients: Sequence[str] = ("kafka-python",)
     workers: list["WorkerProcess"] = field(default_factory=list)
 
     @property
@@ -86,7 +88,8 @@ class Group:
     def start(self, **settings: Any) -> "WorkerProcess":
         """One more worker."""
         number = len(self.workers)
-        worker = WorkerProcess(self._environment(settings), self.folder / f"worker-{number}.log")
+        client = {"kafka_client": self.clients[number % len(self.clients)]}
+        worker = WorkerProcess(self._environment(client | settings), self.folder / f"worker-{number}.log")
         self.workers.append(worker)
         return worker
 
@@ -158,10 +161,12 @@ class Group:
 
 
 @contextmanager
-def group(broker: Broker, topic: str, folder: Path, **settings: Any) -> Iterator[Group]:
+def group(
+    broker: Broker, topic: str, folder: Path, clients: Sequence[str] = ("kafka-python",), **settings: Any
+) -> Iterator[Group]:
     """A group whose workers are gone when the test is."""
     folder.mkdir(parents=True, exist_ok=True)
-    members = Group(broker, topic, folder, settings)
+    members = Group(broker, topic, folder, settings, clients)
     try:
         yield members
     finally:

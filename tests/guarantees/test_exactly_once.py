@@ -1,4 +1,4 @@
-"""Kill it anywhere: the model is the same, bit for bit (proofs 1 and 2)."""
+"""Kill it anywhere: the model is the same, bit for bit (proofs 1 and 2). The workers read on either client in turn."""
 
 import random
 import time
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from streampca.stream.checkpoint import decode
-from tests.guarantees.harness import Group, WorkerProcess, as_json, folded, group, temporaries, vectors
+from tests.guarantees.harness import BOTH, Group, WorkerProcess, as_json, folded, group, temporaries, vectors
 from tests.kafka_broker import Broker
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
@@ -53,7 +53,7 @@ def test_kill_9_at_random_moments_changes_no_bit(broker: Broker, topic: str, tmp
     rng = random.Random(20)
     broker.create_topic(topic, PARTITIONS)
     during_write = 0
-    with group(broker, topic, tmp_path / "killed", max_poll_records=25) as members:
+    with group(broker, topic, tmp_path / "killed", BOTH, max_poll_records=25) as members:
         for life in range(KILLS):
             fill(broker, topic, MESSAGES // (KILLS + 1), seed=life)
             worker = members.start(checkpoint_interval_s=rng.choice([0.02, 0.1, 0.3]))
@@ -90,7 +90,7 @@ def kill_during_write(worker: WorkerProcess, members: Group, patience_s: float =
 def test_workers_that_join_leave_and_are_killed_change_no_bit(broker: Broker, topic: str, tmp_path: Path) -> None:
     rng = random.Random(7)
     broker.create_topic(topic, PARTITIONS)
-    with group(broker, topic, tmp_path / "restless", max_poll_records=25, checkpoint_interval_s=0.1) as members:
+    with group(broker, topic, tmp_path / "restless", BOTH, max_poll_records=25, checkpoint_interval_s=0.1) as members:
         running: list[WorkerProcess] = []
         for step in range(12):
             fill(broker, topic, MESSAGES // 12 if step else MESSAGES - 11 * (MESSAGES // 12), seed=100 + step)

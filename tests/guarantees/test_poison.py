@@ -2,13 +2,14 @@
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from streampca.stream.record import PlainRecord
-from tests.guarantees.harness import CODEC, D, as_json, fold_of, group, vectors
+from tests.guarantees.harness import BOTH, CODEC, D, as_json, fold_of, group, vectors
 from tests.kafka_broker import Broker
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
@@ -42,8 +43,10 @@ def poisoned(seed: int) -> tuple[list[bytes | None], dict[int, tuple[bytes | Non
     return values, poison, clean
 
 
-@pytest.mark.parametrize("kills", [0, 4])
-def test_poison_is_put_aside_and_changes_no_bit(broker: Broker, topic: str, tmp_path: Path, kills: int) -> None:
+@pytest.mark.parametrize(("kills", "clients"), [(0, ["confluent"]), (4, BOTH)])
+def test_poison_is_put_aside_and_changes_no_bit(
+    broker: Broker, topic: str, tmp_path: Path, kills: int, clients: Sequence[str]
+) -> None:
     values, poison, clean = poisoned(seed=11 + kills)
     assert {reason for _, reason in poison.values()} == {reason for _, reason in POISON}
     dead = f"{topic}-dead"
@@ -51,7 +54,7 @@ def test_poison_is_put_aside_and_changes_no_bit(broker: Broker, topic: str, tmp_
     broker.create_topic(dead, 1, max_message_bytes=4_000_000)
     broker.produce(topic, 0, values)
     with group(
-        broker, topic, tmp_path, dead_letter_topic=dead, max_poll_records=25, checkpoint_interval_s=0.1
+        broker, topic, tmp_path, clients, dead_letter_topic=dead, max_poll_records=25, checkpoint_interval_s=0.1
     ) as members:
         for saves in range(1, kills + 1):
             worker = members.start()
@@ -120,7 +123,7 @@ def test_without_a_dead_letter_topic_the_worker_stops_at_the_record(broker: Brok
     values.insert(450, b"[1, 2]")
     broker.create_topic(topic, 1)
     broker.produce(topic, 0, values)
-    with group(broker, topic, tmp_path) as members:
+    with group(broker, topic, tmp_path, ["confluent", "kafka-python"]) as members:
         worker = members.start()
         assert worker.wait() == 1
         assert "offset 450" in worker.text()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import new_broker
-from tests.guarantees.harness import as_json, folded, group, vectors
+from tests.guarantees.harness import BOTH, as_json, folded, group, vectors
 from tests.kafka_broker import Broker
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
@@ -23,12 +23,15 @@ def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield running
 
 
-def test_a_broker_that_is_away_for_a_while_changes_no_bit(own_broker: Broker, topic: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("client", "slowness"), [("kafka-python", 10), ("confluent", 1)])
+def test_a_broker_that_is_away_for_a_while_changes_no_bit(
+    own_broker: Broker, topic: str, tmp_path: Path, client: str, slowness: int
+) -> None:
     own_broker.create_topic(topic, 2)
     rows = np.array_split(vectors(50_000, seed=3), 4)
     for partition in (0, 1):
         own_broker.produce(topic, partition, as_json(rows[partition]))
-    with group(own_broker, topic, tmp_path, max_poll_records=10, checkpoint_interval_s=1) as members:
+    with group(own_broker, topic, tmp_path, [client], max_poll_records=slowness, checkpoint_interval_s=1) as members:
         worker = members.start()
         members.wait(lambda: members.positions().keys() == {0, 1}, "first checkpoints")
         own_broker.stop()  # there is progress that no checkpoint has: the client has more to hand over
@@ -50,10 +53,13 @@ def test_a_broker_that_is_away_for_a_while_changes_no_bit(own_broker: Broker, to
         assert worker.stop() < 5
 
 
-def test_sigterm_ends_a_worker_whose_broker_is_away(own_broker: Broker, topic: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("client", BOTH)
+def test_sigterm_ends_a_worker_whose_broker_is_away(
+    own_broker: Broker, topic: str, tmp_path: Path, client: str
+) -> None:
     own_broker.create_topic(topic, 1)
     own_broker.produce(topic, 0, as_json(vectors(500, seed=5)))
-    with group(own_broker, topic, tmp_path) as members:
+    with group(own_broker, topic, tmp_path, [client]) as members:
         worker = members.start()
         members.wait_until_learned()
         own_broker.stop()
@@ -64,7 +70,7 @@ def test_sigterm_ends_a_worker_whose_broker_is_away(own_broker: Broker, topic: s
 def test_a_topic_created_again_is_refused(broker: Broker, topic: str, tmp_path: Path) -> None:
     broker.create_topic(topic, 1)
     broker.produce(topic, 0, as_json(vectors(500, seed=1)))
-    with group(broker, topic, tmp_path) as members:
+    with group(broker, topic, tmp_path, BOTH) as members:
         members.start()
         members.wait_until_learned()
         members.workers[0].stop()
@@ -79,10 +85,13 @@ def test_a_topic_created_again_is_refused(broker: Broker, topic: str, tmp_path: 
         assert members.files() == files
 
 
-def test_a_topic_created_again_under_a_running_worker_is_refused(broker: Broker, topic: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("client", BOTH)
+def test_a_topic_created_again_under_a_running_worker_is_refused(
+    broker: Broker, topic: str, tmp_path: Path, client: str
+) -> None:
     broker.create_topic(topic, 1)
     broker.produce(topic, 0, as_json(vectors(500, seed=1)))
-    with group(broker, topic, tmp_path) as members:
+    with group(broker, topic, tmp_path, [client]) as members:
         worker = members.start()
         members.wait_until_learned()
         files = members.files()
@@ -99,7 +108,7 @@ def test_offsets_that_retention_removed(broker: Broker, topic: str, tmp_path: Pa
     broker.create_topic(topic, 1)
     rows = as_json(vectors(1500, seed=9))
     broker.produce(topic, 0, rows[:500])
-    with group(broker, topic, tmp_path, on_offset_gap=policy) as members:
+    with group(broker, topic, tmp_path, BOTH, on_offset_gap=policy) as members:
         members.start()
         members.wait_until_learned()
         members.workers[0].stop()
@@ -121,7 +130,7 @@ def test_offsets_that_retention_removed(broker: Broker, topic: str, tmp_path: Pa
 def test_partitions_that_are_added_are_learned_from_their_start(broker: Broker, topic: str, tmp_path: Path) -> None:
     broker.create_topic(topic, 1)
     broker.produce(topic, 0, as_json(vectors(300, seed=1)))
-    with group(broker, topic, tmp_path) as members:
+    with group(broker, topic, tmp_path, ["confluent"]) as members:
         members.start()
         members.wait_until_learned()
         broker.add_partitions(topic, 3)

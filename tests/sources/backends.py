@@ -10,6 +10,7 @@ from kafka.admin import MemberToRemove
 
 from streampca.settings import WorkerSettings
 from streampca.sources.base import DeadLetters, Source
+from streampca.sources.confluent import ConfluentSource
 from streampca.sources.kafka import KafkaDeadLetters, KafkaSource
 from streampca.sources.memory import MemoryDeadLetters, MemorySource, MemoryTopic
 from streampca.stream.record import Assigned, Event, Record, Records
@@ -92,6 +93,8 @@ class InMemory(Backend):
 
 
 class OnKafka(Backend):
+    source: Callable[[WorkerSettings], Source] = KafkaSource
+
     def __init__(self, broker: Broker, topic: str, partitions: int) -> None:
         super().__init__(topic)
         self.broker, self.topic, self.count = broker, broker.create_topic(topic, partitions), partitions
@@ -100,7 +103,7 @@ class OnKafka(Backend):
         return settings_for(self.broker, self.topic, **settings)
 
     def _open(self, **settings: Any) -> Source:
-        return KafkaSource(self.settings(**settings))
+        return self.source(self.settings(**settings))
 
     def append(self, partition: int, values: Sequence[bytes | None]) -> None:
         self.broker.produce(self.topic, partition, values)
@@ -137,6 +140,10 @@ class OnKafka(Backend):
     def dead_letters(self) -> tuple[DeadLetters, Callable[[], Sequence[Record]]]:
         dead = self.broker.create_topic(f"{self.topic}-dead")
         return KafkaDeadLetters(self.settings(dead_letter_topic=dead)), lambda: self.broker.read_all(dead)
+
+
+class OnConfluent(OnKafka):
+    source = ConfluentSource
 
 
 def settings_for(broker: Broker, topic: str, **settings: Any) -> WorkerSettings:

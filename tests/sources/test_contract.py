@@ -7,12 +7,15 @@ import pytest
 
 from streampca.stream.record import Assigned, Lost, OutOfRange, PlainRecord, Records, Revoked, Standing
 from tests.kafka_broker import Broker, wait_until
-from tests.sources.backends import Backend, InMemory, OnKafka, Reader
+from tests.sources.backends import Backend, InMemory, OnConfluent, OnKafka, Reader
 
 Make = Callable[[int], Backend]
 
 
-@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.broker)])
+ON_BROKER = {"kafka": OnKafka, "confluent": OnConfluent}
+
+
+@pytest.fixture(params=["memory", *(pytest.param(name, marks=pytest.mark.broker) for name in ON_BROKER)])
 def make(request: pytest.FixtureRequest, topic: str) -> Iterator[Make]:
     """Makes the backend of the test, with so many partitions."""
     made: list[Backend] = []
@@ -22,7 +25,7 @@ def make(request: pytest.FixtureRequest, topic: str) -> Iterator[Make]:
             made.append(InMemory(topic, partitions))
         else:
             broker: Broker = request.getfixturevalue("broker")
-            made.append(OnKafka(broker, topic, partitions))
+            made.append(ON_BROKER[request.param](broker, topic, partitions))
         return made[-1]
 
     yield make
