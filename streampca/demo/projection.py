@@ -1,5 +1,6 @@
-"""One projection through the HTTP API, as a person would ask for it."""
+"""Projections through the HTTP API: one as a person would ask for it, and more to fill the page."""
 
+import contextlib
 import json
 import urllib.error
 import urllib.request
@@ -22,8 +23,21 @@ def is_ready(address: str) -> bool:
 
 def project(address: str, vector: F32, request_file: Path) -> dict[str, Any]:
     """The answer for one vector, whose request is left in a file for curl. Raises `OSError` when there is none."""
-    body = json.dumps({"vectors": [[round(float(number), 4) for number in vector]]}).encode()
-    request_file.write_bytes(body)
+    request_file.write_bytes(_body(vector[None]))
+    return _answer(address, request_file.read_bytes())
+
+
+def probe(address: str, vectors: F32) -> None:
+    """Project vectors (n, d) for the page to show. One that is not answered will not be missed."""
+    with contextlib.suppress(OSError):
+        _answer(address, _body(vectors))
+
+
+def _body(vectors: F32) -> bytes:
+    return json.dumps({"vectors": [[round(float(number), 4) for number in vector] for vector in vectors]}).encode()
+
+
+def _answer(address: str, body: bytes) -> dict[str, Any]:
     request = urllib.request.Request(  # noqa: S310 - our own http
         f"{address}/v1/project", data=body, headers={"content-type": "application/json"}
     )

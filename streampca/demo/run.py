@@ -17,7 +17,7 @@ from streampca.demo.broker import API_VERSION, EmbeddedBroker
 from streampca.demo.children import Child
 from streampca.demo.display import Display, Reading
 from streampca.demo.streamer import Streamer
-from streampca.demo.vectors import FileVectors, LowRank, Vectors
+from streampca.demo.vectors import F32, FileVectors, LowRank, Vectors
 from streampca.errors import SettingsError, StreampcaError
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
@@ -27,6 +27,8 @@ from streampca.stream.published import Published
 TOPIC, DEAD_LETTERS = "readings", "readings-dead-letters"
 _LOOK_EVERY_S = 0.5
 _PATIENCE_S = 60.0  # for the first projection
+_PROBE_EVERY_S = 1.0
+_PROBES = 8  # vectors at a time, for the page to show
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class _Watch:
         self._models, self._display, self._folder = models, display, folder
         self._model: Published | None = None
         self._history: deque[tuple[float, int]] = deque(maxlen=11)  # time and messages learned, of 5 seconds
+        self._probes = _portions(vectors)
+        self._next_probe = 0.0  # seconds from the start
         self._served = False
 
     def run(self, port: int, seconds: float | None, ended: threading.Event) -> None:
@@ -82,6 +86,9 @@ class _Watch:
             self._look(elapsed)
             if not self._served:
                 self._project(f"http://127.0.0.1:{port}", elapsed)
+            elif elapsed >= self._next_probe:
+                self._next_probe = elapsed + _PROBE_EVERY_S
+                projection.probe(f"http://127.0.0.1:{port}", next(self._probes))
             if self._served and seconds is not None and elapsed >= seconds:
                 return
             if not self._served and elapsed > _PATIENCE_S:
@@ -104,13 +111,20 @@ class _Watch:
         if not projection.is_ready(address):
             return
         request_file = self._folder / "request.json"
-        vector = next(self._vectors.pieces())[0]
+        vector = next(self._probes)[0]
         try:
             answer = projection.project(address, vector, request_file)
         except OSError:  # next time
             return
         self._served = True
         self._display.note(projection.told(address, answer, request_file, elapsed))
+
+
+def _portions(vectors: Vectors) -> Iterator[F32]:
+    """A few at a time, for ever."""
+    for piece in vectors.pieces():
+        for start in range(0, len(piece), _PROBES):
+            yield piece[start : start + _PROBES]
 
 
 def _ticks(started: float, ended: threading.Event) -> Iterator[float]:
@@ -152,6 +166,7 @@ def _end_on_signals() -> threading.Event:
 
 def _where_to_look(broker: str, ports: tuple[int, int], store: DirectoryStore, folder: Path) -> str:
     return (
+        f"page     http://127.0.0.1:{ports[0]}/\n"
         f"broker   {broker} (in memory), topic {TOPIC}\n"
         f"API      http://127.0.0.1:{ports[0]}/docs\n"
         f"model    http://127.0.0.1:{ports[0]}/v1/model\n"

@@ -6,8 +6,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
@@ -47,6 +50,7 @@ def test_twenty_seconds(tmp_path: Path) -> None:
     output, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     assert errors == ""
+    assert re.match(r"page     http://127.0.0.1:\d+/\nbroker ", output)
     served = re.search(r"first projection after ([\d.]+) s, by model version (\d+)", output)
     assert served, output
     assert float(served[1]) < 30
@@ -60,6 +64,42 @@ def test_twenty_seconds(tmp_path: Path) -> None:
     assert learned == topic["newest_model"] > 10_000
     assert set(topic["partitions"]) == {"0", "1", "2", "3"}
     assert [path.name for path in tmp_path.iterdir()] == ["store"]  # its temporary folder is gone
+
+
+def test_its_page_is_alive(tmp_path: Path) -> None:
+    """What the page asks for: vectors that go on being projected, versions in time, and the worker's word."""
+    process = start("--port", 0, folder=tmp_path)
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().removeprefix("page").strip()
+        wait_until(lambda: len(set(look(address, "v1/probes").get("at", []))) >= 3)
+        assert len(look(address, "v1/probes")["at"]) > 16
+        wait_until(lambda: len(look(address, "v1/history")["models"]) >= 3)
+        wait_until(lambda: look(address, "v1/workers")["workers"][0]["state"] == "learning")
+        [worker] = look(address, "v1/workers")["workers"]
+        assert set(worker["partitions"]) == {"0", "1", "2", "3"}
+        assert worker["trouble"] is None
+        assert worker["messages_per_second"] > 0
+        assert "<!doctype html>" in httpx.get(address).text.lower()
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+
+
+def look(address: str, path: str) -> dict[str, Any]:
+    """Empty while nobody answers there."""
+    try:
+        content: dict[str, Any] = httpx.get(address + path).json()
+    except httpx.TransportError:
+        return {}
+    return content
+
+
+def wait_until(condition: Callable[[], bool], within_s: float = 60.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
