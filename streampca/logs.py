@@ -71,8 +71,16 @@ def _logger_of_others(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 def _renderers(human: bool, colours: bool) -> list[Processor]:
     if human:
         # Without local variables in tracebacks, which could hold a password.
-        return [structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=structlog.dev.plain_traceback)]
+        renderer = structlog.dev.ConsoleRenderer(
+            colors=colours, sort_keys=False, exception_formatter=structlog.dev.plain_traceback
+        )
+        return [_whole_seconds, renderer]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_json)]
+
+
+def _whole_seconds(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    event["timestamp"] = f"{event['timestamp'][:19]}Z"
+    return event
 
 
 def _json(event: EventDict, default: object = None, **_: object) -> str:

@@ -1,40 +1,56 @@
 """The worker's log: a listener that tells what happens, an event a line."""
 
 import re
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
 from streampca.listening import Learned, Listener
 from streampca.stream.fold import Fold
 from streampca.stream.published import Published
+from streampca.stream.record import Standing
 
 log = structlog.get_logger()
 
 _NUMBERS = re.compile(r"[0-9]+")
+_EVERY_S = 60.0  # between two lines about what it is doing
 
 
 class Story(Listener):
-    """Says what a person wants to know, and a repeated trouble once until it is over."""
+    """Says what a person wants to know, and a repeated trouble once until it is over; `clock` is monotonic."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._saving, self._publishing = _Trouble("checkpoint"), _Trouble("model")
-        self._caught_up: set[int] = set()
+        self._owned: dict[int, Learned | None] = {}  # partition → what was last heard of it
+        self._caught_up = False  # since the last assignment
         self._rejected: Counter[str] = Counter()
+        self._positions: dict[int, int] = {}  # as they are on disk
+        self._model: Published | None = None
+        self._learned = self._learned_before = 0  # by this worker: in all, and when it last told
+        self._told_at, self._told = clock(), ""
 
     def assigned(self, positions: Mapping[int, int]) -> None:
-        log.info("partitions assigned", positions={str(p): o for p, o in sorted(positions.items())})
+        self._owned |= dict.fromkeys(positions)
+        self._caught_up = False
+        self._positions |= {p: o for p, o in positions.items() if o >= 0}
+        read_from = {str(p): "earliest" if o < 0 else o for p, o in sorted(positions.items())}
+        log.info("partitions assigned", read_from=read_from)
 
     def released(self, partitions: Iterable[int], *, lost: bool) -> None:
         partitions = sorted(partitions)
-        self._caught_up.difference_update(partitions)
+        for partition in partitions:
+            self._owned.pop(partition, None)
+            self._positions.pop(partition, None)
         (log.warning if lost else log.info)("partitions lost" if lost else "partitions revoked", partitions=partitions)
 
     def learned(self, batch: Learned) -> None:
-        if batch.lag <= 0 and batch.partition not in self._caught_up and batch.fold.tally.learned:
-            self._caught_up.add(batch.partition)
-            log.info("caught up", partition=batch.partition, learned=batch.fold.tally.learned)
+        self._learned += batch.messages
+        self._owned[batch.partition] = batch
+        if not self._caught_up and all(last and last.lag <= 0 for last in self._owned.values()):
+            self._tell_caught_up()
 
     def rejected(self, partition: int, offset: int, reason: str, message: str) -> None:
         self._rejected[reason] += 1
@@ -47,6 +63,7 @@ class Story(Listener):
 
     def saved(self, partition: int, fold: Fold, seconds: float) -> None:
         self._saving.is_over()
+        self._positions[partition] = fold.position
         log.debug("checkpoint saved", partition=partition, next_offset=fold.position, seconds=round(seconds, 4))
 
     def postponed(self, cause: str) -> None:
@@ -54,7 +71,9 @@ class Story(Listener):
 
     def published(self, model: Published, seconds: float) -> None:
         self._publishing.is_over()
-        log.info(
+        tell = log.debug if self._model else log.info  # later ones are in the line of the minute
+        self._model = model
+        tell(
             "model published",
             version=model.version,
             explained_variance_ratio=round(float(model.model.explained_variance_ratio.sum()), 5),
@@ -66,8 +85,56 @@ class Story(Listener):
     def unpublished(self, cause: str) -> None:
         self._publishing.is_there(cause)
 
+    def polled(self, standing: Standing) -> None:
+        now = self._clock()
+        if now - self._told_at >= _EVERY_S:
+            self._tell(standing, now - self._told_at)
+            self._told_at, self._learned_before = now, self._learned
+
     def stopping(self, cause: str) -> None:
         log.info("stopping", cause=cause)
+
+    def ended(self) -> None:
+        """The last line: where another worker would go on."""
+        saved = {str(p): o for p, o in sorted(self._positions.items())}
+        rejected = self._rejected.total()
+        version = self._model and self._model.version
+        log.info("worker ended", learned=self._learned, rejected=rejected, saved_up_to=saved, last_model=version)
+
+    def _tell_caught_up(self) -> None:
+        self._caught_up = True
+        learned = sum(last.fold.tally.learned for last in self._owned.values() if last)
+        if learned:
+            log.info("caught up", partitions=len(self._owned), learned=learned)
+
+    def _tell(self, standing: Standing, seconds: float) -> None:
+        """What it has been doing, every time when it learned something; else once, until that is another thing."""
+        messages = self._learned - self._learned_before
+        doing = "learning" if messages else self._idling(standing)
+        if messages:
+            log.info(doing, messages=messages, per_second=round(messages / seconds, 1), **self._state())
+        elif doing != self._told:
+            log.info(doing, **self._state())
+        self._told = doing
+
+    def _idling(self, standing: Standing) -> str:
+        if not standing.connected:
+            return "waiting for a broker"
+        if not standing.member:
+            return "waiting for a place in the group"
+        return "nothing new to learn" if self._owned else "standing by, no partition is left for this worker"
+
+    def _state(self) -> dict[str, object]:
+        heard = [batch for batch in self._owned.values() if batch]
+        norm = sum(batch.fold.tally.norm_ewma for batch in heard)
+        loss = sum(batch.fold.tally.loss_ewma for batch in heard)
+        return {
+            "partitions": len(self._owned),
+            "lag": sum(batch.lag for batch in heard),
+            "loss": round(loss / norm, 5) if norm else None,  # the share of a message that projection loses, of late
+            "rejected": self._rejected.total(),
+            "last_model": self._model and self._model.version,
+        }
 
 
 class _Trouble:

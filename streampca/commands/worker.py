@@ -43,11 +43,29 @@ def run(settings: WorkerSettings) -> None:
         store = DirectoryStore(settings.store)
         store.check()
         with Reporter(Reports(store, settings.topic), name_of_process()) as reporter:
-            worker = _put_together(settings, store, Listeners(story.Story(), counts, alive, reporter))
-            log.info("worker started", topic=settings.topic, group=settings.group_id, metrics=server.url)
+            told = story.Story()
+            worker = _put_together(settings, store, Listeners(told, counts, alive, reporter))
+            log.info("worker started", **_introduction(settings), metrics=server.url)
             _stop_on_signals(worker)
-            worker.run()
-        log.info("worker ended")
+            try:
+                worker.run()
+            finally:
+                told.ended()
+
+
+def _introduction(settings: WorkerSettings) -> dict[str, str]:
+    """What it is going to learn, from where and into what, for who reads the log."""
+    half_lives = {"messages": settings.half_life_messages, "seconds": settings.half_life_seconds}
+    halved = [f"half in {value:g} {unit}" for unit, value in half_lives.items() if value]
+    return {
+        "topic": settings.topic,
+        "brokers": settings.bootstrap_servers,
+        "group": settings.group_id,
+        "store": str(settings.store),
+        "model": f"{settings.components} components of {settings.dimensions} dimensions",
+        "forgets": halved[0] if halved else "nothing",
+        "bad_records": f"to {settings.dead_letter_topic}" if settings.dead_letter_topic else settings.on_bad_record,
+    }
 
 
 def _put_together(settings: WorkerSettings, store: Store, listener: Listener) -> Worker:

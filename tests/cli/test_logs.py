@@ -4,6 +4,7 @@ import datetime
 import io
 import json
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,9 +87,10 @@ def test_kafka_python_never_writes_out_what_it_sends() -> None:
 
 def test_human_text() -> None:
     stream = configured(style="human")
-    structlog.get_logger().info("model published", version=5)
+    structlog.get_logger().info("model published", version=5, seconds=0.1)
     assert "model published" in stream.getvalue()
-    assert "version=5" in stream.getvalue()
+    assert "version=5 seconds=0.1" in stream.getvalue()  # in the order of the code, which is meant for reading
+    assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ", stream.getvalue())
     assert not stream.getvalue().startswith("{")
 
 

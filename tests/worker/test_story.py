@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 from streampca.listening import Learned, Listeners
 from streampca.sources.memory import Do, Pause, Step
 from streampca.story import Story
+from streampca.stream.record import Standing
 from tests.stream.streams import fold_of, shape, vectors
 from tests.worker.harness import POISON, Cast, Stage, cast, many, plan
 
@@ -40,9 +41,9 @@ def test_an_ordinary_life_is_told_in_a_few_lines(logs: Logs) -> None:
     for partition in (0, 1):
         stage.send(partition, many(150, seed=partition))
     live(stage, [100, 100], checkpoint_interval_s=1e9)
-    assert events(logs) == ["partitions assigned", "caught up", "caught up", "stopping", "model published"]
+    assert events(logs) == ["partitions assigned", "caught up", "stopping", "model published"]
     assigned, *_, published = [line for line in logs if line["log_level"] == "info"]
-    assert assigned["positions"] == {"0": -1, "1": -1}
+    assert assigned["read_from"] == {"0": "earliest", "1": "earliest"}
     assert (published["version"], published["partitions"]) == (300, 2)
     assert 0 < published["explained_variance_ratio"] < 1
     assert 0 < published["loss_ewma"] < 1
@@ -108,13 +109,19 @@ def test_rejected_records_are_told_ever_more_rarely(logs: Logs) -> None:
 
 def test_catching_up_is_told_once_an_assignment(logs: Logs) -> None:
     story = Story()
+    story.assigned({0: 0, 1: 7})
     for lag in (5, 0, 3, 0):
         story.learned(learned(lag))
+    assert events(logs) == ["partitions assigned"]
     story.learned(learned(0, partition=1))
-    assert events(logs) == ["caught up", "caught up"]
-    story.released([0], lost=False)
+    story.learned(learned(4))
     story.learned(learned(0))
-    assert events(logs)[2:] == ["partitions revoked", "caught up"]
+    assert events(logs)[1:] == ["caught up"]
+    assert (logs[-1]["partitions"], logs[-1]["learned"]) == (2, 10)
+    story.released([0, 1], lost=False)
+    story.assigned({1: 7})
+    story.learned(learned(0, partition=1))
+    assert events(logs)[2:] == ["partitions revoked", "partitions assigned", "caught up"]
 
 
 def test_an_empty_partition_has_nothing_to_catch_up_with(logs: Logs) -> None:
@@ -148,3 +155,92 @@ def test_a_model_without_a_loss_is_told_too(logs: Logs) -> None:
     live(stage, [])
     [line] = [line for line in logs if line["event"] == "model published"]
     assert line["loss_ewma"] is None
+
+
+MEMBER = Standing(connected=True, member=True)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def a_minute(story: Story, clock: Clock, standing: Standing = MEMBER) -> None:
+    """As the loop tells of itself, many times a minute."""
+    for _ in range(4):
+        clock.now += 15
+        story.polled(standing)
+
+
+def test_while_it_learns_it_says_so_once_a_minute(logs: Logs) -> None:
+    clock = Clock()
+    story = Story(clock)
+    story.assigned({0: -1, 1: -1})
+    story.rejected(0, 7, "no_value", "?")
+    for _ in range(2):
+        for _ in range(6):
+            story.learned(learned(lag=40))
+        story.learned(learned(lag=2, partition=1))
+        a_minute(story, clock)
+    told = [line for line in logs if line["event"] == "learning"]
+    assert [(line["messages"], line["per_second"], line["lag"]) for line in told] == [(35, 0.6, 42)] * 2
+    assert (told[0]["partitions"], told[0]["rejected"], told[0]["last_model"]) == (2, 1, None)
+
+
+def test_the_loss_is_the_share_that_projection_loses_of_the_latest_messages(logs: Logs) -> None:
+    clock = Clock()
+    story, fold = Story(clock), fold_of(vectors(500), shape())
+    story.learned(Learned(0, fold, 500, [], 0.1, 0))
+    a_minute(story, clock)
+    assert logs[-1]["loss"] == pytest.approx(fold.tally.loss_ewma / fold.tally.norm_ewma, abs=1e-5)
+    assert 0 < logs[-1]["loss"] < 1
+
+
+@pytest.mark.parametrize(
+    ("standing", "owned", "words"),
+    [
+        (MEMBER, True, "nothing new to learn"),
+        (MEMBER, False, "standing by, no partition is left for this worker"),
+        (Standing(connected=True, member=False), False, "waiting for a place in the group"),
+        (Standing(connected=False, member=True), True, "waiting for a broker"),
+    ],
+)
+def test_what_keeps_it_from_learning_is_told_once(logs: Logs, standing: Standing, owned: bool, words: str) -> None:
+    clock = Clock()
+    story = Story(clock)
+    if owned:
+        story.assigned({0: 5})
+    for _ in range(3):
+        a_minute(story, clock, standing)
+    assert events(logs)[-1:] == [words]
+    assert events(logs).count(words) == 1
+    story.learned(learned(lag=0))
+    if not owned:
+        story.released([0], lost=False)
+    a_minute(story, clock, standing)
+    a_minute(story, clock, standing)
+    assert events(logs)[-2:] == ["learning", words]
+
+
+def test_the_first_model_is_told_and_later_ones_by_the_minute(logs: Logs) -> None:
+    stage = Stage()
+    stage.send(0, many(300))
+    live(stage, [100, 100, 100])
+    models = [line for line in logs if line["event"] == "model published"]
+    assert [line["log_level"] for line in models] == ["info", "debug", "debug"]
+
+
+def test_the_last_line_says_where_it_would_go_on(logs: Logs) -> None:
+    clock = Clock()
+    story, fold = Story(clock), fold_of(vectors(5), shape())
+    story.assigned({0: 2, 1: 40, 2: 80, 3: -1})
+    story.learned(learned(lag=0))
+    story.saved(0, fold, 0.1)
+    story.released([2], lost=False)
+    story.rejected(0, 6, "no_value", "?")
+    story.ended()
+    last = logs[-1]
+    assert (last["event"], last["learned"], last["rejected"]) == ("worker ended", 5, 1)
+    assert (last["saved_up_to"], last["last_model"]) == ({"0": fold.position, "1": 40}, None)
