@@ -1,6 +1,7 @@
 """What is shipped: the wheel, installed into an environment of its own."""
 
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import venv
 import zipfile
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 
@@ -66,7 +68,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert {name.split("/")[0].split("-")[0] for name in names} == {"streampca"}
     assert not [name for name in names if "test" in name or name.endswith((".pyc", ".nbi", ".nbc"))]
     sources = {str(path.relative_to(ROOT)) for path in (ROOT / "streampca").rglob("*.py")}
-    assert sources <= set(names)
+    page = {str(path.relative_to(ROOT)) for path in (ROOT / "streampca/api/page").rglob("*") if path.is_file()}
+    assert "streampca/api/page/index.html" in page
+    assert sources | page <= set(names)
     assert "License-Expression: Apache-2.0" in metadata
 
 
@@ -81,6 +85,31 @@ def test_the_installed_command_works(installed: Path, tmp_path: Path) -> None:
     assert '"version": 300' in run(installed, "streampca", "inspect", str(model), "--json")
     given = ("--topic", "t", "--dimensions", "3", "--components", "2")
     assert "no mistakes" in run(installed, "streampca", "check", *given)
+
+
+def test_the_installed_sidecar_serves_its_page_without_writing_beside_it(installed: Path, tmp_path: Path) -> None:
+    (package,) = installed.glob("lib/python*/site-packages/streampca")
+    files = sorted((package / "api" / "page").rglob("*"))
+    process = subprocess.Popen(
+        [str(installed / "bin" / "streampca"), "serve", "--topic", "t", "--store", str(tmp_path), "--port", "0"],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=installed,
+        env=bare_environment() | {"STREAMPCA_LOG_FORMAT": "json"},
+    )
+    try:
+        assert process.stderr is not None
+        lines = (json.loads(line) for line in process.stderr)
+        address = next(line["url"] for line in lines if line["event"] == "serving")
+        assert httpx.get(address).content == (package / "api" / "page" / "index.html").read_bytes()
+        for file in files:
+            if file.is_file():
+                assert httpx.get(f"{address}/page/{file.relative_to(package / 'api' / 'page')}").status_code == 200
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert sorted((package / "api" / "page").rglob("*")) == files
 
 
 def test_the_lock_pins_everything_that_is_asked_for() -> None:
