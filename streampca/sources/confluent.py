@@ -22,7 +22,6 @@ import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 from kafka import KafkaConsumer
 from kafka import TopicPartition as TopicPartitionOfLink
-from kafka.errors import KafkaTimeoutError
 
 from streampca.errors import SourceError
 from streampca.settings import WorkerSettings
@@ -71,7 +70,9 @@ class ConfluentSource:
             cause = self._errors[-1].str() if self._errors else _text(error)
             consumer.close()
             self._asker.close()
-            raise self._link.refused(KafkaTimeoutError(cause)) from None
+            raise SourceError(
+                f"confluent-kafka reaches no broker ({cause}); check ssl_cafile and bootstrap_servers"
+            ) from None
         consumer.subscribe([settings.topic], self._on_assign, self._on_revoke, self._on_lost)
         return consumer
 

@@ -1,4 +1,7 @@
-"""What only the real broker can show: absence, refusals, outages, and where kafka-python is worked around."""
+"""What only the real broker can show: absence, refusals, outages, and where kafka-python is worked around.
+
+Both clients say what they say through the same `Link`, so what it says by itself is tested with one of them.
+"""
 
 import base64
 import signal
@@ -16,17 +19,26 @@ from kafka import TopicPartition
 from kafka.errors import KafkaConnectionError
 
 from streampca.errors import SourceError
-from streampca.sources import kafka_client
+from streampca.sources import confluent, kafka_client
+from streampca.sources.confluent import ConfluentSource
+from streampca.sources.confluent_client import consumer_options
 from streampca.sources.kafka import KafkaDeadLetters, KafkaSource
 from streampca.stream.record import Assigned, PlainRecord, Revoked
 from tests.broker_process import make_keystore
 from tests.conftest import new_broker
 from tests.kafka_broker import PASSWORD, USER, Broker, wait_until
-from tests.sources.backends import OnKafka, Reader, settings_for
+from tests.sources.backends import OnConfluent, OnKafka, Reader, settings_for
 
 pytestmark = pytest.mark.broker
 
 LOGIN = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_username": USER}
+
+
+@pytest.fixture(params=[OnKafka, OnConfluent])
+def kind(request: pytest.FixtureRequest) -> type[OnKafka]:
+    """Either client."""
+    made: type[OnKafka] = request.param
+    return made
 
 
 @pytest.fixture
@@ -78,8 +90,8 @@ def test_a_broker_that_never_speaks(broker: Broker, topic: str) -> None:
         )
 
 
-def test_missing_topics(broker: Broker, topic: str) -> None:
-    text = refusal(KafkaSource, settings_for(broker, topic))
+def test_missing_topics(broker: Broker, topic: str, kind: type[OnKafka]) -> None:
+    text = refusal(kind.source, settings_for(broker, topic))
     assert f"there is no topic {topic} at {broker.bootstrap}" in text
     broker.create_topic(topic)
     text = refusal(KafkaDeadLetters, settings_for(broker, topic, dead_letter_topic=f"{topic}-dead"))
@@ -87,42 +99,61 @@ def test_missing_topics(broker: Broker, topic: str) -> None:
     assert f"{topic}-dead" not in broker.admin.list_topics()
 
 
-def test_wrong_and_right_credentials(broker: Broker, topic: str) -> None:
+def test_wrong_and_right_credentials(broker: Broker, topic: str, kind: type[OnKafka]) -> None:
     broker.create_topic(topic)
     login = {**LOGIN, "bootstrap_servers": broker.sasl_bootstrap}
-    for make in (KafkaSource, KafkaDeadLetters):
+    for make in (kind.source, KafkaDeadLetters):
         wrong = settings_for(broker, topic, **login, sasl_password=PASSWORD[::-1], dead_letter_topic="dead")
         text = refusal(make, wrong)
         assert "refuses the login" in text
         assert PASSWORD[::-1] not in text
-    source = KafkaSource(settings_for(broker, topic, **login, sasl_password=PASSWORD))
+    source = kind.source(settings_for(broker, topic, **login, sasl_password=PASSWORD))
     reader = Reader(source)
     assert reader.assigned() == {0}
     source.close()
 
 
-def test_tls_with_the_right_and_the_wrong_certificate(broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_tls_with_the_right_and_the_wrong_certificate(
+    broker: Broker, topic: str, tmp_path: Path, kind: type[OnKafka]
+) -> None:
     broker.create_topic(topic)
     secure = {
         **LOGIN, "security_protocol": "SASL_SSL", "bootstrap_servers": broker.tls_bootstrap, "sasl_password": PASSWORD,
     }  # fmt: skip
-    source = KafkaSource(settings_for(broker, topic, **secure, ssl_cafile=broker.certificate))
+    source = kind.source(settings_for(broker, topic, **secure, ssl_cafile=broker.certificate))
     assert Reader(source).assigned() == {0}
     source.close()
     make_keystore(tmp_path / "other.p12", tmp_path / "other.pem")
-    text = refusal(KafkaSource, settings_for(broker, topic, **secure, ssl_cafile=tmp_path / "other.pem"))
+    text = refusal(kind.source, settings_for(broker, topic, **secure, ssl_cafile=tmp_path / "other.pem"))
     assert "no broker answers" in text
     assert "CERTIFICATE_VERIFY_FAILED" in text
 
 
-def test_a_session_timeout_that_the_broker_does_not_take(log: OnKafka) -> None:
+def test_what_only_librdkafka_cannot_do(
+    broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic(topic)
+    make_keystore(tmp_path / "other.p12", tmp_path / "other.pem")
+    for options, text in (
+        ({"sasl.mechanism": "GSSAPI", "security.protocol": "SASL_PLAINTEXT"}, "does not take these settings"),
+        ({"security.protocol": "SSL", "bootstrap.servers": broker.tls_bootstrap}, "certificate verify failed"),
+        ({"bootstrap.servers": "127.0.0.1:1"}, "Connection refused"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(confluent, "consumer_options", lambda s, more=options: consumer_options(s) | more)
+            assert text in refusal(ConfluentSource, settings_for(broker, topic))
+
+
+def test_a_session_timeout_that_the_broker_does_not_take(broker: Broker, topic: str, kind: type[OnKafka]) -> None:
+    log = kind(broker, topic, 1)
     reader = Reader(log.open(session_timeout_s=0.5))
-    with pytest.raises(SourceError, match="InvalidSessionTimeout"):
+    with pytest.raises(SourceError, match=r"(?i)session.?timeout"):
         reader.assigned(10)
+    log.close()
 
 
-def test_an_outage_is_waited_out_and_told_once(own: Broker, topic: str) -> None:
-    log = OnKafka(own, topic, 2)
+def test_an_outage_is_waited_out_and_told_once(own: Broker, topic: str, kind: type[OnKafka]) -> None:
+    log = kind(own, topic, 2)
     log.append(0, values(0, 1000))
     letters, acknowledged = log.dead_letters()
     reader = Reader(log.open(max_poll_records=100))
@@ -191,8 +222,8 @@ def _read_on(reader: Reader, partition: int, end: int) -> None:
     wait_until(reached, 40, f"the end of {partition}; {reader.events[-5:]}")
 
 
-def test_closing_is_quick_while_the_broker_is_away(own: Broker, topic: str) -> None:
-    log = OnKafka(own, topic, 1)
+def test_closing_is_quick_while_the_broker_is_away(own: Broker, topic: str, kind: type[OnKafka]) -> None:
+    log = kind(own, topic, 1)
     letters, _ = log.dead_letters()
     reader = Reader(log.open())
     reader.assigned()
