@@ -67,7 +67,7 @@ class Probes:
         x, y = look.components(served.model.n_components)
         vectors, at = self._kept(served.model.dimensions)
         with np.errstate(all="ignore"):
-            coordinates, residual = served.model.project(vectors)
+            coordinates, residual = served.model.project(vectors.astype(np.float64))
         finite = np.isfinite(residual) & np.isfinite(coordinates).all(axis=1)
         return {
             "version": served.version,

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -143,26 +144,36 @@ def test_memory_is_bounded_for_vectors_of_any_length(d: int, most: int) -> None:
     assert probes._ring.dtype == np.float32
 
 
-def test_threads_do_not_get_in_each_others_way() -> None:
-    """Each batch is of one number, and no look finds a batch torn apart."""
-    probes, ended = Probes(), threading.Event()
+def test_no_look_falls_into_a_note() -> None:
+    """Whoever looks while vectors are being put into the ring waits until they are: the clock is asked in between."""
+    seen: list[int] = []
+    looking: list[threading.Thread] = []
 
-    def write(number: int) -> None:
-        while not ended.is_set():
-            probes.note(np.full((10, D), float(number)))
+    def look_meanwhile() -> float:
+        looking.append(threading.Thread(target=lambda: seen.append(len(probes._kept(D)[0]))))
+        looking[-1].start()
+        looking[-1].join(0.05)
+        return 0.0
 
-    writers = [threading.Thread(target=write, args=(number,)) for number in range(4)]
-    for writer in writers:
-        writer.start()
-    try:
-        for _ in range(300):
-            kept = first_numbers(probes)
-            for i in range(0, len(kept), 10):
-                assert len(set(kept[i : i + 10])) == 1
-    finally:
-        ended.set()
-        for writer in writers:
-            writer.join()
+    probes = Probes(look_meanwhile)
+    probes.note(VECTORS)
+    looking[0].join()
+    assert seen == [len(VECTORS)]
+
+
+def test_distances_that_no_number_can_hold_are_left_out() -> None:
+    served, probes = known(1), Probes()
+    probes.note(VECTORS)
+    far = replace(served, model=replace(served.model, mean=np.full(D, 1e200)))
+    assert probes.look(far, Look())["residual"].tolist() == []
+    assert len(probes.look(served, Look())["residual"]) == len(VECTORS)
+
+
+def test_a_model_in_float32_gives_what_projecting_gave() -> None:
+    served, probes = known(1, dtype=np.float32), Probes()
+    probes.note(VECTORS)
+    kept = VECTORS.astype(np.float32).astype(np.float64)
+    np.testing.assert_allclose(probes.look(served, Look())["residual"], served.model.project(kept)[1], rtol=1e-12)
 
 
 def test_the_clock_is_asked_once_a_batch() -> None:
