@@ -34,4 +34,8 @@ class Complaints:
         self.all: list[str] = []
         page.on("console", lambda message: message.type in ("error", "warning") and self.all.append(message.text))
         page.on("pageerror", lambda error: self.all.append(str(error)))
-        page.on("requestfailed", lambda request: self.all.append(f"{request.url}: {request.failure}"))
+        page.on("requestfailed", lambda request: self._failed(request.url, request.failure or ""))
+
+    def _failed(self, url: str, why: str) -> None:
+        if why != "net::ERR_ABORTED":  # the page was left before the answer came
+            self.all.append(f"{url}: {why}")

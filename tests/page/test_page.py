@@ -245,7 +245,7 @@ def test_everything_can_be_reached_by_the_keyboard(models: Models, opened: Opene
         page.keyboard.press("Tab")
         reached.append(page.evaluate("document.activeElement.id || document.activeElement.className"))
     wanted = ["skip", "slider", "follow", "probes-x", "probes-y", "shape", "vector", "example"]
-    assert [name for name in reached if name in wanted] == wanted
+    assert [name for name in reached if name in wanted][: len(wanted)] == wanted
 
 
 def test_nothing_may_be_run_but_the_sidecars_own_files(models: Models, sidecar: str, browser: Browser) -> None:
