@@ -1,0 +1,167 @@
+"""The runbook's procedures, carried out: its own command lines, on real workers, a real broker and a real store."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from streampca.stores.directory import DirectoryStore
+from streampca.stores.models import Models
+from tests.api.process import SidecarProcess
+from tests.guarantees.harness import D, Group, K, as_json, folded, group, vectors
+from tests.kafka_broker import Broker, wait_until
+from tests.monitoring.test_runbook import section
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(200)]
+
+BACK_UP = section("Back up and restore")
+ROUNDS = 4
+
+
+class Shell:
+    """Runs command lines of the page with its names filled in."""
+
+    def __init__(self, store: Path, topic: str) -> None:
+        self._names = {"STORE": store, "BACKUP": store.parent / "backup", "TOPIC": topic, "PARTITION": 1}
+
+    def __call__(self, line: str) -> None:
+        for name, value in self._names.items():
+            line = re.sub(rf"\b{name}\b", str(value), line)
+        outcome = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60, check=False)
+        vanished = "tar" in line and outcome.returncode == 1  # a checkpoint that was pruned meanwhile
+        assert outcome.returncode == 0 or vanished, f"{line}: {outcome.stderr}"
+
+
+def lines(text: str, beginning: str) -> list[str]:
+    """The command lines that begin so, in code of either kind."""
+    return [line for line in re.findall(r"`+\n?([^`]+?)\n?`+", text) if line.startswith(beginning)]
+
+
+def ask(members: Group, *words: str) -> str:
+    """A command of ours with the workers' settings; its output."""
+    outcome = subprocess.run(
+        [sys.executable, "-m", "streampca", *words],
+        env={**os.environ, **members._environment({})}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    return outcome.stdout
+
+
+def produce(members: Group, round_: int) -> None:
+    for partition in (0, 1):
+        members.broker.produce(members.topic, partition, as_json(vectors(1000, seed=2 * round_ + partition)))
+
+
+@pytest.fixture
+def members(broker: Broker, topic: str, tmp_path: Path) -> Iterator[Group]:
+    broker.create_topic(topic, 2)
+    with group(broker, topic, tmp_path) as members:
+        yield members
+
+
+@pytest.fixture
+def shell(members: Group) -> Shell:
+    return Shell(members.store, members.topic)
+
+
+@pytest.fixture
+def learned(members: Group, shell: Shell) -> Group:
+    """Learned to the end and stopped; a back-up was taken on the way, while the worker ran."""
+    members.start()
+    (back_up,) = lines(BACK_UP, "tar -C STORE --exclude")
+    for round_ in range(ROUNDS):
+        produce(members, round_)
+        if round_ == 1:
+            members.wait(lambda: members.positions().keys() == {0, 1}, "checkpoints of both partitions")
+            members.wait(lambda: Models(DirectoryStore(members.store), members.topic).versions(), "a model")
+            shell(back_up)
+    members.wait_until_learned()
+    members.workers[0].stop()
+    return members
+
+
+def again(members: Group, bits: dict[int, bytes]) -> None:
+    """Start a worker, and see it come to the same bits and to a model of all messages."""
+    worker = members.start()
+    members.wait_until_learned()
+    assert members.files() == bits
+    for partition, fold in folded(members.broker, members.topic).items():
+        assert members.newest()[partition].fold.state.C.tobytes() == fold.state.C.tobytes()
+    models = Models(DirectoryStore(members.store), members.topic)
+    members.wait(lambda: models.versions()[-1:] == [ROUNDS * 2000], "a model of everything")
+    worker.stop()
+
+
+def test_back_up_and_restore(learned: Group, shell: Shell) -> None:
+    bits = learned.files()
+    learned.store.rename(learned.folder / "away")
+    learned.store.mkdir()
+    (restore,) = lines(BACK_UP, "tar -C STORE -xf BACKUP.tar")
+    shell(restore)
+    assert learned.positions() != {0: ROUNDS * 1000, 1: ROUNDS * 1000}, "the back-up was to be older"
+    assert learned.topic in ask(learned, "inspect", str(learned.store))
+    assert "✗" not in ask(learned, "doctor")
+    again(learned, bits)
+
+
+def damage(members: Group, partition: int) -> None:
+    for path in (members.store / "checkpoints" / members.topic / str(partition)).iterdir():
+        path.write_bytes(path.read_bytes()[:-100])
+
+
+def test_one_damaged_partition_is_restored(learned: Group, shell: Shell) -> None:
+    bits = learned.files()
+    damage(learned, 1)
+    refused = learned.start()
+    assert refused.wait() == 1
+    assert "every checkpoint of partition 1" in refused.text()
+    (restore,) = lines(BACK_UP, "rm -r STORE")
+    shell(restore)
+    again(learned, bits)
+
+
+def test_one_damaged_partition_is_learned_afresh(learned: Group, shell: Shell) -> None:
+    bits = learned.files()
+    damage(learned, 1)
+    (removal,) = lines(section("Reset and replay"), "rm -r STORE")
+    shell(removal)
+    again(learned, bits)
+
+
+def test_another_model_is_learned_beside_the_old_one(learned: Group) -> None:
+    refused = learned.start(components=K + 1)
+    assert refused.wait() == 2
+    assert "start afresh with another store folder" in refused.text()
+    learned.start()  # the old one goes on
+    other = learned.folder / "other"
+    learned.start(components=K + 1, store=other, group_id=f"{learned.topic}-other")
+    models = Models(DirectoryStore(other), learned.topic)
+    learned.wait(lambda: models.versions()[-1:] == [ROUNDS * 2000], "a model of everything")
+    with SidecarProcess(other, topic=learned.topic) as sidecar:
+        url = sidecar.url()
+        wait_until(lambda: httpx.get(f"{url}/readyz").status_code == 200)
+        model = httpx.get(f"{url}/v1/model").json()
+    assert (model["version"], model["dimensions"], model["components"]) == (ROUNDS * 2000, D, K + 1)
+
+
+def test_workers_are_replaced_one_by_one(members: Group) -> None:
+    """An upgrade whose release can read the files of the one before."""
+    for _ in range(2):
+        members.start()
+    for round_ in range(ROUNDS):
+        produce(members, round_)
+        if round_ in (1, 2):
+            assert members.workers[round_ - 1].stop() < 5
+            members.start()
+    members.wait_until_learned()
+    bits = members.files()
+    for worker in members.workers:
+        worker.stop()
+    shutil.rmtree(members.store)
+    again(members, bits)
