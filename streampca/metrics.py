@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
+from streampca.histogram import BulkHistogram
 from streampca.listening import Learned, Listener
 from streampca.stream.fold import Fold
 from streampca.stream.published import Published
@@ -26,7 +27,7 @@ class WorkerMetrics(Listener):
         self._messages = Counter(
             "streampca_messages", "Messages handled, by outcome: learned or rejected.", ["outcome"], registry=registry
         )
-        self._loss_ratio = Histogram(
+        self._loss_ratio = BulkHistogram(
             "streampca_prequential_loss_ratio",
             "‖r‖²/‖y‖² of each message, scored before it was learned.",
             registry=registry,
@@ -144,8 +145,7 @@ class WorkerMetrics(Listener):
         if tally.norm_ewma > 0:
             self._loss_ewma.labels(*where).set(tally.loss_ewma / tally.norm_ewma)
         for scores in batch.scores:
-            for ratio in scores.residual[scores.norm > 0] / scores.norm[scores.norm > 0]:
-                self._loss_ratio.observe(ratio)
+            self._loss_ratio.observe(scores.residual[scores.norm > 0] / scores.norm[scores.norm > 0])
 
     def rejected(self, partition: int, offset: int, reason: str, message: str) -> None:
         self._messages.labels("rejected").inc()
