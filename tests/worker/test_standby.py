@@ -1,0 +1,38 @@
+"""More workers than partitions: the one that nothing is left for is ready to take over, and does."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.broker_process import free_ports
+from tests.guarantees.harness import BOTH, as_json, group, vectors
+from tests.kafka_broker import Broker
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
+
+
+@pytest.mark.parametrize("client", BOTH)
+def test_a_worker_without_a_partition_is_ready_and_takes_over(
+    broker: Broker, topic: str, tmp_path: Path, client: str
+) -> None:
+    broker.create_topic(topic, 1)
+    broker.produce(topic, 0, as_json(vectors(300, seed=1)))
+    ports = free_ports(2)
+
+    def ready(port: int) -> bool:
+        try:
+            return httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    with group(broker, topic, tmp_path, [client]) as members:
+        for port in ports:
+            members.start(worker_port=port)
+        members.wait(lambda: all(map(ready, ports)), "two workers that are ready")
+        owned = [f"streampca_partitions_owned {n}.0" in httpx.get(f"http://127.0.0.1:{p}/metrics").text
+                 for p in ports for n in (0, 1)]  # fmt: skip
+        assert sorted((owned[:2], owned[2:])) == [[False, True], [True, False]]
+        members.workers[0 if owned[1] else 1].stop()
+        broker.produce(topic, 0, as_json(vectors(300, seed=2)))
+        members.wait_until_learned()
