@@ -56,7 +56,9 @@ class Probes:
             last = vectors[max(len(vectors) - size, 0) :]
             if not len(last):
                 return
-            places = np.arange(self._count, self._count + len(last)) % size
+            start = self._count % size
+            end = start + len(last)
+            places = slice(start, end) if end <= size else np.arange(start, end) % size
             with np.errstate(over="ignore"):  # of what exceeds float32, which `look` leaves out
                 self._ring[places] = last
             self._at[places] = self._clock()
