@@ -9,11 +9,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from streampca.errors import BadRecordError, DamagedFileError, SourceError, StoreError, StreampcaError
+from streampca.errors import BadRecordError, SourceError, StoreError, StreampcaError
 from streampca.listening import Learned, Listener
-from streampca.publisher import Publisher
+from streampca.saver import Saver
 from streampca.sources.base import DeadLetters, Source
-from streampca.stores.checkpoints import Checkpoints
 from streampca.stream import guard
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.codec import Codec, Reject
@@ -55,12 +54,11 @@ class Worker:
         plan: Plan,
         source: Source,
         dead_letters: DeadLetters,
-        checkpoints: Checkpoints,
-        publisher: Publisher,
+        saver: Saver,
         listener: Listener,
     ) -> None:
         self._plan, self._source, self._dead_letters = plan, source, dead_letters
-        self._checkpoints, self._publisher, self._listener = checkpoints, publisher, listener
+        self._saver, self._listener = saver, listener
         self._folds: dict[int, Fold] = {}
         self._saved: dict[int, Fold] = {}  # as they are on disk
         self._next_save = 0.0
@@ -79,7 +77,8 @@ class Worker:
         """
         try:
             self._topic_id = self._source.topic_id()
-            for partition in self._checkpoints.partitions()[:1]:  # a mistake is told now, not when the group lets us in
+            # A mistake is told now, not when the group lets us in.
+            for partition in self._saver.checkpoints.partitions()[:1]:
                 self._load(partition)
             self._next_save = clock() + self._plan.checkpoint_interval_s
             while self._stop_cause is None:
@@ -87,11 +86,10 @@ class Worker:
                 for event in self._source.poll(_POLL_S):
                     self._handle(event)
                 self._listener.polled(self._source.standing())
-                if clock() >= self._next_save or self._many_unsaved():
-                    self._save(self._folds)
-                    if self._is_publisher():
-                        self._publish()
+                if not self._saver.busy and (clock() >= self._next_save or self._many_unsaved()):
+                    self._begin_save(self._folds, publish=self._is_publisher())
                     self._next_save = clock() + self._plan.checkpoint_interval_s
+                self._settle(wait=False)
         except TimeoutError as error:  # only at the start: later on a broker that is away is waited out
             self.stop(str(error))
             raise SourceError(str(error)) from None
@@ -113,9 +111,12 @@ class Worker:
             self._dead_letters.close()
             self._source.close()
         if publisher:
-            self._publish()
+            self._saver.begin([], publish=True)
+            self._settle(wait=True)
 
     def _handle(self, event: Event) -> None:
+        if not isinstance(event, Records):
+            self._settle(wait=True)  # whose partition is whose, and from where, is told of what is on disk
         match event:
             case Records():
                 self._learn(event)
@@ -139,7 +140,7 @@ class Worker:
         self._listener.assigned({p: self._folds[p].position for p in positions})
 
     def _load(self, partition: int) -> Fold:
-        checkpoint = self._checkpoints.newest(partition)
+        checkpoint = self._saver.checkpoints.newest(partition)
         if checkpoint is None:
             return Fold.empty(self._plan.shape.recipe)
         guard.refuse_other_settings(checkpoint, self._plan.shape)
@@ -203,31 +204,53 @@ class Worker:
         )
 
     def _save(self, partitions: Iterable[int]) -> None:
-        """Checkpoints of those partitions that have moved, in the order that the guarantee needs.
+        """Have those partitions on disk that have moved, before anything else happens."""
+        self._settle(wait=True)
+        self._begin_save(partitions, publish=False)
+        self._settle(wait=True)
+
+    def _begin_save(self, partitions: Iterable[int], *, publish: bool) -> None:
+        """Begin to write checkpoints of those partitions that have moved, in the order that the guarantee needs.
 
         What cannot be saved now is kept and tried again: a lost checkpoint costs work, never truth.
         """
         moved = [p for p in partitions if p in self._folds and self._folds[p].position != self._saved[p].position]
-        if not moved:
-            return
         try:
-            self._dead_letters.flush(_FLUSH_S)
-            self._check_topic()
-            for partition in moved:
-                self._save_one(partition)
-            self._troubled = False
+            if moved:
+                self._dead_letters.flush(_FLUSH_S)
+                self._check_topic()
         except (TimeoutError, StoreError) as error:
-            self._troubled = True
-            self._listener.postponed(str(error))
-        self._source.commit({p: self._saved[p].position for p in moved if self._saved[p].position >= 0})
-
-    def _save_one(self, partition: int) -> None:
-        started = time.perf_counter()
-        fold = self._folds[partition]
+            self._postpone(str(error))
+            moved = []
         shape = self._plan.shape.as_dict()
-        self._checkpoints.save(Checkpoint(self._plan.topic, self._topic_id, partition, fold, shape))
-        self._saved[partition] = fold
-        self._listener.saved(partition, fold, time.perf_counter() - started)
+        checkpoints = [Checkpoint(self._plan.topic, self._topic_id, p, self._folds[p], shape) for p in moved]
+        if checkpoints or publish:
+            self._saver.begin(checkpoints, publish=publish)
+
+    def _settle(self, *, wait: bool) -> None:
+        """Take note of a save that has ended (with `wait`: of the one under way), and only then tell the group."""
+        outcome = self._saver.outcome(wait=wait)
+        if outcome is None:
+            return
+        for checkpoint, seconds in outcome.saved:
+            self._saved[checkpoint.partition] = checkpoint.fold
+            self._listener.saved(checkpoint.partition, checkpoint.fold, seconds)
+        if outcome.postponed:
+            self._postpone(outcome.postponed)
+        elif outcome.saved:
+            self._troubled = False
+        if outcome.saved:
+            self._source.commit({c.partition: c.fold.position for c, _ in outcome.saved if c.fold.position >= 0})
+        if outcome.published:
+            self._listener.published(*outcome.published)
+        if outcome.unpublished:
+            self._listener.unpublished(outcome.unpublished)
+        if outcome.fault:
+            raise outcome.fault
+
+    def _postpone(self, cause: str) -> None:
+        self._troubled = True
+        self._listener.postponed(cause)
 
     def _check_topic(self) -> None:
         """Look at the topic's id once more: then what was read since the last look came from this very topic."""
@@ -236,13 +259,3 @@ class Worker:
     def _is_publisher(self) -> bool:
         """The owner of the lowest partition publishes for all."""
         return bool(self._folds) and min(self._source.partitions(), default=0) in self._folds
-
-    def _publish(self) -> None:
-        started = time.perf_counter()
-        try:
-            model = self._publisher.publish()
-        except (StoreError, DamagedFileError) as error:
-            self._listener.unpublished(str(error))
-            return
-        if model:
-            self._listener.published(model, time.perf_counter() - started)

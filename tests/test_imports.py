@@ -33,8 +33,9 @@ MAY_IMPORT = {
     "health": ["errors", "listening", "stream.record"],
     "report": ["listening", "stores.reports", "stream", "errors"],
     "publisher": ["stream", "pca", "errors", "stores.base", "stores.checkpoints", "stores.models"],
+    "saver": ["publisher", "stream", "errors", "stores.checkpoints"],
     "worker": [
-        "listening", "publisher", "stream", "pca", "errors", "sources.base", "stores.base", "stores.checkpoints",
+        "listening", "saver", "stream", "pca", "errors", "sources.base", "stores.base", "stores.checkpoints",
     ],
     "api": [
         "api", "stores.base", "stores.models", "stores.reports", "stream.published", "pca.model",

@@ -16,6 +16,7 @@ from streampca.pca.learning import Recipe
 from streampca.pca.state import State
 from streampca.publisher import Publisher
 from streampca.report import Reporter, name_of_process
+from streampca.saver import Saver
 from streampca.settings import WorkerSettings
 from streampca.sources.base import DeadLetters, NoDeadLetters
 from streampca.sources.choice import source_of
@@ -73,7 +74,7 @@ def _put_together(settings: WorkerSettings, store: Store, listener: Listener) ->
     compile_kernels(plan.shape.recipe)
     checkpoints = Checkpoints(store, settings.topic, settings.keep_checkpoints)
     publisher = Publisher(checkpoints, Models(store, settings.topic, settings.keep_models), plan.shape, time.time)
-    return Worker(plan, source_of(settings), _dead_letters(settings), checkpoints, publisher, listener)
+    return Worker(plan, source_of(settings), _dead_letters(settings), Saver(checkpoints, publisher), listener)
 
 
 def plan_of(settings: WorkerSettings) -> Plan:

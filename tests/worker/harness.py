@@ -5,6 +5,7 @@ checkpoint has not reached, and no checkpoint passes a bad record whose dead let
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from streampca.listening import Learned, Listener
 from streampca.pca.state import Array
 from streampca.publisher import Publisher
+from streampca.saver import Saver
 from streampca.sources.memory import Do, MemoryDeadLetters, MemorySource, MemoryTopic, Step
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
@@ -96,6 +98,15 @@ class Heard(Listener):
         self._note("stopping", cause)
 
 
+class AtOnce(Executor):
+    """No thread: a save has ended when it was begun, so that the order of all calls is the same every time."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
 class Stage:
     """What outlives a worker: the topic, the files, the dead letters; and the journal of all calls."""
 
@@ -163,9 +174,11 @@ def cast(
     batch: int = 1000,
     hook: Hook = lambda name: None,
     ends: bool = True,
+    saves_in: Executor | None = None,
 ) -> Cast:
     """A worker on the stage. If it `ends`, it stops by itself when, after its script, polls bring nothing any more.
 
+    Saves have ended when they were begun, unless they have an executor of their own, such as a thread.
     The script begins after the assignment, and a `Do` is no poll of its own: it happens before the next one.
     """
     own = own or plan(stage.shape)
@@ -174,7 +187,7 @@ def cast(
     store = SpyStore(stage, hook)
     checkpoints = Checkpoints(store, TOPIC)
     publisher = Publisher(checkpoints, Models(store, TOPIC), own.shape, lambda: 0.0)
-    worker = Worker(own, source, letters, checkpoints, publisher, heard)
+    worker = Worker(own, source, letters, Saver(checkpoints, publisher, saves_in or AtOnce()), heard)
     source.stop = worker.stop if ends else None
     return Cast(worker, source, letters, heard)
 

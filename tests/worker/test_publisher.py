@@ -272,10 +272,10 @@ def test_a_worker_publishes_what_all_partitions_hold(stage: Stage) -> None:
     np.testing.assert_allclose(pooled(newest.model), covariance(everything), atol=1e-9)
 
 
-def test_publishing_comes_after_saving_and_committing(stage: Stage) -> None:
+def test_publishing_and_committing_come_after_saving(stage: Stage) -> None:
     cast(stage, script=[50]).run()
     names = [entry[0] for entry in stage.calls("save", "commit", "publish")]
-    assert names[:4] == ["save", "save", "commit", "publish"]
+    assert names[:4] == ["save", "save", "publish", "commit"]
 
 
 @pytest.mark.parametrize("lowest", [True, False])

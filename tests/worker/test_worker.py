@@ -347,7 +347,7 @@ def test_a_model_that_cannot_be_written_is_tried_again(full: Stage) -> None:
     faults: list[StreampcaError] = [StoreError("disk full"), DamagedFileError("damaged")]
 
     def writing_models_fails(name: str) -> None:
-        if name == "write" and full.journal[-1][0] == "commit" and faults:  # the checkpoint is written, comes the model
+        if name == "write" and full.journal[-1][0] == "save" and faults:  # the checkpoint is written, comes the model
             raise faults.pop(0)
 
     worker = cast(full, script=[100, 100, 100], hook=writing_models_fails)
