@@ -94,6 +94,7 @@ def test_our_image_is_of_this_version() -> None:
     named = {service["image"] for service in files.ours().values()} | {c["image"] for c in files.containers().values()}
     assert named == {f"streampca:{__version__}"}
     assert f"streampca:{__version__}" in files.DOCKERFILE.read_text()
+    assert f'image.version="{__version__}"' in files.last("LABEL")
 
 
 @by_line
