@@ -158,8 +158,7 @@ class WorkerMetrics(Listener):
         self._save_seconds.observe(seconds)
         self._saved_at.labels(self._topic, str(partition)).set_to_current_time()
         if fold.state.rank:
-            error = np.abs(fold.state.C_pinv @ fold.state.C - np.eye(fold.state.rank)).max()
-            self._pinv_error.labels(self._topic, str(partition)).set(float(error))
+            self._pinv_error.labels(self._topic, str(partition)).set(fold.state.pinv_error)
 
     def postponed(self, cause: str) -> None:
         self._postponed.inc()

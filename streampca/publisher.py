@@ -4,7 +4,7 @@ A model is a function of the positions that its folds have reached. Only the sig
 published before, so that coordinates do not jump.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from streampca.pca.merge import merge
 from streampca.pca.summary import model_of
@@ -24,9 +24,13 @@ class Publisher:
     def __init__(self, checkpoints: Checkpoints, models: Models, shape: Shape, now: Callable[[], float]) -> None:
         self._checkpoints, self._models, self._shape, self._now = checkpoints, models, shape, now
 
-    def publish(self) -> Published | None:
-        """Write the model of the newest checkpoints; None when there is nothing new, or too little to make one of."""
-        folds = [found for p in self._checkpoints.partitions() if (found := self._checkpoints.newest(p))]
+    def publish(self, at_hand: Sequence[Checkpoint] = ()) -> Published | None:
+        """Write the model of the newest checkpoints; None when there is nothing new, or too little to make one of.
+
+        Those that the caller has just saved are `at_hand`, and need not be read again where they are the newest.
+        """
+        saved = {checkpoint.partition: checkpoint for checkpoint in at_hand}
+        folds = [found for p in self._checkpoints.partitions() if (found := self._newest(p, saved.get(p)))]
         for checkpoint in folds:
             guard.refuse_other_settings(checkpoint, self._shape)
             guard.refuse_other_topic(checkpoint, folds[0].topic_id)
@@ -36,6 +40,11 @@ class Publisher:
             return None
         model = self._merged(folds, newest)
         return model if self._models.save(model) else None
+
+    def _newest(self, partition: int, at_hand: Checkpoint | None) -> Checkpoint | None:
+        if at_hand and self._checkpoints.offsets(partition)[-1:] == [at_hand.fold.position]:
+            return at_hand
+        return self._checkpoints.newest(partition)
 
     def _merged(self, folds: list[Checkpoint], before: Published | None) -> Published:
         recipe = self._shape.recipe

@@ -1,6 +1,7 @@
 """What has been learned of a stream: a small frozen value."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -44,3 +45,8 @@ class State:
     def C_pinv(self) -> Array:  # noqa: N802
         """C† = S Cᵀ, (r, d)."""
         return (self.S @ self.C.T).astype(self.C.dtype)
+
+    @cached_property
+    def pinv_error(self) -> float:
+        """‖C†C − I‖, the largest entry: how far C† is from a pseudo-inverse. Computed once, since it costs a product."""
+        return float(np.abs(self.C_pinv @ self.C - np.eye(self.rank)).max()) if self.rank else 0.0

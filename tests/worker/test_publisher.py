@@ -77,6 +77,29 @@ def test_the_version_is_the_number_of_messages_learned_of_all_partitions(desk: D
     assert model.settings == OWN.as_dict()
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_checkpoints_at_hand_give_the_same_bytes_as_those_that_are_read(dtype: str) -> None:
+    own = shape(dtype=dtype)
+    read, at_hand = Desk(own), Desk(own)
+    checkpoints = [checkpoint_of(fold_of(vectors(300 + n, seed=n), own), own, n) for n in range(3)]
+    for desk in (read, at_hand):
+        for checkpoint in checkpoints:
+            desk.checkpoints.save(checkpoint)
+    at_hand.checkpoints.newest = lambda _: pytest.fail("read all the same")  # type: ignore[method-assign]
+    made = at_hand.publisher.publish(checkpoints)
+    assert made is not None
+    assert encode(made) == encode(read.publish())
+
+
+def test_a_checkpoint_at_hand_does_not_hide_a_newer_one(desk: Desk) -> None:
+    older, newer = (checkpoint_of(fold_of(vectors(n), OWN), OWN, 0) for n in (100, 200))
+    for checkpoint in (older, newer):
+        desk.checkpoints.save(checkpoint)
+    model = desk.publisher.publish([older])
+    assert model is not None
+    assert model.positions == {0: 200}
+
+
 def test_the_model_is_the_merge_of_the_folds(desk: Desk) -> None:
     folds = [fold_of(vectors(n, seed=n), OWN) for n in (300, 7, 90)]
     for partition, fold in enumerate(folds):
