@@ -48,5 +48,5 @@ class State:
 
     @cached_property
     def pinv_error(self) -> float:
-        """‖C†C − I‖, the largest entry: how far C† is from a pseudo-inverse. Computed once, since it costs a product."""
+        """‖C†C − I‖, the largest entry: how far C† is from a pseudo-inverse. Computed once: a product."""
         return float(np.abs(self.C_pinv @ self.C - np.eye(self.rank)).max()) if self.rank else 0.0
