@@ -4,6 +4,8 @@ import contextlib
 import time
 from collections.abc import Iterable, Mapping
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+
 from streampca.histogram import BulkHistogram
 from streampca.listening import Learned, Listener
 from streampca.stream.fold import Fold
