@@ -61,19 +61,25 @@ def test_how_it_stands_with_the_brokers_is_known_also_without_partitions(make: M
     log = make(1)
     readers = [Reader(log.open()), Reader(log.open())]
 
+    def holders() -> list[Reader]:
+        changes = [[event for event in r.events if isinstance(event, Assigned | Revoked)] for r in readers]
+        return [r for r, own in zip(readers, changes, strict=True) if own and isinstance(own[-1], Assigned)]
+
     def settled() -> bool:
         for reader in readers:
             reader.poll(0.05)
-        owned = [next((e for e in reversed(r.events) if isinstance(e, Assigned | Revoked)), None) for r in readers]
-        holders = [event for event in owned if isinstance(event, Assigned)]
-        return len(holders) == 1 and all(r.source.standing() == Standing(True, True) for r in readers)
+        return len(holders()) == 1 and all(r.source.standing() == Standing(True, True) for r in readers)
 
     wait_until(settled, 30, "a group of two, one of them without a partition")
-    readers[0].source.close()
-    log.opened.remove(readers[0].source)
-    readers[1].until(lambda: readers[1].source.standing() == Standing(connected=True, member=True))
+    (holder,) = holders()
+    (other,) = (reader for reader in readers if reader is not holder)
+    holder.source.close()
+    log.opened.remove(holder.source)
+    other.assigned()
+    other.until(lambda: other.source.standing() == Standing(connected=True, member=True))
     log.evict_all()
-    readers[1].until(lambda: not readers[1].source.standing().member or readers[1].of(Lost))
+    other.until(lambda: not other.source.standing().member or other.of(Lost))
+    other.until(lambda: other.source.standing().member)
 
 
 def test_a_record_without_a_value_arrives(make: Make) -> None:
