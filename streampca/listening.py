@@ -35,6 +35,9 @@ class Listener:
     def rejected(self, partition: int, offset: int, reason: str, message: str) -> None:
         """A record could not be learned."""
 
+    def stalled(self, cause: str) -> None:
+        """Records could not be decoded now, through no fault of theirs; it will be tried again."""
+
     def skipped(self, partition: int, position: int, to: int) -> None:
         """Retention has removed records before they could be read."""
 
@@ -81,6 +84,10 @@ class Listeners(Listener):
     def rejected(self, partition: int, offset: int, reason: str, message: str) -> None:
         for listener in self._listeners:
             listener.rejected(partition, offset, reason, message)
+
+    def stalled(self, cause: str) -> None:
+        for listener in self._listeners:
+            listener.stalled(cause)
 
     def skipped(self, partition: int, position: int, to: int) -> None:
         for listener in self._listeners:

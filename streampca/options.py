@@ -13,7 +13,9 @@ Components = Annotated[int | None, typer.Option(help="Number k of components to 
 Oversampling = Annotated[int | None, typer.Option(help="Columns tracked beside the k that are served.")]
 Store = Annotated[Path | None, typer.Option(help="Folder of checkpoints and models; shared by all workers.")]
 Group = Annotated[str | None, typer.Option(help="Consumer group of the workers.")]
-Format = Annotated[str | None, typer.Option(help="How values are encoded: json, float32, float64 or npy.")]
+Format = Annotated[
+    str | None, typer.Option(help="How values are encoded: json, float32, float64, npy, avro, protobuf or arrow.")
+]
 Field = Annotated[str | None, typer.Option(help="Where in a value the vector lies, as a dotted path.")]
 DeadLetterTopic = Annotated[str | None, typer.Option(help="Topic for records that cannot be learned.")]
 HalfLife = Annotated[float | None, typer.Option(help="Forget: weights halve after so many seconds of record time.")]

@@ -6,14 +6,16 @@ file that `--config` or `STREAMPCA_CONFIG` names. One environment and one file s
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, SecretStr, field_validator
 
 from streampca.settings_base import Rule, Settings
+from streampca.settings_format import Format, FormatSettings
 
 __all__ = [
     "Format",
+    "FormatSettings",
     "KafkaSettings",
     "LogSettings",
     "ProduceSettings",
@@ -24,9 +26,6 @@ __all__ = [
     "settings_named",
 ]
 
-Format = Literal["json", "float32", "float64", "npy"]
-
-_FormatSetting = Annotated[Format, Field(description="How values are encoded: json, raw little-endian floats, or npy.")]
 _TOPIC_NAME = r"^[A-Za-z0-9._-]{1,249}$"  # what Kafka allows
 
 
@@ -128,7 +127,7 @@ class KafkaSettings(Settings):
         ]
 
 
-class WorkerSettings(StoreSettings, KafkaSettings):
+class WorkerSettings(StoreSettings, KafkaSettings, FormatSettings):
     """Everything that `streampca worker` can be told."""
 
     # The model. These shape its bits: a checkpoint made with others is refused.
@@ -150,9 +149,7 @@ class WorkerSettings(StoreSettings, KafkaSettings):
     )
     dtype: Literal["float64", "float32"] = Field("float64", description="Arithmetic of the factor C.")
 
-    # The input.
-    format: _FormatSetting = "json"
-    field: str = Field("", description="Where in a JSON object the vector lies, as a dotted path.")
+    # The input, beside its format.
     dead_letter_topic: str | None = Field(
         None, pattern=_TOPIC_NAME, description="Topic for records that cannot be learned."
     )
@@ -202,11 +199,6 @@ class WorkerSettings(StoreSettings, KafkaSettings):
                 "half_life_messages and half_life_seconds exclude each other",
             ),
             Rule(
-                ("field", "format"),
-                lambda s: s.field != "" and s.format != "json",
-                "field means nothing with format {s.format}",
-            ),
-            Rule(
                 ("kafka_client",),
                 lambda s: s.kafka_client == "confluent" and find_spec("confluent_kafka") is None,
                 "kafka_client confluent needs confluent-kafka: pip install 'streampca[fast]'",
@@ -232,10 +224,8 @@ class ServeSettings(StoreSettings):
     reload_interval_s: float = Field(1, gt=0, description="How often the store is asked for a newer model.")
 
 
-class ProduceSettings(TopicSettings, KafkaSettings, LogSettings):
+class ProduceSettings(TopicSettings, KafkaSettings, FormatSettings, LogSettings):
     """What `streampca produce` needs of the settings that the worker reads."""
-
-    format: _FormatSetting = "json"
 
 
 def settings_named(kind: type[Settings]) -> dict[str, str]:

@@ -24,6 +24,7 @@ class Story(Listener):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._saving, self._publishing = _Trouble("checkpoint"), _Trouble("model")
+        self._decoding = _Trouble("decoding", "goes on again")
         self._owned: dict[int, Learned | None] = {}  # partition → what was last heard of it
         self._caught_up = False  # since the last assignment
         self._rejected: Counter[str] = Counter()
@@ -46,7 +47,11 @@ class Story(Listener):
             self._positions.pop(partition, None)
         (log.warning if lost else log.info)("partitions lost" if lost else "partitions revoked", partitions=partitions)
 
+    def stalled(self, cause: str) -> None:
+        self._decoding.is_there(cause)
+
     def learned(self, batch: Learned) -> None:
+        self._decoding.is_over()
         self._learned += batch.messages
         self._owned[batch.partition] = batch
         if not self._caught_up and all(last and last.lag <= 0 for last in self._owned.values()):
@@ -140,8 +145,8 @@ class Story(Listener):
 class _Trouble:
     """Something that fails again and again, told when it begins, when its cause is another one, and when it is over."""
 
-    def __init__(self, thing: str) -> None:
-        self._thing, self._cause = thing, ""
+    def __init__(self, thing: str, over: str = "saved again") -> None:
+        self._thing, self._over, self._cause = thing, over, ""
 
     def is_there(self, cause: str) -> None:
         if _NUMBERS.sub("", cause) != _NUMBERS.sub("", self._cause):  # a file's name holds an offset, which moves on
@@ -150,5 +155,5 @@ class _Trouble:
 
     def is_over(self) -> None:
         if self._cause:
-            log.info(f"{self._thing} saved again", after=self._cause)
+            log.info(f"{self._thing} {self._over}", after=self._cause)
         self._cause = ""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from streampca.errors import BadRecordError, SourceError, StoreError, StreampcaError
 from streampca.listening import Learned, Listener
+from streampca.patience import Patience
 from streampca.saver import Saver
 from streampca.sources.base import DeadLetters, Source
 from streampca.stream import guard
@@ -59,6 +60,7 @@ class Worker:
     ) -> None:
         self._plan, self._source, self._dead_letters = plan, source, dead_letters
         self._saver, self._listener = saver, listener
+        self._patience = Patience(source, listener)
         self._folds: dict[int, Fold] = {}
         self._saved: dict[int, Fold] = {}  # as they are on disk
         self._next_save = 0.0
@@ -86,6 +88,8 @@ class Worker:
                 for event in self._source.poll(_POLL_S):
                     self._handle(event)
                 self._listener.polled(self._source.standing())
+                if self._patience:
+                    self._patience.resume(clock())
                 if not self._saver.busy and (clock() >= self._next_save or self._many_unsaved()):
                     self._begin_save(self._folds, publish=self._is_publisher())
                     self._next_save = clock() + self._plan.checkpoint_interval_s
@@ -151,18 +155,23 @@ class Worker:
         owned = [p for p in partitions if self._folds.pop(p, None) is not None]
         for partition in owned:
             self._saved.pop(partition)
+            self._patience.forget(partition)
         self._listener.released(owned, lost=lost)
 
     def _learn(self, event: Records) -> None:
         started = time.perf_counter()
         partition, records = event.partition, event.records
-        decoded = self._plan.codec.decode(values_of(records))
+        try:
+            decoded = self._plan.codec.decode(values_of(records))
+        except TimeoutError as error:  # of the schema registry
+            self._patience.hold(partition, records[0].offset, str(error))
+            return
         fatal = decoded.rejects[0] if decoded.rejects and self._plan.bad_records == "stop" else None
         places = decoded.places if fatal is None else decoded.places[decoded.places < fatal.place]
         position = event.next if fatal is None else records[fatal.place].offset
-        times = timestamps_of(records)
+        times, counts = timestamps_of(records), decoded.counts[: len(places)]
         fold, scores = self._folds[partition].learn(
-            decoded.vectors[: len(places)], [times[i] for i in places], position, self._plan.shape
+            decoded.vectors[: counts.sum()], [times[i] for i in places], position, self._plan.shape, counts
         )
         if fatal is None:
             self._reject(partition, records, decoded.rejects)

@@ -32,10 +32,11 @@ MAY_IMPORT = {
     "metrics": ["histogram", "listening", "stream", "pca"],
     "health": ["errors", "listening", "stream.record"],
     "report": ["listening", "stores.reports", "stream", "errors"],
+    "patience": ["listening", "sources.base"],
     "publisher": ["stream", "pca", "errors", "stores.base", "stores.checkpoints", "stores.models"],
     "saver": ["publisher", "stream", "errors", "stores.checkpoints"],
     "worker": [
-        "listening", "saver", "stream", "pca", "errors", "sources.base", "stores.base", "stores.checkpoints",
+        "listening", "patience", "saver", "stream", "pca", "errors", "sources.base", "stores.base", "stores.checkpoints",
     ],
     "api": [
         "api", "stores.base", "stores.models", "stores.reports", "stream.published", "pca.model",

@@ -158,7 +158,10 @@ class Examination:
         record = self._read_last(ends)
         if record is None:
             return "no record came in time; an unfinished transaction may hold them back"
-        decoded = self._plan.codec.decode([record.value])
+        try:
+            decoded = self._plan.codec.decode([record.value])
+        except TimeoutError as error:  # of the schema registry
+            raise SourceError(str(error)) from None
         where = f"partition {record.partition}, offset {record.offset}"
         if decoded.rejects:
             raise BadRecordError(f"{where} cannot be learned: {decoded.rejects[0].message}; see format and dimensions")

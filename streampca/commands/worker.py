@@ -9,7 +9,7 @@ import structlog
 from prometheus_client import disable_created_metrics
 from threadpoolctl import threadpool_limits
 
-from streampca import health, metrics, story
+from streampca import health, metrics, registry, story
 from streampca.listening import Listener, Listeners
 from streampca.pca import learning
 from streampca.pca.learning import Recipe
@@ -89,7 +89,14 @@ def plan_of(settings: WorkerSettings) -> Plan:
             settings.format,
             settings.field,
         ),
-        codec=Codec(settings.format, settings.dimensions, recipe.largest_value, settings.dtype, settings.field),
+        codec=Codec(
+            settings.format,
+            settings.dimensions,
+            recipe.largest_value,
+            settings.dtype,
+            settings.field,
+            registry.schemas_of(settings),
+        ),
         bad_records="dead_letter" if settings.dead_letter_topic else settings.on_bad_record,
         offset_gap=settings.on_offset_gap,
         checkpoint_interval_s=settings.checkpoint_interval_s,

@@ -1,7 +1,7 @@
 """Bytes → vectors, a batch at a time; what cannot become a vector is told apart with a reason and a sentence.
 
-Reasons: `no_value` (a tombstone), `undecodable`, `wrong_length`, `not_finite` (NaN or infinity), `too_large` (its
-squares would overflow).
+Reasons: `no_value` (a tombstone), `undecodable`, `unknown_schema` (to the registry), `wrong_length`, `not_finite` (NaN
+or infinity), `too_large` (its squares would overflow).
 """
 
 from collections.abc import Sequence
@@ -12,14 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from streampca.stream.formats import reader_of
 from streampca.stream.formats.base import FaultError, Numbers, Reader
-from streampca.stream.formats.json import JsonReader
-from streampca.stream.formats.npy import NpyReader
-from streampca.stream.formats.raw import RawReader
+from streampca.stream.formats.schemas import Schemas
 
 Array = NDArray[np.floating[Any]]
 
-REASONS = ("no_value", "undecodable", "wrong_length", "not_finite", "too_large")
+REASONS = ("no_value", "undecodable", "unknown_schema", "wrong_length", "not_finite", "too_large")
 
 
 class Reject(NamedTuple):
@@ -31,37 +30,46 @@ class Reject(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """The vectors (n, d) of a batch in order, the places they had in it (n,), and the rest by rising place."""
+    """The vectors (n, d) of a batch in order, and the rest by rising place.
+
+    `places` (m,) are those of the values that hold vectors, `counts` (m,) how many each holds: 1, but for formats whose
+    values hold several. A value that holds none and is no fault is in neither.
+    """
 
     vectors: Array
     places: NDArray[np.int64]
     rejects: list[Reject]
+    counts: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Codec:
     """How values are encoded, and what a vector must be: d numbers, finite, none larger than `largest_value`."""
 
-    format: str  # json, float32, float64 (raw, little-endian) or npy
+    format: str  # json, float32, float64 (raw, little-endian), npy, avro, protobuf or arrow
     dimensions: int
     largest_value: float
     dtype: str = "float64"
-    field: str = ""  # dotted path to the vector in a JSON object
+    field: str = ""  # where the vector lies in a value that has fields: a dotted path
+    schemas: Schemas | None = None  # for avro and protobuf
 
     @cached_property
     def _reader(self) -> Reader:
-        match self.format:
-            case "json":
-                return JsonReader(self.dimensions, self.field)
-            case "npy":
-                return NpyReader(self.dimensions)
-        return RawReader(self.format, self.dimensions)
+        return reader_of(self.format, self.dimensions, self.field, self.schemas)
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
-        """Vectors of a batch. Nothing raises: every value becomes a vector or a `Reject`."""
+        """Vectors of a batch: every value becomes vectors or a `Reject`.
+
+        Nothing raises but the schema registry: `TimeoutError` when it does not give what is needed now, `SourceError`
+        when it refuses us. Then nothing was decoded, and it can be tried again.
+        """
         rows, places, rejects = self._rows(values)
-        vectors = np.frombuffer(b"".join(rows), self._reader.dtype).reshape(len(rows), self.dimensions)
-        return self._checked(vectors, np.array(places, np.int64), rejects)
+        vectors = np.frombuffer(b"".join(rows), self._reader.dtype).reshape(-1, self.dimensions)
+        counts = np.ones(len(rows), np.int64)
+        if self._reader.many:
+            sizes = np.array([memoryview(row).nbytes for row in rows], np.int64)
+            counts = sizes // (self._reader.dtype.itemsize * self.dimensions)
+        return self._checked(vectors, np.array(places, np.int64), counts, rejects)
 
     def _rows(self, values: Sequence[bytes | None]) -> tuple[Sequence[Numbers], Sequence[int], list[Reject]]:
         """The numbers of each vector with its place, and what is none."""
@@ -82,12 +90,18 @@ class Codec:
                 rejects.append(Reject(place, fault.reason, str(fault)))
         return rows, places, rejects
 
-    def _checked(self, vectors: Array, places: NDArray[np.int64], rejects: list[Reject]) -> Decoded:
+    def _checked(
+        self, vectors: Array, places: NDArray[np.int64], counts: NDArray[np.int64], rejects: list[Reject]
+    ) -> Decoded:
         good = self._good(vectors)
         if not good.all():
-            rejects += [Reject(int(places[i]), *self._fault_of(vectors[i])) for i in np.flatnonzero(~good)]
-            vectors, places = vectors[good], places[good]
-        return Decoded(vectors.astype(self.dtype, copy=False), places, sorted(rejects))
+            values = np.repeat(np.arange(len(places)), counts)  # of each vector
+            bad, first = np.unique(values[~good], return_index=True)
+            faulty = np.flatnonzero(~good)[first]
+            rejects += [Reject(int(places[v]), *self._fault_of(vectors[i])) for v, i in zip(bad, faulty, strict=True)]
+            vectors, counts = vectors[~np.isin(values, bad)], np.where(np.isin(np.arange(len(places)), bad), 0, counts)
+        vectors = vectors.astype(self.dtype, copy=False)
+        return Decoded(vectors, places[counts > 0], sorted(rejects), counts[counts > 0])
 
     def _good(self, vectors: Array) -> NDArray[np.bool_]:
         """Which vectors are finite and small enough."""

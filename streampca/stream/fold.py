@@ -53,7 +53,7 @@ class Shape:
 class Tally:
     """Counts and losses of a partition, from its first record on."""
 
-    learned: int = 0  # messages in the state and in pending
+    learned: int = 0  # vectors in the state and in pending
     rejected: Mapping[str, int] = field(default_factory=dict)  # reason → records that could not be learned
     gap: int = 0  # offsets that retention removed before they could be read
     scored: int = 0  # messages that the means are over; those of the very first block have no score
@@ -81,13 +81,13 @@ class Tally:
             norm_ewma=kept * self.norm_ewma + (1 - kept) * norm,
         )
 
-    def with_messages(self, timestamps: Sequence[int]) -> "Tally":
-        """The tally after learning messages with these timestamps."""
+    def with_messages(self, timestamps: Sequence[int], vectors: int) -> "Tally":
+        """The tally after learning so many vectors of messages with these timestamps."""
         known = [t for t in timestamps if t >= 0]
         before = [self.first_ms] if self.first_ms >= 0 else []
         return replace(
             self,
-            learned=self.learned + len(timestamps),
+            learned=self.learned + vectors,
             first_ms=min(before + known, default=-1),
             last_ms=max([self.last_ms, *known]),
         )
@@ -106,7 +106,7 @@ class Fold:
 
     position: int
     state: State
-    pending: Array  # (p, d): messages that do not fill a block yet
+    pending: Array  # (p, d): vectors that do not fill a block yet
     retention: NDArray[np.float64]  # (p,): their λ
     clock: Clock
     tally: Tally
@@ -118,14 +118,23 @@ class Fold:
         return cls(-1, State.empty(recipe.dimensions, recipe.dtype), pending, np.zeros(0), Clock(), Tally())
 
     def learn(
-        self, vectors: Array, timestamps: Sequence[int], position: int, shape: Shape
+        self,
+        vectors: Array,
+        timestamps: Sequence[int],
+        position: int,
+        shape: Shape,
+        counts: NDArray[np.int64] | None = None,
     ) -> tuple["Fold", list[Scores]]:
-        """Learn vectors (n, d) of records with these timestamps, all before `position`; the scores of whole blocks."""
+        """Learn vectors (n, d) of records with these timestamps, all before `position`; the scores of whole blocks.
+
+        `counts` says how many vectors each record holds, at least one; None: one each. Time passes before the first.
+        """
         clock, steps = self.clock.advance(timestamps)
+        steps = steps if counts is None else _at_first_vectors(steps, counts)
         V = np.asarray(vectors, shape.recipe.dtype)
         V = np.concatenate([self.pending, V]) if len(self.pending) else V
         retention = np.concatenate([self.retention, shape.retention(steps)])
-        state, tally = self.state, self.tally.with_messages(timestamps) if len(timestamps) else self.tally
+        state, tally = self.state, self.tally.with_messages(timestamps, len(steps)) if len(timestamps) else self.tally
         scores: list[Scores] = []
         start = 0
         while start + (size := shape.recipe.next_block(state)) <= len(V):
@@ -151,3 +160,12 @@ class Fold:
         if not len(self.pending):
             return self.state
         return learning.learn(self.state, self.pending, self.retention, recipe)[0]
+
+
+def _at_first_vectors(steps: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Steps of records as steps of their vectors: a record's time passes before the first of them."""
+    if (counts == 1).all():
+        return steps
+    spread = np.zeros(counts.sum(), np.int64)
+    spread[np.cumsum(counts) - counts] = steps
+    return spread

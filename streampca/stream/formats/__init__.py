@@ -1,1 +1,42 @@
 """How values hold vectors: one module a format, each with a class that is a `formats.base.Reader`."""
+
+from streampca.errors import SettingsError
+from streampca.stream.formats.base import Reader
+from streampca.stream.formats.json import JsonReader
+from streampca.stream.formats.npy import NpyReader
+from streampca.stream.formats.raw import RawReader
+from streampca.stream.formats.schemas import Schemas
+
+
+def reader_of(format: str, dimensions: int, field: str, schemas: Schemas | None) -> Reader:  # noqa: A002
+    """The reader of a format, by the setting's name. Raises `SettingsError` when what it needs is not installed."""
+    match format:
+        case "json":
+            return JsonReader(dimensions, field)
+        case "npy":
+            return NpyReader(dimensions)
+        case "avro" | "protobuf" | "arrow":
+            try:
+                return _extra(format, dimensions, field, schemas)
+            except ImportError as error:
+                raise SettingsError(
+                    f"format {format} needs {error.name}, which is not installed: pip install 'streampca[{format}]'"
+                ) from None
+    return RawReader(format, dimensions)
+
+
+def _extra(format: str, dimensions: int, field: str, schemas: Schemas | None) -> Reader:  # noqa: A002
+    """Imported here, since only those who use these formats have what they need."""
+    if format == "arrow":
+        from streampca.stream.formats.arrow import ArrowReader
+
+        return ArrowReader(dimensions, field)
+    if schemas is None:
+        raise ValueError(f"format {format} needs schemas")
+    if format == "avro":
+        from streampca.stream.formats.avro import AvroReader
+
+        return AvroReader(dimensions, field, schemas)
+    from streampca.stream.formats.protobuf import ProtobufReader
+
+    return ProtobufReader(dimensions, field, schemas)

@@ -21,6 +21,7 @@ class NpyReader:
 
     dtype = np.dtype(np.float64)
     size = None
+    many = False
 
     def __init__(self, dimensions: int) -> None:
         self._dimensions = dimensions

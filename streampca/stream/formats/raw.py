@@ -8,6 +8,8 @@ from streampca.stream.formats.base import FaultError
 class RawReader:
     """See `formats.base.Reader`."""
 
+    many = False
+
     def __init__(self, format: str, dimensions: int) -> None:  # noqa: A002 - the setting's name
         self._format, self._dimensions = format, dimensions
         self.dtype = np.dtype(format).newbyteorder("<")

@@ -1,0 +1,36 @@
+"""Partitions that cannot go on for now, through no fault of their records: held, and tried again after a while."""
+
+from streampca.listening import Listener
+from streampca.sources.base import Source
+
+_WAIT_S = 1.0
+
+
+class Patience:
+    """Holds partitions at the position from which they are to be read again."""
+
+    def __init__(self, source: Source, listener: Listener) -> None:
+        self._source, self._listener = source, listener
+        self._held: dict[int, int | None] = {}
+        self._until: float | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    def hold(self, partition: int, position: int, cause: str) -> None:
+        """Read nothing more of the partition until it is time to read it from `position` on once more."""
+        self._source.pause(frozenset({partition}))
+        self._held[partition] = position
+        self._listener.stalled(cause)
+
+    def resume(self, now: float) -> None:
+        """Let all go on when they have waited long enough, counted from the first call after they were held."""
+        if self._until is None:
+            self._until = now + _WAIT_S
+        if now >= self._until:
+            self._source.seek(self._held)
+            self._held, self._until = {}, None
+
+    def forget(self, partition: int) -> None:
+        """The partition is no longer ours."""
+        self._held.pop(partition, None)

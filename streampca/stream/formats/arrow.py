@@ -1,0 +1,63 @@
+"""Arrow IPC: a value is a stream of record batches, and one column of theirs holds a vector in each row."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streampca.stream.formats.base import FaultError, Numbers, check_length
+
+
+class ArrowReader:
+    """See `formats.base.Reader`. A value is learned whole or refused whole."""
+
+    dtype = np.dtype(np.float64)
+    size = None
+    many = True
+
+    def __init__(self, dimensions: int, field: str) -> None:
+        self._dimensions, self._field = dimensions, field
+
+    def read(self, value: bytes) -> Numbers:
+        try:
+            with pa.ipc.open_stream(pa.py_buffer(value)) as batches:
+                place = self._column(batches.schema)
+                columns = [self._sound(batch).column(place) for batch in batches]
+        except (pa.ArrowException, OSError) as error:
+            raise FaultError("undecodable", f"not an Arrow IPC stream: {' '.join(str(error).split())[:200]}") from None
+        parts = [self._numbers(column) for column in columns]
+        return np.concatenate(parts).data if parts else b""
+
+    def _column(self, schema: Any) -> int:
+        names = schema.names
+        if self._field:
+            if names.count(self._field) != 1:
+                raise FaultError("undecodable", f"no column {self._field!r} in the record batch")
+            return int(names.index(self._field))
+        if len(names) != 1:
+            raise FaultError("undecodable", f"{len(names)} columns in the record batch: field must name one")
+        return 0
+
+    @staticmethod
+    def _sound(batch: Any) -> Any:
+        batch.validate(full=True)  # what lies is not read past its end
+        return batch
+
+    def _numbers(self, column: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """The numbers of a column of lists, one row after the other."""
+        kind = column.type
+        if not (pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+            raise FaultError("undecodable", f"expected a column of lists of numbers, not {kind}")
+        if not (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
+            raise FaultError("undecodable", f"expected lists of numbers, not {kind}")
+        if column.null_count:
+            raise FaultError("undecodable", "a row of the record batch is null")
+        lengths = pc.list_value_length(column).to_numpy(zero_copy_only=False)
+        wrong = np.flatnonzero(lengths != self._dimensions)
+        if len(wrong):
+            check_length(int(lengths[wrong[0]]), self._dimensions)
+        numbers = column.flatten()
+        if numbers.null_count:
+            raise FaultError("undecodable", "an entry of the record batch is null")
+        return np.asarray(numbers.to_numpy(zero_copy_only=False), np.float64)

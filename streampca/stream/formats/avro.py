@@ -1,0 +1,129 @@
+"""Avro with a schema registry: an array of numbers, or bytes that hold floats, somewhere in a record.
+
+Avro writes an array in blocks: a count, the items, and so on up to a count of zero. So one block of d floats is laid
+out like a record of a count, d·4 or d·8 fixed bytes, and a count. The writer's schema with such a record in the array's
+place reads the numbers as they lie in memory; a value that turns out to be blocked otherwise is read the long way.
+"""
+
+import io
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import fastavro
+import numpy as np
+
+from streampca.stream.formats.base import FaultError, Numbers, Packer, doubles_of, kind_of
+from streampca.stream.formats.schemas import FRAME, BySchema, Schemas, WriterSchema
+
+_SIZES = {"float": 4, "double": 8}
+
+
+class AvroReader:
+    """See `formats.base.Reader`."""
+
+    dtype = np.dtype(np.float64)
+    size = None
+    many = False
+
+    def __init__(self, dimensions: int, field: str, schemas: Schemas) -> None:
+        self._dimensions, self._field = dimensions, field
+        self._path = field.split(".") if field else []
+        self._packer = Packer(dimensions)
+        self._decoders = BySchema(schemas, "AVRO", self._decoder)
+
+    def read(self, value: bytes) -> Numbers:
+        return self._decoders.of(value)(value)
+
+    def _decoder(self, schema: WriterSchema) -> Callable[[bytes], Numbers]:
+        try:
+            named: dict[str, Any] = {}
+            for text in schema.references.values():
+                fastavro.parse_schema(json.loads(text), named)
+            plain = json.loads(schema.text)
+            parsed = fastavro.parse_schema(plain, dict(named))
+            block = _with_one_block(plain, self._path, self._dimensions, itertools.count())
+            short = block and fastavro.parse_schema(block, dict(named))
+        except Exception as error:  # fastavro lets a dozen kinds through
+            raise FaultError("undecodable", f"cannot be read: {' '.join(str(error).split())}") from None
+
+        def decode(value: bytes) -> Numbers:
+            found = None if short is None else self._one_block(value, short)
+            return self._long_way(value, parsed) if found is None else found
+
+        return decode
+
+    def _one_block(self, value: bytes, schema: Any) -> Numbers | None:
+        """The numbers of an array that was written as one block of d; None for anything else."""
+        try:
+            found = self._at_path(_whole(value, schema))
+        except Exception:  # a value that is laid out otherwise may look like anything
+            return None
+        if not isinstance(found, dict) or found.get("count") != self._dimensions or found.get("end") != 0:
+            return None
+        return doubles_of(found["items"], self._dimensions)
+
+    def _long_way(self, value: bytes, schema: Any) -> Numbers:
+        try:
+            datum = _whole(value, schema)
+        except FaultError:
+            raise
+        except Exception as error:  # of what the bytes happen to look like: EOFError, IndexError, UnicodeDecodeError …
+            raise FaultError("undecodable", f"not Avro of its schema: {type(error).__name__}") from None
+        found = self._at_path(datum)
+        if isinstance(found, bytes):
+            return doubles_of(found, self._dimensions)
+        if not isinstance(found, list):
+            raise FaultError("undecodable", f"expected an array of numbers, not {kind_of(found)}")
+        return self._packer.pack(found, booleans=True)
+
+    def _at_path(self, datum: Any) -> Any:
+        for name in self._path:
+            if not isinstance(datum, dict) or name not in datum:
+                raise FaultError("undecodable", f"no field {self._field!r} in the Avro record")
+            datum = datum[name]
+        return datum
+
+
+def _whole(value: bytes, schema: Any) -> Any:
+    stream = io.BytesIO(value)
+    stream.seek(FRAME)
+    datum = fastavro.schemaless_reader(stream, schema, None)
+    if stream.tell() != len(value):
+        raise FaultError("undecodable", "not Avro of its schema: bytes are left over")
+    return datum
+
+
+def _with_one_block(schema: Any, path: list[str], size: int, number: Iterator[int]) -> Any:
+    """The schema with one block of so many items for the array of floats at the path; None where it leads to none.
+
+    Types that are only named where they are used are not followed: then the long way is the only one.
+    """
+    if isinstance(schema, list):
+        branches = [_with_one_block(branch, path, size, number) for branch in schema]
+        found = [branch or schema[i] for i, branch in enumerate(branches)]
+        return found if any(branches) else None
+    if not isinstance(schema, dict):
+        return None
+    if isinstance(schema.get("type"), dict | list):
+        inner = _with_one_block(schema["type"], path, size, number)
+        return inner and {**schema, "type": inner}
+    if path and schema.get("type") == "record":
+        kinds = {field["name"]: _with_one_block(field["type"], path[1:], size, number)
+                 for field in schema["fields"] if field["name"] == path[0]}  # fmt: skip
+        fields = [{**field, "type": kinds.get(field["name"]) or field["type"]} for field in schema["fields"]]
+        return {**schema, "fields": fields} if any(kinds.values()) else None
+    if not path and schema.get("type") == "array":
+        item = schema["items"].get("type") if isinstance(schema["items"], dict) else schema["items"]
+        return _block(_SIZES[item] * size, next(number)) if item in ("float", "double") else None
+    return None
+
+
+def _block(size: int, number: int) -> dict[str, Any]:
+    fields = [
+        {"name": "count", "type": "long"},
+        {"name": "items", "type": {"type": "fixed", "name": f"streampca.Items{number}", "size": size}},
+        {"name": "end", "type": "long"},
+    ]
+    return {"type": "record", "name": f"streampca.Block{number}", "fields": fields}

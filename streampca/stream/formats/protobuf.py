@@ -1,0 +1,199 @@
+"""Protobuf with a schema registry: a repeated number, or bytes that hold floats, somewhere in a message.
+
+Packed floats are written as bytes would be: their length, then the numbers as they lie in memory. So the writer's
+schema with `repeated bytes` in the field's place gives them without an object a number; a value that is written
+otherwise (not packed) is read the long way.
+"""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import grpc_tools
+import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, unknown_fields
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+
+from streampca.stream.formats.base import FaultError, Numbers, Packer, doubles_of
+from streampca.stream.formats.schemas import FRAME, BySchema, Schemas, WriterSchema
+
+_MAIN = "streampca-main.proto"
+_COMPILED_WITHIN_S = 30
+_LONGEST_INDEXES = 100  # bytes
+_PACKED = {FieldDescriptor.TYPE_FLOAT: 4, FieldDescriptor.TYPE_DOUBLE: 8}
+_NUMBERS = {
+    FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE,
+    FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64,
+    FieldDescriptor.CPPTYPE_UINT32, FieldDescriptor.CPPTYPE_UINT64,
+}  # fmt: skip
+
+Files: TypeAlias = Any  # descriptor_pb2.FileDescriptorSet, which has no types
+
+
+class ProtobufReader:
+    """See `formats.base.Reader`."""
+
+    dtype = np.dtype(np.float64)
+    size = None
+    many = False
+
+    def __init__(self, dimensions: int, field: str, schemas: Schemas) -> None:
+        self._dimensions, self._path = dimensions, field.split(".")
+        self._files = BySchema(schemas, "PROTOBUF", compiled)
+        self._messages: dict[tuple[int, tuple[int, ...]], _MessageReader] = {}
+
+    def read(self, value: bytes) -> Numbers:
+        files = self._files.of(value)
+        indexes, start = _indexes(value)
+        key = (int.from_bytes(value[1:FRAME], "big"), indexes)
+        message = self._messages.get(key)
+        if message is None:
+            message = self._messages[key] = _MessageReader(files, indexes, self._path, self._dimensions)
+        return message.read(value[start:])
+
+
+class _MessageReader:
+    """Reads the vectors of one type of message."""
+
+    def __init__(self, files: Files, indexes: tuple[int, ...], path: list[str], dimensions: int) -> None:
+        plain = _message_type(files, indexes)
+        self._field = _field_at(plain, path)
+        self._path, self._dimensions, self._packer = path, dimensions, Packer(dimensions)
+        self._plain = message_factory.GetMessageClass(plain)
+        self._short = None
+        if self._field.is_repeated and self._field.type in _PACKED:
+            self._short = message_factory.GetMessageClass(_message_type(_with_bytes(files, self._field), indexes))
+
+    def read(self, payload: bytes) -> Numbers:
+        """The vector of one message."""
+        numbers = None if self._short is None else self._packed(_parsed(self._short, payload))
+        return self._long_way(_parsed(self._plain, payload)) if numbers is None else numbers
+
+    def _packed(self, message: Message) -> Numbers | None:
+        """The numbers, if all of them were written packed and there are d of them."""
+        holder = self._holder(message)
+        pieces, size = getattr(holder, self._path[-1]), _PACKED[self._field.type]
+        if any(len(piece) % size for piece in pieces) or sum(map(len, pieces)) != size * self._dimensions:
+            return None
+        if any(field.field_number == self._field.number for field in unknown_fields.UnknownFieldSet(holder)):
+            return None
+        return doubles_of(b"".join(pieces), self._dimensions)
+
+    def _long_way(self, message: Message) -> Numbers:
+        found = getattr(self._holder(message), self._path[-1])
+        if isinstance(found, bytes):
+            return doubles_of(found, self._dimensions)
+        return self._packer.pack(list(found), booleans=False)
+
+    def _holder(self, message: Message) -> Message:
+        for name in self._path[:-1]:
+            message = getattr(message, name)
+        return message
+
+
+def compiled(schema: WriterSchema) -> Files:
+    """The descriptors of a schema's text and of all that it imports, by protoc. Raises `FaultError`."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, out = Path(name).resolve(), Path(name) / "out"
+        for file, text in {**schema.references, _MAIN: schema.text}.items():
+            path = (folder / file).resolve()
+            if not path.is_relative_to(folder):
+                raise FaultError("undecodable", f"it imports {file!r}, which is no name of a file")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        words = [f"-I{folder}", "--include_imports", f"--descriptor_set_out={out}", _MAIN]
+        # A process of its own: protoc writes its errors to stderr and nowhere else.
+        outcome = subprocess.run(  # noqa: S603 - our own interpreter
+            [sys.executable, "-m", f"{grpc_tools.__name__}.protoc", *words],
+            capture_output=True, text=True, timeout=_COMPILED_WITHIN_S, check=False,
+        )  # fmt: skip
+        if outcome.returncode:
+            raise FaultError("undecodable", f"cannot be compiled: {' '.join(outcome.stderr.split())[-300:]}")
+        return descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes())
+
+
+def _message_type(files: Files, indexes: tuple[int, ...]) -> Descriptor:
+    """The message that the indexes lead to: of the messages of the main file, then of those within it."""
+    pool = descriptor_pool.DescriptorPool()
+    for file in files.file:
+        pool.Add(file)
+    types = list(pool.FindFileByName(_MAIN).message_types_by_name.values())
+    for index in indexes:
+        if index >= len(types):
+            raise FaultError("undecodable", "its schema has no such message as it says it is")
+        found = types[index]
+        types = list(found.nested_types)
+    return found
+
+
+def _field_at(message: Descriptor, path: list[str]) -> FieldDescriptor:
+    """The field that the path leads to. Raises the fault of a path that leads to no vector."""
+    dotted = ".".join(path)
+    for name in path[:-1]:
+        field = message.fields_by_name.get(name)
+        if field is None or field.message_type is None or field.is_repeated:
+            raise FaultError("undecodable", f"no field {dotted!r} in the Protobuf message {message.full_name}")
+        message = field.message_type
+    field = message.fields_by_name.get(path[-1])
+    if field is None:
+        raise FaultError("undecodable", f"no field {dotted!r} in the Protobuf message {message.full_name}")
+    if not (field.cpp_type in _NUMBERS if field.is_repeated else field.type == FieldDescriptor.TYPE_BYTES):
+        raise FaultError("undecodable", f"the field {dotted!r} holds neither repeated numbers nor bytes")
+    return field
+
+
+def _with_bytes(files: Files, field: FieldDescriptor) -> Files:
+    """The same files, but for the field, which holds `repeated bytes`."""
+    changed = descriptor_pb2.FileDescriptorSet.FromString(files.SerializeToString())
+    package = field.file.package
+    names = field.containing_type.full_name.removeprefix(f"{package}." if package else "").split(".")
+    messages = next(file for file in changed.file if file.name == field.file.name).message_type
+    for name in names:
+        message = next(m for m in messages if m.name == name)
+        messages = message.nested_type
+    proto = next(f for f in message.field if f.number == field.number)
+    proto.type = descriptor_pb2.FieldDescriptorProto.TYPE_BYTES
+    proto.ClearField("options")  # packed
+    return changed
+
+
+def _parsed(kind: Callable[[], Message], payload: bytes) -> Message:
+    message = kind()
+    try:
+        message.ParseFromString(payload)
+    except DecodeError:
+        raise FaultError("undecodable", "not Protobuf of its schema") from None
+    return message
+
+
+def _indexes(value: bytes) -> tuple[tuple[int, ...], int]:
+    """Which message it is, and where it begins: a count and so many indexes, as zigzag varints; none means (0,)."""
+    numbers = _varints(value, FRAME)
+    try:
+        count, start = next(numbers)
+        indexes = []
+        for _ in range(min(count, len(value))):
+            index, start = next(numbers)
+            indexes.append(index)
+    except StopIteration:
+        raise FaultError(
+            "undecodable", "not framed as a schema registry's clients do: it ends within the indexes"
+        ) from None
+    if count < 0 or min(indexes, default=0) < 0:
+        raise FaultError("undecodable", "not framed as a schema registry's clients do: a negative index")
+    return tuple(indexes) or (0,), start
+
+
+def _varints(value: bytes, start: int) -> Iterator[tuple[int, int]]:
+    """Zigzag varints, each with the place behind it."""
+    number = shift = 0
+    for place, byte in enumerate(value[start : start + _LONGEST_INDEXES], start + 1):
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            yield (number >> 1) ^ -(number & 1), place
+            number = shift = 0
