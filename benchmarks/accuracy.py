@@ -6,7 +6,6 @@ exit code 1 if a bar is missed.
 """
 
 import argparse
-import platform
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -20,6 +19,7 @@ from sklearn.decomposition import IncrementalPCA
 from threadpoolctl import threadpool_limits
 
 from benchmarks.data import NAMES, default_folder, load
+from benchmarks.machine import machine
 from streampca.pca.axes import principal
 from streampca.pca.learning import Recipe, learn
 from streampca.pca.merge import merge
@@ -171,20 +171,8 @@ def markdown(rows: list[Row], losses: dict[tuple[str, int], float]) -> str:
     for (name, k), loss in losses.items():
         paper, excess = PAPER[name, k]
         lines.append(f"| {name} | {k} | {loss:.2f} | {paper:.2f} | {excess} |")
-    return "\n".join([*lines, "", machine(), ""])
-
-
-def machine() -> str:
-    """What it ran on."""
-    model = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        pairs = (line.partition(":") for line in info.read_text().splitlines())
-        model = next((value.strip() for key, _, value in pairs if key.startswith("model name")), model)
-    return (
-        f"Machine: {model}, one BLAS thread; Python {platform.python_version()}, NumPy {np.__version__}. "
-        "Times are processor time of learning alone, while the machine was doing other things too."
-    )
+    note = "Times are processor time of learning alone."
+    return "\n".join([*lines, "", f"{machine()} {note}", ""])
 
 
 def main() -> int:
