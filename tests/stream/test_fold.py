@@ -324,3 +324,44 @@ def test_the_bytes_of_a_checkpoint_are_what_equality_means_here() -> None:
     other[3, 2] = other[3, 2] * (1 + 1e-12)
     assert bits(fold_of(other, own), own) != bits(fold, own)
     assert files.encode(checkpoint_of(fold, own)) == bits(fold, own)
+
+
+@given(data=st.data())
+@settings(max_examples=25, deadline=None)
+@pytest.mark.parametrize("name", ["plain", "half-life in messages", "half-life in seconds"])
+def test_records_of_many_vectors_in_any_chunks_and_restarts(name: str, data: st.DataObject) -> None:
+    """A block's end may lie within a record: the record is learned whole all the same, and the position is behind it."""
+    own, counts = SHAPES[name], np.array([1, 7, 64, 1, 100, 3, 2, 65, 30, 1])
+    total, records = int(counts.sum()), len(counts)
+    V, stamps, ends = vectors(total), stamps_of(records), np.cumsum(counts)
+    whole, _ = Fold.empty(own.recipe).learn(V, stamps, records, own, counts)
+    fold, start = Fold.empty(own.recipe), 0
+    for size in data.draw(chunks_of(records)):
+        end = start + size
+        part = V[ends[start] - counts[start] if size else 0 : ends[end - 1] if size else 0]
+        fold, _ = fold.learn(part, stamps[start:end], end, own, counts[start:end])
+        assert (fold.position, fold.tally.learned) == (end, sum(counts[:end]))
+        if data.draw(st.booleans()):
+            fold = files.decode(bits(fold, own)).fold
+        start = end
+    assert bits(fold, own) == bits(whole, own)
+
+
+def test_a_record_of_many_vectors_is_as_its_vectors_one_by_one_without_time() -> None:
+    own, V = shape(half_life_messages=70.0), vectors(150)
+    together, _ = Fold.empty(own.recipe).learn(V, [5, 5, 5], 3, own, np.array([20, 90, 40]))
+    alone, _ = Fold.empty(own.recipe).learn(V, [5] * 150, 3, own)
+    assert bits(together, own) == bits(alone, own)
+
+
+def test_the_time_of_a_record_passes_once_whatever_it_holds() -> None:
+    """Three records must agree on the time: many vectors of one record do not."""
+    own, V = shape(components=D, half_life_seconds=4.0), vectors(6)
+    stamps = [1000, 1000, 1000, 10**12, 5000, 5000, 5000]
+    counts = np.array([1, 1, 1, 50, 1, 1, 1])
+    fold, _ = Fold.empty(own.recipe).learn(np.repeat(V, [1, 1, 1, 51, 1, 1], axis=0), stamps, 7, own, counts)
+    assert fold.clock.now_ms == 5000
+    assert fold.clock.ahead == 1
+    assert fold.provisional(own.recipe).weight == pytest.approx(
+        (3 + 50 + 1) / 2 + 2
+    )  # four seconds, and two after them

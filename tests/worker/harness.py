@@ -79,6 +79,9 @@ class Heard(Listener):
     def rejected(self, partition: int, offset: int, reason: str, message: str) -> None:
         self._note("rejected", partition, offset, reason)
 
+    def stalled(self, cause: str) -> None:
+        self._note("stalled", cause)
+
     def skipped(self, partition: int, position: int, to: int) -> None:
         self._note("skipped", partition, position, to)
 
