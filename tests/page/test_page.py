@@ -69,7 +69,7 @@ def test_says_when_the_sidecar_is_gone_and_when_it_is_back(
             url = process.url()
             page.goto(url)
             status(page, "Serving version 10")
-        status(page, "The sidecar does not answer; what you see is of")
+        status(page, "The sidecar has not answered since")
         expect(page.locator("#version")).to_have_text("10")
         page.locator("#vector").fill("1 2 3 4 5")
         page.get_by_role("button", name="Project").click()

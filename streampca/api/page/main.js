@@ -117,8 +117,8 @@ function fail(error) {
   if (error instanceof api.Refused) return status("trouble", error.message);
   if (!(error instanceof api.Gone)) console.error(error);
   element("content").parentElement.classList.add("gone");
-  const since = page.heard === null ? "" : `; what you see is of ${words.time(page.heard)}`;
-  status("gone", `The sidecar does not answer${since}. Asking again every ${EVERY_MS / 1000} seconds.`);
+  const said = page.heard === null ? "does not answer" : `has not answered since ${words.time(page.heard)}`;
+  status("gone", `The sidecar ${said}; asking on`);
 }
 
 function drawVersion() {
