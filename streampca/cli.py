@@ -129,6 +129,7 @@ def produce(
     repeat: Annotated[bool, typer.Option("--repeat", help="Start over at the end of the file, for ever.")] = False,
     made_up: options.MadeUp = False,
     format: options.Format = None,  # noqa: A002 - the setting's name
+    field: options.Field = None,
     bootstrap_servers: options.Servers = None,
     config: options.Config = None,
 ) -> None:

@@ -46,6 +46,10 @@ class Registry:
         """The id of the schema, registered under the subject unless it is there already. Raises as `get` does."""
         return int(self._asked(self._client.register_schema, subject, self._schema(schema.text, schema.kind)))
 
+    def close(self) -> None:
+        """Let its connections go."""
+        self._client.close()
+
     def _add_references(self, schema: Any, references: dict[str, str]) -> None:
         """The texts of what a schema refers to; each after those that it refers to itself."""
         for reference in schema.references or ():

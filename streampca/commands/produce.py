@@ -1,22 +1,20 @@
 """`streampca produce`: the rows of a file to a topic, a message a row."""
 
-import io
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-import orjson
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
+from streampca.commands.encoding import encoder
 from streampca.commands.printing import console
 from streampca.commands.progress import progress
 from streampca.commands.rows import Array, Rows, open_rows
 from streampca.demo.vectors import LowRank
 from streampca.errors import InputError, SourceError
-from streampca.settings import Format, ProduceSettings
+from streampca.settings import ProduceSettings
 from streampca.sources.kafka_client import Link, options
 
 _ACKNOWLEDGED_WITHIN_S = 60.0
@@ -49,23 +47,6 @@ def run(settings: ProduceSettings, file: Path | None, rate: float | None, *, rep
     )
 
 
-def encoder(format: Format) -> Callable[[Array], bytes]:  # noqa: A002 - the setting's name
-    """How a vector becomes a value; the worker's codec reads it back."""
-    encoders: dict[str, Callable[[Array], bytes]] = {
-        "json": lambda vector: orjson.dumps(vector.tolist()),
-        "float32": lambda vector: vector.astype("<f4").tobytes(),
-        "float64": lambda vector: vector.astype("<f8").tobytes(),
-        "npy": _npy,
-    }
-    return encoders[format]
-
-
-def _npy(vector: Array) -> bytes:
-    buffer = io.BytesIO()
-    np.lib.format.write_array(buffer, np.ascontiguousarray(vector), version=(1, 0), allow_pickle=False)
-    return buffer.getvalue()
-
-
 def _chosen(file: Path | None, made_up: bool) -> Rows:
     if file is not None and not made_up:
         return open_rows(file)
@@ -96,7 +77,7 @@ class _Sender:
 
     def __init__(self, settings: ProduceSettings) -> None:
         self._link, self._topic = Link(settings, settings.topic), settings.topic
-        self._encode = encoder(settings.format)
+        self._encode = encoder(settings, settings.topic)
         self._failure: BaseException | None = None
         self.sent = 0
 

@@ -330,7 +330,7 @@ def test_the_bytes_of_a_checkpoint_are_what_equality_means_here() -> None:
 @settings(max_examples=25, deadline=None)
 @pytest.mark.parametrize("name", ["plain", "half-life in messages", "half-life in seconds"])
 def test_records_of_many_vectors_in_any_chunks_and_restarts(name: str, data: st.DataObject) -> None:
-    """A block's end may lie within a record: the record is learned whole all the same, and the position is behind it."""
+    """A block may end within a record: the record is learned whole all the same, and the position is behind it."""
     own, counts = SHAPES[name], np.array([1, 7, 64, 1, 100, 3, 2, 65, 30, 1])
     total, records = int(counts.sum()), len(counts)
     V, stamps, ends = vectors(total), stamps_of(records), np.cumsum(counts)
@@ -364,4 +364,4 @@ def test_the_time_of_a_record_passes_once_whatever_it_holds() -> None:
     assert fold.clock.ahead == 1
     assert fold.provisional(own.recipe).weight == pytest.approx(
         (3 + 50 + 1) / 2 + 2
-    )  # four seconds, and two after them
+    )  # after four seconds, two

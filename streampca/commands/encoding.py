@@ -1,0 +1,119 @@
+"""Vectors as values of every format that a worker reads, with the schemas that go with them."""
+
+import contextlib
+import io
+import itertools
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import orjson
+
+from streampca import registry
+from streampca.commands.rows import Array
+from streampca.errors import SettingsError, SourceError
+from streampca.settings_format import FormatSettings
+from streampca.stream.formats.schemas import WriterSchema
+
+Encoder = Callable[[Array], bytes]
+
+
+def encoder(settings: FormatSettings, topic: str) -> Encoder:
+    """How a vector becomes a value; the worker's codec reads it back with the same settings.
+
+    For Avro and Protobuf the schema is registered. Raises `SettingsError` and `SourceError`.
+    """
+    path = settings.field.split(".") if settings.field else []
+    match settings.format:
+        case "json":
+            return lambda vector: orjson.dumps(_nested(vector.tolist(), path))
+        case "float32":
+            return lambda vector: vector.astype("<f4").tobytes()
+        case "float64":
+            return lambda vector: vector.astype("<f8").tobytes()
+        case "npy":
+            return _npy
+        case "arrow":
+            return _arrow(settings.field or "vector")
+        case "avro":
+            frame = _frame(settings, topic, WriterSchema("AVRO", json.dumps(_avro_schema(path))))
+            return lambda vector: frame + _avro(vector)
+        case "protobuf":
+            frame = _frame(settings, topic, WriterSchema("PROTOBUF", _protobuf_schema(path)))
+            return lambda vector: frame + b"\0" + _protobuf(vector, len(path))
+
+
+def _nested(value: Any, path: list[str]) -> Any:
+    for name in reversed(path):
+        value = {name: value}
+    return value
+
+
+def _npy(vector: Array) -> bytes:
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, np.ascontiguousarray(vector), version=(1, 0), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _arrow(name: str) -> Encoder:
+    """A batch of one row."""
+    try:  # here, since only those who use this format have it
+        import pyarrow as pa
+    except ImportError:
+        raise SettingsError(
+            "format arrow needs pyarrow, which is not installed: pip install 'streampca[arrow]'"
+        ) from None
+
+    def encode(vector: Array) -> bytes:
+        rows = pa.FixedSizeListArray.from_arrays(pa.array(vector), len(vector))
+        batch, out = pa.record_batch([rows], [name]), io.BytesIO()
+        with pa.ipc.new_stream(out, batch.schema) as writer:
+            writer.write_batch(batch)
+        return out.getvalue()
+
+    return encode
+
+
+def _frame(settings: FormatSettings, topic: str, schema: WriterSchema) -> bytes:
+    try:
+        with contextlib.closing(registry.Registry(settings)) as client:
+            schema_id = client.register(f"{topic}-value", schema)
+    except (TimeoutError, KeyError) as error:
+        raise SourceError(str(error)) from None
+    return b"\0" + schema_id.to_bytes(4, "big")
+
+
+def _avro_schema(path: list[str]) -> Any:
+    schema: Any = {"type": "array", "items": "double"}
+    for depth, name in enumerate(reversed(path)):
+        schema = {"type": "record", "name": f"Vector{depth or ''}", "fields": [{"name": name, "type": schema}]}
+    return schema
+
+
+def _avro(vector: Array) -> bytes:
+    """One block of numbers, and the empty one that ends the array; a record adds nothing to its only field."""
+    return _varint(2 * len(vector)) + vector.astype("<f8").tobytes() + b"\0"
+
+
+def _protobuf_schema(path: list[str]) -> str:
+    inner = f"repeated double {path[-1]} = 1;"
+    for depth, name in zip(itertools.count(1), reversed(path[:-1]), strict=False):
+        inner = f"Vector{depth} {name} = 1; message Vector{depth} {{ {inner} }}"
+    return f'syntax = "proto3"; message Vector {{ {inner} }}'
+
+
+def _protobuf(vector: Array, depth: int) -> bytes:
+    """Field 1 of a message, which is field 1 of another, …: packed numbers and messages are written in one way."""
+    data = vector.astype("<f8").tobytes()
+    for _ in range(depth):
+        data = b"\x0a" + _varint(len(data)) + data
+    return data
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])

@@ -1,0 +1,183 @@
+"""Real workers on the real broker and a real schema registry, fed by `streampca produce`."""
+
+import base64
+import contextlib
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from confluent_kafka import schema_registry
+
+from streampca.errors import SourceError
+from streampca.registry import Registry
+from streampca.settings_format import FormatSettings
+from streampca.stream.formats.protobuf import compiled
+from streampca.stream.formats.schemas import WriterSchema
+from streampca.stream.record import PlainRecord
+from tests.broker_process import BrokerUnavailableError
+from tests.guarantees.harness import Group, as_json, fold_of, group, vectors
+from tests.kafka_broker import Broker
+from tests.registry_process import RegistryProcess
+
+pytestmark = pytest.mark.broker
+
+ROWS = 700
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryProcess]:
+    try:
+        running = RegistryProcess(tmp_path_factory.mktemp("registry"))
+    except BrokerUnavailableError as lack:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"no registry in CI: {lack}")
+        pytest.skip(f"no registry here: {lack}")
+    with running:
+        yield running
+
+
+def produce(broker: Broker, topic: str, rows: np.ndarray, folder: Path, **settings: str) -> None:
+    np.save(folder / "rows.npy", rows)
+    environment = {"bootstrap_servers": broker.bootstrap, "topic": topic, **settings}
+    outcome = subprocess.run(
+        [sys.executable, "-m", "streampca", "produce", str(folder / "rows.npy")],
+        env={**os.environ, **{f"STREAMPCA_{name.upper()}": value for name, value in environment.items()}},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert outcome.returncode == 0, outcome.stderr
+
+
+def assert_learned(members: Group, rows: np.ndarray, rejected: dict[str, int]) -> None:
+    """The fold is that of the same rows as JSON, to the bit."""
+    found = members.newest()[0].fold
+    expected = fold_of([PlainRecord(i, value) for i, value in enumerate(as_json(rows))], len(rows))
+    assert found.state.C.tobytes() == expected.state.C.tobytes()
+    assert found.pending.tobytes() == expected.pending.tobytes()
+    assert found.tally.learned == len(rows)
+    assert dict(found.tally.rejected) == rejected
+
+
+@pytest.mark.parametrize(("kind", "field"), [("avro", "a.v"), ("protobuf", "a.v"), ("arrow", "v"), ("json", "a.v")])
+def test_what_produce_writes_a_worker_learns(
+    broker: Broker, registry: RegistryProcess, topic: str, tmp_path: Path, kind: str, field: str
+) -> None:
+    rows = vectors(ROWS, seed=5)
+    settings = {"format": kind, "field": field, "schema_registry_url": registry.url}
+    broker.create_topic(topic, 1)
+    broker.create_topic(f"{topic}-dead", 1)
+    produce(broker, topic, rows[:400], tmp_path, **settings)
+    poison = [b"?", None, b"\0\xff\xff\xff\xff?"]
+    broker.produce(topic, 0, poison)
+    with group(broker, topic, tmp_path, dead_letter_topic=f"{topic}-dead", **settings) as members:
+        worker = members.start()
+        members.wait_for_progress(worker, 1)
+        worker.kill()
+        produce(broker, topic, rows[400:], tmp_path, **settings)
+        members.start()
+        members.wait_until_learned()
+        unknown = {"unknown_schema": 1} if kind in ("avro", "protobuf") else {}
+        assert_learned(members, rows, {"no_value": 1, "undecodable": 2 - len(unknown), **unknown})
+    assert {record.value for record in broker.read_all(f"{topic}-dead")} == set(poison)
+
+
+def test_a_registry_that_is_away_is_waited_for(
+    broker: Broker, registry: RegistryProcess, topic: str, tmp_path: Path
+) -> None:
+    rows = vectors(ROWS, seed=6)
+    settings = {"format": "avro", "schema_registry_url": registry.url}
+    broker.create_topic(topic, 1)
+    produce(broker, topic, rows, tmp_path, **settings)
+    with group(broker, topic, tmp_path, on_bad_record="skip", **settings) as members:
+        registry.freeze()
+        try:
+            worker = members.start()
+            members.wait(lambda: worker.count("decoding postponed, will try again"), "word of the registry")
+            assert members.positions() == {}
+        finally:
+            registry.thaw()
+        members.wait_until_learned()
+        assert worker.count("decoding postponed, will try again") == 1
+        assert worker.count("decoding goes on again") == 1
+        assert_learned(members, rows, {})
+
+
+Asked = Callable[..., Registry]
+
+
+@pytest.fixture
+def asked() -> Iterator[Asked]:
+    """Clients of a registry, closed afterwards."""
+    with contextlib.ExitStack() as stack:
+
+        def client(url: str, **login: str) -> Registry:
+            settings = FormatSettings.model_validate({"format": "avro", "schema_registry_url": url, **login})
+            return stack.enter_context(contextlib.closing(Registry(settings)))
+
+        yield client
+
+
+def test_what_the_registry_is_asked(registry: RegistryProcess, asked: Asked) -> None:
+    """An id that it does not know, schemas that refer to others, and no registry at all."""
+    client = asked(registry.url)
+    with pytest.raises(KeyError):
+        client.get(987_654)
+    schema = WriterSchema("AVRO", '{"type":"array","items":"float"}')
+    number = client.register("asked-value", schema)
+    assert client.register("asked-value", schema) == number
+    assert client.get(number) == schema._replace(references={})
+    inner, outer = 'syntax = "proto3"; message Inner { bytes v = 1; }', 'syntax = "proto3"; import "in/inner.proto"; '
+    client.register("inner", WriterSchema("PROTOBUF", inner))
+    whole = schema_registry.Schema(
+        outer + "message Outer { Inner inner = 1; }",
+        "PROTOBUF",
+        [schema_registry.SchemaReference("in/inner.proto", "inner", 1)],
+    )
+    found = client.get(client._client.register_schema("outer", whole))
+    assert (found.kind, set(found.references)) == ("PROTOBUF", {"in/inner.proto"})
+    assert "Inner" in compiled(found).file[0].message_type[0].name
+    with pytest.raises(TimeoutError, match="cannot be asked"):
+        asked("http://127.0.0.1:9").get(1)
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    """A registry with a password, and with a fault."""
+
+    def do_GET(self) -> None:
+        known = base64.b64encode(b"ann:secret").decode()
+        if self.headers.get("Authorization") != f"Basic {known}":
+            return self.answer(401, {"error_code": 401, "message": "who are you?"})
+        if self.path.startswith("/schemas/ids/7"):
+            return self.answer(500, {"error_code": 50001, "message": "disk full"})
+        return self.answer(200, {"schema": '"bytes"'})
+
+    def answer(self, status: int, body: object) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    def log_message(self, *words: object) -> None:
+        pass
+
+
+def test_passwords_and_faults_of_a_registry(asked: Asked) -> None:
+    """Apicurio's has no passwords without an identity provider, so this one is a few lines."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        login = {"schema_registry_username": "ann", "schema_registry_password": "secret"}
+        url = f"http://127.0.0.1:{server.server_port}"
+        good = asked(url, **login)
+        assert good.get(1) == WriterSchema("AVRO", '"bytes"', {})
+        with pytest.raises(TimeoutError, match="disk full"):
+            good.get(7)
+        for other in ({}, login | {"schema_registry_password": "wrong"}):
+            with pytest.raises(SourceError, match="schema_registry_password"):
+                asked(url, **other).get(1)
+        server.shutdown()

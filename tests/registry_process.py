@@ -1,0 +1,105 @@
+"""A real schema registry for tests: Apicurio's, in memory, with the API of Confluent's, up in some three seconds.
+
+It comes from Maven Central once, into the cache folder that STREAMPCA_REGISTRY_CACHE names.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import tarfile
+import tempfile
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.broker_process import BrokerUnavailableError, free_ports, wait_until
+
+VERSION = "3.0.9"  # the last that runs on Java 17
+ARTIFACT = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
+START_TIMEOUT_S = 60
+
+
+def application() -> Path:
+    """The folder of the registry's program; fetched from Maven Central when it is not in the cache yet."""
+    cache = Path(os.environ.get("STREAMPCA_REGISTRY_CACHE") or Path.home() / ".cache" / "streampca-registry")
+    home = cache / VERSION
+    if home.is_dir():
+        return home
+    if shutil.which("mvn") is None:
+        raise BrokerUnavailableError("mvn is not installed, and the registry is not in the cache")
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache) as folder:
+        copying = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={ARTIFACT}", f"-DoutputDirectory={folder}"]
+        outcome = subprocess.run(copying, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
+        if outcome.returncode:
+            raise BrokerUnavailableError(f"mvn failed: {(outcome.stdout + outcome.stderr).strip()[-500:]}")
+        fresh = Path(folder) / "fresh"
+        with tarfile.open(next(Path(folder).glob("*.tar.gz"))) as archive:
+            archive.extractall(fresh, filter="data")
+        with suppress(OSError):  # another process was faster: its files are the same
+            fresh.rename(home)
+    return home
+
+
+class RegistryProcess:
+    """One registry; what was registered is gone when it stops."""
+
+    def __init__(self, folder: Path) -> None:
+        if shutil.which("java") is None:
+            raise BrokerUnavailableError("java is not installed")
+        self._program = next(application().glob("*-runner.jar"))
+        [self._port] = free_ports(1)
+        self._log = folder / "registry.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}/apis/ccompat/v7"
+
+    def start(self) -> None:
+        """Start it on the port that it had before, and return when it answers."""
+        options = [f"-Dquarkus.http.port={self._port}", "-Dquarkus.http.host=127.0.0.1"]
+        with self._log.open("ab") as out:
+            self._process = subprocess.Popen(
+                ["java", "-Xmx384m", "-XX:TieredStopAtLevel=1", *options, "-jar", str(self._program)],
+                cwd=self._log.parent, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        wait_until(self._answers, START_TIMEOUT_S, "an answer of the registry")
+
+    def stop(self) -> None:
+        """End it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def freeze(self) -> None:
+        """Let it not answer, and forget nothing."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it answer again."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, f"the registry ended: {self._log.read_text()[-2000:]}"
+        with (
+            suppress(OSError, urllib.error.URLError),
+            urllib.request.urlopen(f"{self.url}/subjects", timeout=5) as answer,  # noqa: S310 - ours
+        ):
+            return answer.status == 200
+        return False
