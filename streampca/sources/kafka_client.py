@@ -27,6 +27,7 @@ from kafka.errors import (
     RetriableError,
     SaslAuthenticationFailedError,
     UnknownTopicOrPartitionError,
+    UnsupportedCodecError,
     UnsupportedSaslMechanismError,
     for_code,
 )
@@ -247,6 +248,11 @@ class Link:
             case KafkaTimeoutError() | TimeoutError():
                 cause = f" ({self._manager.last_failure})" if self._manager.last_failure else ""
                 return SourceError(f"no broker answers {at}{cause}; check bootstrap_servers and security_protocol")
+            case UnsupportedCodecError():
+                return SourceError(
+                    f"records of topic {self._topic} are compressed, and what reads them is not installed ({text}): "
+                    "pip install 'kafka-python[lz4,snappy,zstd]'"
+                )
         return SourceError(f"topic {self._topic} {at}: {text}")
 
 
