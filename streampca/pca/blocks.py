@@ -8,8 +8,11 @@ Within a block, Algorithm 1 needs no number of size d but P = YC and G = YYᵀ. 
 
 and then, with X the rows x_s, M = striu(XXᵀ) + diag(1/h) and Z = M⁻¹X:     C ← C(I − XᵀZ) + YᵀZ.
 
-`recurrence` is the loop over K-sized numbers; both products of size d are the caller's. Derivation:
-docs/mathematics.md. It equals `krasulina.sherman_morrison` to rounding, and a test holds it to that.
+`run` does this for the K-sized numbers; both products of size d are the caller's. It goes by parts of 16 messages: the
+last line is also what a part does to the p of all messages after it, P ← P(I − XᵀZ) + GZ, and to the Z of those before
+it, Z ← Z(I − XᵀZ). So only within a part is anything done message by message.
+
+Derivation: docs/mathematics.md. It equals `krasulina.sherman_morrison` to rounding, and a test holds it to that.
 """
 
 from typing import NamedTuple
@@ -17,89 +20,121 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.pca.compiled import compiled
+from streampca.pca.compiled import compiled_with_free_sums
 
 F64 = NDArray[np.float64]
 
+_PART = 16  # messages
+_LANES = 8  # numbers to a vector register: rows are filled up with zeros, so that no loop over K has a remainder
+
 
 class Block(NamedTuple):
-    """What a block of messages does to the factor: C ← C Pi + YᵀZ."""
+    """What a block of messages does to the factor: C ← C Pi + YᵀZ with Pi = I − XᵀZ."""
 
     X: F64  # (B, K): each message's x at its turn
     Z: F64  # (B, K)
-    Pi: F64  # (K, K)
     S: F64  # (K, K): (CᵀC)⁻¹ after the block
     N: F64  # (K, K): CᵀC after the block
     jump: float  # largest growth of the variance along x by one message, less one
 
+    @property
+    def Pi(self) -> F64:  # noqa: N802 - the letter of the mathematics
+        """(K, K)."""
+        return np.eye(len(self.S)) - self.X.T @ self.Z
+
 
 def run(P: F64, G: F64, S: F64, N: F64, eta: F64) -> Block:
     """Learn a block from P (B, K), G (B, B), S and N (K, K) before it, and the steps η (B,)."""
-    X, h, growth, S_after, jump = recurrence(P, G, S, eta)
-    Z = _solve(X @ X.T, X, h)
-    return Block(X, Z, np.eye(S.shape[0]) - X.T @ Z, S_after, N + X.T @ (growth[:, None] * X), jump)
+    return Block(*_run(P, G, S, N, eta))
 
 
-@compiled
-def recurrence(P: F64, G: F64, S: F64, eta: F64) -> tuple[F64, F64, F64, F64, float]:  # pragma: no cover - compiled
-    """X, h, the growths h²‖r‖², the S after the block and its jump. Loops run along memory, so that they vectorise."""
+@compiled_with_free_sums
+def _run(P: F64, G: F64, S: F64, N: F64, eta: F64) -> tuple[F64, F64, F64, F64, float]:  # pragma: no cover
     B, K = P.shape
+    wide = (K + _LANES - 1) // _LANES * _LANES
+    p, X, Z, U = np.zeros((B, wide)), np.zeros((B, wide)), np.zeros((B, wide)), np.zeros((B, wide))
+    h, growth, shrink, S_now = np.zeros(B), np.zeros(B), np.zeros(B), np.zeros((wide, wide))
+    p[:, :K] = P
+    S_now[:K, :K] = S
     jump = 0.0
-    Pt = P.T.copy()
-    S = S.copy()
-    X = np.zeros((B, K))
-    h = np.zeros(B)
-    growth = np.zeros(B)
-    q = np.zeros(B)
-    u = np.zeros(K)
-    for s in range(B):
+    for i in range(0, B, _PART):
+        e = min(i + _PART, B)
+        x, z, u = X[i:e], Z[i:e], U[i:e]
+        most = _part(p[i:e], G[i:e, i:e], S_now, eta[i:e], x, u, h[i:e], growth[i:e], shrink[i:e])
+        jump = max(jump, most)
+        _solve(np.dot(x, x.T), x, h[i:e], z)
+        for rows in (Z[:i], p[e:]):
+            rows -= np.dot(np.dot(rows, x.T), z)
+        p[e:] += np.dot(np.ascontiguousarray(G[e:, i:e]), z)
+        S_now -= np.dot(u.T, np.ascontiguousarray(u.T * shrink[i:e]).T)  # u·u, which may underflow, is never formed
+    X = X[:, :K].copy()
+    N_after = N + np.dot(X.T, np.ascontiguousarray(X.T * growth).T)
+    return X, Z[:, :K].copy(), S_now[:K, :K].copy(), N_after, jump
+
+
+@compiled_with_free_sums
+def _part(
+    p: F64, G: F64, S: F64, eta: F64, X: F64, U: F64, h: F64, growth: F64, shrink: F64
+) -> float:  # pragma: no cover - compiled
+    """Fill X, U = the Sx, h, the growths h²‖r‖² and their shares of S message by message; the part's jump.
+
+    S is that at the part's start; what the messages take off it is subtracted from the products with it.
+    """
+    b, wide = p.shape
+    Sp, Sx, jump = np.dot(p, S), np.zeros(wide), 0.0
+    for s in range(b):
+        _less(Sp[s], p[s], U[:s], shrink, X[s])
         x = X[s]
-        xp = 0.0
-        xx = 0.0
-        for j in range(K):
-            pj = Pt[j, s]
-            for i in range(K):
-                x[i] += S[j, i] * pj
-        for j in range(K):
-            xp += x[j] * Pt[j, s]
-            xx += x[j] * x[j]
-        h[s] = eta[s] / (1.0 + eta[s] * xx)
-        residual = max(G[s, s] - xp, 0.0)  # rounding may take it below zero
-        growth[s] = h[s] * h[s] * residual
-        q[s + 1 :] = 0.0
-        for j in range(K):
-            for t in range(s + 1, B):
-                q[t] += Pt[j, t] * x[j]
-        for t in range(s + 1, B):
-            q[t] = h[s] * (G[s, t] - q[t])
-        for j in range(K):
-            for t in range(s + 1, B):
-                Pt[j, t] += q[t] * x[j]
-        u[:] = 0.0
-        xu = 0.0
-        for j in range(K):
-            for i in range(K):
-                u[i] += S[j, i] * x[j]
-        for j in range(K):
-            xu += x[j] * u[j]
+        h[s] = eta[s] / (1.0 + eta[s] * _dot(x, x))
+        growth[s] = h[s] * h[s] * max(G[s, s] - _dot(x, p[s]), 0.0)  # rounding may take the residual below zero
+        _times(S, x, Sx)
+        for t in range(s + 1, b):
+            q = h[s] * (G[s, t] - _dot(p[t], x))
+            for i in range(wide):
+                p[t, i] += q * x[i]
+                Sp[t, i] += q * Sx[i]
+        _less(Sx, x, U[:s], shrink, U[s])
+        xu = _dot(x, U[s])
         jump = max(jump, growth[s] * xu)
-        shrink = growth[s] / (1.0 + growth[s] * xu)
-        for j in range(K):
-            left = shrink * u[j]  # in this order u·u, which may underflow, is never formed
-            for i in range(K):
-                S[j, i] -= left * u[i]
-    return X, h, growth, S, jump
+        shrink[s] = growth[s] / (1.0 + growth[s] * xu)
+    return jump
 
 
-@compiled
-def _solve(XX: F64, X: F64, h: F64) -> F64:  # pragma: no cover - compiled
+@compiled_with_free_sums
+def _less(Sv: F64, v: F64, U: F64, shrink: F64, out: F64) -> None:  # pragma: no cover - compiled
+    """out = (S − Uᵀ diag(shrink) U) v."""
+    out[:] = Sv
+    for r in range(len(U)):
+        q = shrink[r] * _dot(U[r], v)
+        for i in range(len(v)):
+            out[i] -= q * U[r, i]
+
+
+@compiled_with_free_sums
+def _times(S: F64, x: F64, out: F64) -> None:  # pragma: no cover - compiled
+    """out = Sx, of a symmetric S; four rows at a time, since `out` is written for each."""
+    out[:] = 0.0
+    for j in range(0, len(S), 4):
+        for i in range(len(x)):
+            out[i] += S[j, i] * x[j] + S[j + 1, i] * x[j + 1] + S[j + 2, i] * x[j + 2] + S[j + 3, i] * x[j + 3]
+
+
+@compiled_with_free_sums
+def _dot(x: F64, y: F64) -> float:  # pragma: no cover - compiled
+    total = 0.0
+    for i in range(len(x)):
+        total += x[i] * y[i]
+    return total
+
+
+@compiled_with_free_sums
+def _solve(XX: F64, X: F64, h: F64, Z: F64) -> None:  # pragma: no cover - compiled
     """Z with (striu(XXᵀ) + diag(1/h)) Z = X, from the last row up; h may hold zeros."""
     B, K = X.shape
-    Z = X.copy()
     for s in range(B - 1, -1, -1):
+        Z[s] = X[s]
         for t in range(s + 1, B):
             for i in range(K):
                 Z[s, i] -= XX[s, t] * Z[t, i]
         for i in range(K):
             Z[s, i] *= h[s]
-    return Z

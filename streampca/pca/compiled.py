@@ -44,7 +44,19 @@ class _Cache(FunctionCache):  # type: ignore[misc]
 
 def compiled(function: Function) -> Function:
     """The function compiled at its first call, without Python's lock held, its code kept where that can be done."""
-    dispatcher = njit(nogil=True)(function)
+    return _compiled(function, set())
+
+
+def compiled_with_free_sums(function: Function) -> Function:
+    """As `compiled`; terms may be added up in any order and products fused into sums, so that sums vectorise.
+
+    On one machine and build the order is always the same.
+    """
+    return _compiled(function, {"reassoc", "contract", "nsz"})
+
+
+def _compiled(function: Function, liberties: set[str]) -> Function:
+    dispatcher = njit(nogil=True, fastmath=liberties or False)(function)
     with contextlib.suppress(RuntimeError):  # no folder will do
         dispatcher._cache = _Cache(function)  # what `cache=True` does, with numba's own, which needs a writable folder
     made: Function = dispatcher
