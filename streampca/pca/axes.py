@@ -5,10 +5,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streampca.pca.compiled import compiled_with_free_sums
 from streampca.pca.gauge import cholesky
 
 Array = NDArray[np.floating[Any]]
 F64 = NDArray[np.float64]
+
+_EPS = float(np.finfo(np.float64).eps)
 
 
 def tolerance(dtype: Any) -> float:
@@ -40,6 +43,22 @@ def turn(C: Array) -> tuple[Array, F64]:
     _, sigma, Vt = np.linalg.svd(R.T)
     r = rank(sigma, len(sigma), C.dtype)
     return np.ascontiguousarray(C @ Vt[:r].T.astype(C.dtype)), sigma[:r] ** 2
+
+
+@compiled_with_free_sums
+def captured(P: F64, N: F64, most: int) -> F64:  # pragma: no cover - compiled
+    """‖projection on the leading axes, at most so many‖² (B,), of y with P = YC (B, r), from N = CᵀC alone.
+
+    With N = V Λ Vᵀ the axes are C V Λ^−½.
+    """
+    variance, V = np.linalg.eigh(N)
+    coordinates = np.dot(P, V)
+    squares, r = np.zeros(len(P)), len(N)
+    for j in range(max(r - most, 0), r):
+        if variance[j] > _EPS * variance[-1]:
+            for s in range(len(P)):
+                squares[s] += (coordinates[s, j] / np.sqrt(variance[j])) ** 2
+    return squares
 
 
 def rank(sigma: F64, most: int, dtype: Any) -> int:

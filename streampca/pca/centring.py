@@ -6,17 +6,18 @@ A message v with retention λ (1: nothing is forgotten) is learned as
 
 which makes Σ exactly the weighted covariance about the weighted mean m. Over a block that starts at the mean m₀,
 with D the rows v_s − m₀, all of this is linear in D: Y = diag(√(1−a)) LD with L (B×B) lower-triangular, ones on its
-diagonal, and m = m₀ + Dᵀc. So P = YC, G = YYᵀ and YᵀZ follow from DC, DDᵀ and DᵀLᵀdiag(√(1−a))Z, and no pass over
-the vectors is spent on centring.
+diagonal, and m = m₀ + Dᵀc. So P = YC, G = YYᵀ and YᵀZ follow from DC, DDᵀ and DᵀLᵀdiag(√(1−a))Z, and only one pass over
+the vectors is spent on centring. L need not be formed: `about` and `spread` are the recursion and its reverse.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streampca.pca.compiled import compiled
 
+Array = NDArray[np.floating[Any]]
 F64 = NDArray[np.float64]
 
 
@@ -50,16 +51,49 @@ def _weights(w: float, retention: F64) -> tuple[F64, F64, float, float]:  # prag
 
 
 @compiled
-def matrix(a: F64) -> F64:  # pragma: no cover - compiled
-    """L (B, B): row s of LD is v_s − m, because it is e_s − the coefficients of m before message s."""
-    B = a.shape[0]
-    L = np.zeros((B, B))
-    u = np.zeros(B)
+def about(A: Array, a: F64) -> F64:  # pragma: no cover - compiled
+    """LA (B, n): each row of A less the running mean of those before it, which starts at 0."""
+    B, n = A.shape
+    LA, m = np.empty((B, n)), np.zeros(n)
     for s in range(B):
-        for j in range(s):
-            L[s, j] = -u[j]
-        L[s, s] = 1.0
-        for j in range(s):
-            u[j] *= 1.0 - a[s]
-        u[s] = a[s]
-    return L
+        for j in range(n):
+            LA[s, j] = A[s, j] - m[j]
+            m[j] += a[s] * LA[s, j]
+    return LA
+
+
+@compiled
+def scaled(P: F64, G: F64, root: F64) -> tuple[F64, F64]:  # pragma: no cover - compiled
+    """diag(root) P and diag(root) G diag(root)."""
+    P, G = P.copy(), G.copy()
+    for s in range(len(root)):
+        P[s] *= root[s]
+        for t in range(len(root)):
+            G[s, t] *= root[s] * root[t]
+    return P, G
+
+
+@compiled
+def spread(Z: F64, root: F64, a: F64) -> F64:  # pragma: no cover - compiled
+    """Lᵀ diag(root) Z (B, n): what each row gives to those after it, by way of the running mean, is taken back."""
+    B, n = Z.shape
+    spread, later = np.empty((B, n)), np.zeros(n)
+    for s in range(B - 1, -1, -1):
+        for j in range(n):
+            z = root[s] * Z[s, j]
+            spread[s, j] = z - a[s] * later[j]
+            later[j] = (1.0 - a[s]) * later[j] + z
+    return spread
+
+
+@compiled
+def offsets(V: Array, mean: F64, c: F64, D: Array) -> F64:  # pragma: no cover - compiled
+    """Write V − mean into D (B, d), and return the mean at the block's end, mean + (V − mean)ᵀc."""
+    B, d = V.shape
+    shift = np.zeros(d)
+    for s in range(B):
+        for j in range(d):
+            offset = V[s, j] - mean[j]
+            D[s, j] = offset
+            shift[j] += c[s] * offset
+    return mean + shift

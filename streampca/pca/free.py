@@ -44,16 +44,14 @@ def learn(free: FreeState, V: Array, step: Step, recipe: Recipe) -> FreeState:
     state = free.state
     eta = step(np.arange(state.count + 1, state.count + len(V) + 1))
     weights = centring.weights(state.weight, np.ones(len(V)))
-    moments = learning.moments_of(state, np.require(V, recipe.dtype, ["C", "A"]), weights, recipe)
-    root = moments.root[:, None]
+    moments = learning.moments_of(state, V, weights, recipe)
     N = state.N if state.blocks % learning.BLOCKS_BETWEEN_TURNS else _gram(state.C)
     S = np.ascontiguousarray(np.linalg.inv(N))
-    P = root * moments.P
-    block = blocks.run(P, root * moments.G * moments.root, S, N, np.ascontiguousarray(eta, np.float64))
+    P, G = centring.scaled(moments.P, moments.G, moments.root)
+    block = blocks.run(P, G, S, N, np.ascontiguousarray(eta, np.float64))
     M = gauge.carried(gauge.moment(free.M, P, S, weights.c, weights.past), block, P, N)
-    dtype = state.C.dtype
-    C = state.C @ block.Pi.astype(dtype) + moments.D.T @ (moments.U.T @ (root * block.Z)).astype(dtype)
-    return FreeState(learning.advanced(state, C, block.N, moments, weights, recipe), M)
+    C = learning.factor_after(state.C, block.Pi, moments, block.Z)
+    return FreeState(learning.advanced(state, C, block.N, moments, weights), M)
 
 
 def _gram(C: Array) -> F64:

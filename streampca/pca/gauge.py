@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.linalg import lapack
 
 from streampca.pca.blocks import Block
+from streampca.pca.compiled import compiled, compiled_with_free_sums
 
 F64 = NDArray[np.float64]
 
@@ -24,9 +25,18 @@ def inverse(N: F64) -> F64 | None:
     lower, info = lapack.dpotri(factor, lower=1)
     if info:
         return None
-    half = np.tril(lower, -1)
-    symmetric: F64 = half + half.T + np.diag(np.diag(lower))
-    return np.ascontiguousarray(symmetric)
+    return _mirrored(lower.T)
+
+
+@compiled
+def _mirrored(upper: F64) -> F64:  # pragma: no cover - compiled
+    """The symmetric matrix whose upper half is given."""
+    K = len(upper)
+    whole = np.empty((K, K))
+    for i in range(K):
+        for j in range(i, K):
+            whole[i, j] = whole[j, i] = upper[i, j]
+    return whole
 
 
 def cholesky(A: F64) -> F64 | None:
@@ -36,19 +46,25 @@ def cholesky(A: F64) -> F64 | None:
     return None if declined else np.ascontiguousarray(factor)
 
 
-def moment(before: F64, P: F64, S: F64, c: F64, past: float) -> F64:
+@compiled_with_free_sums
+def moment(before: F64, P: F64, S: F64, c: F64, past: float) -> F64:  # pragma: no cover - compiled
     """M (K, K), the weighted second moment of x by the model at the start of a block, with the block in it.
 
     `before` is the moment without the block, P (B, K) and S (K, K) belong to that model; c (B,) and past are weights.
     """
-    X0 = P @ S
-    return past * before + X0.T @ (c[:, None] * X0)
+    X0 = np.dot(P, S)
+    M: F64 = past * before + np.dot(X0.T, np.ascontiguousarray(X0.T * c).T)
+    return M
 
 
-def carried(M: F64, block: Block, P: F64, N: F64) -> F64:
-    """T M Tᵀ, the moment M in the coordinates of the factor after the block: T = C†_new C_old."""
-    T = block.S @ (block.Pi.T @ N + block.Z.T @ P)
-    M = T @ M @ T.T
+@compiled_with_free_sums
+def carried(M: F64, block: Block, P: F64, N: F64) -> F64:  # pragma: no cover - compiled
+    """T M Tᵀ, the moment M in the coordinates of the factor after the block.
+
+    T = C†_new C_old = S_new (Πᵀ N_old + ZᵀP).
+    """
+    T = np.dot(block.S, N + np.dot(block.Z.T, P - np.dot(block.X, N)))
+    M = np.dot(T, np.dot(M, T.T))
     return (M + M.T) / 2
 
 
@@ -62,3 +78,10 @@ def correction(block: Block, P: F64, S: F64, N: F64, c: F64, past: float) -> F64
     if max(block.jump, M.diagonal().max()) > LARGEST_JUMP:
         return None
     return cholesky(carried(M, block, P, N))
+
+
+@compiled
+def corrected(block: Block, R: F64) -> tuple[F64, F64, F64]:  # pragma: no cover - compiled
+    """Pi, Z and N of a block that ends with C ← C R."""
+    Z = np.dot(block.Z, R)
+    return R - np.dot(block.X.T, Z), Z, np.dot(R.T, np.dot(block.N, R))

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.pca import axes, blocks, centring, gauge
+from streampca.pca import axes, blocks, centring, gauge, products
 from streampca.pca.state import Array, State
 
 F64 = NDArray[np.float64]
@@ -71,14 +71,14 @@ class Scores(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """A block in small matrices."""
+    """A block in small matrices. L is that of centring.py; where the mean is not taken off it is the identity."""
 
-    D: Array  # (B, d): the messages about `mean`
-    mean: F64  # (d,): the mean before the block
-    U: F64  # (B, B): U D are the messages, each about the running mean at its turn
-    root: F64  # (B,): Y = diag(root) U D is what is learned
-    P: F64  # (B, r) = U D C
-    G: F64  # (B, B) = U D Dᵀ Uᵀ
+    D: Array  # (B, d): the messages about the mean before the block
+    mean: F64  # (d,): the mean after the block
+    a: F64  # (B,): Y = diag(root) L D is what is learned
+    root: F64  # (B,) = √(1−a)
+    P: F64  # (B, r) = L D C
+    G: F64  # (B, B) = L D Dᵀ Lᵀ
 
 
 def learn(state: State, V: Array, retention: F64, recipe: Recipe) -> tuple[State, Scores]:
@@ -88,24 +88,24 @@ def learn(state: State, V: Array, retention: F64, recipe: Recipe) -> tuple[State
     result. The messages of the very first block are not scored (there was no model yet): its scores are empty.
     """
     weights = centring.weights(state.weight, retention)
-    moments = moments_of(state, np.require(V, recipe.dtype, ["C", "A"]), weights, recipe)
+    moments = moments_of(state, V, weights, recipe)
     factor = None
     if state.rank == recipe.columns and weights.past >= 0.5:
         factor = _krasulina(state, moments, weights)
     if factor is None:
         factor = _absorb(state, moments, weights, recipe)
-    learned = advanced(state, *factor, moments, weights, recipe)
+    learned = advanced(state, *factor, moments, weights)
     return _upkeep(learned, state), _scores(state, moments, recipe)
 
 
-def advanced(state: State, C: Array, N: F64, moments: Moments, weights: centring.Weights, recipe: Recipe) -> State:
+def advanced(state: State, C: Array, N: F64, moments: Moments, weights: centring.Weights) -> State:
     """The state after a block that made C and N = CᵀC of the factor."""
     return State(
         C,
         N,
-        moments.mean + weights.c @ moments.D.astype(np.float64, copy=False) if recipe.center else state.mean,
+        moments.mean,
         weights.total,
-        float(weights.past * state.total_variance + (weights.c * moments.root**2) @ np.diag(moments.G)),
+        float(weights.past * state.total_variance + (weights.c * moments.root**2) @ moments.G.diagonal()),
         state.count + len(moments.D),
         state.blocks + 1,
     )
@@ -113,21 +113,21 @@ def advanced(state: State, C: Array, N: F64, moments: Moments, weights: centring
 
 def moments_of(state: State, V: Array, weights: centring.Weights, recipe: Recipe) -> Moments:
     """The block V (B, d) about the running mean, seen from the factor of `state`."""
-    if not recipe.center:
-        P, G = (V @ state.C).astype(np.float64), (V @ V.T).astype(np.float64)
-        return Moments(V, state.mean, np.eye(len(V)), np.ones(len(V)), P, G)
+    V = np.require(V, recipe.dtype, ["C", "A"]).view()
+    V.flags.writeable = False  # for compiled code a type of its own; so there is but one to compile, whoever made V
+    a = weights.a if recipe.center else np.zeros(len(V))
+    c = weights.c if recipe.center else a
     # A mean without weight may be any; the block's own keeps the squares free of a large offset.
-    mean = state.mean if state.weight else V.mean(axis=0, dtype=np.float64)
-    D = (V - mean).astype(recipe.dtype, copy=False)
-    P, G = (D @ state.C).astype(np.float64), (D @ D.T).astype(np.float64)
-    U = centring.matrix(weights.a)
-    return Moments(D, mean, U, np.sqrt(1 - weights.a), U @ P, U @ G @ U.T)
+    mean = state.mean if state.weight or not recipe.center else V.mean(axis=0, dtype=np.float64)
+    D = np.empty(V.shape, V.dtype)
+    after = centring.offsets(V, mean, c, D)
+    P, G = products.seen(D, state.C)
+    return Moments(D, after, a, np.sqrt(1 - a), centring.about(P, a), centring.about(centring.about(G, a).T, a))
 
 
 def _krasulina(state: State, moments: Moments, weights: centring.Weights) -> tuple[Array, F64] | None:
     """C and N after Algorithm 1 on each message and the unit gauge; None where the block outweighs the past."""
-    root = moments.root[:, None]
-    P, G = root * moments.P, root * moments.G * moments.root
+    P, G = centring.scaled(moments.P, moments.G, moments.root)
     S = gauge.inverse(state.N)
     if S is None:
         return None
@@ -135,14 +135,19 @@ def _krasulina(state: State, moments: Moments, weights: centring.Weights) -> tup
     R = gauge.correction(block, P, S, state.N, weights.c, weights.past)
     if R is None:
         return None
-    dtype = state.C.dtype
-    C = state.C @ (block.Pi @ R).astype(dtype) + moments.D.T @ (moments.U.T @ (root * block.Z) @ R).astype(dtype)
-    return C, R.T @ block.N @ R
+    Pi, Z, N = gauge.corrected(block, R)
+    return factor_after(state.C, Pi, moments, Z), N
+
+
+def factor_after(C: Array, Pi: F64, moments: Moments, Z: F64) -> Array:
+    """C Pi + YᵀZ (d, K), of the C before the block, Pi (K, K) and Z (B, K)."""
+    Z = centring.spread(Z, moments.root, moments.a)
+    return products.moved(C, Pi.astype(C.dtype, copy=False), moments.D, Z.astype(C.dtype, copy=False))
 
 
 def _absorb(state: State, moments: Moments, weights: centring.Weights, recipe: Recipe) -> tuple[Array, F64]:
     """C and N of the leading K directions of the covariance of factor and block together."""
-    Y = ((np.sqrt(weights.c) * moments.root)[:, None] * moments.U) @ moments.D.astype(np.float64, copy=False)
+    Y = (np.sqrt(weights.c) * moments.root)[:, None] * centring.about(moments.D, moments.a)
     C, variance = axes.leading(np.hstack([np.sqrt(weights.past) * state.C, Y.T]), recipe.columns, recipe.dtype)
     return C, np.diag(variance)
 
@@ -158,14 +163,11 @@ def _upkeep(state: State, before: State) -> State:
 def _scores(state: State, moments: Moments, recipe: Recipe) -> Scores:
     """‖v − m‖² − ‖projection on the k principal axes‖², by the factor at the start of the block.
 
-    With N = V Λ Vᵀ the axes are C V Λ^−½. The first k columns of C would do in a steady stream (0.01 % too much loss on
-    MNIST), but not in one that drifts (up to 5 %).
+    The first k columns of C would do in a steady stream (0.01 % too much loss on MNIST), but not in one that drifts (up
+    to 5 %).
     """
     if not state.count:
         return Scores(np.zeros(0), np.zeros(0))
-    norm = np.diag(moments.G).copy()
-    variance, V = np.linalg.eigh(state.N)
-    k = min(recipe.components, int(np.sum(variance > np.finfo(np.float64).eps * variance[-1]))) if state.rank else 0
-    leading = slice(state.rank - k, None)
-    captured = np.sum((moments.P @ V[:, leading] / np.sqrt(variance[leading])) ** 2, axis=1)
+    norm = moments.G.diagonal().copy()
+    captured = axes.captured(moments.P, state.N, recipe.components) if state.rank else np.zeros(len(norm))
     return Scores(np.clip(norm - captured, 0.0, norm), norm)

@@ -27,11 +27,11 @@ def test_weights_are_the_recursion(retention: np.ndarray, w0: float) -> None:
 
 @given(retentions, st.floats(0, 1e4), st.integers(0, 2**32 - 1))
 @settings(max_examples=100, deadline=None)
-def test_matrix_takes_each_message_about_its_running_mean(retention: np.ndarray, w0: float, seed: int) -> None:
+def test_about_takes_each_message_about_its_running_mean(retention: np.ndarray, w0: float, seed: int) -> None:
     random = np.random.default_rng(seed)
     V, m0 = random.standard_normal((len(retention), 3)), random.standard_normal(3)
     weights = centring.weights(w0, retention)
-    about = centring.matrix(weights.a) @ (V - m0)
+    about = centring.about(V - m0, weights.a)
     m = m0
     for s, v in enumerate(V):
         assert about[s] == pytest.approx(v - m, rel=1e-10, abs=1e-11)
@@ -45,7 +45,7 @@ def test_what_is_learned_sums_to_the_weighted_covariance(retention: np.ndarray, 
     """Σ c y yᵀ with y = √(1−a)(v − m) is NumPy's weighted covariance about the weighted mean."""
     V = np.random.default_rng(seed).standard_normal((len(retention), 3)) + 5
     weights = centring.weights(0.0, retention)
-    Y = np.sqrt(1 - weights.a)[:, None] * (centring.matrix(weights.a) @ V)
+    Y = np.sqrt(1 - weights.a)[:, None] * (centring.about(V, weights.a))
     exact = covariance(V, shares(retention))
     assert np.abs((weights.c[:, None] * Y).T @ Y - exact).max() <= 1e-11 * (1 + np.abs(exact).max())
 
@@ -53,5 +53,5 @@ def test_what_is_learned_sums_to_the_weighted_covariance(retention: np.ndarray, 
 def test_an_unweighted_pass_is_the_plain_covariance() -> None:
     V = np.random.default_rng(0).standard_normal((50, 4))
     weights = centring.weights(0.0, np.ones(50))
-    Y = np.sqrt(1 - weights.a)[:, None] * (centring.matrix(weights.a) @ V)
+    Y = np.sqrt(1 - weights.a)[:, None] * (centring.about(V, weights.a))
     assert close((weights.c[:, None] * Y).T @ Y, covariance(V), 1e-13)
