@@ -33,15 +33,15 @@ def encoder(settings: FormatSettings, topic: str) -> Encoder:
         case "float64":
             return lambda vector: vector.astype("<f8").tobytes()
         case "npy":
-            return _npy
+            return npy_value
         case "arrow":
-            return _arrow(settings.field or "vector")
+            return arrow_encoder(settings.field or "vector")
         case "avro":
-            frame = _frame(settings, topic, WriterSchema("AVRO", json.dumps(_avro_schema(path))))
-            return lambda vector: frame + _avro(vector)
+            frame = _frame(settings, topic, WriterSchema("AVRO", json.dumps(avro_schema(path))))
+            return lambda vector: frame + avro_payload(vector)
         case "protobuf":
-            frame = _frame(settings, topic, WriterSchema("PROTOBUF", _protobuf_schema(path)))
-            return lambda vector: frame + b"\0" + _protobuf(vector, len(path))
+            frame = _frame(settings, topic, WriterSchema("PROTOBUF", protobuf_schema(path)))
+            return lambda vector: frame + b"\0" + protobuf_payload(vector, len(path))
 
 
 def _nested(value: Any, path: list[str]) -> Any:
@@ -50,14 +50,15 @@ def _nested(value: Any, path: list[str]) -> Any:
     return value
 
 
-def _npy(vector: Array) -> bytes:
+def npy_value(vector: Array) -> bytes:
+    """A whole .npy file."""
     buffer = io.BytesIO()
     np.lib.format.write_array(buffer, np.ascontiguousarray(vector), version=(1, 0), allow_pickle=False)
     return buffer.getvalue()
 
 
-def _arrow(name: str) -> Encoder:
-    """A batch of one row."""
+def arrow_encoder(name: str) -> Encoder:
+    """Streams of one batch: of a row, or of the rows of an array. Raises `SettingsError` without pyarrow."""
     try:  # here, since only those who use this format have it
         import pyarrow as pa
     except ImportError:
@@ -65,8 +66,8 @@ def _arrow(name: str) -> Encoder:
             "format arrow needs pyarrow, which is not installed: pip install 'streampca[arrow]'"
         ) from None
 
-    def encode(vector: Array) -> bytes:
-        rows = pa.FixedSizeListArray.from_arrays(pa.array(vector), len(vector))
+    def encode(vectors: Array) -> bytes:
+        rows = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[-1])
         batch, out = pa.record_batch([rows], [name]), io.BytesIO()
         with pa.ipc.new_stream(out, batch.schema) as writer:
             writer.write_batch(batch)
@@ -84,26 +85,28 @@ def _frame(settings: FormatSettings, topic: str, schema: WriterSchema) -> bytes:
     return b"\0" + schema_id.to_bytes(4, "big")
 
 
-def _avro_schema(path: list[str]) -> Any:
+def avro_schema(path: list[str]) -> Any:
+    """An array of doubles, in records that lead to it."""
     schema: Any = {"type": "array", "items": "double"}
     for depth, name in enumerate(reversed(path)):
         schema = {"type": "record", "name": f"Vector{depth or ''}", "fields": [{"name": name, "type": schema}]}
     return schema
 
 
-def _avro(vector: Array) -> bytes:
+def avro_payload(vector: Array) -> bytes:
     """One block of numbers, and the empty one that ends the array; a record adds nothing to its only field."""
     return _varint(2 * len(vector)) + vector.astype("<f8").tobytes() + b"\0"
 
 
-def _protobuf_schema(path: list[str]) -> str:
+def protobuf_schema(path: list[str]) -> str:
+    """Repeated doubles, in messages that lead to them."""
     inner = f"repeated double {path[-1]} = 1;"
     for depth, name in zip(itertools.count(1), reversed(path[:-1]), strict=False):
         inner = f"Vector{depth} {name} = 1; message Vector{depth} {{ {inner} }}"
     return f'syntax = "proto3"; message Vector {{ {inner} }}'
 
 
-def _protobuf(vector: Array, depth: int) -> bytes:
+def protobuf_payload(vector: Array, depth: int) -> bytes:
     """Field 1 of a message, which is field 1 of another, …: packed numbers and messages are written in one way."""
     data = vector.astype("<f8").tobytes()
     for _ in range(depth):

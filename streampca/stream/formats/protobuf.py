@@ -61,12 +61,14 @@ class _MessageReader:
 
     def __init__(self, files: Files, indexes: tuple[int, ...], path: list[str], dimensions: int) -> None:
         plain = _message_type(files, indexes)
-        self._field = _field_at(plain, path)
-        self._path, self._dimensions, self._packer = path, dimensions, Packer(dimensions)
+        field = _field_at(plain, path)
+        self._number, self._item = field.number, _PACKED.get(field.type, 0)
+        self._path, self._dimensions, self._bytes = path, dimensions, self._item * dimensions
+        self._packer = Packer(dimensions)
         self._plain = message_factory.GetMessageClass(plain)
         self._short = None
-        if self._field.is_repeated and self._field.type in _PACKED:
-            self._short = message_factory.GetMessageClass(_message_type(_with_bytes(files, self._field), indexes))
+        if field.is_repeated and self._item:
+            self._short = message_factory.GetMessageClass(_message_type(_with_bytes(files, field), indexes))
 
     def read(self, payload: bytes) -> Numbers:
         """The vector of one message."""
@@ -76,12 +78,14 @@ class _MessageReader:
     def _packed(self, message: Message) -> Numbers | None:
         """The numbers, if all of them were written packed and there are d of them."""
         holder = self._holder(message)
-        pieces, size = getattr(holder, self._path[-1]), _PACKED[self._field.type]
-        if any(len(piece) % size for piece in pieces) or sum(map(len, pieces)) != size * self._dimensions:
+        pieces = getattr(holder, self._path[-1])
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if len(data) != self._bytes or (len(pieces) > 1 and any(len(piece) % self._item for piece in pieces)):
             return None
-        if any(field.field_number == self._field.number for field in unknown_fields.UnknownFieldSet(holder)):
+        others = unknown_fields.UnknownFieldSet(holder)
+        if len(others) and any(field.field_number == self._number for field in others):
             return None
-        return doubles_of(b"".join(pieces), self._dimensions)
+        return doubles_of(data, self._dimensions)
 
     def _long_way(self, message: Message) -> Numbers:
         found = getattr(self._holder(message), self._path[-1])
@@ -172,6 +176,8 @@ def _parsed(kind: Callable[[], Message], payload: bytes) -> Message:
 
 def _indexes(value: bytes) -> tuple[tuple[int, ...], int]:
     """Which message it is, and where it begins: a count and so many indexes, as zigzag varints; none means (0,)."""
+    if value[FRAME : FRAME + 1] == b"\0":  # nearly always
+        return (0,), FRAME + 1
     numbers = _varints(value, FRAME)
     try:
         count, start = next(numbers)

@@ -1,0 +1,106 @@
+"""What it costs to make vectors of values: `python -m benchmarks.decoding`.
+
+Microseconds a vector, by batches as a worker decodes them, medians of seven rounds in turn with what nobody can do
+without: joining the bytes and copying them once into float64, and for JSON `orjson.loads`, whose objects are thrown
+away as a loop that only reads would. Writes benchmarks/results/decoding.md.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from benchmarks.machine import machine
+from streampca.commands import encoding
+from streampca.stream.codec import Codec
+from streampca.stream.formats.schemas import MemorySchemas, WriterSchema
+
+RESULT = Path(__file__).parent / "results" / "decoding.md"
+DIMENSIONS = (64, 784, 3072)
+ROUNDS, BATCH_NUMBERS, MANY = 7, 800_000, 100
+
+Rows = NDArray[np.float64]
+PATH = ["v"]
+FRAME = b"\0\0\0\0\1"
+FORMATS: dict[str, tuple[str, Callable[[Rows], list[bytes]]]] = {
+    "float32": ("float32", lambda X: [x.astype("<f4").tobytes() for x in X]),
+    "float64": ("float64", lambda X: [x.tobytes() for x in X]),
+    "npy, float64": ("npy", lambda X: [encoding.npy_value(x) for x in X]),
+    f"arrow, {MANY} vectors a message": ("arrow", lambda X: [
+        encoding.arrow_encoder("v")(X[i : i + MANY]) for i in range(0, len(X), MANY)
+    ]),
+    "arrow, one": ("arrow", lambda X: [encoding.arrow_encoder("v")(x) for x in X]),
+    "protobuf, packed doubles": ("protobuf", lambda X: [FRAME + b"\0" + encoding.protobuf_payload(x, 1) for x in X]),
+    "avro, array of doubles": ("avro", lambda X: [FRAME + encoding.avro_payload(x) for x in X]),
+    "json": ("json", lambda X: [orjson.dumps(x.tolist()) for x in X]),
+    "json, in an object with text": ("json", lambda X: [
+        orjson.dumps({"sensor": "first floor, left", "at": "2026-01-01T00:00:00Z", "v": x.tolist()}) for x in X
+    ]),
+}  # fmt: skip
+
+
+def main() -> None:
+    """Measure and write."""
+    table = {name: [row(name, d) for d in DIMENSIONS] for name in FORMATS}
+    lines = [
+        "| format | " + " | ".join(f"d = {d}" for d in DIMENSIONS) + " |",
+        "|---|" + "---|" * len(DIMENSIONS),
+        *(f"| {name} | " + " | ".join(cells) + " |" for name, cells in table.items()),
+    ]
+    print("\n".join(lines))
+    RESULT.write_text(
+        "# Decoding\n\nMicroseconds a vector into float64, checked; in brackets the same for the limit: for JSON "
+        "`orjson.loads` alone, for the others one join of the bytes and one copy into float64. Batches of "
+        f"{BATCH_NUMBERS:,} numbers, {ROUNDS} rounds in turn, medians. Made by `python -m benchmarks.decoding`.\n\n"
+        + "\n".join(lines)
+        + f"\n\n{machine()}\n"
+    )
+
+
+def row(name: str, d: int) -> str:
+    """One cell: ours, and the limit."""
+    kind, encode = FORMATS[name]
+    X = np.random.default_rng(0).standard_normal((BATCH_NUMBERS // d // MANY * MANY, d))
+    values, raw = encode(X), [x.astype("<f4" if name == "float32" else "<f8").tobytes() for x in X]
+    codec = codec_of(kind, d, "text" in name)
+    assert len(codec.decode(values).vectors) == len(X)
+
+    def limit() -> None:
+        if kind == "json":
+            for value in values:
+                orjson.loads(value)
+        else:
+            np.frombuffer(b"".join(raw), "<f4" if name == "float32" else "<f8").astype(np.float64)
+
+    ours, least = timed([lambda: codec.decode(values), limit])
+    return f"{ours / len(X) * 1e6:.2f} ({least / len(X) * 1e6:.2f})"
+
+
+def codec_of(kind: str, d: int, in_object: bool) -> Codec:
+    """As a worker has it, with a registry in memory."""
+    schema = {
+        "avro": WriterSchema("AVRO", json.dumps(encoding.avro_schema(PATH))),
+        "protobuf": WriterSchema("PROTOBUF", encoding.protobuf_schema(PATH)),
+    }.get(kind)
+    field = "v" if schema or in_object or kind == "arrow" else ""
+    return Codec(kind, d, 1e150, field=field, schemas=MemorySchemas({1: schema} if schema else {}))
+
+
+def timed(acts: list[Callable[[], object]]) -> list[float]:
+    """The median seconds of each, measured in turn."""
+    seconds: list[list[float]] = [[] for _ in acts]
+    for _ in range(ROUNDS):
+        for place, act in enumerate(acts):
+            started = time.perf_counter()
+            act()
+            seconds[place].append(time.perf_counter() - started)
+    return [median(found) for found in seconds]
+
+
+if __name__ == "__main__":
+    main()
