@@ -39,7 +39,7 @@ MAY_IMPORT = {
         "listening", "patience", "saver", "stream", "pca", "errors", "sources.base", "stores.base", "stores.checkpoints",
     ],
     "api": [
-        "api", "stores.base", "stores.models", "stores.reports", "stream.published", "pca.model",
+        "api", "stores.base", "stores.models", "stores.reports", "stream.published", "stream.formats", "pca.model",
         "errors", "settings", "version",
     ],
     "": ["pca", "errors", "version"],  # the public names

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from streampca.api.bodies import RequestError, basis_in, parse, rows_in, version_in
-from streampca.pca.model import Array
+from streampca.api.bodies import Asked, parse
+from streampca.api.incoming import Body, RequestError
+from streampca.pca.model import Array, Basis
 from streampca.stream.published import Published
 
 Find = Callable[[int | None], Published]
@@ -35,27 +36,27 @@ class Answer:
     probes: Array | None = None  # the vectors themselves, where they were projected
 
 
-def project(find: Find, body: bytes, limits: Limits) -> Answer:
+def project(find: Find, body: Body, limits: Limits) -> Answer:
     """Coordinates of vectors, and how far each lies from the components' plane."""
-    content = parse(body, ("vectors", "basis", "version"))
-    basis, served = basis_in(content), find(version_in(content))
+    asked = parse(body, ("vectors",))
+    basis, served = asked.basis, find(asked.version)
     model = served.model
-    vectors = rows_in(content, "vectors", model.dimensions, limits.rows)
+    vectors = asked.rows("vectors", model.dimensions, limits.rows)
     with np.errstate(all="ignore"):
         coordinates, residual = model.project(vectors, basis)
     _check_finite("vectors", coordinates, residual)
     return replace(_answer(served, {"coordinates": coordinates, "residual": residual}, len(vectors)), probes=vectors)
 
 
-def reconstruct(find: Find, body: bytes, limits: Limits) -> Answer:
+def reconstruct(find: Find, body: Body, limits: Limits) -> Answer:
     """Vectors from coordinates, or vectors as the components alone have them, with the squared error of each."""
-    content = parse(body, ("coordinates", "vectors", "basis", "version"))
-    basis, served = basis_in(content), find(version_in(content))
-    if (content.get("coordinates") is None) == (content.get("vectors") is None):
+    asked = parse(body, ("coordinates", "vectors"))
+    basis, served = asked.basis, find(asked.version)
+    if asked.has("coordinates") == asked.has("vectors"):
         raise RequestError(422, "give either coordinates or vectors")
-    if content.get("vectors") is None:
-        return _from_coordinates(served, content, basis, limits)
-    vectors = rows_in(content, "vectors", served.model.dimensions, limits.rows)
+    if asked.has("coordinates"):
+        return _from_coordinates(served, asked, basis, limits)
+    vectors = asked.rows("vectors", served.model.dimensions, limits.rows)
     with np.errstate(all="ignore"):
         coordinates, residual = served.model.project(vectors)
         again = served.model.reconstruct(coordinates)
@@ -63,9 +64,9 @@ def reconstruct(find: Find, body: bytes, limits: Limits) -> Answer:
     return _answer(served, {"vectors": again, "squared_error": residual}, len(vectors))
 
 
-def _from_coordinates(served: Published, content: dict[str, Any], basis: Any, limits: Limits) -> Answer:
+def _from_coordinates(served: Published, asked: Asked, basis: Basis, limits: Limits) -> Answer:
     model = served.model
-    coordinates = rows_in(content, "coordinates", model.n_components, limits.rows)
+    coordinates = asked.rows("coordinates", model.n_components, limits.rows)
     if len(coordinates) * model.dimensions > limits.numbers:
         most = limits.numbers // model.dimensions
         raise RequestError(413, f"{len(coordinates)} rows make too long an answer, at most {most} do: send fewer")
@@ -77,9 +78,8 @@ def _from_coordinates(served: Published, content: dict[str, Any], basis: Any, li
 
 def _check_finite(name: str, *results: Array) -> None:
     for result in results:
-        finite = np.isfinite(result).all(axis=tuple(range(1, result.ndim)))
-        if not finite.all():
-            i = int(np.argmin(finite))
+        if not np.isfinite(result).all():
+            i = int(np.argwhere(~np.isfinite(result))[0, 0])
             raise RequestError(422, f"{name}[{i}] holds values too large: the result exceeds what float64 can hold")
 
 

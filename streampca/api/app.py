@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, get_args
 
 import anyio.to_thread
 from fastapi import FastAPI, Request, Response
@@ -14,15 +14,17 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse
 
 from streampca.api import schemas
-from streampca.api.bodies import RequestError
+from streampca.api.binary import NPZ
 from streampca.api.endpoints import Sidecar, json_response
 from streampca.api.front import NoSniff, Page
 from streampca.api.history import History
+from streampca.api.incoming import BINARY, NPY, RequestError
 from streampca.api.metrics import SidecarMetrics, Timing
 from streampca.api.overview import Overview
 from streampca.api.probes import Probes
 from streampca.api.serving import NoModelError, Serving, UnknownVersionError
 from streampca.errors import DamagedFileError, StoreError
+from streampca.pca.model import Basis
 from streampca.settings import ServeSettings
 from streampca.stores.base import Store
 from streampca.stores.models import Models
@@ -32,21 +34,32 @@ from streampca.version import __version__
 _DESCRIPTION = """Projections by the newest model that the workers have published, or by an older one that is kept.
 
 Every answer says the version of its model, in the body and in the header `X-Model-Version`.
-Every error is `{"error": "what, where, how to mend it"}`. Bodies are JSON, whatever their Content-Type says."""
+Every error is `{"error": "what, where, how to mend it"}`.
+
+Bodies are JSON, whatever their Content-Type says, with two exceptions: `application/x-npy` is a NumPy file of real
+numbers, one row (d,) or several (n, d), and `application/octet-stream` is rows of little-endian float32 numbers, one
+after the other. Such a body holds nothing but the rows: what else JSON has fields for is then asked for in the query.
+With `Accept: application/x-npz` the answer's fields come as arrays of those names, for `numpy.load`."""
 
 _CAUSES = {
-    400: "The body is not JSON.",
+    400: "The body is not JSON, or not what its Content-Type says.",
     404: "There is no such version: never published, or removed since.",
     406: "Too many numbers for JSON: accept `application/x-npy`.",
     413: "Too many bytes or rows at once.",
     415: "The body is compressed.",
-    422: "JSON, but not what is asked for: a wrong length, no number, a value too large, an unknown field.",
+    422: "Not what is asked for: a wrong length, no number, not finite, a value too large, an unknown field.",
     500: "The file of this version is damaged.",
     503: "No model has been published yet, or the store cannot be read.",
 }
 
 Route = tuple[str, str, Callable[..., Any], dict[str, Any]]
 
+_BYTES = {"schema": {"type": "string", "format": "binary"}}
+_PARAMETERS = {
+    "version": "With a binary body only. Version of the model; absent: the newest.",
+    "basis": "With a binary body only.",
+    "of": "With a binary body only, and then required: what its rows are.",
+}
 _VERSION_HEADER = {"X-Model-Version": {"description": "The same as in the body.", "schema": {"type": "integer"}}}
 
 _STATUS: dict[type[Exception], int] = {
@@ -102,12 +115,12 @@ def create_app(store: Store, settings: ServeSettings) -> FastAPI:
 def _routes(sidecar: Sidecar) -> list[Route]:
     """Method, path, what it does, and what the OpenAPI page says of it."""
     of_body, of_version = (400, 413, 415), (404, 422, 500, 503)
-    npy = {"application/x-npy": {"schema": {"type": "string", "format": "binary"}}}
+    npy, npz = {NPY: _BYTES}, {NPZ: _BYTES}
     return [
         ("POST", "/v1/project", sidecar.project,
-         _page(schemas.Projection, *of_body, *of_version, takes=schemas.ProjectRequest)),
+         _page(schemas.Projection, *of_body, *of_version, takes=schemas.ProjectRequest, also=npz)),
         ("POST", "/v1/reconstruct", sidecar.reconstruct,
-         _page(schemas.Reconstruction, *of_body, *of_version, takes=schemas.ReconstructRequest)),
+         _page(schemas.Reconstruction, *of_body, *of_version, takes=schemas.ReconstructRequest, also=npz)),
         ("GET", "/v1/model", sidecar.model, _page(schemas.ModelInfo, *of_version)),
         ("GET", "/v1/models", sidecar.models, _page(schemas.ModelList, 503)),
         ("GET", "/v1/model/components", sidecar.components, _page(schemas.Components, 406, *of_version, also=npy)),
@@ -144,8 +157,24 @@ def _page(
         responses[503] = {"model": unready, "description": "Not ready, and why."}
     if takes is None:
         return {"responses": responses}
-    content = {"application/json": {"schema": takes.model_json_schema()}}
-    return {"responses": responses, "openapi_extra": {"requestBody": {"required": True, "content": content}}}
+    content = {"application/json": {"schema": takes.model_json_schema()}, **dict.fromkeys(BINARY, _BYTES)}
+    extra = {"requestBody": {"required": True, "content": content}, "parameters": _parameters(takes)}
+    return {"responses": responses, "openapi_extra": extra}
+
+
+def _parameters(takes: type[BaseModel]) -> list[dict[str, Any]]:
+    """What a binary body leaves to the query: the fields that JSON has beside the rows, and what the rows are."""
+    rows = [name for name in takes.model_fields if name not in ("basis", "version")]
+    schemas_of: dict[str, dict[str, Any]] = {
+        "version": {"type": "integer", "minimum": 0},
+        "basis": {"type": "string", "enum": list(get_args(Basis)), "default": "principal"},
+    }
+    if len(rows) > 1:
+        schemas_of["of"] = {"type": "string", "enum": rows}
+    return [
+        {"name": name, "in": "query", "required": False, "schema": schema, "description": _PARAMETERS[name]}
+        for name, schema in schemas_of.items()
+    ]
 
 
 def _tell_faults(app: FastAPI) -> None:

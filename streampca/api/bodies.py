@@ -1,95 +1,136 @@
-"""From the bytes of a request to arrays, at the speed of orjson, with a precise word on what is wrong.
+"""From a request's body to what it asks for, at the speed of orjson, with a precise word on what is wrong.
 
-400: the body is not JSON. 413: too many bytes or rows. 422: JSON, but not what was asked for.
+400: the body is not what its type says. 413: too many bytes or rows. 422: of that type, but not what was asked for.
+
+A JSON body has everything in its fields. A binary one is the rows alone; the query then says the rest.
 """
 
-from collections.abc import Collection
-from typing import Any, get_args
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 import orjson
-from starlette.requests import Request
 
+from streampca.api import binary
+from streampca.api.incoming import Body, RequestError
 from streampca.pca.model import Array, Basis
+from streampca.stream.formats.base import FaultError, Packer
+from streampca.stream.formats.json import may_hold_booleans
 
 _BASES = get_args(Basis)
+_OPTIONS = ("basis", "version")
 _NUMBERS = {int, float}  # by exact type, so that booleans are not among them
 _LARGEST_VERSION = 2**63
 
-
-class RequestError(Exception):
-    """The client's fault: a status of 4xx and one sentence."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
+Rows = TypeVar("Rows", Array, list[Any])
 
 
-async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body, given up as soon as it is known to exceed `limit` bytes."""
-    encoding = request.headers.get("content-encoding", "identity")
-    if encoding != "identity":
-        raise RequestError(415, f"Content-Encoding {encoding} is not understood: send the body as it is")
-    declared = request.headers.get("content-length", "")
-    if declared.isascii() and declared.isdigit() and int(declared[:20]) > limit:
-        raise _too_long(limit)
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
-            raise _too_long(limit)
-    return bytes(body)
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a request asks for. The methods raise `RequestError` for what cannot be meant."""
+
+    fields: dict[str, Any]
+    body: Body
+
+    def has(self, name: str) -> bool:
+        """Whether these rows were given, be they right or wrong."""
+        return self.fields.get(name) is not None
+
+    @property
+    def version(self) -> int | None:
+        """The version asked for; None is the newest."""
+        version = self.fields.get("version")
+        if version is None:
+            return None
+        if type(version) is not int or not 0 <= version < _LARGEST_VERSION:
+            raise RequestError(422, "version must be a whole number that is not negative, or null for the newest")
+        return version
+
+    @property
+    def basis(self) -> Basis:
+        """The basis asked for, "principal" unless said."""
+        basis = self.fields.get("basis", "principal")
+        if basis not in _BASES:
+            raise RequestError(422, f"basis must be one of: {', '.join(_BASES)}")
+        chosen: Basis = basis
+        return chosen
+
+    def rows(self, name: str, width: int, most: int) -> Array:
+        """Rows of `width` numbers as an array (n, width), `most` at most; n may be 0. To be asked for once."""
+        if self.body.kind:
+            return self._few(binary.rows(self.body, name, width), name, most).astype(np.float64)
+        if name not in self.fields:
+            raise RequestError(422, f"{name} is required: a list of lists of {width} numbers")
+        rows = self.fields[name]
+        if not isinstance(rows, list):
+            raise RequestError(422, f"{name} must be a list of lists of {width} numbers, not {_kind(rows)}")
+        return self._packed(self._few(rows, name, most), name, width)
+
+    def _few(self, rows: Rows, name: str, most: int) -> Rows:
+        if len(rows) > most:
+            raise RequestError(413, f"{name} has {len(rows)} rows, at most {most} are taken at once: send fewer")
+        return rows
+
+    def _packed(self, rows: list[Any], name: str, width: int) -> Array:
+        booleans, packer, packed = may_hold_booleans(self.body.data), _packer(width), []
+        for i, row in enumerate(rows):
+            try:
+                packed.append(packer.pack(row, booleans=booleans))
+            except (FaultError, TypeError):
+                _refuse_row(row, f"{name}[{i}]", width)
+                raise
+            rows[i] = None  # frees its numbers while the processor still has them at hand
+        return np.frombuffer(b"".join(packed)).reshape(len(rows), width)
 
 
-def parse(body: bytes, fields: Collection[str]) -> dict[str, Any]:
+def parse(body: Body, names: Sequence[str]) -> Asked:
+    """What is asked for, when `names` are those that rows may go by."""
+    return Asked(_query_fields(body, names) if body.kind else _json_fields(body, (*names, *_OPTIONS)), body)
+
+
+def _json_fields(body: Body, names: Sequence[str]) -> dict[str, Any]:
     """The JSON object in the body, which has no other fields than these. Of a doubled field the last one counts."""
+    for name in body.query:
+        if name in names:
+            raise RequestError(422, f"{name} is a field of a JSON body, not a part of the query")
     try:
-        content = orjson.loads(body)
+        content = orjson.loads(body.data)
     except orjson.JSONDecodeError as error:
-        hint = " (NaN and Infinity are not JSON)" if b"NaN" in body or b"Infinity" in body else ""
+        hint = " (NaN and Infinity are not JSON)" if b"NaN" in body.data or b"Infinity" in body.data else ""
         raise RequestError(400, f"the body is not JSON: {error}{hint}") from None
     if not isinstance(content, dict):
         raise RequestError(422, f"the body must be a JSON object, not {_kind(content)}")
-    for name in content:
-        if name not in fields:
-            raise RequestError(422, f"unknown field {name[:80]!r}; there are: {', '.join(fields)}")
+    _check_names("field", content, names)
     return content
 
 
-def version_in(content: dict[str, Any]) -> int | None:
-    """The version asked for; None is the newest."""
-    version = content.get("version")
-    if version is None:
-        return None
-    if type(version) is not int or not 0 <= version < _LARGEST_VERSION:
-        raise RequestError(422, "version must be a whole number that is not negative, or null for the newest")
-    return version
+def _query_fields(body: Body, names: Sequence[str]) -> dict[str, Any]:
+    """The same for a binary body: the rows go by the one name there is, or by the one that `of` says."""
+    fields: dict[str, Any] = dict(body.query)
+    _check_names("parameter", fields, _OPTIONS if len(names) == 1 else ("of", *_OPTIONS))
+    name = names[0] if len(names) == 1 else fields.pop("of", None)
+    if name not in names:
+        raise RequestError(422, f"say in the query what the body holds: {' or '.join(f'?of={name}' for name in names)}")
+    version = fields.get("version", "")
+    if version.isascii() and version.isdigit() and len(version) < 20:
+        fields["version"] = int(version)
+    return fields | {name: body}
 
 
-def basis_in(content: dict[str, Any]) -> Basis:
-    """The basis asked for, "principal" unless said."""
-    basis = content.get("basis", "principal")
-    if basis not in _BASES:
-        raise RequestError(422, f"basis must be one of: {', '.join(_BASES)}")
-    chosen: Basis = basis
-    return chosen
+def _check_names(noun: str, given: dict[str, Any], names: Sequence[str]) -> None:
+    for name in given:
+        if name not in names:
+            raise RequestError(422, f"unknown {noun} {name[:80]!r}; there are: {', '.join(names)}")
 
 
-def rows_in(content: dict[str, Any], name: str, width: int, max_rows: int) -> Array:
-    """A list of lists of `width` numbers as an array (n, width); n may be 0."""
-    if name not in content:
-        raise RequestError(422, f"{name} is required: a list of lists of {width} numbers")
-    rows = content[name]
-    if not isinstance(rows, list):
-        raise RequestError(422, f"{name} must be a list of lists of {width} numbers, not {_kind(rows)}")
-    if len(rows) > max_rows:
-        raise RequestError(413, f"{name} has {len(rows)} rows, at most {max_rows} are taken at once: send fewer")
-    for i, row in enumerate(rows):
-        _check_row(row, f"{name}[{i}]", width)
-    return np.array(rows, np.float64).reshape(len(rows), width)
+@lru_cache(maxsize=16)
+def _packer(width: int) -> Packer:
+    return Packer(width)
 
 
-def _check_row(row: object, place: str, width: int) -> None:
+def _refuse_row(row: object, place: str, width: int) -> None:
     if not isinstance(row, list):
         hint = "; a single one is written [[…]]" if type(row) in _NUMBERS else ""
         raise RequestError(422, f"{place} must be a list of {width} numbers, not {_kind(row)}{hint}")
@@ -108,7 +149,3 @@ _KINDS = {
 
 def _kind(value: object) -> str:
     return _KINDS[type(value)]
-
-
-def _too_long(limit: int) -> RequestError:
-    return RequestError(413, f"the body exceeds {limit} bytes: send fewer rows at once")

@@ -9,9 +9,10 @@ import anyio.to_thread
 import orjson
 from fastapi import Query, Request, Response
 
-from streampca.api import answers
+from streampca.api import answers, binary
 from streampca.api.answers import Answer, Find, Limits
-from streampca.api.bodies import read_body
+from streampca.api.binary import NPZ
+from streampca.api.incoming import BINARY, NPY, Body, read_body
 from streampca.api.metrics import SidecarMetrics
 from streampca.api.probes import Probes
 from streampca.api.serving import NotLoadedError, Serving
@@ -19,10 +20,11 @@ from streampca.settings import ServeSettings
 from streampca.stream.published import Published
 
 _INLINE_BYTES = 32 * 1024  # a body so short is answered faster than a thread is woken
-_NPY_TYPES = ("application/x-npy", "application/octet-stream")
+_JSON = "application/json"
 
 T = TypeVar("T")
 A = TypeVarTuple("A")
+Encode = Callable[[Answer], Response]
 VersionQuery = Annotated[int | None, Query(ge=0, lt=2**63, description="Version of the model; absent: the newest.")]
 
 
@@ -39,17 +41,18 @@ class Sidecar:
     async def project(self, request: Request) -> Response:
         """Coordinates of vectors in the components' basis, and how far each lies from the components' plane."""
         body = await read_body(request, self._settings.max_body_bytes)
-        if len(body) <= _INLINE_BYTES:
+        encode = _encoder(request)
+        if len(body.data) <= _INLINE_BYTES:
             try:
-                return self._respond(answers.project, self._serving.loaded, body)
+                return self._respond(answers.project, self._serving.loaded, body, encode)
             except NotLoadedError:
                 pass  # reading an old version takes a thread
-        return await self._in_thread(self._respond, answers.project, self._serving.at, body)
+        return await self._in_thread(self._respond, answers.project, self._serving.at, body, encode)
 
     async def reconstruct(self, request: Request) -> Response:
         """Vectors from coordinates; or what the components keep of vectors, with the squared error of each."""
         body = await read_body(request, self._settings.max_body_bytes)
-        return await self._in_thread(self._respond, answers.reconstruct, self._serving.at, body)
+        return await self._in_thread(self._respond, answers.reconstruct, self._serving.at, body, _encoder(request))
 
     async def model(self, version: VersionQuery = None) -> Response:
         """A model's dimensions, variances, losses and where in the stream it stands."""
@@ -65,13 +68,13 @@ class Sidecar:
     async def components(self, request: Request, version: VersionQuery = None) -> Response:
         """The axes: JSON with variances and mean, or (Accept: application/x-npy) the matrix alone for `numpy.load`."""
         served = await self._find(version)
-        if not _wants_npy(request.headers.get("accept", "")):
+        if not _wants(request.headers.get("accept", ""), *BINARY):
             return await self._in_thread(lambda: _json(answers.components(served, self._limits)))
         headers = version_header(served.version) | {
             "Content-Disposition": f'attachment; filename="components-{served.version}.npy"'
         }
         data = await self._in_thread(answers.components_npy, served)
-        return Response(data, media_type="application/x-npy", headers=headers)
+        return Response(data, media_type=NPY, headers=headers)
 
     async def healthz(self) -> Response:
         """Whether the process answers. For liveness probes."""
@@ -96,12 +99,14 @@ class Sidecar:
         except NotLoadedError:
             return await self._in_thread(self._serving.at, version)
 
-    def _respond(self, answer: Callable[[Find, bytes, Limits], Answer], find: Find, body: bytes) -> Response:
+    def _respond(
+        self, answer: Callable[[Find, Body, Limits], Answer], find: Find, body: Body, encode: Encode
+    ) -> Response:
         answered = answer(find, body, self._limits)
         self._metrics.took(answer.__name__, answered.vectors)
         if answered.probes is not None:
             self._probes.note(answered.probes)
-        return _json(answered)
+        return encode(answered)
 
     async def _in_thread(self, act: Callable[[Unpack[A]], T], *arguments: *A) -> T:
         return await anyio.to_thread.run_sync(act, *arguments, limiter=self._threads)
@@ -110,23 +115,32 @@ class Sidecar:
 def json_response(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """The content as JSON; arrays of NumPy may stand in it."""
     data = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
-    return Response(data, status, headers, media_type="application/json")
-
-
-def _json(answer: Answer) -> Response:
-    return json_response(answer.fields, headers=version_header(answer.version))
+    return Response(data, status, headers, media_type=_JSON)
 
 
 def version_header(version: int) -> dict[str, str]:
     return {"X-Model-Version": str(version)}
 
 
-def _wants_npy(accept: str) -> bool:
-    """Whether an `.npy` type comes before JSON among those accepted."""
+def _json(answer: Answer) -> Response:
+    return json_response(answer.fields, headers=version_header(answer.version))
+
+
+def _npz(answer: Answer) -> Response:
+    return Response(binary.npz(answer.fields), headers=version_header(answer.version), media_type=NPZ)
+
+
+def _encoder(request: Request) -> Encode:
+    """What makes an answer of the type that the client prefers."""
+    return _npz if _wants(request.headers.get("accept", ""), NPZ) else _json
+
+
+def _wants(accept: str, *types: str) -> bool:
+    """Whether one of these types comes before JSON among those accepted."""
     for part in accept.lower().split(","):
         kind = part.split(";")[0].strip()
-        if kind in _NPY_TYPES:
+        if kind in types:
             return True
-        if kind == "application/json":
+        if kind == _JSON:
             return False
     return False

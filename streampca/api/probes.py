@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.api.bodies import RequestError
+from streampca.api.incoming import RequestError
 from streampca.pca.model import Array
 from streampca.stream.published import Published
 

@@ -1,9 +1,11 @@
 """NumPy's .npy: an array of one axis, of real numbers of any type and byte order. No pickle."""
 
 import io
+import math
+import threading
 import warnings
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +16,8 @@ _HEADER_READERS = {
     (2, 0): np.lib.format.read_array_header_2_0,
     (3, 0): np.lib.format.read_array_header_2_0,  # differs in the letters of field names, and vectors have no fields
 }
+
+_SILENCE = threading.Lock()  # what is done about warnings is one thing for all threads
 
 
 class NpyReader:
@@ -27,18 +31,36 @@ class NpyReader:
         self._dimensions = dimensions
 
     def read(self, value: bytes) -> Numbers:
-        header = value[: _header_size(value)]
-        dtype, shape = _header(header)
-        if dtype.kind not in "fiu" or dtype.itemsize > 8:
-            raise FaultError("undecodable", f"an .npy array of {dtype.str}, not of real numbers of at most 8 bytes")
-        if len(shape) != 1:
-            raise FaultError("wrong_length", f"an .npy array with {len(shape)} axes, not one")
-        check_length(shape[0], self._dimensions)
-        if len(value) - len(header) != shape[0] * dtype.itemsize:
+        header = header_of(value)
+        if len(header.shape) != 1:
+            raise FaultError("wrong_length", f"an .npy array with {len(header.shape)} axes, not one")
+        check_length(header.shape[0], self._dimensions)
+        header.check_data(value)
+        if header.dtype == self.dtype:
+            return value[header.size :]
+        return np.frombuffer(value, header.dtype, offset=header.size).astype(self.dtype).data
+
+
+class Header(NamedTuple):
+    """What an `.npy` file says of itself."""
+
+    size: int  # bytes before the data
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    fortran: bool  # whether the first axis is the one whose numbers lie side by side
+
+    def check_data(self, value: bytes) -> None:
+        """Raise the fault of a file whose data are not as long as this says."""
+        if len(value) - self.size != math.prod(self.shape) * self.dtype.itemsize:
             raise FaultError("undecodable", "not an .npy array: its data are not as long as its header says")
-        if dtype == self.dtype:
-            return value[len(header) :]
-        return np.frombuffer(value, dtype, offset=len(header)).astype(self.dtype).data
+
+
+def header_of(value: bytes) -> Header:
+    """The header of an `.npy` file of real numbers. Raises `FaultError` for any other."""
+    header = _header(value[: _header_size(value)])
+    if header.dtype.kind not in "fiu" or header.dtype.itemsize > 8:
+        raise FaultError("undecodable", f"an .npy array of {header.dtype.str}, not of real numbers of at most 8 bytes")
+    return header
 
 
 def _header_size(value: bytes) -> int:
@@ -48,13 +70,14 @@ def _header_size(value: bytes) -> int:
 
 
 @lru_cache(maxsize=64)  # all messages of one producer have the same header, and reading it is slow
-def _header(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Type and shape of an .npy array. The data are not touched, so a header that promises terabytes costs nothing."""
+def _header(header: bytes) -> Header:
+    """The data are not touched, so a header that promises terabytes costs nothing."""
     stream = io.BytesIO(header)
     try:
-        with warnings.catch_warnings(action="ignore"):  # numpy's, about headers that Python 2 wrote
+        with _SILENCE, warnings.catch_warnings(action="ignore"):  # numpy's, about headers that Python 2 wrote
             version = np.lib.format.read_magic(stream)
-            shape, _, dtype = _HEADER_READERS[version](stream)
-            return dtype, tuple(int(np.intp(length)) for length in shape)  # no array is longer
+            shape, fortran, dtype = _HEADER_READERS[version](stream)
+            lengths = tuple(int(np.intp(length)) for length in shape)  # no array is longer
+            return Header(len(header), dtype, lengths, fortran)
     except Exception:  # numpy lets a dozen kinds through: TokenError, RecursionError, TypeError …
         raise FaultError("undecodable", "not an .npy array: its header cannot be read") from None

@@ -1,0 +1,268 @@
+"""Rows as `.npy` files and as bare float32 numbers are answered as the same rows in JSON are, or refused as clearly."""
+
+import io
+import json
+import struct
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from fastapi import FastAPI
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from streampca.api.app import create_app
+from streampca.settings import ServeSettings
+from streampca.stores.memory import MemoryStore
+from streampca.stores.models import Models
+from tests.api.client import Client
+from tests.api.known import TOPIC, D, K, known
+from tests.api.test_faults import error_of
+
+NPY, RAW, NPZ = "application/x-npy", "application/octet-stream", "application/x-npz"
+CHANCE = np.random.default_rng(0)
+VECTORS = (CHANCE.normal(size=(7, D)) * 3).astype(np.float32)
+COORDINATES = CHANCE.normal(size=(4, K)).astype(np.float32)
+
+
+def npy(array: Any, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, **options)
+    return buffer.getvalue()
+
+
+def send(client: Client, path: str, body: bytes, kind: str, **headers: str) -> httpx.Response:
+    return client.post(path, content=body, headers={"Content-Type": kind} | headers)
+
+
+def bodies_of(rows: np.ndarray) -> list[tuple[bytes, str]]:
+    return [
+        (npy(rows), NPY),
+        (npy(rows.astype(np.float64)), NPY),
+        (npy(rows.astype(">f4")), "Application/X-NPY; version=1"),
+        (npy(np.asfortranarray(rows)), NPY),
+        (rows.astype("<f4").tobytes(), RAW),
+    ]
+
+
+@pytest.mark.parametrize("query", ["", "?version=10", "?basis=whitened", "?version=10&basis=whitened"])
+def test_vectors_are_projected_as_those_in_json_are(client: Client, query: str) -> None:
+    asked: dict[str, Any] = dict(pair.split("=") for pair in query[1:].split("&") if pair)
+    if "version" in asked:
+        asked["version"] = int(asked["version"])
+    expected = client.post("/v1/project", json={"vectors": VECTORS.tolist(), **asked})
+    assert expected.status_code == 200
+    for body, kind in bodies_of(VECTORS):
+        answer = send(client, f"/v1/project{query}", body, kind)
+        assert answer.headers["x-model-version"] == expected.headers["x-model-version"]
+        assert answer.json() == expected.json()
+
+
+@pytest.mark.parametrize(("of", "rows"), [("vectors", VECTORS), ("coordinates", COORDINATES)])
+def test_rows_are_reconstructed_as_those_in_json_are(client: Client, of: str, rows: np.ndarray) -> None:
+    for basis in ("principal", "whitened"):
+        expected = client.post("/v1/reconstruct", json={of: rows.tolist(), "basis": basis, "version": 10}).json()
+        assert expected["version"] == 10
+        for body, kind in bodies_of(rows):
+            answer = send(client, f"/v1/reconstruct?of={of}&basis={basis}&version=10", body, kind)
+            assert answer.json() == expected
+
+
+@pytest.mark.parametrize("dtype", ["u1", "<i2", ">i8", "f2", "<f4", ">f8"])
+def test_real_numbers_of_any_type_are_taken(client: Client, dtype: str) -> None:
+    rows = np.arange(2 * D).reshape(2, D).astype(dtype)
+    expected = client.post("/v1/project", json={"vectors": rows.astype(float).tolist()}).json()
+    assert send(client, "/v1/project", npy(rows), NPY).json() == expected
+
+
+def test_one_row_needs_no_second_axis(client: Client) -> None:
+    expected = client.post("/v1/project", json={"vectors": VECTORS[:1].tolist()}).json()
+    assert send(client, "/v1/project", npy(VECTORS[0]), NPY).json() == expected
+
+
+def test_no_rows_are_answered_with_none(client: Client) -> None:
+    nothing = {"version": 20, "coordinates": [], "residual": []}
+    assert send(client, "/v1/project", npy(np.empty((0, D))), NPY).json() == nothing
+    assert send(client, "/v1/project", b"", RAW).json() == nothing
+
+
+def test_many_rows_are_answered_as_few_are(store: MemoryStore, models: Models) -> None:
+    """A long body goes through a thread, a short one does not."""
+    rows = np.tile(VECTORS, (500, 1))
+    with Client(create_app(store, ServeSettings(topic=TOPIC))) as client:
+        few = send(client, "/v1/project", VECTORS.tobytes(), RAW).json()
+        for body, kind in bodies_of(rows):
+            many = send(client, "/v1/project", body, kind).json()
+            np.testing.assert_allclose(many["coordinates"], few["coordinates"] * 500, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        ("/v1/project", ["coordinates", "residual"]),
+        ("/v1/reconstruct?of=vectors", ["squared_error", "vectors"]),
+    ],
+)
+def test_answers_come_as_arrays_of_the_same_names(client: Client, path: str, names: list[str]) -> None:
+    expected = send(client, path, VECTORS.tobytes(), RAW).json()
+    answer = send(client, path, VECTORS.tobytes(), RAW, Accept=f"{NPZ}, application/json;q=0.5")
+    assert answer.headers["content-type"] == NPZ
+    assert answer.headers["x-model-version"] == "20"
+    with np.load(io.BytesIO(answer.content), allow_pickle=False) as arrays:
+        assert sorted(arrays) == [*names, "version"]
+        assert arrays["version"] == 20
+        for name in names:
+            assert arrays[name].dtype == np.float64
+            np.testing.assert_array_equal(arrays[name], expected[name])
+
+
+def test_json_can_be_answered_with_arrays_and_arrays_with_json(client: Client) -> None:
+    question = {"coordinates": COORDINATES.tolist()}
+    answer = client.post("/v1/reconstruct", json=question, headers={"Accept": NPZ})
+    with np.load(io.BytesIO(answer.content)) as arrays:
+        np.testing.assert_array_equal(
+            arrays["vectors"], client.post("/v1/reconstruct", json=question).json()["vectors"]
+        )
+    for accept in ("*/*", "application/json", f"application/json, {NPZ}", NPY):
+        answer = send(client, "/v1/project", VECTORS.tobytes(), RAW, Accept=accept)
+        assert answer.headers["content-type"] == "application/json"
+
+
+# --- what is wrong --------------------------------------------------------------------------------------------------
+
+
+NOT_FINITE = VECTORS.copy()
+NOT_FINITE[2, 3] = np.nan
+HUGE = VECTORS.astype(np.float64)
+HUGE[1] = 1e300
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status", "text"),
+    [
+        (npy(VECTORS[:, :4]), NPY, 422, "vectors[0] has 4 numbers where this model has 5"),
+        (npy(VECTORS[0, :4]), NPY, 422, "vectors[0] has 4 numbers where this model has 5"),
+        (npy(VECTORS[None]), NPY, 422, "vectors must be an array of 1 or 2 axes, not of 3"),
+        (npy(np.float64(1)), NPY, 422, "vectors must be an array of 1 or 2 axes, not of 0"),
+        (npy(NOT_FINITE), NPY, 422, "vectors[2][3] must be a finite number, not nan"),
+        (npy(-np.inf * np.ones(D)), NPY, 422, "vectors[0][0] must be a finite number, not -inf"),
+        (npy(HUGE), NPY, 422, "vectors[1] holds values too large: the result exceeds what float64 can hold"),
+        (npy(np.ones((51, D))), NPY, 413, "vectors has 51 rows, at most 50 are taken at once: send fewer"),
+        (npy(VECTORS)[:-1], NPY, 400, "its data are not as long as its header says"),
+        (npy(VECTORS) + b"\0", NPY, 400, "its data are not as long as its header says"),
+        (npy(VECTORS.astype(complex)), NPY, 400, "an .npy array of <c16, not of real numbers"),
+        (npy(VECTORS > 0), NPY, 400, "an .npy array of |b1, not of real numbers"),
+        (npy(np.array([None] * D), allow_pickle=True), NPY, 400, "an .npy array of |O, not of real numbers"),
+        (b"", NPY, 400, "its header cannot be read"),
+        (b'{"vectors": []}', NPY, 400, "its header cannot be read"),
+        (VECTORS.tobytes()[:-1], RAW, 422, "vectors: 139 bytes are no whole number of rows of 5 float32 numbers (20"),
+        (b"[1]", RAW, 422, "vectors: 3 bytes are no whole number of rows of 5 float32 numbers (20 bytes)"),
+        (NOT_FINITE.tobytes(), RAW, 422, "vectors[2][3] must be a finite number, not nan"),
+        (b"\0" * 4 * D * 51, RAW, 413, "vectors has 51 rows, at most 50 are taken at once: send fewer"),
+        (b"\0" * 20_001, RAW, 413, "the body exceeds 20000 bytes: send fewer rows at once"),
+    ],
+)
+def test_wrong_bodies_are_told_precisely(client: Client, body: bytes, kind: str, status: int, text: str) -> None:
+    assert text in error_of(send(client, "/v1/project", body, kind, Accept=NPZ), status)
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "text"),
+    [
+        ("?version=x", 422, "version must be a whole number"),
+        ("?version=", 422, "version must be a whole number"),
+        ("?version=-1", 422, "version must be a whole number"),
+        ("?version=²", 422, "version must be a whole number"),
+        (f"?version={2**63}", 422, "version must be a whole number"),
+        ("?version=" + "9" * 5000, 422, "version must be a whole number"),
+        ("?version=15", 404, "there is no model version 15"),
+        ("?basis=other", 422, "basis must be one of: principal, whitened"),
+        ("?bais=whitened", 422, "unknown parameter 'bais'; there are: basis, version"),
+        ("?vectors=1", 422, "unknown parameter 'vectors'; there are: basis, version"),
+        ("?of=vectors", 422, "unknown parameter 'of'; there are: basis, version"),
+    ],
+)
+def test_wrong_queries_are_told_precisely(client: Client, query: str, status: int, text: str) -> None:
+    assert text in error_of(send(client, f"/v1/project{query}", VECTORS.tobytes(), RAW), status)
+
+
+@pytest.mark.parametrize("query", ["", "?of=", "?of=basis", "?of=rows"])
+def test_what_is_to_be_reconstructed_must_be_said(client: Client, query: str) -> None:
+    answer = send(client, f"/v1/reconstruct{query}", VECTORS.tobytes(), RAW)
+    assert error_of(answer, 422) == "say in the query what the body holds: ?of=coordinates or ?of=vectors"
+
+
+def test_what_json_has_fields_for_is_not_overlooked_in_the_query(client: Client) -> None:
+    answer = client.post("/v1/project?version=10", json={"vectors": VECTORS.tolist()})
+    assert error_of(answer, 422) == "version is a field of a JSON body, not a part of the query"
+
+
+def test_an_answer_may_not_be_longer_than_a_question(client: Client, app: FastAPI, store: MemoryStore) -> None:
+    Models(store, TOPIC).save(known(30, d=1000, k=1))
+    app.state.serving.poll()
+    path = "/v1/reconstruct?of=coordinates"
+    assert send(client, path, npy(np.ones((10, 1))), NPY, Accept=NPZ).status_code == 200
+    answer = send(client, path, npy(np.ones((11, 1))), NPY, Accept=NPZ)
+    assert error_of(answer, 413) == "11 rows make too long an answer, at most 10 do: send fewer"
+
+
+def test_a_compressed_body_is_refused(client: Client) -> None:
+    answer = send(client, "/v1/project", b"\x1f\x8b", RAW, **{"Content-Encoding": "gzip"})
+    assert "Content-Encoding gzip is not understood" in error_of(answer, 415)
+
+
+def test_a_header_that_promises_terabytes_costs_nothing(client: Client) -> None:
+    for shape in ((10**12, D), (2**62, D), (10**30, D), (-1, D)):
+        text = str({"descr": "<f4", "fortran_order": False, "shape": shape}).encode()
+        body = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+        error_of(send(client, "/v1/project", body, NPY), 400)
+
+
+HEADERS = st.builds(
+    lambda descr, order, shape, data: (
+        b"\x93NUMPY\x01\x00"
+        + struct.pack("<H", len(text := repr({"descr": descr, "fortran_order": order, "shape": shape}).encode()))
+        + text
+        + data
+    ),
+    st.sampled_from(
+        ["<f4", ">f8", "|u1", "|O", "<c8", "<m8[s]", "<U3", "f4,f4", "[('a', '<f4')]", [("a", "<f4")], "x"]
+    ),
+    st.booleans() | st.none(),
+    st.lists(st.integers(-2, 2**65) | st.integers(0, 6), max_size=3).map(tuple) | st.integers(),
+    st.binary(max_size=80),
+)
+ARRAYS = st.lists(st.floats(width=32), max_size=4 * D).map(lambda row: npy(np.array(row, "<f4")))
+ANYTHING = st.one_of(
+    st.binary(max_size=200), HEADERS, ARRAYS, st.binary(max_size=60).map(lambda end: npy(VECTORS)[: -len(end) or None])
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    path=st.sampled_from(["project", "project?basis=whitened", "reconstruct?of=vectors", "reconstruct?of=coordinates"]),
+    body=ANYTHING,
+    kind=st.sampled_from([NPY, RAW]),
+    accept=st.sampled_from([NPZ, "*/*"]),
+)
+def test_never_a_500_for_any_bytes(client: Client, path: str, body: bytes, kind: str, accept: str) -> None:
+    answer = send(client, f"/v1/{path}", body, kind, Accept=accept)
+    assert answer.status_code in (200, 400, 413, 422)
+    if answer.status_code != 200:
+        error_of(answer, answer.status_code)
+    elif accept == NPZ:
+        with np.load(io.BytesIO(answer.content), allow_pickle=False) as arrays:
+            assert all(np.isfinite(arrays[name]).all() for name in arrays)
+    else:
+        assert b"null" not in answer.content
+        json.loads(answer.content)
+
+
+def test_the_openapi_document_tells_of_binary_bodies(client: Client) -> None:
+    paths = client.get("/openapi.json").json()["paths"]
+    for path, parameters in (("/v1/project", ["version", "basis"]), ("/v1/reconstruct", ["version", "basis", "of"])):
+        operation = paths[path]["post"]
+        assert list(operation["requestBody"]["content"]) == ["application/json", NPY, RAW]
+        assert set(operation["responses"]["200"]["content"]) == {"application/json", NPZ}
+        assert [parameter["name"] for parameter in operation["parameters"]] == parameters
