@@ -63,6 +63,10 @@ class Codec:
         Nothing raises but the schema registry: `TimeoutError` when it does not give what is needed now, `SourceError`
         when it refuses us. Then nothing was decoded, and it can be tried again.
         """
+        with np.errstate(invalid="ignore"):  # a signalling NaN, which is told of, would be told of by NumPy too
+            return self._decoded(values)
+
+    def _decoded(self, values: Sequence[bytes | None]) -> Decoded:
         rows, places, rejects = self._rows(values)
         vectors = np.frombuffer(b"".join(rows), self._reader.dtype).reshape(-1, self.dimensions)
         counts = np.ones(len(rows), np.int64)
@@ -107,10 +111,9 @@ class Codec:
         """Which vectors are finite and small enough."""
         # Greatest and least instead of the greatest |v|, which would be written out for every number. NaN comes through
         # both, and compares false.
-        with np.errstate(invalid="ignore"):  # a signalling NaN would be told of
-            limit = np.float64(self.largest_value)
-            good: NDArray[np.bool_] = vectors.max(axis=1, initial=0.0) <= limit
-            good &= vectors.min(axis=1, initial=0.0) >= -limit
+        limit = np.float64(self.largest_value)
+        good: NDArray[np.bool_] = vectors.max(axis=1, initial=0.0) <= limit
+        good &= vectors.min(axis=1, initial=0.0) >= -limit
         return good
 
     def _fault_of(self, vector: Array) -> tuple[str, str]:

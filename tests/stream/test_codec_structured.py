@@ -429,6 +429,42 @@ def test_arrow_a_message_is_taken_whole_or_refused_whole() -> None:
     ]  # fmt: skip
 
 
+QUIET_NAN, LOUD_NAN = b"\0\0\xc0\x7f", b"\1\0\x80\x7f"  # both single precision
+
+
+def with_nan(make: Callable[[list[float]], bytes], nan: bytes) -> bytes:
+    """A value in which an entry is this very NaN."""
+    value = make([1.0, 123.0, 3.0])
+    assert value.count(bytes_of([123.0], "<f4")) == 1
+    return value.replace(bytes_of([123.0], "<f4"), nan)
+
+
+@pytest.mark.parametrize("nan", [QUIET_NAN, LOUD_NAN])
+@pytest.mark.parametrize(
+    ("kind", "field", "make"),
+    [
+        ("avro", "", lambda row: framed(1, long(3) + bytes_of(row, "<f4") + long(0))),
+        ("avro", "", lambda row: framed(2, long(12) + bytes_of(row, "<f4"))),
+        ("protobuf", "singles", lambda row: protobuf(reading(singles=row), 3)),
+        ("protobuf", "blob", lambda row: protobuf(reading(blob=bytes_of(row, "<f4")), 3)),
+        ("arrow", "v", lambda row: arrow([row], kind=pa.list_(pa.float32(), D))),
+    ],
+)
+def test_no_nan_makes_a_noise(kind: str, field: str, make: Callable[[list[float]], bytes], nan: bytes) -> None:
+    """A signalling one would, at its conversion."""
+    schemas = memory(WriterSchema("AVRO", '{"type":"array","items":"float"}'), WriterSchema("AVRO", '"bytes"'), READING)
+    decoded = codec(kind, field, schemas).decode([with_nan(make, nan)])
+    assert only_reject(decoded) == ("not_finite", "entry 1 is nan")
+
+
+def test_arrow_names_that_are_no_text() -> None:
+    reason, message = only_reject(
+        codec("arrow", "v").decode([arrow([ROW], name="vé").replace("vé".encode(), b"v\xfe\xfe")])
+    )
+    assert reason == "undecodable"
+    assert "not an Arrow IPC stream" in message
+
+
 # All of them.
 
 KINDS: dict[str, tuple[Callable[[], Codec], bytes]] = {
