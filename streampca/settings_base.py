@@ -1,6 +1,7 @@
 """How settings are read and how mistakes in them are told: all at once, each with what set it and no secret shown."""
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from streampca.configuration import PREFIX, Gathered, gather
 from streampca.errors import SettingsError
 
 MASK = "********"
+_LOGIN = re.compile(r"//[^/]*@")  # user and password in a URL
 S = TypeVar("S", contravariant=True)
 
 
@@ -112,7 +114,7 @@ def _sentence(kind: type[Settings], gathered: Gathered, mistake: Mapping[str, An
         return f"{name} is no setting of this command"
     text = str(mistake["msg"]).removeprefix("Value error, ")
     field = kind.model_fields[name]
-    got = MASK if _is_secret(field) else repr(mistake["input"])
+    got = MASK if _is_secret(field) else _LOGIN.sub(f"//{MASK}@", repr(mistake["input"]))
     return f"{name}: {text[:1].lower() + text[1:]}, got {got} ({gathered.origins.get(name, 'default')})"
 
 

@@ -199,3 +199,39 @@ def test_made_directly_they_still_keep_the_rules() -> None:
 @pytest.mark.parametrize("kind", [WorkerSettings, ServeSettings, ProduceSettings])
 def test_every_setting_says_what_it_means(kind: type[Settings]) -> None:
     assert all(len(meaning) > 10 and meaning.endswith(".") for meaning in settings_named(kind).values())
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"format": "avro"}, "format avro needs schema_registry_url"),
+        ({"format": "protobuf", "field": "v"}, "format protobuf needs schema_registry_url"),
+        ({"format": "protobuf", "schema_registry_url": "http://r:8081"}, "format protobuf needs field"),
+        ({"format": "float32", "field": "v"}, "field means nothing with format float32"),
+        ({"schema_registry_username": "ann"}, "need each other"),
+        ({"schema_registry_password": "secret"}, "need each other"),
+        ({"schema_registry_url": "registry:8081"}, "not http://host:port"),
+        ({"schema_registry_url": "http://"}, "not http://host:port"),
+        ({"schema_registry_url": "http://a:1,ftp://b:2"}, "not http://host:port"),
+        ({"schema_registry_url": "https://ann:secret@r"}, "belong into schema_registry_username"),
+        ({"schema_registry_cafile": "/nowhere.pem"}, "no such file"),
+    ],
+)
+def test_what_a_format_needs(given: dict[str, str], sentence: str) -> None:
+    [told] = mistakes(**{"topic": "readings", "dimensions": 3, "components": 1} | given)
+    assert sentence in told
+    assert "secret" not in told
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"format": "avro", "schema_registry_url": "http://a:8081, https://b"},
+        {"format": "protobuf", "field": "a.b", "schema_registry_url": "https://r/apis/ccompat/v7"},
+        {"format": "arrow", "field": "v"},
+        {"schema_registry_url": "http://r:1", "schema_registry_username": "ann", "schema_registry_password": "secret"},
+    ],
+)
+def test_formats_with_what_they_need(given: dict[str, str]) -> None:
+    settings = WorkerSettings(**REQUIRED, **given)
+    assert "secret" not in repr(settings)
