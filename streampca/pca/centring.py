@@ -88,12 +88,14 @@ def spread(Z: F64, root: F64, a: F64) -> F64:  # pragma: no cover - compiled
 
 @compiled
 def offsets(V: Array, mean: F64, c: F64, D: Array) -> F64:  # pragma: no cover - compiled
-    """Write V − mean into D (B, d), and return the mean at the block's end, mean + (V − mean)ᵀc."""
+    """Write V − mean (B, d) into the panels D (n, B, w); the mean at the block's end, mean + (V − mean)ᵀc."""
     B, d = V.shape
+    n, _, w = D.shape
     shift = np.zeros(d)
     for s in range(B):
-        for j in range(d):
-            offset = V[s, j] - mean[j]
-            D[s, j] = offset
-            shift[j] += c[s] * offset
+        for j in range(n):
+            for i in range(j * w, min(j * w + w, d)):
+                offset = V[s, i] - mean[i]
+                D[j, s, i - j * w] = offset
+                shift[i] += c[s] * offset
     return mean + shift

@@ -73,7 +73,7 @@ class Scores(NamedTuple):
 class Moments(NamedTuple):
     """A block in small matrices. L is that of centring.py; where the mean is not taken off it is the identity."""
 
-    D: Array  # (B, d): the messages about the mean before the block
+    D: Array  # (n, B, w), panels of a matrix (B, d): the messages about the mean before the block
     mean: F64  # (d,): the mean after the block
     a: F64  # (B,): Y = diag(root) L D is what is learned
     root: F64  # (B,) = √(1−a)
@@ -106,7 +106,7 @@ def advanced(state: State, C: Array, N: F64, moments: Moments, weights: centring
         moments.mean,
         weights.total,
         float(weights.past * state.total_variance + (weights.c * moments.root**2) @ moments.G.diagonal()),
-        state.count + len(moments.D),
+        state.count + len(moments.a),
         state.blocks + 1,
     )
 
@@ -119,7 +119,7 @@ def moments_of(state: State, V: Array, weights: centring.Weights, recipe: Recipe
     c = weights.c if recipe.center else a
     # A mean without weight may be any; the block's own keeps the squares free of a large offset.
     mean = state.mean if state.weight or not recipe.center else V.mean(axis=0, dtype=np.float64)
-    D = np.empty(V.shape, V.dtype)
+    D = products.panels(len(V), V.shape[1], V.dtype)
     after = centring.offsets(V, mean, c, D)
     P, G = products.seen(D, state.C)
     return Moments(D, after, a, np.sqrt(1 - a), centring.about(P, a), centring.about(centring.about(G, a).T, a))
@@ -147,7 +147,9 @@ def factor_after(C: Array, Pi: F64, moments: Moments, Z: F64) -> Array:
 
 def _absorb(state: State, moments: Moments, weights: centring.Weights, recipe: Recipe) -> tuple[Array, F64]:
     """C and N of the leading K directions of the covariance of factor and block together."""
-    Y = (np.sqrt(weights.c) * moments.root)[:, None] * centring.about(moments.D, moments.a)
+    Y = (np.sqrt(weights.c) * moments.root)[:, None] * centring.about(
+        products.whole(moments.D, recipe.dimensions), moments.a
+    )
     C, variance = axes.leading(np.hstack([np.sqrt(weights.past) * state.C, Y.T]), recipe.columns, recipe.dtype)
     return C, np.diag(variance)
 

@@ -2,7 +2,9 @@
 
 OpenBLAS has kernels for small products that do without packing their operands. At the shapes of a block, long and
 thin, they are up to 1.6 times as fast as the ordinary ones, and they are used for products of at most a million
-multiplications. So d is cut into stretches, and only the tiles on and right of G's diagonal are computed.
+multiplications. So d is cut into panels, and what is made of a panel into tiles; of G only the tiles on and right of
+the diagonal are computed. A panel lies in memory in one piece: rows thousands of numbers apart would share few places
+in the caches.
 """
 
 from collections.abc import Callable
@@ -18,24 +20,35 @@ from streampca.pca.compiled import compiled
 
 Array = NDArray[np.floating[Any]]
 
-_ROWS = 16  # of G to a tile
-_DEEP = 512  # entries of d to a tile of G
+_WIDEST = 256  # columns to a panel
+_ROWS = 8  # of G to a tile
 _MOST = 1_000_000  # multiplications to a tile
 _AS_IT_IS, _TRANSPOSED = ord("n"), ord("t")
 
 
+def panels(B: int, d: int, dtype: Any) -> Array:
+    """Room for a matrix (B, d), as n panels (n, B, w), of which the last may be narrower than w."""
+    n = -(-d // _WIDEST)
+    return np.empty((n, B, -(-d // n)), dtype)
+
+
+def whole(D: Array, d: int) -> Array:
+    """The matrix (B, d) of which D (n, B, w) are the panels."""
+    return np.ascontiguousarray(D.transpose(1, 0, 2).reshape(D.shape[1], -1)[:, :d])
+
+
 @compiled
 def seen(D: Array, C: Array) -> tuple[Array, Array]:  # pragma: no cover - compiled
-    """P = DC (B, K) and G = DDᵀ (B, B), of D (B, d) and C (d, K)."""
-    (B, d), K = D.shape, C.shape[1]
+    """P = DC (B, K) and G = DDᵀ (B, B), of the panels D (n, B, w) of a matrix (B, d), and C (d, K)."""
+    (n, B, w), (d, K) = D.shape, C.shape
     P, G = np.zeros((B, K), D.dtype), np.zeros((B, B), D.dtype)
-    deep = max(16, _MOST // (B * max(K, 1)) // 16 * 16)
-    if K:
-        for j in range(0, d, deep):
-            _add(P, D[:, j : j + deep], _AS_IT_IS, C[j : j + deep], _AS_IT_IS)
-    for j in range(0, d, _DEEP):
+    rows = _tile(w * K)
+    for j in range(n):
+        panel, C_j = D[j, :, : d - j * w], C[j * w : j * w + w]
+        for i in range(0, B, rows):
+            _add(P[i : i + rows], panel[i : i + rows], _AS_IT_IS, C_j, _AS_IT_IS)
         for i in range(0, B, _ROWS):
-            _add(G[i : i + _ROWS, i:], D[i : i + _ROWS, j : j + _DEEP], _AS_IT_IS, D[i:, j : j + _DEEP], _TRANSPOSED)
+            _add(G[i : i + _ROWS, i:], panel[i : i + _ROWS], _AS_IT_IS, panel[i:], _TRANSPOSED)
     for s in range(B):
         for t in range(s):
             G[s, t] = G[t, s]
@@ -44,18 +57,27 @@ def seen(D: Array, C: Array) -> tuple[Array, Array]:  # pragma: no cover - compi
 
 @compiled
 def moved(C: Array, A: Array, D: Array, Z: Array) -> Array:  # pragma: no cover - compiled
-    """CA + DᵀZ (d, K), of C (d, K), A (K, K), D (B, d) and Z (B, K)."""
-    d, K = C.shape
+    """CA + DᵀZ (d, K), of C (d, K), A (K, K), the panels D (n, B, w) of a matrix (B, d), and Z (B, K)."""
+    (n, B, w), (d, K) = D.shape, C.shape
     after = np.zeros((d, K), C.dtype)
-    wide = max(16, _MOST // (max(len(D), K) * K) // 16 * 16)
-    for j in range(0, d, wide):
-        _add(after[j : j + wide], C[j : j + wide], _AS_IT_IS, A, _AS_IT_IS)
-        _add(after[j : j + wide], D[:, j : j + wide], _TRANSPOSED, Z, _AS_IT_IS)
+    rows = _tile(max(B, K) * K)
+    for j in range(n):
+        for i in range(j * w, min(j * w + w, d), rows):
+            end = min(i + rows, j * w + w, d)
+            _add(after[i:end], C[i:end], _AS_IT_IS, A, _AS_IT_IS)
+            _add(after[i:end], D[j, :, i - j * w : end - j * w], _TRANSPOSED, Z, _AS_IT_IS)
     return after
 
 
+@compiled
+def _tile(multiplications: int) -> int:  # pragma: no cover - compiled
+    """How many rows a tile may have, if each takes so many multiplications; the kernels like multiples of 8."""
+    rows: int = max(8, min(256, _MOST // max(multiplications, 1) // 8 * 8))
+    return rows
+
+
 def _add(total: Any, A: Any, left: Any, B: Any, right: Any) -> None:
-    """total += op(A) op(B), of matrices with contiguous rows; `left` and `right` say what op is."""
+    """total += op(A) op(B), of matrices, possibly empty, with contiguous rows; `left` and `right` say what op is."""
     raise NotImplementedError("only compiled code can call this")
 
 
@@ -64,6 +86,8 @@ def _add_compiled(total: Any, A: Any, left: Any, B: Any, right: Any) -> Callable
     gemm, kind, dtype = _BLAS().numba_xxgemm(A.dtype), ord(get_blas_kind(A.dtype)), A.dtype
 
     def add(total: Any, A: Any, left: Any, B: Any, right: Any) -> None:  # pragma: no cover - compiled
+        if total.size == 0:
+            return
         one = np.ones(1, dtype)
         inner = A.shape[1] if left == _AS_IT_IS else A.shape[0]
         gemm(  # BLAS counts along columns: for it all are transposed, and so the product goes the other way round
