@@ -36,7 +36,8 @@ MAY_IMPORT = {
     "publisher": ["stream", "pca", "errors", "stores.base", "stores.checkpoints", "stores.models"],
     "saver": ["publisher", "stream", "errors", "stores.checkpoints"],
     "worker": [
-        "listening", "patience", "saver", "stream", "pca", "errors", "sources.base", "stores.base", "stores.checkpoints",
+        "listening", "patience", "saver", "stream", "pca", "errors",
+        "sources.base", "stores.base", "stores.checkpoints",
     ],
     "api": [
         "api", "stores.base", "stores.models", "stores.reports", "stream.published", "stream.formats", "pca.model",

@@ -362,6 +362,4 @@ def test_the_time_of_a_record_passes_once_whatever_it_holds() -> None:
     fold, _ = Fold.empty(own.recipe).learn(np.repeat(V, [1, 1, 1, 51, 1, 1], axis=0), stamps, 7, own, counts)
     assert fold.clock.now_ms == 5000
     assert fold.clock.ahead == 1
-    assert fold.provisional(own.recipe).weight == pytest.approx(
-        (3 + 50 + 1) / 2 + 2
-    )  # after four seconds, two
+    assert fold.provisional(own.recipe).weight == pytest.approx((3 + 50 + 1) / 2 + 2)  # after four seconds, two
