@@ -5,7 +5,7 @@
 
 import io
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,7 @@ def project(find: Find, body: Body, limits: Limits) -> Answer:
     with np.errstate(all="ignore"):
         coordinates, residual = model.project(vectors, basis)
     _check_finite("vectors", coordinates, residual)
-    return replace(_answer(served, {"coordinates": coordinates, "residual": residual}, len(vectors)), probes=vectors)
+    return _answer(served, {"coordinates": coordinates, "residual": residual}, len(vectors), vectors)
 
 
 def reconstruct(find: Find, body: Body, limits: Limits) -> Answer:
@@ -83,12 +83,12 @@ def _check_finite(name: str, *results: Array) -> None:
             raise RequestError(422, f"{name}[{i}] holds values too large: the result exceeds what float64 can hold")
 
 
-def _answer(served: Published, fields: dict[str, Any], vectors: int = 0) -> Answer:
+def _answer(served: Published, fields: dict[str, Any], vectors: int = 0, probes: Array | None = None) -> Answer:
     plain = {
         name: np.ascontiguousarray(value, np.float64) if isinstance(value, np.ndarray) else value
         for name, value in fields.items()
     }
-    return Answer(served.version, {"version": served.version, **plain}, vectors)
+    return Answer(served.version, {"version": served.version, **plain}, vectors, probes)
 
 
 def about(served: Published) -> Answer:

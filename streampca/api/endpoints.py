@@ -24,7 +24,6 @@ _JSON = "application/json"
 
 T = TypeVar("T")
 A = TypeVarTuple("A")
-Encode = Callable[[Answer], Response]
 VersionQuery = Annotated[int | None, Query(ge=0, lt=2**63, description="Version of the model; absent: the newest.")]
 
 
@@ -41,18 +40,17 @@ class Sidecar:
     async def project(self, request: Request) -> Response:
         """Coordinates of vectors in the components' basis, and how far each lies from the components' plane."""
         body = await read_body(request, self._settings.max_body_bytes)
-        encode = _encoder(request)
         if len(body.data) <= _INLINE_BYTES:
             try:
-                return self._respond(answers.project, self._serving.loaded, body, encode)
+                return self._respond(answers.project, self._serving.loaded, body)
             except NotLoadedError:
                 pass  # reading an old version takes a thread
-        return await self._in_thread(self._respond, answers.project, self._serving.at, body, encode)
+        return await self._in_thread(self._respond, answers.project, self._serving.at, body)
 
     async def reconstruct(self, request: Request) -> Response:
         """Vectors from coordinates; or what the components keep of vectors, with the squared error of each."""
         body = await read_body(request, self._settings.max_body_bytes)
-        return await self._in_thread(self._respond, answers.reconstruct, self._serving.at, body, _encoder(request))
+        return await self._in_thread(self._respond, answers.reconstruct, self._serving.at, body)
 
     async def model(self, version: VersionQuery = None) -> Response:
         """A model's dimensions, variances, losses and where in the stream it stands."""
@@ -99,14 +97,12 @@ class Sidecar:
         except NotLoadedError:
             return await self._in_thread(self._serving.at, version)
 
-    def _respond(
-        self, answer: Callable[[Find, Body, Limits], Answer], find: Find, body: Body, encode: Encode
-    ) -> Response:
+    def _respond(self, answer: Callable[[Find, Body, Limits], Answer], find: Find, body: Body) -> Response:
         answered = answer(find, body, self._limits)
         self._metrics.took(answer.__name__, answered.vectors)
         if answered.probes is not None:
             self._probes.note(answered.probes)
-        return encode(answered)
+        return _npz(answered) if _wants(body.accept, NPZ) else _json(answered)
 
     async def _in_thread(self, act: Callable[[Unpack[A]], T], *arguments: *A) -> T:
         return await anyio.to_thread.run_sync(act, *arguments, limiter=self._threads)
@@ -128,11 +124,6 @@ def _json(answer: Answer) -> Response:
 
 def _npz(answer: Answer) -> Response:
     return Response(binary.npz(answer.fields), headers=version_header(answer.version), media_type=NPZ)
-
-
-def _encoder(request: Request) -> Encode:
-    """What makes an answer of the type that the client prefers."""
-    return _npz if _wants(request.headers.get("accept", ""), NPZ) else _json
 
 
 def _wants(accept: str, *types: str) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 NPY, RAW = "application/x-npy", "application/octet-stream"
 BINARY = (NPY, RAW)
@@ -24,6 +24,7 @@ class Body:
     data: bytes
     kind: str = ""  # one of BINARY; of anything else it does not matter what it is called, it is taken for JSON
     query: Mapping[str, str] = field(default_factory=dict)
+    accept: str = ""  # what the answer may be
 
 
 async def read_body(request: Request, limit: int) -> Body:
@@ -37,16 +38,22 @@ async def read_body(request: Request, limit: int) -> Body:
         raise _too_long(limit)
     kind = _text(headers.get(b"content-type", b"")).partition(";")[0].strip().lower()
     query = dict(request.query_params) if request.scope["query_string"] else {}
-    return Body(await _read(request, limit), kind if kind in BINARY else "", query)
+    accept = _text(headers.get(b"accept", b""))
+    return Body(await _read(request, limit), kind if kind in BINARY else "", query, accept)
 
 
 async def _read(request: Request, limit: int) -> bytes:
-    chunks, length = [], 0
-    async for chunk in request.stream():
+    chunks, length, more = [], 0, True
+    while more:  # what `Request.stream` does, without a generator
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        chunk = message.get("body", b"")
         chunks.append(chunk)
         length += len(chunk)
         if length > limit:
             raise _too_long(limit)
+        more = message.get("more_body", False)
     return b"".join(chunks)
 
 

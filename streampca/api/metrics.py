@@ -41,17 +41,22 @@ class SidecarMetrics:
         self._registry = CollectorRegistry()
         self._registry.register(_ModelCollector(serving))
         self._durations = self._histogram("streampca_request_duration_seconds", ["route", "code"])
-        self._vectors = self._counter("streampca_projected_vectors_total", ["act"])
+        self._series: dict[tuple[str, int], Histogram] = {}
+        vectors = self._counter("streampca_projected_vectors_total", ["act"])
+        self._vectors = {act: vectors.labels(act) for act in ("project", "reconstruct")}
         ProcessCollector(registry=self._registry)
         GCCollector(registry=self._registry)
 
     def answered(self, route: str, code: int, seconds: float) -> None:
         """One request."""
-        self._durations.labels(route, str(code)).observe(seconds)
+        series = self._series.get((route, code))
+        if series is None:  # asking for a series by its labels takes longer than counting in it
+            series = self._series[route, code] = self._durations.labels(route, str(code))
+        series.observe(seconds)
 
     def took(self, act: str, vectors: int) -> None:
         """So many vectors in one request."""
-        self._vectors.labels(act).inc(vectors)
+        self._vectors[act].inc(vectors)
 
     def text(self, accept: str) -> tuple[bytes, str]:
         """All metrics, and the content type, as the scraper accepts it."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import gc
 import os
 import signal
 import socket
@@ -48,6 +49,7 @@ def run(settings: ServeSettings, store: Store) -> None:
             timeout_graceful_shutdown=_FINISH_WITHIN_S,
         )
     )
+    gc.freeze()  # what is there by now stays, and need not be looked through while requests wait
     with _ended_by_signals(server), threadpool_limits(1, user_api="blas"):
         log.info("serving", url=f"http://{_shown(sockets[0])}", topic=settings.topic)
         server.run(sockets=sockets)

@@ -187,7 +187,7 @@ def test_two_applications_do_not_share_their_counts(
 ) -> None:
     client.post("/v1/project", json={"vectors": [ROW]})
     with Client(create_app(store, settings)) as other:
-        assert 'streampca_projected_vectors_total{act="project"}' not in scraped(other)
+        assert scraped(other)['streampca_projected_vectors_total{act="project"}'] == 0
 
 
 # --- OpenAPI --------------------------------------------------------------------------------------------------------
