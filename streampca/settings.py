@@ -170,6 +170,12 @@ class WorkerSettings(StoreSettings, KafkaSettings, FormatSettings):
         15, gt=0, allow_inf_nan=False, description="Silence after which the group gives a worker up for dead."
     )
     max_poll_records: int = Field(2000, ge=1, description="Most records taken from the client at once.")
+    read_ahead_mib: float = Field(
+        32,
+        ge=0,
+        le=1024,
+        description="About how much is read ahead of learning at most, MiB; 0: as little as possible.",
+    )
 
     # The rhythm.
     checkpoint_interval_s: float = Field(

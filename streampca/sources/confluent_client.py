@@ -15,7 +15,6 @@ from streampca.stream.record import Batch, Record
 Message: TypeAlias = Any  # confluent_kafka.Message, in whose types everything can be None
 
 _FETCH_BYTES = 4 * 1024 * 1024  # of one partition at once: as much as kafka-python is told
-_QUEUE_KIB = 32 * 1024  # fetched and not asked for yet, of all partitions together; one fetch more can be on its way
 _GROUP_MOVES_ON = {  # the client joins again by itself
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.UNKNOWN_MEMBER_ID,
@@ -64,7 +63,8 @@ def consumer_options(settings: WorkerSettings) -> dict[str, Any]:
         "reconnect.backoff.max.ms": 2000,
         "max.partition.fetch.bytes": _FETCH_BYTES,
         "fetch.max.bytes": 4 * _FETCH_BYTES,
-        "queued.max.messages.kbytes": _QUEUE_KIB,
+        # Of all partitions together; one fetch more can be on its way.
+        "queued.max.messages.kbytes": max(int(settings.read_ahead_mib * 1024), 1),
         "fetch.queue.backoff.ms": 10,  # a full queue is empty again soon; by default it would be looked at in a second
     }
 

@@ -9,6 +9,7 @@ from typing import Any
 from kafka.admin import MemberToRemove
 
 from streampca.settings import WorkerSettings
+from streampca.sources.ahead import Ahead
 from streampca.sources.base import DeadLetters, Source
 from streampca.sources.confluent import ConfluentSource
 from streampca.sources.kafka import KafkaDeadLetters, KafkaSource
@@ -92,6 +93,25 @@ class InMemory(Backend):
         return letters, lambda: letters.records
 
 
+class InMemoryAhead(InMemory):
+    """Read ahead, little at a time, so that the queue is full at times."""
+
+    def __init__(self, topic: str, partitions: int) -> None:
+        super().__init__(topic, partitions)
+        self.members: list[tuple[Source, MemorySource]] = []
+
+    def _open(self, **settings: Any) -> Source:
+        member = MemorySource(self.topic, batch=settings.get("max_poll_records", 1000))
+        source = Ahead(member, most_records=20, most_bytes=1000)
+        self.members.append((source, member))
+        return source
+
+    def evict_all(self) -> None:
+        for source, member in self.members:
+            if source in self.opened:
+                self.topic.evict(member)
+
+
 class OnKafka(Backend):
     source: Callable[[WorkerSettings], Source] = KafkaSource
 
@@ -144,6 +164,11 @@ class OnKafka(Backend):
 
 class OnConfluent(OnKafka):
     source = ConfluentSource
+
+
+class OnConfluentAhead(OnKafka):
+    def _open(self, **settings: Any) -> Source:
+        return Ahead(ConfluentSource(self.settings(**settings)), most_records=5000, most_bytes=1_000_000)
 
 
 def settings_for(broker: Broker, topic: str, **settings: Any) -> WorkerSettings:

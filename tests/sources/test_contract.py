@@ -7,22 +7,23 @@ import pytest
 
 from streampca.stream.record import Assigned, Lost, OutOfRange, PlainRecord, Records, Revoked, Standing
 from tests.kafka_broker import Broker, wait_until
-from tests.sources.backends import Backend, InMemory, OnConfluent, OnKafka, Reader
+from tests.sources.backends import Backend, InMemory, InMemoryAhead, OnConfluentAhead, OnKafka, Reader
 
 Make = Callable[[int], Backend]
 
 
-ON_BROKER = {"kafka": OnKafka, "confluent": OnConfluent}
+IN_MEMORY = {"memory": InMemory, "memory, ahead": InMemoryAhead}
+ON_BROKER = {"kafka": OnKafka, "confluent, ahead": OnConfluentAhead}  # the other two ways too, but for their time
 
 
-@pytest.fixture(params=["memory", *(pytest.param(name, marks=pytest.mark.broker) for name in ON_BROKER)])
+@pytest.fixture(params=[*IN_MEMORY, *(pytest.param(name, marks=pytest.mark.broker) for name in ON_BROKER)])
 def make(request: pytest.FixtureRequest, topic: str) -> Iterator[Make]:
     """Makes the backend of the test, with so many partitions."""
     made: list[Backend] = []
 
     def make(partitions: int) -> Backend:
-        if request.param == "memory":
-            made.append(InMemory(topic, partitions))
+        if request.param in IN_MEMORY:
+            made.append(IN_MEMORY[request.param](topic, partitions))
         else:
             broker: Broker = request.getfixturevalue("broker")
             made.append(ON_BROKER[request.param](broker, topic, partitions))

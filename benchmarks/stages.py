@@ -1,0 +1,130 @@
+"""Where a worker's time goes, from socket to C: `python -m benchmarks.stages` (`--quick`: fewer messages).
+
+Microseconds a message of each stage, in a real worker on a real broker: the calls of its parts are timed where they
+stand, so a stage includes the time that another thread held Python's lock. Reading, learning and saving may run at
+the same time: the columns need not add up to the last, which is the time between two messages. Writes
+benchmarks/results/stages.md.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from benchmarks.daemon import CLIENTS, LOADS, Load, fill
+from benchmarks.machine import machine
+from streampca.commands import worker
+from streampca.metrics import WorkerMetrics
+from streampca.publisher import Publisher
+from streampca.settings import WorkerSettings
+from streampca.sources.confluent import ConfluentSource
+from streampca.sources.kafka import KafkaSource
+from streampca.stores.checkpoints import Checkpoints
+from streampca.stream.codec import Codec
+from streampca.stream.fold import Fold
+from tests.kafka_broker import Broker
+
+RESULT = Path(__file__).parent / "results" / "stages.md"
+STAGES = {
+    "poll": [(KafkaSource, "poll"), (ConfluentSource, "poll")],
+    "decode": [(Codec, "decode")],
+    "learn": [(Fold, "learn")],
+    "metrics": [(WorkerMetrics, "learned")],
+    "checkpoint": [(Checkpoints, "save")],
+    "publish": [(Publisher, "publish")],
+}
+
+
+def main() -> None:
+    """Measure and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    quick = parser.parse_args().quick
+    lines = [
+        f"| values | d × k | client | {' | '.join(STAGES)} | a message |",
+        "|---|---|---|" + "---|" * (len(STAGES) + 1),
+    ]
+    print("\n".join(lines), flush=True)
+    with tempfile.TemporaryDirectory() as folder, Broker(Path(folder) / "broker") as broker:
+        for load in LOADS:
+            count = load.messages // (8 if quick else 2)
+            fill(broker, load, count)
+            for client in CLIENTS:
+                lines.append(row(broker, load, count, client))
+                print(lines[-1], flush=True)
+            broker.delete_topic(load.topic)
+    if not quick:
+        RESULT.write_text(f"# Where the time goes\n\n{__doc__}\n" + "\n".join(lines) + f"\n\n{machine()}\n")
+
+
+def row(broker: Broker, load: Load, count: int, client: str) -> str:
+    """One line of the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings = {
+            "bootstrap_servers": broker.bootstrap, "topic": load.topic, "store": folder, "kafka_client": client,
+            "dimensions": load.d, "components": load.k, "format": load.format, "dtype": "float32", "worker_port": 0,
+            "group_id": f"stages-{time.monotonic_ns()}", "session_timeout_s": 6,
+        }  # fmt: skip
+        words = [sys.executable, "-m", "benchmarks.stages", "child", orjson.dumps(settings).decode(), str(count)]
+        found = subprocess.run(words, capture_output=True, text=True, check=True)  # noqa: S603 - ourselves
+    spent = orjson.loads(found.stdout.splitlines()[-1])
+    cells = [f"{1e6 * spent[stage] / count:.2f}" for stage in [*STAGES, "all"]]
+    return f"| {load.format} | {load.d} × {load.k} | {client} | {' | '.join(cells)} |"
+
+
+def child(settings: dict[str, Any], count: int) -> None:
+    """A worker whose parts are timed; prints the seconds of each stage."""
+    spent = dict.fromkeys(STAGES, 0.0)
+    for stage, places in STAGES.items():
+        for owner, name in places:
+            time_calls(owner, name, spent, stage)
+    times = stop_at(count)
+    worker.run(WorkerSettings(**settings))
+    print(orjson.dumps(spent | {"all": times[-1] - times[0]}).decode())
+
+
+def time_calls(owner: type[Any], name: str, spent: dict[str, float], stage: str) -> None:
+    """Add the time of every call of a method to its stage; of a poll, only if it brought something."""
+    plain = getattr(owner, name)
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        started = time.perf_counter()
+        found = plain(*args, **kwargs)
+        if stage != "poll" or found:
+            spent[stage] += time.perf_counter() - started
+        return found
+
+    setattr(owner, name, timed)
+
+
+def stop_at(count: int) -> list[float]:
+    """Stop this process as by SIGTERM when so many messages are learned; the times of the batches."""
+    times: list[float] = []
+    plain = WorkerMetrics.learned
+    seen = 0
+
+    def learned(self: WorkerMetrics, batch: Any) -> None:
+        nonlocal seen
+        plain(self, batch)
+        seen += batch.messages
+        times.append(time.perf_counter())
+        if seen >= count:
+            threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGTERM)).start()
+
+    WorkerMetrics.learned = learned  # type: ignore[method-assign]
+    return times
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["child"]:
+        child(orjson.loads(sys.argv[2]), int(sys.argv[3]))
+    else:
+        main()

@@ -1,0 +1,109 @@
+"""What librdkafka is told, and which of its errors are final; without a broker."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError
+from kafka import errors
+
+from streampca import settings as settings_module
+from streampca.errors import SettingsError
+from streampca.settings import WorkerSettings
+from streampca.sources.confluent_client import ConfluentBatch, consumer_options, final
+from streampca.stream.record import timestamps_of, values_of
+
+
+def settings(**more: Any) -> WorkerSettings:
+    return WorkerSettings(**{"topic": "t", "dimensions": 3, "components": 1, "kafka_client": "confluent"} | more)
+
+
+def test_without_the_extra_it_is_a_mistake_in_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings_module, "find_spec", lambda name: None)
+    with pytest.raises(SettingsError, match=r"pip install 'streampca\[fast\]'"):
+        WorkerSettings.read(topic="t", dimensions=3, components=1, kafka_client="confluent")
+    WorkerSettings.read(topic="t", dimensions=3, components=1)
+
+
+def test_how_to_connect_is_passed_on(tmp_path: Path) -> None:
+    files = {name: tmp_path / name for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile")}
+    for path in files.values():
+        path.touch()
+    told = consumer_options(
+        settings(
+            security_protocol="SASL_SSL",
+            sasl_mechanism="SCRAM-SHA-256",
+            sasl_username="u",
+            sasl_password="p",  # noqa: S106
+            ssl_password="k",  # noqa: S106
+            ssl_check_hostname=False,
+            read_ahead_mib=2,
+            session_timeout_s=20,
+            **files,
+        )
+    )
+    expected = {
+        "security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "u", "sasl.password": "p",
+        "ssl.ca.location": str(files["ssl_cafile"]), "ssl.certificate.location": str(files["ssl_certfile"]),
+        "ssl.key.location": str(files["ssl_keyfile"]), "ssl.key.password": "k",
+        "ssl.endpoint.identification.algorithm": "none", "queued.max.messages.kbytes": 2048,
+        "session.timeout.ms": 20_000, "heartbeat.interval.ms": 2000, "isolation.level": "read_committed",
+    }  # fmt: skip
+    assert {name: told[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("more", [{}, {"read_ahead_mib": 0}, {"read_ahead_mib": 1024, "session_timeout_s": 1}])
+def test_librdkafka_takes_what_it_is_told(more: dict[str, Any]) -> None:
+    told = consumer_options(settings(bootstrap_servers="127.0.0.1:1", **more))
+    Consumer(told | {"log_level": 0}).close()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, errors.TopicAuthorizationFailedError),
+        (KafkaError.INVALID_SESSION_TIMEOUT, errors.InvalidSessionTimeoutError),
+        (KafkaError._AUTHENTICATION, errors.SaslAuthenticationFailedError),
+        (KafkaError._BAD_MSG, errors.CorruptRecordError),  # librdkafka would pass over it
+        (KafkaError._ALL_BROKERS_DOWN, None),
+        (KafkaError._MAX_POLL_EXCEEDED, None),
+        (KafkaError.NOT_LEADER_FOR_PARTITION, None),
+        (KafkaError.UNKNOWN_MEMBER_ID, None),
+        (KafkaError.REBALANCE_IN_PROGRESS, None),
+    ],
+)
+def test_what_waiting_cannot_cure(code: int, kind: type[errors.KafkaError] | None) -> None:
+    found = final(KafkaError(code))
+    assert found is None if kind is None else isinstance(found, kind)
+
+
+class Message:
+    """As much of librdkafka's as a batch asks for."""
+
+    def __init__(self, offset: int, stamp: tuple[int, int]) -> None:
+        self._offset, self._stamp = offset, stamp
+
+    def offset(self) -> int:
+        return self._offset
+
+    def timestamp(self) -> tuple[int, int]:
+        return self._stamp
+
+    def key(self) -> bytes | None:
+        return None
+
+    def value(self) -> bytes | None:
+        return b"%d" % self._offset
+
+    def headers(self) -> None:
+        return None
+
+
+def test_a_batch_is_its_records_and_their_columns() -> None:
+    batch = ConfluentBatch([Message(5, (TIMESTAMP_CREATE_TIME, 17)), Message(9, (TIMESTAMP_NOT_AVAILABLE, 0))])
+    assert [(r.offset, r.timestamp, r.key, r.value, list(r.headers)) for r in batch] == [
+        (5, 17, None, b"5", []), (9, -1, None, b"9", []),
+    ]  # fmt: skip
+    assert values_of(batch) == [b"5", b"9"]
+    assert timestamps_of(batch) == [17, -1]
+    assert [r.offset for r in batch[1:]] == [9]
