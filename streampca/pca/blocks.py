@@ -49,65 +49,56 @@ def run(P: F64, G: F64, S: F64, N: F64, eta: F64) -> Block:
 
 
 @compiled_with_free_sums
-def _run(P: F64, G: F64, S: F64, N: F64, eta: F64) -> tuple[F64, F64, F64, F64, float]:  # pragma: no cover
+def _run(P: F64, G: F64, S: F64, N: F64, eta: F64) -> tuple[F64, F64, F64, F64, float]:  # pragma: no cover - compiled
     B, K = P.shape
     wide = (K + _LANES - 1) // _LANES * _LANES
-    p, X, Z, U = np.zeros((B, wide)), np.zeros((B, wide)), np.zeros((B, wide)), np.zeros((B, wide))
-    h, growth, shrink, S_now = np.zeros(B), np.zeros(B), np.zeros(B), np.zeros((wide, wide))
+    p, X, Z = np.zeros((B, wide)), np.zeros((B, wide)), np.zeros((B, wide))
+    h, growth, S_now = np.zeros(B), np.zeros(B), np.zeros((wide, wide))
     p[:, :K] = P
     S_now[:K, :K] = S
     jump = 0.0
     for i in range(0, B, _PART):
         e = min(i + _PART, B)
-        x, z, u = X[i:e], Z[i:e], U[i:e]
-        most = _part(p[i:e], G[i:e, i:e], S_now, eta[i:e], x, u, h[i:e], growth[i:e], shrink[i:e])
-        jump = max(jump, most)
+        x, z = X[i:e], Z[i:e]
+        jump = max(jump, _part(p[i:e], G[i:e, i:e], S_now, eta[i:e], x, h[i:e], growth[i:e]))
         _solve(np.dot(x, x.T), x, h[i:e], z)
         for rows in (Z[:i], p[e:]):
             rows -= np.dot(np.dot(rows, x.T), z)
         p[e:] += np.dot(np.ascontiguousarray(G[e:, i:e]), z)
-        S_now -= np.dot(u.T, np.ascontiguousarray(u.T * shrink[i:e]).T)  # u·u, which may underflow, is never formed
     X = X[:, :K].copy()
     N_after = N + np.dot(X.T, np.ascontiguousarray(X.T * growth).T)
     return X, Z[:, :K].copy(), S_now[:K, :K].copy(), N_after, jump
 
 
 @compiled_with_free_sums
-def _part(
-    p: F64, G: F64, S: F64, eta: F64, X: F64, U: F64, h: F64, growth: F64, shrink: F64
-) -> float:  # pragma: no cover - compiled
-    """Fill X, U = the Sx, h, the growths h²‖r‖² and their shares of S message by message; the part's jump.
+def _part(p: F64, G: F64, S: F64, eta: F64, X: F64, h: F64, growth: F64) -> float:  # pragma: no cover - compiled
+    """Fill X, h and the growths h²‖r‖² message by message, and bring p and S up to date; the part's jump.
 
-    S is that at the part's start; what the messages take off it is subtracted from the products with it.
+    Beside p goes Sp: with u = Sx, S ← S − shrink u uᵀ and p_t ← p_t + q x it grows by (q − shrink u·(p_t + q x)) u.
+    Here u·p_t is taken as x·Sp_t: the same, but so an error in Sp_t dwindles as Sp_t does, however much S shrinks.
     """
     b, wide = p.shape
-    Sp, Sx, jump = np.dot(p, S), np.zeros(wide), 0.0
+    Sp, u, jump = np.dot(p, S), np.zeros(wide), 0.0
     for s in range(b):
-        _less(Sp[s], p[s], U[:s], shrink, X[s])
+        X[s] = Sp[s]
         x = X[s]
         h[s] = eta[s] / (1.0 + eta[s] * _dot(x, x))
         growth[s] = h[s] * h[s] * max(G[s, s] - _dot(x, p[s]), 0.0)  # rounding may take the residual below zero
-        _times(S, x, Sx)
+        _times(S, x, u)
+        xu = _dot(x, u)
+        jump = max(jump, growth[s] * xu)
+        shrink = growth[s] / (1.0 + growth[s] * xu)
         for t in range(s + 1, b):
             q = h[s] * (G[s, t] - _dot(p[t], x))
+            of_u = q - shrink * (_dot(Sp[t], x) + q * xu)
             for i in range(wide):
                 p[t, i] += q * x[i]
-                Sp[t, i] += q * Sx[i]
-        _less(Sx, x, U[:s], shrink, U[s])
-        xu = _dot(x, U[s])
-        jump = max(jump, growth[s] * xu)
-        shrink[s] = growth[s] / (1.0 + growth[s] * xu)
+                Sp[t, i] += of_u * u[i]
+        for j in range(wide):
+            left = shrink * u[j]  # in this order u·u, which may underflow, is never formed
+            for i in range(wide):
+                S[j, i] -= left * u[i]
     return jump
-
-
-@compiled_with_free_sums
-def _less(Sv: F64, v: F64, U: F64, shrink: F64, out: F64) -> None:  # pragma: no cover - compiled
-    """out = (S − Uᵀ diag(shrink) U) v."""
-    out[:] = Sv
-    for r in range(len(U)):
-        q = shrink[r] * _dot(U[r], v)
-        for i in range(len(v)):
-            out[i] -= q * U[r, i]
 
 
 @compiled_with_free_sums
