@@ -24,6 +24,7 @@ from streampca.pca.state import Array, State
 F64 = NDArray[np.float64]
 
 BLOCK = 64  # messages; chosen by measurement, see docs/mathematics.md
+WIDE, WIDE_BLOCK = 48, 128  # so many columns make blocks of so many messages pay: what costs K³ a block is then dear
 BLOCKS_BETWEEN_TURNS = 16
 
 
@@ -44,6 +45,11 @@ class Recipe:
         return min(self.components + self.oversampling, self.dimensions)
 
     @property
+    def block(self) -> int:
+        """Messages to a block, once there is a factor."""
+        return BLOCK if self.columns < WIDE else WIDE_BLOCK
+
+    @property
     def start(self) -> int:
         """Messages held back until the first factor is made of them."""
         return max(200, 2 * self.columns) if self.warm_up is None else self.warm_up
@@ -60,7 +66,7 @@ class Recipe:
 
     def next_block(self, state: State) -> int:
         """How many messages the next block takes."""
-        return BLOCK if state.count else max(self.start, 1)
+        return self.block if state.count else max(self.start, 1)
 
 
 class Scores(NamedTuple):

@@ -77,7 +77,7 @@ class FreeGauge:
 
     def next_block(self, state: free.FreeState) -> int:
         """Every block has the same length."""
-        return learning.BLOCK
+        return self.recipe.block
 
     def learn(self, state: free.FreeState, V: Array) -> free.FreeState:
         """The state after a block V (B, d)."""

@@ -131,6 +131,17 @@ def test_the_gauge_keeps_whitened_coordinates_at_one() -> None:
     assert np.abs(whitened.T @ whitened / len(X) - np.eye(3)).max() <= 1e-10
 
 
+def test_models_with_many_columns_take_longer_blocks() -> None:
+    """A function of d and K alone, so that what is learned does not depend on how the messages arrive."""
+    X = gaussian(17, 700, 1 / np.arange(1, 61.0))
+    for k, block in ((37, 64), (38, 128), (60, 128)):
+        recipe = Recipe(60, k)
+        state, scores = one_pass(X, recipe)
+        assert [len(s.norm) for s in scores[1:-1]] == [block] * ((700 - 200) // block)
+        assert (recipe.next_block(state), recipe.next_block(State.empty(60))) == (block, 200)
+        check(state, X, np.ones(700), True, 1e-9 if k >= 50 else 1)
+
+
 class TestEdges:
     """Streams that a person would not call data."""
 
