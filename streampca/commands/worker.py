@@ -121,10 +121,10 @@ def _dead_letters(settings: WorkerSettings) -> DeadLetters:
 
 def compile_kernels(recipe: Recipe) -> None:
     """Compile the kernels (or load them from their cache) before the group counts on us."""
-    small = Recipe(3, 2, 0, recipe.center, recipe.dtype, warm_up=8)
-    V = np.random.default_rng(0).standard_normal((40, 3)).astype(recipe.dtype)
-    state, _ = learning.learn(State.empty(3, recipe.dtype), V[:8], np.ones(8), small)
-    learning.learn(state, V[8:], np.ones(32), small)
+    small = Recipe(3, 2, 0, recipe.center, recipe.dtype, warm_up=40)
+    V = np.random.default_rng(0).standard_normal((72, 3)).astype(recipe.dtype)
+    state, _ = learning.learn(State.empty(3, recipe.dtype), V[:40], np.ones(40), small)
+    learning.learn(state, V[40:], np.ones(32), small)  # fewer than before: else they were absorbed, not learned
 
 
 def _stop_on_signals(worker: Worker) -> None:

@@ -1,0 +1,42 @@
+"""Whatever a worker learns with is compiled before it joins its group: compiling takes longer than a group waits."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import gc, json, sys
+import numpy as np
+from numba.core.dispatcher import Dispatcher
+from streampca.commands.worker import compile_kernels
+from streampca.pca import learning
+from streampca.pca.state import State
+
+def compiled():
+    found = [each for each in gc.get_objects() if isinstance(each, Dispatcher)]
+    return {f"{each.__module__}.{each.__name__}{found}" for each in found for found in each.signatures
+            if each.__module__.startswith("streampca")}
+
+dtype, center = sys.argv[1], sys.argv[2] == "True"
+recipe = learning.Recipe(20, 3, 5, center, dtype)
+compile_kernels(recipe)
+before = compiled()
+V = np.random.default_rng(0).standard_normal((recipe.start + 3 * recipe.block, 20)).astype(dtype)
+state = State.empty(20, dtype)
+while state.count < len(V):
+    B = recipe.next_block(state)
+    state, _ = learning.learn(state, V[state.count : state.count + B], np.ones(B), recipe)
+print(json.dumps([len(before), sorted(compiled() - before)]))
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("center", [True, False])
+def test_nothing_is_left_to_compile_when_messages_come(dtype: str, center: bool) -> None:
+    command = [sys.executable, "-c", PROGRAM, dtype, str(center)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    count, late = json.loads(done.stdout)
+    assert count > 10
+    assert late == []
