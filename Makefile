@@ -36,8 +36,8 @@ format: setup  ## Bring the format in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup  ## Measure accuracy; needs data, see benchmarks/
-	$(BIN)/python -m benchmarks.accuracy $(ARGS)
+bench: setup java  ## Measure everything anew and show it in README.md and docs/performance.md (an hour); make bench ARGS="speed"
+	$(BIN)/python -m benchmarks.all $(ARGS)
 
 experiments: setup  ## Run the paper's experiments and write docs/experiments.md; make experiments ARGS="--runs 3"
 	$(BIN)/python -m experiments.all $(ARGS)

@@ -46,10 +46,11 @@ class Load:
     d: int
     k: int
     messages: int
+    name: str = ""
 
     @property
     def topic(self) -> str:
-        return f"{self.format}-{self.d}"
+        return self.name or f"{self.format}-{self.d}"
 
 
 LOADS = (
@@ -78,6 +79,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, Broker(Path(folder) / "broker") as broker:
         for load in loads:
             count = load.messages // (5 if given.quick else 1)
+            broker.create_topic(load.topic, PARTITIONS)
             fill(broker, load, count)
             for client in given.client or CLIENTS:
                 line, bar = row(broker, load, count, client, 1 if given.quick else RUNS, given.dtype)
@@ -108,9 +110,8 @@ def row(broker: Broker, load: Load, count: int, client: str, runs: int, dtype: s
     return line, bars.Bar("daemon", what, round(ratio, 3), "≥", bar, "×")
 
 
-def fill(broker: Broker, load: Load, count: int) -> None:
-    """Vectors of a plane of k dimensions with noise, evenly over the partitions."""
-    broker.create_topic(load.topic, PARTITIONS)
+def fill(broker: Broker, load: Load, count: int, partitions: int = PARTITIONS) -> None:
+    """Vectors of a plane of k dimensions with noise, evenly over the partitions of a topic that is there."""
     rng = np.random.default_rng(0)
     plane = rng.standard_normal((load.k, load.d))
     rows = rng.standard_normal((2000, load.k)) @ plane + rng.standard_normal((2000, load.d))
@@ -123,7 +124,7 @@ def fill(broker: Broker, load: Load, count: int) -> None:
     for i in range(count):
         while True:
             try:
-                producer.produce(load.topic, values[i % len(values)], partition=i % PARTITIONS)
+                producer.produce(load.topic, values[i % len(values)], partition=i % partitions)
                 break
             except BufferError:
                 producer.poll(0.05)

@@ -56,6 +56,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, Broker(Path(folder) / "broker") as broker:
         for load in LOADS:
             count = load.messages // (8 if quick else 2)
+            broker.create_topic(load.topic, PARTITIONS)
             fill(broker, load, count)
             for client in CLIENTS:
                 lines.append(row(broker, load, count, client))

@@ -1,0 +1,83 @@
+"""Every benchmark, one after the other, and the pages that show them: `python -m benchmarks.all` (`make bench`).
+
+Each benchmark writes its own results; this puts them together as docs/performance.md, and the table of all bars into
+the README and onto the screen. Names of benchmarks run only those; `--write` runs none. On two cores it takes an hour.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks import bars
+
+ROOT = Path(__file__).parents[1]
+PAGE, README = ROOT / "docs" / "performance.md", ROOT / "README.md"
+PARTS = (
+    "accuracy",
+    "speed",
+    "decoding",
+    "daemon",
+    "stages",
+    "checkpoints",
+    "memory",
+    "serving",
+    "start",
+    "scaling",
+    "curves",
+)
+
+_HEAD = """# Performance
+
+What a worker and a sidecar cost, and how that was measured. Every speed is a ratio of things measured in turn in one
+run; the times beside them are of one small machine, and are there to make the ratios concrete. `make bench` measures
+everything anew and rewrites this page; `python -m benchmarks.<name>` does one part.
+
+![µs a message against d, k, partitions and the size of a block](images/cost.png)
+
+## What we ask of ourselves
+
+"""
+
+
+def main() -> None:
+    """Run, assemble, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="part", help=", ".join(PARTS))
+    parser.add_argument("--write", action="store_true", help="only write the pages")
+    given = parser.parse_args()
+    failed = [] if given.write else [part for part in given.parts or PARTS if not ran(part)]
+    PAGE.write_text(page(), encoding="utf-8")
+    README.write_text(readme(README.read_text(encoding="utf-8")), encoding="utf-8")
+    print(bars.table(bars.recorded()))
+    if failed:
+        sys.exit(f"these ended with an error: {', '.join(failed)}")
+
+
+def ran(part: str) -> bool:
+    """Whether a benchmark ended well; it prints as it goes."""
+    print(f"\n== {part} ==", flush=True)
+    return subprocess.run([sys.executable, "-m", f"benchmarks.{part}"], cwd=ROOT, check=False).returncode == 0  # noqa: S603
+
+
+def page() -> str:
+    """docs/performance.md."""
+    found = [bars.RESULTS / f"{part}.md" for part in PARTS]
+    parts = [_lowered(path.read_text(encoding="utf-8")) for path in found if path.exists()]
+    return _HEAD + bars.table(bars.recorded()) + "\n\n" + "\n".join(parts)
+
+
+def readme(text: str) -> str:
+    """The README with the table of today."""
+    table = f"<!-- bars -->\n{bars.table(bars.recorded())}\n<!-- /bars -->"
+    return re.sub(r"<!-- bars -->.*<!-- /bars -->", lambda _: table, text, flags=re.DOTALL)
+
+
+def _lowered(text: str) -> str:
+    """Headings one level down."""
+    return re.sub(r"^#", "##", text, flags=re.MULTILINE)
+
+
+if __name__ == "__main__":
+    main()
