@@ -34,9 +34,7 @@ class Endless:
             return [Assigned(self.partitions())]
         partition = self._turn % self._partitions
         start = self._next[partition]
-        records = [
-            PlainRecord(start + i, self._values[(start + i) % _VALUES], timestamp=0) for i in range(self._batch)
-        ]
+        records = [PlainRecord(start + i, self._values[(start + i) % _VALUES], timestamp=0) for i in range(self._batch)]
         self._next[partition] = end = start + self._batch
         self._read += self._batch
         return [Records(partition, records, end, end)]

@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 
-from benchmarks.daemon import CLIENTS, LOADS, Load, fill
+from benchmarks.daemon import CLIENTS, LOADS, PARTITIONS, Load, fill
 from benchmarks.machine import machine
 from streampca.commands import worker
 from streampca.metrics import WorkerMetrics
