@@ -1,0 +1,169 @@
+"""How long things take to start, as whole processes: `python -m benchmarks.start` (`--runs N`).
+
+From the start of the process: `streampca --help` and `import streampca` to their end; the sidecar to its first answer
+that it is ready, with a model in its store; a worker to its first learned message, which waits for it on a real broker,
+with numba's cache empty (cold) and filled (warm). Each worker is the first of a new group on a new store. Medians.
+Writes benchmarks/results/start.md.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from benchmarks.bars import RESULTS, Bar, record
+from benchmarks.machine import machine
+from benchmarks.serving import model
+from streampca.stores.directory import DirectoryStore
+from streampca.stores.models import Models
+from tests.broker_process import free_ports
+from tests.kafka_broker import Broker
+
+PART, TOPIC, D, K, MESSAGES = "start", "readings", 784, 20, 2000
+RUNS, GIVEN_UP_AFTER_S = 5, 60.0
+PROGRAM = [sys.executable, "-m", "streampca"]
+STAGES = ("worker started", "partitions assigned")  # what its log says on the way
+
+Figures = dict[str, float]  # seconds since the process was started
+
+
+def main() -> None:
+    """Measure and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=RUNS)
+    runs = parser.parse_args().runs
+    lines, bars = ["| what | seconds | bar |", "|---|---|---|"], []
+
+    def tell(what: str, seconds: float, bar: float) -> None:
+        lines.append(f"| {what} | {seconds:.2f} | ≤ {bar} |")
+        print(lines[-1], flush=True)
+        bars.append(Bar(PART, what, round(seconds, 3), "≤", bar, "s"))
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        tell("`streampca --help`", median(ended([*PROGRAM, "--help"]) for _ in range(runs)), 0.3)
+        tell("`import streampca`", median(ended([sys.executable, "-c", "import streampca"]) for _ in range(runs)), 0.3)
+        tell("sidecar, ready", median(sidecar(folder) for _ in range(runs)), 1.5)
+        head = " | ".join(STAGES)
+        stages = [
+            f"\nThe worker's way there, in seconds:\n\n| | {head} | first learned |",
+            "|---|---|---|---|",
+        ]
+        for kind, bar, found in workers(folder, runs):
+            tell(f"worker, first message learned, {kind}", median(figures["learned"] for figures in found), bar)
+            cells = [f"{median(figures[stage] for figures in found):.2f}" for stage in (*STAGES, "learned")]
+            stages.append(f"| {kind} | {' | '.join(cells)} |")
+    text = "\n".join([*lines, *stages])
+    print(text)
+    (RESULTS / f"{PART}.md").write_text(
+        f"# Starting\n\n{_HEAD}\n\n{text}\n\n{_GROUP}\n\n{machine()}\n", encoding="utf-8"
+    )
+    record(PART, bars)
+
+
+_HEAD = f"""Whole processes, from their start, medians. Made by `python -m benchmarks.{PART}`. A worker is the first
+of its group, on an empty store, with {MESSAGES:,} messages of {D} float32 numbers waiting. Cold: numba's cache
+is empty."""
+_GROUP = """Between the two stages lies the joining of the group. The broker here has
+`group.initial.rebalance.delay.ms=0`; one with Kafka's default keeps the first worker of an empty group waiting for 3 s
+more, so that others can join at the same time."""
+
+
+def ended(command: list[str]) -> float:
+    """Seconds that a command takes."""
+    began = time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True, timeout=GIVEN_UP_AFTER_S)  # noqa: S603 - ourselves
+    return time.perf_counter() - began
+
+
+def sidecar(folder: Path) -> float:
+    """Seconds until it says that it is ready."""
+    Models(DirectoryStore(folder / "served"), TOPIC).save(model(1))
+    (port,) = free_ports(1)
+    options = ["--topic", TOPIC, "--store", str(folder / "served"), "--port", str(port)]
+    with process([*PROGRAM, "serve", *options]) as (_, began):
+        return until(lambda: text_of(f"http://127.0.0.1:{port}/readyz") != "") - began
+
+
+def workers(folder: Path, runs: int) -> Iterator[tuple[str, float, list[Figures]]]:
+    """Kind of start, its bar, and the figures of each run."""
+    with Broker(folder / "broker") as broker:
+        broker.create_topic(TOPIC, 1)
+        rows = np.random.default_rng(0).standard_normal((MESSAGES, D)).astype("<f4")
+        broker.produce(TOPIC, 0, [row.tobytes() for row in rows])
+        cold = [worker(broker, folder, f"cold-{i}", folder / f"cache-{i}") for i in range(runs)]
+        warm = [worker(broker, folder, f"warm-{i}", folder / "cache-0") for i in range(runs)]
+    yield "cold", 5.0, cold
+    yield "warm", 2.0, warm
+
+
+def worker(broker: Broker, folder: Path, name: str, cache: Path) -> Figures:
+    """Seconds until each stage, and until something is learned."""
+    (port,) = free_ports(1)
+    options = {"topic": TOPIC, "store": folder / name, "group-id": name, "dimensions": D, "components": K}
+    options |= {"bootstrap-servers": broker.bootstrap, "format": "float32", "worker-port": port, "log-format": "json"}
+    command = [*PROGRAM, "worker", *(part for key, value in options.items() for part in (f"--{key}", str(value)))]
+    learned = re.compile(r'^streampca_messages_total\{[^}]*outcome="learned"[^}]*\} (?!0\.0$)', re.MULTILINE)
+    with process(command, NUMBA_CACHE_DIR=str(cache)) as (running, began):
+        reached: Figures = {}
+        listening = threading.Thread(target=listen, args=(running, reached))
+        listening.start()
+        reached["learned"] = until(lambda: bool(learned.search(text_of(f"http://127.0.0.1:{port}/metrics"))))
+        running.terminate()
+        listening.join(GIVEN_UP_AFTER_S)
+    return {stage: reached[stage] - began for stage in (*STAGES, "learned")}
+
+
+def listen(running: "subprocess.Popen[str]", reached: Figures) -> None:
+    """Note when the log tells of a stage."""
+    assert running.stderr is not None
+    for line in running.stderr:
+        if line.startswith("{") and (event := json.loads(line)["event"]) in STAGES:
+            reached.setdefault(event, time.perf_counter())
+
+
+@contextlib.contextmanager
+def process(command: list[str], **environment: str) -> Iterator[tuple["subprocess.Popen[str]", float]]:
+    """A process, and when it was started."""
+    began = time.perf_counter()
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | environment) as running:  # noqa: S603
+        try:
+            yield running, began
+        finally:
+            running.terminate()
+
+
+def until(true: Callable[[], bool]) -> float:
+    """When it became true, to 10 ms."""
+    deadline = time.perf_counter() + GIVEN_UP_AFTER_S
+    while not true():
+        if time.perf_counter() > deadline:
+            raise TimeoutError(f"not within {GIVEN_UP_AFTER_S:g} s")
+        time.sleep(0.01)
+    return time.perf_counter()
+
+
+def text_of(url: str) -> str:
+    """The body of an answer of 200; empty for any other, and where nobody listens."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - our own
+            return str(answer.read(), "utf-8")
+    except (urllib.error.URLError, OSError):
+        return ""
+
+
+if __name__ == "__main__":
+    main()
