@@ -1,89 +1,175 @@
 """What learning one message costs, beside others: `python -m benchmarks.speed`.
 
-Microseconds a message (medians of five rounds, the competitors in turn within each round, one BLAS thread), and how
-many times longer the others take. Writes benchmarks/results/speed.md.
+Microseconds a message, medians of five rounds, the contestants in turn within each round, one BLAS thread. Beside
+
+- scikit-learn's IncrementalPCA after its first batch, by the best of its batch sizes from k + 1 to 5000 (all are tried
+  once, and the best three run along),
+- Algorithm 1 message by message in NumPy, with k columns,
+- the machine's limit: the three products of size d that a block needs, alone, by NumPy's BLAS,
+- proSVD by its best window, where it is installed (`pip install proSVD`; river has no PCA).
+
+Writes benchmarks/results/speed.md and its bars. Sizes as arguments, 784x20, measure only those and write nothing.
 """
 
+import contextlib
+import copy
+import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.decomposition import IncrementalPCA
 from threadpoolctl import threadpool_limits
 
-from benchmarks.accuracy import machine
+from benchmarks import bars
+from benchmarks.machine import machine
 from streampca.pca import krasulina
-from streampca.pca.learning import BLOCK, Recipe, learn
+from streampca.pca.learning import Recipe, learn
 from streampca.pca.state import State
 
-RESULT = Path(__file__).parent / "results" / "speed.md"
-SIZES = ((64, 8), (784, 20), (3072, 20), (3072, 100))
-ROUNDS, BLOCKS, SINGLE = 5, 40, 200
+proSVD: Any = None  # noqa: N816 - its own name
+with contextlib.suppress(ImportError):
+    from proSVD import proSVD  # type: ignore[import-not-found, no-redef]
 
-F64 = NDArray[np.float64]
+RESULT = bars.RESULTS / "speed.md"
+SIZES = ((64, 8), (784, 20), (3072, 20), (1536, 64), (3072, 100))
+DTYPES = ("float64", "float32")
+ROUNDS, MESSAGES, SINGLE = 5, 2560, 200
+INCREMENTAL = {(784, 20): 15.0}  # times as fast as IncrementalPCA; elsewhere 6
+ALGORITHM_1, LIMIT = 8.0, 0.6
+
+Array = NDArray[np.floating[Any]]
 Timed = Callable[[], float]  # seconds a message
+
+_HEAD = """# Learning one message
+
+Microseconds a message, with the default oversampling of 10, and how many times as long others take. *Limit* is the time
+of the three products of size d alone, by NumPy's BLAS, as a share of ours (above 1: our tiles are faster than that). In
+brackets the best batch of IncrementalPCA and the best window of proSVD. Made by `python -m benchmarks.speed`.
+
+"""
+_COLUMNS = """\
+| d × k | dtype | streampca | IncrementalPCA | Algorithm 1 in NumPy | limit | proSVD |
+|---|---|---|---|---|---|---|"""
+
+
+class Row(NamedTuple):
+    """What was found for one size and dtype, in µs a message."""
+
+    d: int
+    k: int
+    dtype: str
+    found: dict[str, float]  # contestant → µs
+
+    def best(self, kind: str) -> tuple[str, float]:
+        """The quickest of a kind: its parameter and µs."""
+        of_kind = ((name.removeprefix(kind).strip(), us) for name, us in self.found.items() if name.startswith(kind))
+        return min(of_kind, key=lambda pair: pair[1], default=("", float("nan")))
+
+    def ratio(self, kind: str) -> float:
+        """How many times as long as we the best of a kind takes."""
+        return self.best(kind)[1] / self.found["ours"]
+
+    def line(self) -> str:
+        """One line of the table."""
+        batch, incremental = self.best("batch")
+        window, other = self.best("proSVD")
+        others = "–" if np.isnan(other) else f"{other:.0f} ({window}), {self.ratio('proSVD'):.1f}×"
+        return (
+            f"| {self.d} × {self.k} | {self.dtype} | {self.found['ours']:.1f} "
+            f"| {incremental:.1f} ({batch}), {self.ratio('batch'):.1f}× "
+            f"| {self.found['single']:.0f}, {self.ratio('single'):.1f}× | {self.ratio('limit'):.2f} | {others} |"
+        )
+
+    def asked(self) -> list[bars.Bar]:
+        """The ratios that have a bar."""
+        size = f"{self.d} × {self.k}, {self.dtype}"
+        asked = INCREMENTAL.get((self.d, self.k), 6.0)
+        wanted = (("batch", asked, "×", "IncrementalPCA's time, of learning's"),
+                  ("single", ALGORITHM_1, "×", "Algorithm 1's time in NumPy, of learning's"),
+                  ("limit", LIMIT, "", "the time of the products alone, of learning's"))  # fmt: skip
+        return [
+            bars.Bar("speed", f"{what}: {size}", round(self.ratio(kind), 2), "≥", bar, unit)
+            for kind, bar, unit, what in wanted
+        ]
 
 
 def main() -> None:
     """Measure and write."""
-    lines = [
-        "| d × k | streampca, float64 | float32 | Algorithm 1 in NumPy | IncrementalPCA, its best batch |",
-        "|---|---|---|---|---|",
-    ]
+    chosen = [tuple(map(int, text.split("x"))) for text in sys.argv[1:]]
+    rows = []
+    print(_COLUMNS, flush=True)
     with threadpool_limits(1):
-        for d, k in SIZES:
-            lines.append(row(d, k))
-            print(lines[-1], flush=True)
-    RESULT.write_text(
-        "# Learning one message\n\nMicroseconds a message, and in brackets how many times as long as streampca at "
-        "float64. Made by `python -m benchmarks.speed`.\n\n" + "\n".join(lines) + f"\n\n{machine()}\n"
-    )
+        for d, k in chosen or SIZES:
+            for dtype in DTYPES:
+                rows.append(measured(d, k, dtype))
+                print(rows[-1].line(), flush=True)
+    if not chosen:
+        bars.record("speed", [bar for row in rows for bar in row.asked()])
+        table = "\n".join([_COLUMNS, *(row.line() for row in rows)])
+        RESULT.write_text(f"{_HEAD}{table}\n\n{machine()}\n", encoding="utf-8")
 
 
-def row(d: int, k: int) -> str:
-    """One line of the table."""
+def measured(d: int, k: int, dtype: str) -> Row:
+    """Every contestant's median."""
     rng = np.random.default_rng(0)
-    count = max(BLOCKS * BLOCK, 2 * 5 * k + 2000)
-    X = rng.standard_normal((count, k)) @ rng.standard_normal((k, d)) + rng.standard_normal((count, d))
-    contenders: dict[str, Timed] = {
-        "float64": ours(X, k, "float64"), "float32": ours(X, k, "float32"), "single": algorithm_1(X, k),
-        **{f"batch {size}": incremental(X, k, size) for size in (2 * k, 5 * k, 1000)},
+    X = rng.standard_normal((10_000, k)) @ rng.standard_normal((k, d)) + rng.standard_normal((10_000, d))
+    X = X.astype(dtype, copy=False)
+    batches = {size: incremental(X, k, size) for size in (k + 1, 2 * k, 3 * k, 5 * k, 10 * k, 1000, 2000, 5000)}
+    contestants: dict[str, Timed] = {
+        "ours": ours(X, k), "limit": products(X, k), "single": algorithm_1(X, k),
+        **{f"batch {size}": batches[size] for size in sorted(batches, key=lambda size: batches[size]())[:3]},
     }  # fmt: skip
-    times: dict[str, list[float]] = {name: [] for name in contenders}
+    if proSVD is not None:
+        contestants |= {f"proSVD {size}": windows(X, k, size) for size in (k // 2, k, 2 * k)}
+    times: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(ROUNDS):
-        for name, timed in contenders.items():
+        for name, timed in contestants.items():
             times[name].append(timed() * 1e6)
-    found = {name: median(values) for name, values in times.items()}
-    best = min(value for name, value in found.items() if name.startswith("batch"))
-    ours64 = found["float64"]
-    others = " | ".join(f"{value:.0f} ({value / ours64:.0f}×)" for value in (found["single"], best))
-    return f"| {d} × {k} | {ours64:.1f} | {found['float32']:.1f} | {others} |"
+    return Row(d, k, dtype, {name: median(values) for name, values in times.items()})
 
 
-def ours(X: F64, k: int, dtype: str) -> Timed:
+def ours(X: Array, k: int) -> Timed:
     """Blocks in full swing, as the worker learns them."""
-    recipe = Recipe(X.shape[1], k, dtype=dtype)
-    V = X.astype(dtype)
-    start = learn(State.empty(X.shape[1], dtype), V[: recipe.start], np.ones(recipe.start), recipe)[0]
+    recipe = Recipe(X.shape[1], k, dtype=X.dtype.name)
+    start = learn(State.empty(X.shape[1], recipe.dtype), X[: recipe.start], np.ones(recipe.start), recipe)[0]
+    B = recipe.block
+    learn(start, X[:B], np.ones(B), recipe)  # the first time it is compiled
 
     def timed() -> float:
         state, began = start, time.perf_counter()
-        for i in range(BLOCKS):
-            state, _ = learn(state, V[i * BLOCK : (i + 1) * BLOCK], np.ones(BLOCK), recipe)
-        return (time.perf_counter() - began) / (BLOCKS * BLOCK)
+        for i in range(0, MESSAGES, B):
+            state, _ = learn(state, X[i : i + B], np.ones(B), recipe)
+        return (time.perf_counter() - began) / MESSAGES
 
     return timed
 
 
-def algorithm_1(X: F64, k: int) -> Timed:
-    """The paper's algorithm, with S by Sherman–Morrison, one message at a time."""
-    C = np.linalg.qr(np.random.default_rng(1).standard_normal((X.shape[1], k)))[0]
+def products(X: Array, k: int) -> Timed:
+    """P = YC, G = YYᵀ and CΠ + YᵀZ of the same blocks, and nothing else."""
+    recipe, rng = Recipe(X.shape[1], k), np.random.default_rng(1)
+    B, K = recipe.block, recipe.columns
+    C, Pi, Z = (rng.standard_normal(shape).astype(X.dtype) for shape in ((X.shape[1], K), (K, K), (B, K)))
 
     def timed() -> float:
-        factor, S, began = C, np.eye(k), time.perf_counter()
+        began = time.perf_counter()
+        for i in range(0, MESSAGES, B):
+            Y = X[i : i + B]
+            _ = Y @ C, Y @ Y.T, C @ Pi + Y.T @ Z
+        return (time.perf_counter() - began) / MESSAGES
+
+    return timed
+
+
+def algorithm_1(X: Array, k: int) -> Timed:
+    """The paper's algorithm, with S by Sherman–Morrison, one message at a time."""
+    C = np.linalg.qr(np.random.default_rng(1).standard_normal((X.shape[1], k)))[0].astype(X.dtype)
+
+    def timed() -> float:
+        factor, S, began = C, np.eye(k, dtype=X.dtype), time.perf_counter()
         for t in range(SINGLE):
             factor, S, _ = krasulina.sherman_morrison(factor, S, X[t], 1 / (t + 1))
         return (time.perf_counter() - began) / SINGLE
@@ -91,16 +177,30 @@ def algorithm_1(X: F64, k: int) -> Timed:
     return timed
 
 
-def incremental(X: F64, k: int, size: int) -> Timed:
+def incremental(X: Array, k: int, size: int) -> Timed:
     """scikit-learn's IncrementalPCA after its first batch."""
-    batches = max(1, min(5, len(X) // size - 1))
+    batches = max(1, min(5, 2000 // size))
+    start = IncrementalPCA(n_components=k).partial_fit(X[:size])  # what it holds is replaced, not changed
 
     def timed() -> float:
-        pca = IncrementalPCA(n_components=k).partial_fit(X[:size])
-        began = time.perf_counter()
+        pca, began = copy.copy(start), time.perf_counter()
         for i in range(1, batches + 1):
             pca.partial_fit(X[i * size : (i + 1) * size])
         return (time.perf_counter() - began) / (batches * size)
+
+    return timed
+
+
+def windows(X: Array, k: int, size: int) -> Timed:
+    """proSVD, which takes columns, and the mean off none."""
+    start = proSVD(k, w_len=size, history=0, track_prev=False)
+    start.initialize(X[: 2 * k].T)
+
+    def timed() -> float:
+        pro, began = copy.copy(start), time.perf_counter()
+        for i in range(2 * k, 2 * k + 5 * size, size):
+            pro.updateSVD(X[i : i + size].T)
+        return (time.perf_counter() - began) / (5 * size)
 
     return timed
 
