@@ -52,10 +52,8 @@ def run(P: F64, G: F64, S: F64, N: F64, eta: F64) -> Block:
 def _run(P: F64, G: F64, S: F64, N: F64, eta: F64) -> tuple[F64, F64, F64, F64, float]:  # pragma: no cover - compiled
     B, K = P.shape
     wide = (K + _LANES - 1) // _LANES * _LANES
-    p, X, Z = np.zeros((B, wide)), np.zeros((B, wide)), np.zeros((B, wide))
-    h, growth, S_now = np.zeros(B), np.zeros(B), np.zeros((wide, wide))
-    p[:, :K] = P
-    S_now[:K, :K] = S
+    p, S_now = _filled_up(P, B, wide), _filled_up(S, wide, wide)
+    X, Z, h, growth = np.zeros((B, wide)), np.zeros((B, wide)), np.zeros(B), np.zeros(B)
     jump = 0.0
     for i in range(0, B, _PART):
         e = min(i + _PART, B)
@@ -63,11 +61,43 @@ def _run(P: F64, G: F64, S: F64, N: F64, eta: F64) -> tuple[F64, F64, F64, F64, 
         jump = max(jump, _part(p[i:e], G[i:e, i:e], S_now, eta[i:e], x, h[i:e], growth[i:e]))
         _solve(np.dot(x, x.T), x, h[i:e], z)
         for rows in (Z[:i], p[e:]):
-            rows -= np.dot(np.dot(rows, x.T), z)
-        p[e:] += np.dot(np.ascontiguousarray(G[e:, i:e]), z)
+            add(rows, -1.0, np.dot(np.dot(rows, x.T), z))
+        add(p[e:], 1.0, np.dot(np.ascontiguousarray(G[e:, i:e]), z))
     X = X[:, :K].copy()
-    N_after = N + np.dot(X.T, np.ascontiguousarray(X.T * growth).T)
+    N_after = N.copy()
+    add(N_after, 1.0, np.dot(X.T, scaled_rows(X, growth)))
     return X, Z[:, :K].copy(), S_now[:K, :K].copy(), N_after, jump
+
+
+# What follows could be said in one array expression each; numba would take seconds to compile it.
+
+
+@compiled_with_free_sums
+def _filled_up(A: F64, rows: int, columns: int) -> F64:  # pragma: no cover - compiled
+    """A with zeros below and to the right."""
+    filled = np.zeros((rows, columns))
+    for i in range(A.shape[0]):
+        for j in range(A.shape[1]):
+            filled[i, j] = A[i, j]
+    return filled
+
+
+@compiled_with_free_sums
+def add(A: F64, factor: float, B: F64) -> None:  # pragma: no cover - compiled
+    """A += factor·B."""
+    for i in range(A.shape[0]):
+        for j in range(A.shape[1]):
+            A[i, j] += factor * B[i, j]
+
+
+@compiled_with_free_sums
+def scaled_rows(A: F64, by: F64) -> F64:  # pragma: no cover - compiled
+    """diag(by) A."""
+    scaled = np.empty(A.shape)
+    for i in range(A.shape[0]):
+        for j in range(A.shape[1]):
+            scaled[i, j] = A[i, j] * by[i]
+    return scaled
 
 
 @compiled_with_free_sums
@@ -80,8 +110,9 @@ def _part(p: F64, G: F64, S: F64, eta: F64, X: F64, h: F64, growth: F64) -> floa
     b, wide = p.shape
     Sp, u, jump = np.dot(p, S), np.zeros(wide), 0.0
     for s in range(b):
-        X[s] = Sp[s]
         x = X[s]
+        for i in range(wide):
+            x[i] = Sp[s, i]
         h[s] = eta[s] / (1.0 + eta[s] * _dot(x, x))
         growth[s] = h[s] * h[s] * max(G[s, s] - _dot(x, p[s]), 0.0)  # rounding may take the residual below zero
         _times(S, x, u)
@@ -104,7 +135,8 @@ def _part(p: F64, G: F64, S: F64, eta: F64, X: F64, h: F64, growth: F64) -> floa
 @compiled_with_free_sums
 def _times(S: F64, x: F64, out: F64) -> None:  # pragma: no cover - compiled
     """out = Sx, of a symmetric S; four rows at a time, since `out` is written for each."""
-    out[:] = 0.0
+    for i in range(len(x)):
+        out[i] = 0.0
     for j in range(0, len(S), 4):
         for i in range(len(x)):
             out[i] += S[j, i] * x[j] + S[j + 1, i] * x[j + 1] + S[j + 2, i] * x[j + 2] + S[j + 3, i] * x[j + 3]
@@ -123,7 +155,8 @@ def _solve(XX: F64, X: F64, h: F64, Z: F64) -> None:  # pragma: no cover - compi
     """Z with (striu(XXᵀ) + diag(1/h)) Z = X, from the last row up; h may hold zeros."""
     B, K = X.shape
     for s in range(B - 1, -1, -1):
-        Z[s] = X[s]
+        for i in range(K):
+            Z[s, i] = X[s, i]
         for t in range(s + 1, B):
             for i in range(K):
                 Z[s, i] -= XX[s, t] * Z[t, i]

@@ -65,12 +65,13 @@ def about(A: Array, a: F64) -> F64:  # pragma: no cover - compiled
 @compiled
 def scaled(P: F64, G: F64, root: F64) -> tuple[F64, F64]:  # pragma: no cover - compiled
     """diag(root) P and diag(root) G diag(root)."""
-    P, G = P.copy(), G.copy()
-    for s in range(len(root)):
-        P[s] *= root[s]
-        for t in range(len(root)):
-            G[s, t] *= root[s] * root[t]
-    return P, G
+    (B, K), P_scaled, G_scaled = P.shape, np.empty(P.shape), np.empty(G.shape)
+    for s in range(B):
+        for j in range(K):
+            P_scaled[s, j] = P[s, j] * root[s]
+        for t in range(B):
+            G_scaled[s, t] = G[s, t] * root[s] * root[t]
+    return P_scaled, G_scaled
 
 
 @compiled
@@ -91,11 +92,13 @@ def offsets(V: Array, mean: F64, c: F64, D: Array) -> F64:  # pragma: no cover -
     """Write V − mean (B, d) into the panels D (n, B, w); the mean at the block's end, mean + (V − mean)ᵀc."""
     B, d = V.shape
     n, _, w = D.shape
-    shift = np.zeros(d)
+    shift, after = np.zeros(d), np.empty(d)
     for s in range(B):
         for j in range(n):
             for i in range(j * w, min(j * w + w, d)):
                 offset = V[s, i] - mean[i]
                 D[j, s, i - j * w] = offset
                 shift[i] += c[s] * offset
-    return mean + shift
+    for i in range(d):
+        after[i] = mean[i] + shift[i]
+    return after

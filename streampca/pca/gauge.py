@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import lapack
 
-from streampca.pca.blocks import Block
+from streampca.pca.blocks import Block, add, scaled_rows
 from streampca.pca.compiled import compiled, compiled_with_free_sums
 
 F64 = NDArray[np.float64]
@@ -53,7 +53,8 @@ def moment(before: F64, P: F64, S: F64, c: F64, past: float) -> F64:  # pragma: 
     `before` is the moment without the block, P (B, K) and S (K, K) belong to that model; c (B,) and past are weights.
     """
     X0 = np.dot(P, S)
-    M: F64 = past * before + np.dot(X0.T, np.ascontiguousarray(X0.T * c).T)
+    M: F64 = np.dot(X0.T, scaled_rows(X0, c))
+    add(M, past, before)
     return M
 
 
@@ -63,9 +64,15 @@ def carried(M: F64, block: Block, P: F64, N: F64) -> F64:  # pragma: no cover - 
 
     T = C†_new C_old = S_new (Πᵀ N_old + ZᵀP).
     """
-    T = np.dot(block.S, N + np.dot(block.Z.T, P - np.dot(block.X, N)))
+    Q, Y = P.copy(), N.copy()
+    add(Q, -1.0, np.dot(block.X, N))
+    add(Y, 1.0, np.dot(block.Z.T, Q))
+    T = np.dot(block.S, Y)
     M = np.dot(T, np.dot(M, T.T))
-    return (M + M.T) / 2
+    for i in range(len(M)):
+        for j in range(i):
+            M[i, j] = M[j, i] = (M[i, j] + M[j, i]) / 2.0
+    return M
 
 
 def correction(block: Block, P: F64, S: F64, N: F64, c: F64, past: float) -> F64 | None:
@@ -83,5 +90,6 @@ def correction(block: Block, P: F64, S: F64, N: F64, c: F64, past: float) -> F64
 @compiled
 def corrected(block: Block, R: F64) -> tuple[F64, F64, F64]:  # pragma: no cover - compiled
     """Pi, Z and N of a block that ends with C ← C R."""
-    Z = np.dot(block.Z, R)
-    return R - np.dot(block.X.T, Z), Z, np.dot(R.T, np.dot(block.N, R))
+    Z, Pi = np.dot(block.Z, R), R.copy()
+    add(Pi, -1.0, np.dot(block.X.T, Z))
+    return Pi, Z, np.dot(R.T, np.dot(block.N, R))
