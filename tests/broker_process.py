@@ -21,6 +21,8 @@ from typing import Any, Self
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
+from tests.maven import maven
+
 POM = Path(__file__).with_name("broker-pom.xml")
 START_TIMEOUT_S = 40
 STOP_TIMEOUT_S = 20
@@ -101,10 +103,8 @@ def jars() -> Path:
     with tempfile.TemporaryDirectory(dir=cache) as folder:
         fresh = Path(folder) / "lib"
         shutil.copy(POM, Path(folder) / "pom.xml")
-        copying = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={fresh}"]
-        outcome = subprocess.run(copying, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
-        if outcome.returncode:
-            raise BrokerUnavailableError(f"mvn failed: {(outcome.stdout + outcome.stderr).strip()[-500:]}")
+        if said := maven("dependency:copy-dependencies", f"-DoutputDirectory={fresh}", folder=Path(folder)):
+            raise BrokerUnavailableError(f"mvn failed: {said}")
         with suppress(OSError):  # another process was faster: its jars are the same
             fresh.rename(lib)
     return lib

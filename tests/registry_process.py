@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.broker_process import BrokerUnavailableError, free_ports, wait_until
+from tests.maven import maven
 
 VERSION = "3.0.9"  # the last that runs on Java 17
 ARTIFACT = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
@@ -33,10 +34,9 @@ def application() -> Path:
         raise BrokerUnavailableError("mvn is not installed, and the registry is not in the cache")
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as folder:
-        copying = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={ARTIFACT}", f"-DoutputDirectory={folder}"]
-        outcome = subprocess.run(copying, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
-        if outcome.returncode:
-            raise BrokerUnavailableError(f"mvn failed: {(outcome.stdout + outcome.stderr).strip()[-500:]}")
+        copying = ("dependency:copy", f"-Dartifact={ARTIFACT}", f"-DoutputDirectory={folder}")
+        if said := maven(*copying, folder=Path(folder)):
+            raise BrokerUnavailableError(f"mvn failed: {said}")
         fresh = Path(folder) / "fresh"
         with tarfile.open(next(Path(folder).glob("*.tar.gz"))) as archive:
             archive.extractall(fresh, filter="data")
