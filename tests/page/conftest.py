@@ -16,8 +16,9 @@ from tests.page.browser import Complaints, chromium, found
 expect.set_options(timeout=20_000)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Not for the whole session: while it runs, its event loop runs in this thread, and asyncio allows no other."""
     if found() is None:
         reason = "Chromium is needed: `make browser` installs it"
         pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
