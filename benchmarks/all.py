@@ -70,8 +70,11 @@ def page() -> str:
 
 def readme(text: str) -> str:
     """The README with the table of today."""
-    table = f"<!-- bars -->\n{bars.table(bars.recorded())}\n<!-- /bars -->"
-    return re.sub(r"<!-- bars -->.*<!-- /bars -->", lambda _: table, text, flags=re.DOTALL)
+    found = bars.recorded()
+    kept = f"{sum(bar.kept for bar in found)} of {len(found)} bars are kept"
+    folded = f"<details><summary>{kept}</summary>\n\n{bars.table(found)}\n\n</details>"
+    marked = f"<!-- bars -->\n{folded}\n<!-- /bars -->"
+    return re.sub(r"<!-- bars -->.*<!-- /bars -->", lambda _: marked, text, flags=re.DOTALL)
 
 
 def _lowered(text: str) -> str:
