@@ -61,12 +61,14 @@ java:
 				apt-get install -y -qq --no-install-recommends default-jre-headless maven >/dev/null; \
 		else echo "please install Java 17 or newer and Maven" >&2; exit 1; fi; }
 
-browser:
-	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null || { \
+# libatomic1 is for Playwright's driver, which drives the browser.
+browser: setup
+	@{ { command -v chromium || command -v chromium-browser || command -v google-chrome; } && \
+		$(BIN)/python -m playwright --version; } >/dev/null 2>&1 || { \
 		echo "installing Chromium for the tests of the sidecar's page" >&2; \
 		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 			apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
-				apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; \
+				apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core libatomic1 >/dev/null; \
 		else echo "no Chromium: the tests of the page are skipped" >&2; fi; }
 
 # Unpacked rather than installed, because Debian would start it as a service. Without it tests are skipped, in CI they fail.
