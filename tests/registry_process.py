@@ -14,7 +14,7 @@ import urllib.request
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from tests.broker_process import BrokerUnavailableError, free_ports, wait_until
 from tests.maven import maven
@@ -22,6 +22,7 @@ from tests.maven import maven
 VERSION = "3.0.9"  # the last that runs on Java 17
 ARTIFACT = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
 START_TIMEOUT_S = 60
+_SAFELY: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # since Python 3.11.4
 
 
 def application() -> Path:
@@ -38,8 +39,7 @@ def application() -> Path:
         if said := maven(*copying, folder=Path(folder)):
             raise BrokerUnavailableError(f"mvn failed: {said}")
         fresh = Path(folder) / "fresh"
-        with tarfile.open(next(Path(folder).glob("*.tar.gz"))) as archive:
-            archive.extractall(fresh, filter="data")
+        shutil.unpack_archive(next(Path(folder).glob("*.tar.gz")), fresh, **_SAFELY)
         with suppress(OSError):  # another process was faster: its files are the same
             fresh.rename(home)
     return home
