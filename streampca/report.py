@@ -16,7 +16,7 @@ import structlog
 
 from streampca.errors import StoreError, StreampcaError
 from streampca.listening import Learned, Listener
-from streampca.stores.reports import PartitionReport, Report, Reports, State
+from streampca.stores.reports import OUTDATED_AFTER_S, PartitionReport, Report, Reports, State
 from streampca.stream.fold import Fold
 from streampca.stream.published import Published
 from streampca.stream.record import Standing
@@ -26,7 +26,6 @@ log = structlog.get_logger()
 _EVERY_S = 3.0  # a report costs a flush of the disk or two, in the loop's own thread
 _WAITING_AFTER_S = 5.0  # without a message
 _RATE_OVER_S = 10.0
-_OUTDATED_AFTER_S = 3600.0
 _LONGEST_NAME = 200
 
 
@@ -55,7 +54,7 @@ class Reporter(Listener):
 
     def __enter__(self) -> Self:
         try:
-            self._reports.remove(before=self._started_at - _OUTDATED_AFTER_S)
+            self._reports.remove(before=self._started_at - OUTDATED_AFTER_S)
         except StoreError as error:
             log.debug("outdated reports not removed", cause=str(error))
         self._report()

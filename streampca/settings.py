@@ -10,7 +10,7 @@ from typing import Literal, Self
 
 from pydantic import Field, SecretStr, field_validator
 
-from streampca.settings_base import Rule, Settings
+from streampca.settings_base import Rule, Settings, existing_file
 from streampca.settings_format import Format, FormatSettings
 
 __all__ = [
@@ -87,12 +87,7 @@ class KafkaSettings(Settings):
                 raise ValueError(f"{server.strip()!r} is not host:port")
         return servers
 
-    @field_validator("ssl_cafile", "ssl_certfile", "ssl_keyfile")
-    @classmethod
-    def _is_a_file(cls, path: Path | None) -> Path | None:
-        if path is not None and not path.is_file():
-            raise ValueError("there is no such file")
-        return path
+    _are_there = field_validator("ssl_cafile", "ssl_certfile", "ssl_keyfile")(existing_file)
 
     @classmethod
     def rules(cls) -> list[Rule[Self]]:

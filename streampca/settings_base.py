@@ -27,6 +27,13 @@ class Rule(Generic[S]):
     sentence: str  # a template over `s`, the settings
 
 
+def existing_file(path: Path | None) -> Path | None:
+    """The path, if a file is there: a validator for settings. Raises `ValueError`."""
+    if path is not None and not path.is_file():
+        raise ValueError("there is no such file")
+    return path
+
+
 @dataclass(frozen=True, slots=True)
 class Effective:
     """A setting as it is in force: its value fit to be shown, and what set it."""

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 
-from streampca.settings_base import Rule, Settings
+from streampca.settings_base import Rule, Settings, existing_file
 
 Format = Literal["json", "float32", "float64", "npy", "avro", "protobuf", "arrow"]
 
@@ -46,12 +46,7 @@ class FormatSettings(Settings):
                 raise ValueError("user and password belong into schema_registry_username and schema_registry_password")
         return urls
 
-    @field_validator("schema_registry_cafile")
-    @classmethod
-    def _is_there(cls, path: Path | None) -> Path | None:
-        if path is not None and not path.is_file():
-            raise ValueError("there is no such file")
-        return path
+    _is_there = field_validator("schema_registry_cafile")(existing_file)
 
     @classmethod
     def rules(cls) -> list[Rule[Self]]:

@@ -12,9 +12,7 @@ from streampca.api.history import History
 from streampca.api.probes import Look, Probes
 from streampca.api.serving import Serving
 from streampca.settings import ServeSettings
-from streampca.stores.reports import Reports
-
-_OUTDATED_AFTER_S = 3600.0  # a worker that has been silent for so long is no news
+from streampca.stores.reports import OUTDATED_AFTER_S, Reports
 
 AfterQuery = Annotated[int | None, Query(ge=0, lt=2**63, description="Only versions beyond this one; absent: all.")]
 XQuery = Annotated[int, Query(description="A component, counted from 1.")]
@@ -57,7 +55,7 @@ class Overview:
         told = [
             {**report.model_dump(), "silent_s": max(0.0, now - report.updated_at)}
             for report in reports
-            if now - report.updated_at <= _OUTDATED_AFTER_S
+            if now - report.updated_at <= OUTDATED_AFTER_S
         ]
         return json_response({"now": now, "workers": told})
 

@@ -6,6 +6,8 @@ from pydantic import BaseModel, Field, ValidationError
 
 from streampca.stores.base import Store
 
+OUTDATED_AFTER_S = 3600.0  # a worker that has been silent for so long is no news
+
 State = Literal["starting", "learning", "waiting", "stopping", "stopped"]
 
 
