@@ -104,7 +104,9 @@ def serve(
 
 @app.command()
 def demo(
-    seconds: Annotated[float | None, typer.Option(min=1, help="End after so many seconds; else on Ctrl-C.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=1, help="End so many seconds after the first projection; else on Ctrl-C.")
+    ] = None,
     file: Annotated[Path | None, typer.Option(help="Stream the rows of this .npy file, not made-up ones.")] = None,
     rate: Annotated[float, typer.Option(min=1, help="Messages a second.")] = 2000.0,
     store: Annotated[Path | None, typer.Option(help="Folder to keep; else a temporary one.")] = None,

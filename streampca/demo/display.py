@@ -53,13 +53,13 @@ def _loss(loss: float | None, truth: Truth | None) -> str:
 class Display:
     """Shows readings as they come; use as a context manager. `note` prints lines that stay."""
 
-    def __init__(self, console: Console, seconds: float | None) -> None:
+    def __init__(self, console: Console) -> None:
         self._console, self._live = console, Live(console=console, refresh_per_second=4, transient=False)
         self._losses: deque[float] = deque(maxlen=_WIDTH)
         self._version = -1
         self._next_line = 0.0
         self._time = Progress(TextColumn("[bold]{task.description}"), BarColumn(_WIDTH), TimeElapsedColumn())
-        self._task = self._time.add_task("demo", total=seconds)
+        self._task = self._time.add_task("demo", total=None)
 
     def __enter__(self) -> "Display":
         if self._console.is_terminal:
@@ -73,6 +73,10 @@ class Display:
     def note(self, text: str) -> None:
         """A line that stays, above what is live."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def ends_at(self, elapsed: float) -> None:
+        """Now it is known when all will end."""
+        self._time.update(self._task, total=elapsed)
 
     def show(self, reading: Reading) -> None:
         """The newest figures, in place of those before."""

@@ -35,7 +35,7 @@ _PROBES = 8  # vectors at a time, for the page to show
 class Wishes:
     """What the person asked for."""
 
-    seconds: float | None = None
+    seconds: float | None = None  # from the first projection on
     file: Path | None = None
     rate: float = 2000.0
     store: Path | None = None
@@ -43,7 +43,10 @@ class Wishes:
 
 
 def run(wishes: Wishes) -> None:
-    """Until `seconds` are over, Ctrl-C or SIGTERM. Raises `StreampcaError` when a part of it fails."""
+    """Until `seconds` have passed since the first projection, Ctrl-C or SIGTERM.
+
+    Raises `StreampcaError` when a part of it fails.
+    """
     vectors: Vectors = FileVectors(wishes.file) if wishes.file else LowRank()
     ended = _end_on_signals()
     with contextlib.ExitStack() as stack:
@@ -58,7 +61,7 @@ def run(wishes: Wishes) -> None:
         family.append(Child("serve", {"topic": TOPIC, "store": store.root, "port": ports[0]}, folder / "serve.log"))
         streamer = Streamer(vectors, broker.address, TOPIC, broker.partitions[TOPIC], wishes.rate)
         stack.callback(streamer.stop)
-        display = stack.enter_context(Display(Console(), wishes.seconds))
+        display = stack.enter_context(Display(Console()))
         display.note(_where_to_look(broker.address, ports, store, folder))
         _Watch(vectors, streamer, family, Models(store, TOPIC), display, folder).run(ports[0], wishes.seconds, ended)
         display.note("ending: the worker saves and leaves its group")
@@ -76,7 +79,7 @@ class _Watch:
         self._history: deque[tuple[float, int]] = deque(maxlen=11)  # time and messages learned, of 5 seconds
         self._probes = _portions(vectors)
         self._next_probe = 0.0  # seconds from the start
-        self._served = False
+        self._served: float | None = None  # seconds from the start to the first projection
 
     def run(self, port: int, seconds: float | None, ended: threading.Event) -> None:
         """Raises `StreampcaError` when a part fails, or nothing is served in time."""
@@ -84,15 +87,17 @@ class _Watch:
         self._streamer.start(lambda: self._model.version if self._model else 0)
         for elapsed in _ticks(started, ended):
             self._look(elapsed)
-            if not self._served:
+            if self._served is None:
                 self._project(f"http://127.0.0.1:{port}", elapsed)
+                if self._served is not None and seconds is not None:
+                    self._display.ends_at(self._served + seconds)
             elif elapsed >= self._next_probe:
                 self._next_probe = elapsed + _PROBE_EVERY_S
                 projection.probe(f"http://127.0.0.1:{port}", next(self._probes))
-            if self._served and seconds is not None and elapsed >= seconds:
-                return
-            if not self._served and elapsed > _PATIENCE_S:
+            if self._served is None and elapsed > _PATIENCE_S:
                 raise StreampcaError(f"nothing was served within {_PATIENCE_S:.0f} s")
+            if self._served is not None and seconds is not None and elapsed >= self._served + seconds:
+                return
 
     def _look(self, elapsed: float) -> None:
         for child in self._family:
@@ -116,7 +121,7 @@ class _Watch:
             answer = projection.project(address, vector, request_file)
         except OSError:  # next time
             return
-        self._served = True
+        self._served = elapsed
         self._display.note(projection.told(address, answer, request_file, elapsed))
 
 
