@@ -1,6 +1,6 @@
 """The sidecar's HTTP interface: which path does what, what its page says, and how each fault is told."""
 
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, get_args
 
@@ -13,14 +13,16 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from streampca.api import schemas
 from streampca.api.binary import NPZ
+from streampca.api.edge import Edge
 from streampca.api.endpoints import Sidecar, json_response
-from streampca.api.front import NoSniff, Page
+from streampca.api.front import Page
 from streampca.api.history import History
 from streampca.api.incoming import BINARY, NPY, RequestError
-from streampca.api.metrics import SidecarMetrics, Timing
+from streampca.api.metrics import SidecarMetrics
 from streampca.api.overview import Overview
 from streampca.api.probes import Probes
 from streampca.api.serving import NoModelError, Serving, UnknownVersionError
@@ -62,10 +64,19 @@ class Plain(APIRoute):
     What it otherwise does for every request takes as long as projecting a vector.
     """
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The endpoint as it is."""
-        endpoint: Callable[[Request], Coroutine[Any, Any, Response]] = self.endpoint
-        return endpoint
+    def __init__(self, path: str, endpoint: Callable[[Request], Awaitable[Response]], **documentation: Any) -> None:
+        super().__init__(path, endpoint, **documentation)
+        self.app = _answers(endpoint)
+
+
+def _answers(endpoint: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
+    """The endpoint as it is, faults and all: the application tells them, as it does those of every route."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        response = await endpoint(Request(scope, receive, send))
+        await response(scope, receive, send)
+
+    return answer
 
 
 _BYTES = {"schema": {"type": "string", "format": "binary"}}
@@ -111,8 +122,7 @@ def create_app(store: Store, settings: ServeSettings) -> FastAPI:
         lifespan=lifespan,
     )
     app.state.serving = serving
-    app.add_middleware(NoSniff)
-    app.add_middleware(Timing, metrics=metrics)
+    app.add_middleware(Edge, metrics=metrics)
     _tell_faults(app)
     sidecar, overview = (
         Sidecar(serving, metrics, settings, probes),

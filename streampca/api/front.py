@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fastapi import Request, Response
 from fastapi.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
 FOLDER = Path(__file__).parent / "page"
 
@@ -16,7 +16,6 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-cache",  # asked for again by ETag each time, so that no page outlives its sidecar
 }
-_NO_SNIFF = (b"x-content-type-options", b"nosniff")
 
 
 class Page(StaticFiles):
@@ -36,18 +35,3 @@ class Page(StaticFiles):
         response = super().file_response(full_path, stat_result, scope, status_code)
         response.headers.update(HEADERS)
         return response
-
-
-class NoSniff:
-    """ASGI middleware: no browser is to take an answer for another type than it says."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def mark(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), _NO_SNIFF]
-            await send(message)
-
-        await self._app(scope, receive, mark)

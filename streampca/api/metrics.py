@@ -1,13 +1,11 @@
 """The sidecar's metrics for Prometheus, in a registry of its own. `METRICS` is all of them, with their meaning."""
 
-import time
 from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, GCCollector, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streampca.api.serving import Serving
 from streampca.stream.published import Published
@@ -31,7 +29,6 @@ _FIGURES: dict[str, Callable[[Published], float | None]] = {
     "streampca_model_loss_ewma": lambda served: served.loss_ewma,
 }
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-_OTHER = "other"  # the pages of /docs, and what is not there; never the path itself, of which there are too many
 
 
 class SidecarMetrics:
@@ -104,27 +101,3 @@ def _gauge(name: str, value: float | None) -> GaugeMetricFamily:
     if value is not None:
         family.add_metric([], value)
     return family
-
-
-class Timing:
-    """ASGI middleware: how long each request took, from its headers to the last byte of its answer."""
-
-    def __init__(self, app: ASGIApp, metrics: SidecarMetrics) -> None:
-        self._app, self._metrics = app, metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return await self._app(scope, receive, send)
-        began, code = time.perf_counter(), 500
-
-        async def note(message: Message) -> None:
-            nonlocal code
-            if message["type"] == "http.response.start":
-                code = message["status"]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, note)
-        finally:
-            route = getattr(scope.get("route"), "path", None) or _OTHER
-            self._metrics.answered(route, code, time.perf_counter() - began)

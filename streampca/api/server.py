@@ -43,6 +43,7 @@ def run(settings: ServeSettings, store: Store) -> None:
             log_level="warning",
             access_log=False,
             server_header=False,
+            proxy_headers=False,  # who asks, and by which scheme, makes no difference
             ws="none",
             lifespan="on",
             timeout_keep_alive=_KEEP_ALIVE_S,

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 Array = NDArray[np.floating[Any]]
 Basis = Literal["principal", "whitened"]
 
+_BLOCK = 32  # rows projected at once: more, and what lies between the steps no longer fits the processor's cache
+
 
 @dataclass(frozen=True, eq=False)
 class Model:
@@ -55,10 +57,17 @@ class Model:
         "principal" coordinates have the data's units and the explained variances; "whitened" ones, the paper's
         x = C†y, have variance one.
         """
+        if len(Y) <= _BLOCK:
+            return self._project(Y, basis)
+        blocks = [self._project(Y[i : i + _BLOCK], basis) for i in range(0, len(Y), _BLOCK)]
+        coordinates, residual = zip(*blocks, strict=True)
+        return np.concatenate(coordinates), np.concatenate(residual)
+
+    def _project(self, Y: Array, basis: Basis) -> tuple[Array, Array]:
         centred = Y - self.mean
         coordinates = centred @ self.components.T
         residuals = centred - coordinates @ self.components
-        residual: Array = np.einsum("nd,nd->n", residuals, residuals)
+        residual: Array = np.vecdot(residuals, residuals)
         return (coordinates / self._scale if basis == "whitened" else coordinates), residual
 
     def reconstruct(self, coordinates: Array, basis: Basis = "principal") -> Array:
