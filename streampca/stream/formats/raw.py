@@ -1,8 +1,10 @@
 """Raw little-endian floats: a value is the vector's memory."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from streampca.stream.formats.base import FaultError
+from streampca.stream.formats.base import FaultError, Numbers
 
 
 class RawReader:
@@ -13,10 +15,15 @@ class RawReader:
     def __init__(self, format: str, dimensions: int) -> None:  # noqa: A002 - the setting's name
         self._format, self._dimensions = format, dimensions
         self.dtype = np.dtype(format).newbyteorder("<")
-        self.size = self.dtype.itemsize * dimensions
+        self._size = self.dtype.itemsize * dimensions
+
+    def at_once(self, values: Sequence[bytes | None]) -> Sequence[Numbers | None]:
+        if {None if value is None else len(value) for value in values} == {self._size}:
+            return values
+        return [None] * len(values)
 
     def read(self, value: bytes) -> bytes:
-        if len(value) != self.size:
+        if len(value) != self._size:
             raise FaultError(
                 "wrong_length",
                 f"{len(value)} bytes are not {self._dimensions} numbers of {self.dtype.itemsize} bytes "
