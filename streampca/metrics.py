@@ -4,6 +4,7 @@ import contextlib
 import time
 from collections.abc import Iterable, Mapping
 
+import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from streampca.histogram import BulkHistogram
@@ -106,9 +107,7 @@ class WorkerMetrics(Listener):
             by_partition,
             registry=registry,
         )
-        self._learn_seconds = Counter(
-            "streampca_learn_seconds", "Time spent on decoding and learning.", registry=registry
-        )
+        self._learn_seconds = Counter("streampca_learn_seconds", "Time spent on learning.", registry=registry)
         self._of_partitions = (
             self._loss_ewma, self._lag, self._next, self._time_lag, self._saved_at, self._ahead, self._pinv_error
         )  # fmt: skip
@@ -143,8 +142,9 @@ class WorkerMetrics(Listener):
             self._time_lag.labels(*where).set(time.time() - tally.last_ms / 1000)
         if tally.norm_ewma > 0:
             self._loss_ewma.labels(*where).set(tally.loss_ewma / tally.norm_ewma)
-        for scores in batch.scores:
-            self._loss_ratio.observe(scores.residual[scores.norm > 0] / scores.norm[scores.norm > 0])
+        if batch.scores:
+            residual, norm = (np.concatenate(column) for column in zip(*batch.scores, strict=True))
+            self._loss_ratio.observe(residual[norm > 0] / norm[norm > 0])
 
     def rejected(self, partition: int, offset: int, reason: str, message: str) -> None:
         self._messages.labels("rejected").inc()

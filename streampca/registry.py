@@ -6,7 +6,7 @@ from streampca.errors import SettingsError, SourceError
 from streampca.settings_format import FormatSettings
 from streampca.stream.formats.schemas import Schemas, WriterSchema
 
-_ANSWER_S = 3.0  # the loop waits for it
+_ANSWER_S = 3.0  # reading waits for it
 _NOT_FOUND, _REFUSED = 404, (401, 403)
 
 

@@ -6,8 +6,10 @@ checkpoint; the group's own offsets are never read.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+
+import numpy as np
 
 from streampca.errors import BadRecordError, SourceError, StoreError, StreampcaError
 from streampca.listening import Learned, Listener
@@ -16,18 +18,17 @@ from streampca.saver import Saver
 from streampca.sources.base import DeadLetters, Source
 from streampca.stream import guard
 from streampca.stream.checkpoint import Checkpoint
-from streampca.stream.codec import Codec, Reject
+from streampca.stream.codec import Codec
 from streampca.stream.fold import Fold, Shape
 from streampca.stream.record import (
     Assigned,
     Event,
     Lost,
     OutOfRange,
-    Record,
     Records,
     Revoked,
-    timestamps_of,
-    values_of,
+    Undecoded,
+    Vectors,
 )
 
 _POLL_S = 0.2
@@ -119,11 +120,15 @@ class Worker:
             self._settle(wait=True)
 
     def _handle(self, event: Event) -> None:
-        if not isinstance(event, Records):
+        if isinstance(event, Assigned | Revoked | Lost | OutOfRange):
             self._settle(wait=True)  # whose partition is whose, and from where, is told of what is on disk
         match event:
-            case Records():
+            case Records():  # not decoded ahead
+                self._handle(self._plan.codec.vectors_of(event))
+            case Vectors():
                 self._learn(event)
+            case Undecoded():
+                self._patience.hold(event.partition, event.position, event.cause)
             case Assigned(partitions):
                 self._take(partitions)
             case Revoked(partitions):
@@ -158,39 +163,33 @@ class Worker:
             self._patience.forget(partition)
         self._listener.released(owned, lost=lost)
 
-    def _learn(self, event: Records) -> None:
+    def _learn(self, event: Vectors) -> None:
         started = time.perf_counter()
-        partition, records = event.partition, event.records
-        try:
-            decoded = self._plan.codec.decode(values_of(records))
-        except TimeoutError as error:  # of the schema registry
-            self._patience.hold(partition, records[0].offset, str(error))
-            return
+        partition, decoded = event.partition, event.decoded
         fatal = decoded.rejects[0] if decoded.rejects and self._plan.bad_records == "stop" else None
-        places = decoded.places if fatal is None else decoded.places[decoded.places < fatal.place]
-        position = event.next if fatal is None else records[fatal.place].offset
-        times, counts = timestamps_of(records), decoded.counts[: len(places)]
+        position = event.next if fatal is None else event.rejected[0].offset
+        good = len(decoded.places) if fatal is None else int(np.searchsorted(decoded.places, fatal.place))
+        counts = decoded.counts[:good]
         fold, scores = self._folds[partition].learn(
-            decoded.vectors[: counts.sum()], [times[i] for i in places], position, self._plan.shape, counts
+            decoded.vectors[: counts.sum()], event.timestamps[:good], position, self._plan.shape, counts
         )
         if fatal is None:
-            self._reject(partition, records, decoded.rejects)
+            self._reject(event)
             fold = fold.reject([reject.reason for reject in decoded.rejects])
         self._folds[partition] = fold
         seconds = time.perf_counter() - started
-        self._listener.learned(Learned(partition, fold, len(places), scores, seconds, event.end - position))
+        self._listener.learned(Learned(partition, fold, good, scores, seconds, event.end - position))
         if fatal is not None:
             raise BadRecordError(
                 f"partition {partition} of {self._plan.topic}, offset {position}: {fatal.message} ({fatal.reason}); "
                 "set dead_letter_topic to put such records aside, or on_bad_record=skip to pass over them"
             )
 
-    def _reject(self, partition: int, records: Sequence[Record], rejects: Sequence[Reject]) -> None:
-        for reject in rejects:
-            record = records[reject.place]
+    def _reject(self, event: Vectors) -> None:
+        for reject, record in zip(event.decoded.rejects, event.rejected, strict=True):
             if self._plan.bad_records == "dead_letter":
-                self._dead_letters.send(partition, record, reject.reason, reject.message)
-            self._listener.rejected(partition, record.offset, reject.reason, reject.message)
+                self._dead_letters.send(event.partition, record, reject.reason, reject.message)
+            self._listener.rejected(event.partition, record.offset, reject.reason, reject.message)
 
     def _skip(self, event: OutOfRange) -> None:
         try:

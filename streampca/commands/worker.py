@@ -80,7 +80,8 @@ def _put_together(settings: WorkerSettings, store: Store, listener: Listener) ->
     compile_kernels(plan.shape.recipe)
     checkpoints = Checkpoints(store, settings.topic, settings.keep_checkpoints)
     publisher = Publisher(checkpoints, Models(store, settings.topic, settings.keep_models), plan.shape, time.time)
-    return Worker(plan, source_of(settings), _dead_letters(settings), Saver(checkpoints, publisher), listener)
+    source = source_of(settings, plan.codec.vectors_of)
+    return Worker(plan, source, _dead_letters(settings), Saver(checkpoints, publisher), listener)
 
 
 def plan_of(settings: WorkerSettings) -> Plan:

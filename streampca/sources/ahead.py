@@ -1,4 +1,4 @@
-"""Reads ahead: any source, in a thread of its own, while the worker learns what was read before.
+"""Reads and decodes ahead: any source, in a thread of its own, while the worker learns what was read before.
 
 The source is touched by that thread alone; calls are carried out by it, in their order, between two polls. What it
 hands over waits in a queue that is bounded in records and bytes (one poll more can come on top). The promises of
@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from streampca.sources.base import Source
-from streampca.stream.record import Assigned, Event, Lost, OutOfRange, Records, Revoked, Standing, values_of
+from streampca.stream.record import Assigned, Event, Lost, Records, Revoked, Standing, Undecoded, Vectors
 
 _POLL_S = 0.1  # a call waits so long at most while nothing comes
 _IDLE_S = 0.005  # after a poll that brought nothing: not all sources wait
@@ -27,17 +27,16 @@ _CLOSE_S = 3.0
 
 @dataclass
 class _Read:
-    """What one poll brought."""
+    """What one poll brought, decoded."""
 
     events: list[Event]
     error: BaseException | None = None
     records: int = field(init=False)
-    size: int = field(init=False)  # bytes of values
+    size: int = field(init=False)  # bytes
 
     def __post_init__(self) -> None:
-        batches = [event.records for event in self.events if isinstance(event, Records)]
-        self.records = sum(map(len, batches))
-        self.size = sum(len(value) for batch in batches for value in values_of(batch) if value is not None)
+        self.records = sum(e.count for e in self.events if isinstance(e, Records | Vectors | Undecoded))
+        self.size = sum(e.nbytes for e in self.events if isinstance(e, Records | Vectors))
 
     @property
     def must_be_handled_first(self) -> bool:
@@ -50,17 +49,53 @@ class _Read:
     def without(self, partitions: frozenset[int]) -> "_Read":
         """The rest, without what was read of these partitions."""
         return _Read(
-            [e for e in self.events if not (isinstance(e, Records | OutOfRange) and e.partition in partitions)]
+            [e for e in self.events if isinstance(e, Assigned | Revoked | Lost) or e.partition not in partitions]
         )
+
+
+class _Queue:
+    """What was read and waits, in order; how much that is."""
+
+    def __init__(self) -> None:
+        self._reads: deque[_Read] = deque()
+        self.records = self.size = 0
+
+    def __len__(self) -> int:
+        return len(self._reads)
+
+    def put(self, read: _Read) -> None:
+        self._reads.append(read)
+        self.records, self.size = self.records + read.records, self.size + read.size
+
+    def take(self) -> _Read:
+        read = self._reads.popleft()
+        self.records, self.size = self.records - read.records, self.size - read.size
+        return read
+
+    def throw_away(self, partitions: frozenset[int]) -> None:
+        """What was read of these."""
+        reads, self._reads, self.records, self.size = self._reads, deque(), 0, 0
+        for read in reads:
+            kept = read if read.must_be_handled_first else read.without(partitions)
+            if kept.events or kept.error:
+                self.put(kept)
 
 
 class Ahead:
     """See `streampca.sources.base.Source`."""
 
-    def __init__(self, source: Source, most_records: int, most_bytes: int) -> None:
+    def __init__(
+        self,
+        source: Source,
+        most_records: int,
+        most_bytes: int,
+        decode: Callable[[Records], Event] = lambda records: records,
+    ) -> None:
+        """`decode` is called in the thread that reads; what it raises is raised by the worker's poll."""
         self._source, self._most_records, self._most_bytes = source, most_records, most_bytes
+        self._decode = decode
         self._changed = threading.Condition()
-        self._queue: deque[_Read] = deque()
+        self._queue = _Queue()
         self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._first: _Read | None = None  # polls no further before this is handled
         self._handed: _Read | None = None
@@ -86,7 +121,7 @@ class Ahead:
                 self._first = None
             self._changed.notify()
             self._changed.wait_for(lambda: self._queue, timeout_s)
-            self._handed = read = self._queue.popleft() if self._queue else _Read([])
+            self._handed = read = self._queue.take() if self._queue else _Read([])
         if read.error is not None:
             raise read.error
         return read.events
@@ -133,41 +168,42 @@ class Ahead:
                 self._partitions, self._standing = self._source.partitions(), self._source.standing()
 
     def _may_read(self) -> bool:
-        return (
-            self._first is None
-            and sum(read.records for read in self._queue) < self._most_records
-            and sum(read.size for read in self._queue) < self._most_bytes
-        )
+        return self._first is None and self._queue.records < self._most_records and self._queue.size < self._most_bytes
 
     def _read(self) -> None:
+        events: list[Event] = []
+        error: BaseException | None = None
         try:
-            read = _Read(list(self._source.poll(_POLL_S)))
-        except BaseException as error:  # the worker's to handle, whatever it is
-            read = _Read([], error)
-        if read.events or read.error:
-            self._put(read)
-        else:
+            for event in self._source.poll(_POLL_S):
+                events.append(self._decode(event) if isinstance(event, Records) else event)
+        except BaseException as failure:  # the worker's to handle, whatever it is
+            error = failure
+        if events:
+            self._put(_Read(events))
+        if error:
+            self._put(_Read([], error))
+        if not events and not error:
             with self._changed:
                 self._changed.wait_for(lambda: self._calls, _IDLE_S)
 
     def _put(self, read: _Read) -> None:
         with self._changed:
-            self._throw_away(read.taken_away())
+            self._queue.throw_away(read.taken_away())
             if read.must_be_handled_first:
                 self._first = read
-            self._queue.append(read)
+            self._queue.put(read)
             self._changed.notify_all()
 
     def _seek(self, positions: Mapping[int, int | None]) -> None:
         ours = {p: position for p, position in positions.items() if p not in self._going()}
         self._source.seek(ours)
         with self._changed:
-            self._throw_away(frozenset(ours))
+            self._queue.throw_away(frozenset(ours))
 
     def _pause(self, partitions: frozenset[int]) -> None:
         self._source.pause(partitions - self._going())
         with self._changed:
-            self._throw_away(partitions)
+            self._queue.throw_away(partitions)
 
     def _commit(self, positions: Mapping[int, int]) -> None:
         try:
@@ -178,12 +214,6 @@ class Ahead:
     def _going(self) -> frozenset[int]:
         """Partitions that the source has given up already, which the worker has not been told yet."""
         return self._first.taken_away() if self._first is not None and self._first is not self._handed else frozenset()
-
-    def _throw_away(self, partitions: frozenset[int]) -> None:
-        """Of what waits, what was read of these."""
-        if partitions:
-            kept = (read if read.must_be_handled_first else read.without(partitions) for read in self._queue)
-            self._queue = deque(read for read in kept if read.events or read.error)
 
     def _end(self) -> None:
         self._ended = True

@@ -31,7 +31,7 @@ class Source(Protocol):
         """All partitions that the topic has, as last heard; never waits."""
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
-        """The next events; empty when none came within `timeout_s`."""
+        """The next events, of each partition's records no more than one; empty when none came within `timeout_s`."""
 
     def standing(self) -> Standing:
         """How we stand with the brokers, as last heard; never waits."""

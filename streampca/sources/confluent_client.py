@@ -63,8 +63,8 @@ def consumer_options(settings: WorkerSettings) -> dict[str, Any]:
         "reconnect.backoff.max.ms": 2000,
         "max.partition.fetch.bytes": _FETCH_BYTES,
         "fetch.max.bytes": 4 * _FETCH_BYTES,
-        # Of all partitions together; one fetch more can be on its way.
-        "queued.max.messages.kbytes": max(int(settings.read_ahead_mib * 1024), 1),
+        # Of all partitions together; one fetch more can be on its way. The other half waits decoded.
+        "queued.max.messages.kbytes": max(int(settings.read_ahead_mib * 1024 / 2), 1),
         "fetch.queue.backoff.ms": 10,  # a full queue is empty again soon; by default it would be looked at in a second
     }
 

@@ -5,7 +5,7 @@ from the far future is counted, and does not make the model forget everything be
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,18 +22,15 @@ class Clock:
     before_last_ms: int = -1
     ahead: int = 0  # records more than a day ahead of what was believed when they came
 
-    def advance(self, timestamps: Sequence[int]) -> tuple["Clock", NDArray[np.int64]]:
+    def advance(self, timestamps: Sequence[int] | NDArray[np.int64]) -> tuple["Clock", NDArray[np.int64]]:
         """The clock after these records, and the milliseconds by which each of them advanced it."""
-        now, last, before_last, ahead = self.now_ms, self.last_ms, self.before_last_ms, self.ahead
-        steps = np.zeros(len(timestamps), np.int64)
-        for i, stamp in enumerate(timestamps):
-            if stamp < 0:
-                continue
-            believed = min(stamp, last, before_last)
-            if now >= 0 and stamp > now + _AHEAD_MS:
-                ahead += 1
-            if believed > now:
-                steps[i] = believed - now if now >= 0 else 0
-                now = believed
-            last, before_last = stamp, last
-        return replace(self, now_ms=now, last_ms=last, before_last_ms=before_last, ahead=ahead), steps
+        stamps = np.asarray(timestamps, np.int64)
+        known = stamps >= 0
+        told = np.concatenate([[self.before_last_ms, self.last_ms], stamps[known]])
+        believed = np.minimum(np.minimum(told[:-2], told[1:-1]), told[2:])
+        nows = np.maximum.accumulate(np.concatenate([[self.now_ms], believed]))  # before each, and at the end
+        steps = np.zeros(len(stamps), np.int64)
+        steps[known] = np.where(nows[:-1] >= 0, np.diff(nows), 0)
+        ahead = int(np.count_nonzero((nows[:-1] >= 0) & (told[2:] - nows[:-1] > _AHEAD_MS)))
+        before_last, last = (int(stamp) for stamp in told[-2:])
+        return Clock(int(nows[-1]), last, before_last, self.ahead + ahead), steps

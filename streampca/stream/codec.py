@@ -7,7 +7,6 @@ or infinity), `too_large` (its squares would overflow).
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,31 +14,20 @@ from numpy.typing import NDArray
 from streampca.stream.formats import reader_of
 from streampca.stream.formats.base import FaultError, Numbers, Reader
 from streampca.stream.formats.schemas import Schemas
+from streampca.stream.record import (
+    Array,
+    Decoded,
+    Records,
+    Reject,
+    Undecoded,
+    Vectors,
+    timestamps_of,
+    values_of,
+)
 
-Array = NDArray[np.floating[Any]]
+__all__ = ["REASONS", "Codec", "Decoded", "Reject"]
 
 REASONS = ("no_value", "undecodable", "unknown_schema", "wrong_length", "not_finite", "too_large")
-
-
-class Reject(NamedTuple):
-    """A value that is no vector: its place in the batch, the short name of the fault, and what was wrong."""
-
-    place: int
-    reason: str
-    message: str
-
-
-class Decoded(NamedTuple):
-    """The vectors (n, d) of a batch in order, and the rest by rising place.
-
-    `places` (m,) are those of the values that hold vectors, `counts` (m,) how many each holds: 1, but for formats whose
-    values hold several. A value that holds none and is no fault is in neither.
-    """
-
-    vectors: Array
-    places: NDArray[np.int64]
-    rejects: list[Reject]
-    counts: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -56,6 +44,20 @@ class Codec:
     @cached_property
     def _reader(self) -> Reader:
         return reader_of(self.format, self.dimensions, self.field, self.schemas)
+
+    def vectors_of(self, event: Records) -> Vectors | Undecoded:
+        """The vectors of one event's records, in whichever thread; `Undecoded` while the schema registry is away.
+
+        Raises `SourceError` when it refuses us.
+        """
+        records = event.records
+        try:
+            decoded = self.decode(values_of(records))
+        except TimeoutError as error:
+            return Undecoded(event.partition, records[0].offset, len(records), str(error))
+        timestamps = np.array(timestamps_of(records), np.int64)[decoded.places]
+        rejected = [records[reject.place] for reject in decoded.rejects]
+        return Vectors(event.partition, decoded, timestamps, rejected, event.next, event.end)
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
         """Vectors of a batch: every value becomes vectors or a `Reject`.
@@ -77,18 +79,18 @@ class Codec:
 
     def _rows(self, values: Sequence[bytes | None]) -> tuple[Sequence[Numbers], Sequence[int], list[Reject]]:
         """The numbers of each vector with its place, and what is none."""
-        known = self._reader.at_once(values)
-        if all(known):
-            return known, range(len(values)), []  # type: ignore[return-value]  # none of them is None
+        size = self._reader.size
+        if size is not None and {None if value is None else len(value) for value in values} == {size}:
+            return values, range(len(values)), []  # type: ignore[return-value]  # none of them is None
         rows: list[Numbers] = []
         places: list[int] = []
         rejects: list[Reject] = []
         read = self._reader.read
-        for place, (value, row) in enumerate(zip(values, known, strict=True)):
+        for place, value in enumerate(values):
             try:
                 if value is None:
                     raise FaultError("no_value", "the record has no value (a tombstone)")
-                rows.append(read(value) if row is None else row)
+                rows.append(read(value))
                 places.append(place)
             except FaultError as fault:
                 rejects.append(Reject(place, fault.reason, str(fault)))

@@ -41,7 +41,10 @@ class Shape:
             return np.full(len(steps_ms), 2.0 ** (-1.0 / self.half_life_messages))
         if self.half_life_seconds:
             per_ms = 1.0 / (self.half_life_seconds * 1000.0)
-            return np.array([2.0 ** (-float(step) * per_ms) for step in steps_ms])
+            kept = np.ones(len(steps_ms))
+            moved = np.flatnonzero(steps_ms)  # few do where records come by the thousand in a second
+            kept[moved] = [2.0 ** (-float(step) * per_ms) for step in steps_ms[moved]]
+            return kept
         return np.ones(len(steps_ms))
 
     def decay(self, elapsed_ms: int) -> float:
@@ -69,7 +72,7 @@ class Tally:
         n = len(scores.residual)
         if n == 0:
             return self
-        residual, norm = float(np.mean(scores.residual)), float(np.mean(scores.norm))
+        residual, norm = float(np.add.reduce(scores.residual)) / n, float(np.add.reduce(scores.norm)) / n
         scored = self.scored + n
         kept = (1 - 1 / _EWMA_MESSAGES) ** n if self.scored else 0.0
         return replace(
@@ -81,15 +84,17 @@ class Tally:
             norm_ewma=kept * self.norm_ewma + (1 - kept) * norm,
         )
 
-    def with_messages(self, timestamps: Sequence[int], vectors: int) -> "Tally":
+    def with_messages(self, timestamps: NDArray[np.int64], vectors: int) -> "Tally":
         """The tally after learning so many vectors of messages with these timestamps."""
-        known = [t for t in timestamps if t >= 0]
-        before = [self.first_ms] if self.first_ms >= 0 else []
+        known = timestamps[timestamps >= 0]
+        if not len(known):
+            return replace(self, learned=self.learned + vectors)
+        first, last = int(known.min()), int(known.max())
         return replace(
             self,
             learned=self.learned + vectors,
-            first_ms=min(before + known, default=-1),
-            last_ms=max([self.last_ms, *known]),
+            first_ms=min(self.first_ms, first) if self.first_ms >= 0 else first,
+            last_ms=max(self.last_ms, last),
         )
 
     def with_rejects(self, reasons: Sequence[str]) -> "Tally":
@@ -120,7 +125,7 @@ class Fold:
     def learn(
         self,
         vectors: Array,
-        timestamps: Sequence[int],
+        timestamps: Sequence[int] | NDArray[np.int64],
         position: int,
         shape: Shape,
         counts: NDArray[np.int64] | None = None,
@@ -129,21 +134,23 @@ class Fold:
 
         `counts` says how many vectors each record holds, at least one; None: one each. Time passes before the first.
         """
+        timestamps = np.asarray(timestamps, np.int64)
         clock, steps = self.clock.advance(timestamps)
         steps = steps if counts is None else _at_first_vectors(steps, counts)
-        V = np.asarray(vectors, shape.recipe.dtype)
-        V = np.concatenate([self.pending, V]) if len(self.pending) else V
+        V = np.ascontiguousarray(vectors, shape.recipe.dtype)
         retention = np.concatenate([self.retention, shape.retention(steps)])
-        state, tally = self.state, self.tally.with_messages(timestamps, len(steps)) if len(timestamps) else self.tally
+        state, waiting, learned, taken = self.state, self.pending, 0, 0
+        tally = self.tally.with_messages(timestamps, len(V)) if len(V) else self.tally
         scores: list[Scores] = []
-        start = 0
-        while start + (size := shape.recipe.next_block(state)) <= len(V):
-            block = slice(start, start + size)
-            state, score = learning.learn(state, np.ascontiguousarray(V[block]), retention[block], shape.recipe)
+        while (size := shape.recipe.next_block(state)) <= len(waiting) + len(V) - taken:
+            end = taken + size - len(waiting)
+            block = np.concatenate([waiting, V[taken:end]]) if len(waiting) else V[taken:end]
+            state, score = learning.learn(state, block, retention[learned : learned + size], shape.recipe)
             tally = tally.with_scores(score)
             scores.append(score)
-            start += size
-        fold = Fold(max(position, self.position), state, V[start:].copy(), retention[start:].copy(), clock, tally)
+            waiting, taken, learned = self.pending[:0], end, learned + size
+        pending = np.concatenate([waiting, V[taken:]])
+        fold = Fold(max(position, self.position), state, pending, retention[learned:].copy(), clock, tally)
         return fold, scores
 
     def reject(self, reasons: Sequence[str]) -> "Fold":

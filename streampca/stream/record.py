@@ -1,9 +1,14 @@
-"""What arrives: records, and the events in which a source hands them over."""
+"""What arrives: records, the events in which a source hands them over, and what decoding makes of them."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.floating[Any]]
 
 
 class Record(Protocol):
@@ -96,6 +101,72 @@ class Records:
     next: int
     end: int
 
+    @property
+    def count(self) -> int:
+        """Number of records."""
+        return len(self.records)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all values."""
+        return sum(len(value) for value in values_of(self.records) if value is not None)
+
+
+class Reject(NamedTuple):
+    """A value that is no vector: its place in the batch, the short name of the fault, and what was wrong."""
+
+    place: int
+    reason: str
+    message: str
+
+
+class Decoded(NamedTuple):
+    """The vectors (n, d) of a batch in order, and the rest by rising place.
+
+    `places` (m,) are those of the values that hold vectors, `counts` (m,) how many each holds: 1, but for formats whose
+    values hold several. A value that holds none and is no fault is in neither.
+    """
+
+    vectors: Array
+    places: NDArray[np.int64]
+    rejects: list[Reject]
+    counts: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Vectors:
+    """What was decoded of `Records`; of these, only those that hold no vector are left.
+
+    `timestamps` (m,) are those of the records that hold vectors; `rejected` are the others, as in `decoded.rejects`.
+    """
+
+    partition: int
+    decoded: Decoded
+    timestamps: NDArray[np.int64]
+    rejected: Sequence[Record]
+    next: int
+    end: int
+
+    @property
+    def count(self) -> int:
+        """Number of records."""
+        return len(self.timestamps) + len(self.rejected)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all vectors, and of the values that hold none."""
+        return self.decoded.vectors.nbytes + sum(len(record.value or b"") for record in self.rejected)
+
+
+@dataclass(frozen=True, slots=True)
+class Undecoded:
+    """So many `Records`, from this position on, that cannot be decoded now, through no fault of theirs."""
+
+    partition: int
+    position: int
+    count: int
+    cause: str
+
 
 @dataclass(frozen=True, slots=True)
 class OutOfRange:
@@ -115,4 +186,4 @@ class Standing:
     member: bool  # the group is settled and counts us in, with partitions or without
 
 
-Event = Assigned | Revoked | Lost | Records | OutOfRange
+Event = Assigned | Revoked | Lost | Records | Vectors | Undecoded | OutOfRange

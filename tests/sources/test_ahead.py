@@ -2,8 +2,9 @@
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from streampca.errors import SourceError
 from streampca.sources.ahead import Ahead
 from streampca.sources.memory import MemorySource, MemoryTopic, Pause, Step
-from streampca.stream.record import Assigned, Event, Lost, OutOfRange, Records, Revoked
+from streampca.stream.record import Assigned, Decoded, Event, Lost, OutOfRange, Records, Revoked, Undecoded, Vectors
 from tests.kafka_broker import wait_until
 
 PARTITIONS = 3
@@ -71,6 +72,66 @@ def test_a_flood_is_bounded_in_records_and_in_bytes(records: int, size: int) -> 
         offsets = [r.offset for _ in range(50) for e in source.poll(1) if isinstance(e, Records) for r in e.records]
     assert offsets == list(range(500))
     assert inner.threads == {"reading"}
+
+
+def inflated(event: Records) -> Vectors:
+    """Each record as a vector of 100 numbers."""
+    n = len(event.records)
+    decoded = Decoded(np.zeros((n, 100)), np.arange(n), [], np.ones(n, np.int64))
+    return Vectors(event.partition, decoded, np.zeros(n, np.int64), [], event.next, event.end)
+
+
+def test_a_flood_is_bounded_in_what_decoding_makes_of_it() -> None:
+    topic = MemoryTopic()
+    topic.append(0, *[b"x"] * 5000)
+    inner = CountingSource(topic)
+    source = Ahead(inner, 10_000, 20_000, inflated)
+    with closing(source):
+        next_event(source)
+        source.seek({0: None})
+        source.poll(0)
+        quiet(inner)
+        assert inner.handed == 30  # 24,000 bytes
+        events = [e for _ in range(50) for e in source.poll(1)]
+    assert [e.next for e in events if isinstance(e, Vectors)] == list(range(10, 501, 10))
+
+
+def test_what_decoding_raises_comes_after_what_was_decoded_before_it() -> None:
+    topic = MemoryTopic(2)
+    topic.append(0, b"good")
+    topic.append(1, b"bad")
+
+    def decode(event: Records) -> Event:
+        if event.records[0].value == b"bad":
+            raise SourceError("not for you")
+        return inflated(event)
+
+    source = Ahead(MemorySource(topic), 10, 10_000, decode)
+    with closing(source):
+        next_event(source)
+        source.seek({0: None, 1: None})
+        event = next_event(source)
+        assert isinstance(event, Vectors)
+        assert event.partition == 0
+        with pytest.raises(SourceError, match="not for you"):
+            wait_until(lambda: source.poll(0.5))
+
+
+def test_what_could_not_be_decoded_is_bounded_too_and_thrown_away_with_its_partition() -> None:
+    topic = MemoryTopic()
+    topic.append(0, *[b"x"] * 5000)
+    inner = CountingSource(topic)
+    source = Ahead(inner, 40, 10_000, lambda event: Undecoded(event.partition, event.next - 10, 10, "away"))
+    with closing(source):
+        next_event(source)
+        source.seek({0: None})
+        assert next_event(source) == Undecoded(0, 0, 10, "away")
+        quiet(inner)
+        assert inner.handed == 50
+        source.pause(frozenset({0}))
+        assert source.poll(0.05) == []
+        source.seek({0: 20})
+        assert next_event(source) == Undecoded(0, 20, 10, "away")
 
 
 @pytest.mark.parametrize("news", [Assigned, Revoked, Lost])
@@ -186,6 +247,10 @@ class Consumer:
         self.saved, self.at = saved, dict[int, int]()
 
     def poll(self) -> None:
+        with self.source._changed:
+            queue = self.source._queue
+            assert queue.records == sum(read.records for read in queue._reads)
+            assert queue.size == sum(read.size for read in queue._reads)
         for event in self.source.poll(0.005):
             match event:
                 case Records(partition, records, next_):

@@ -46,7 +46,7 @@ def test_how_to_connect_is_passed_on(tmp_path: Path) -> None:
         "security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "u", "sasl.password": "p",
         "ssl.ca.location": str(files["ssl_cafile"]), "ssl.certificate.location": str(files["ssl_certfile"]),
         "ssl.key.location": str(files["ssl_keyfile"]), "ssl.key.password": "k",
-        "ssl.endpoint.identification.algorithm": "none", "queued.max.messages.kbytes": 2048,
+        "ssl.endpoint.identification.algorithm": "none", "queued.max.messages.kbytes": 1024,
         "session.timeout.ms": 20_000, "heartbeat.interval.ms": 2000, "isolation.level": "read_committed",
     }  # fmt: skip
     assert {name: told[name] for name in expected} == expected

@@ -15,6 +15,7 @@ from streampca.listening import Learned, Listener
 from streampca.pca.state import Array
 from streampca.publisher import Publisher
 from streampca.saver import Saver
+from streampca.sources.ahead import Ahead
 from streampca.sources.memory import Do, MemoryDeadLetters, MemorySource, MemoryTopic, Step
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
@@ -178,10 +179,12 @@ def cast(
     hook: Hook = lambda name: None,
     ends: bool = True,
     saves_in: Executor | None = None,
+    ahead: int | None = None,
 ) -> Cast:
     """A worker on the stage. If it `ends`, it stops by itself when, after its script, polls bring nothing any more.
 
-    Saves have ended when they were begun, unless they have an executor of their own, such as a thread.
+    Saves have ended when they were begun, unless they have an executor of their own, such as a thread. Who reads
+    `ahead`, in a thread, so many records at most, ends when it has learned every partition of its own to the end.
     The script begins after the assignment, and a `Do` is no poll of its own: it happens before the next one.
     """
     own = own or plan(stage.shape)
@@ -190,8 +193,14 @@ def cast(
     store = SpyStore(stage, hook)
     checkpoints = Checkpoints(store, TOPIC)
     publisher = Publisher(checkpoints, Models(store, TOPIC), own.shape, lambda: 0.0)
-    worker = Worker(own, source, letters, Saver(checkpoints, publisher, saves_in or AtOnce()), heard)
-    source.stop = worker.stop if ends else None
+    read = source if ahead is None else Ahead(source, ahead, 10**6, own.codec.vectors_of)
+    worker = Worker(own, read, letters, Saver(checkpoints, publisher, saves_in or AtOnce()), heard)
+
+    def stop(cause: str) -> None:
+        if ahead is None or all(heard.positions[p] == stage.topic.logs[p].end for p in source._owned):
+            worker.stop(cause)
+
+    source.stop = stop if ends else None
     return Cast(worker, source, letters, heard)
 
 
