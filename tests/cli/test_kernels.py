@@ -3,8 +3,17 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
+
+from streampca.commands import worker
+from streampca.listening import Listener
+from streampca.settings import WorkerSettings
+from streampca.stores.directory import DirectoryStore
+from streampca.stream import codec
+from streampca.stream.formats import reader_of
 
 PROGRAM = """
 import gc, json, sys
@@ -40,3 +49,27 @@ def test_nothing_is_left_to_compile_when_messages_come(dtype: str, center: bool)
     count, late = json.loads(done.stdout)
     assert count > 10
     assert late == []
+
+
+class JoiningError(Exception):
+    """Where the group is joined."""
+
+
+def test_what_reads_the_format_is_ready_before_the_group_is_joined(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made: list[str] = []
+
+    def recorded(name: str, *others: Any) -> Any:
+        made.append(name)
+        return reader_of(name, *others)
+
+    def join(*args: Any) -> Any:
+        raise JoiningError
+
+    monkeypatch.setattr(codec, "reader_of", recorded)
+    monkeypatch.setattr(worker, "source_of", join)
+    settings = WorkerSettings(topic="t", dimensions=8, components=2, format="json")
+    with pytest.raises(JoiningError):
+        worker._put_together(settings, DirectoryStore(tmp_path), Listener())
+    assert made == ["json"]
