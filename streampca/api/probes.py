@@ -18,6 +18,7 @@ from streampca.stream.published import Published
 
 _MOST = 500
 _MOST_BYTES = 8 * 1024 * 1024  # of all vectors together
+_TOGETHER, _MOST_WAITING_BYTES = 16, 32 * 1024  # notes that are put into the ring at once, and the longest that waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +46,15 @@ class Probes:
         self._ring: NDArray[np.float32] = np.empty((0, 0), np.float32)
         self._at = np.empty(0)  # seconds since 1970 of each
         self._count = 0  # of all that came; the next one goes to _count % len(_ring)
+        self._waiting: list[tuple[Array, float]] = []  # what came since, and when; not yet in the ring
         self._lock = threading.Lock()
 
     def note(self, vectors: Array) -> None:
         """Keep vectors (n, d), or the last of them, in place of the oldest. Others of another length are dropped."""
         with self._lock:
-            if vectors.shape[1] != self._ring.shape[1]:
-                self._start(vectors.shape[1])
-            size = len(self._ring)
-            last = vectors[max(len(vectors) - size, 0) :]
-            if not len(last):
-                return
-            start = self._count % size
-            end = start + len(last)
-            places = slice(start, end) if end <= size else np.arange(start, end) % size
-            with np.errstate(over="ignore"):  # of what exceeds float32, which `look` leaves out
-                self._ring[places] = last
-            self._at[places] = self._clock()
-            self._count += len(last)
+            self._waiting.append((vectors, self._clock()))
+            if len(self._waiting) == _TOGETHER or vectors.nbytes > _MOST_WAITING_BYTES:
+                self._settle()
 
     def look(self, served: Published, look: Look) -> dict[str, Any]:
         """Where the vectors lie, the oldest first. Raises `RequestError`."""
@@ -79,6 +71,27 @@ class Probes:
             "at": at[finite],
         }
 
+    def _settle(self) -> None:
+        """Put what waits into the ring. One vector alone would take longer than its projection, with cold caches."""
+        with np.errstate(over="ignore"):  # of what exceeds float32, which `look` leaves out
+            for vectors, at in self._waiting:
+                self._put(vectors, at)
+        self._waiting.clear()
+
+    def _put(self, vectors: Array, at: float) -> None:
+        if vectors.shape[1] != self._ring.shape[1]:
+            self._start(vectors.shape[1])
+        size = len(self._ring)
+        last = vectors[max(len(vectors) - size, 0) :]
+        if not len(last):
+            return
+        start = self._count % size
+        end = start + len(last)
+        places = slice(start, end) if end <= size else np.arange(start, end) % size
+        self._ring[places] = last
+        self._at[places] = at
+        self._count += len(last)
+
     def _start(self, dimensions: int) -> None:
         size = min(_MOST, _MOST_BYTES // (4 * dimensions))
         self._ring, self._at, self._count = np.empty((size, dimensions), np.float32), np.zeros(size), 0
@@ -86,6 +99,7 @@ class Probes:
     def _kept(self, dimensions: int) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
         """Copies of vectors (n, d) and times (n,), the oldest first; none when they have another length."""
         with self._lock:
+            self._settle()
             size = len(self._ring)
             if self._ring.shape[1] != dimensions or not size:
                 return np.empty((0, dimensions), np.float32), np.empty(0)

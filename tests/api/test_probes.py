@@ -144,6 +144,15 @@ def test_memory_is_bounded_for_vectors_of_any_length(d: int, most: int) -> None:
     assert probes._ring.dtype == np.float32
 
 
+@pytest.mark.parametrize("rows", [0, 1, 2, 300])
+def test_little_waits_to_be_put_into_the_ring(rows: int) -> None:
+    probes = Probes()
+    for _ in range(100):
+        probes.note(np.ones((rows, 3072)))
+        assert len(probes._waiting) < 16
+        assert sum(vectors.nbytes for vectors, _ in probes._waiting) < 512 * 1024
+
+
 def test_no_look_falls_into_a_note() -> None:
     """Whoever looks while vectors are being put into the ring waits until they are: the clock is asked in between."""
     seen: list[int] = []
