@@ -43,6 +43,15 @@ def test_projects_onto_the_axes_of_the_version_asked_for(client: Client, asked: 
     assert set(answer) == {"version", "coordinates", "residual"}
 
 
+@pytest.mark.parametrize("basis", ["principal", "whitened"])
+def test_many_vectors_are_projected_as_each_alone(client: Client, basis: str) -> None:
+    many = CHANCE.normal(size=(50, D)).tolist()
+    answer = post(client, "/v1/project", vectors=many, basis=basis)
+    alone = [post(client, "/v1/project", vectors=[vector], basis=basis) for vector in many]
+    for field in ("coordinates", "residual"):
+        np.testing.assert_allclose(answer[field], [one[field][0] for one in alone], rtol=1e-10, atol=1e-12)
+
+
 def test_whitened_coordinates_have_variance_one(client: Client) -> None:
     plain = post(client, "/v1/project", vectors=VECTORS.tolist())
     whitened = post(client, "/v1/project", vectors=VECTORS.tolist(), basis="whitened")
