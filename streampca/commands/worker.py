@@ -1,5 +1,6 @@
 """`streampca worker`: the concrete parts of one worker, put together."""
 
+import gc
 import signal
 import sys
 import time
@@ -54,6 +55,7 @@ def run(settings: WorkerSettings) -> None:
             worker = _put_together(settings, store, Listeners(told, counts, alive, reporter))
             log.info("worker started", **_introduction(settings), metrics=server.url)
             _stop_on_signals(worker)
+            gc.freeze()  # what is imported and compiled by now stays: no looking through it again while records fly by
             try:
                 worker.run()
             finally:

@@ -13,6 +13,7 @@ from streampca.sources.memory import Do, Step
 from streampca.stream.formats.schemas import MemorySchemas, WriterSchema
 from streampca.stream.record import Records
 from tests.kafka_broker import wait_until
+from tests.stream.streams import shape
 from tests.stream.structured import memory
 from tests.worker.harness import POISON, Cast, Stage, cast, many, plan
 from tests.worker.test_formats import SCHEMA, avros, learned_whole, newest, plan_for
@@ -25,22 +26,23 @@ PARTITIONS = 3
     counts=st.lists(st.integers(0, 200), min_size=PARTITIONS, max_size=PARTITIONS),
     polls=st.lists(st.integers(1, 40), max_size=8),
     ahead=st.sampled_from([1, 30, 10_000]),
-    rebalances=st.integers(0, 2),
+    rebalances=st.booleans(),
 )
-def test_whatever_the_polls_and_the_queue(counts: list[int], polls: list[int], ahead: int, rebalances: int) -> None:
-    stage = Stage(PARTITIONS)
+def test_whatever_the_polls_and_the_queue(counts: list[int], polls: list[int], ahead: int, rebalances: bool) -> None:
+    stage, bad = Stage(PARTITIONS, shape(half_life_seconds=2.0)), (POISON, None)
     for partition, count in enumerate(counts):
-        stage.send(partition, many(count, partition))
-        stage.send(partition, [POISON, None])
-    script: list[Step] = [
-        step for poll in polls for step in (poll, *[Do(stage.topic.rebalance)] * (rebalances > 0), poll)
-    ]
+        for start in range(0, count, 20):
+            stage.send(partition, many(count, partition)[start : start + 20], 10**12 + 30 * start)
+            stage.send(partition, bad, 10**12 + 50 * start)
+    script: list[Step] = []
+    for poll in polls:
+        script += [poll, *[Do(stage.topic.rebalance)] * rebalances, poll]
     one = cast(stage, plan(stage.shape, bad_records="dead_letter"), script, ahead=ahead)
     one.run()
     stage.assert_complete()
-    assert {(p, offset) for p, offset, _ in stage.letters} == {
-        (p, counts[p] + i) for p in range(PARTITIONS) for i in (0, 1)
-    }
+    logs = enumerate(stage.topic.logs)
+    put_aside = {(p, record.offset) for p, log in logs for record in log.records if record.value in bad}
+    assert {(p, offset) for p, offset, _ in stage.letters} == put_aside
 
 
 @contextmanager
