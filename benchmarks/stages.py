@@ -1,9 +1,9 @@
 """Where a worker's time goes, from socket to C: `python -m benchmarks.stages` (`--quick`: fewer messages).
 
 Microseconds a message of each stage, in a real worker on a real broker: the calls of its parts are timed where they
-stand, so a stage includes the time that another thread held Python's lock. Reading, learning and saving may run at
-the same time: the columns need not add up to the last, which is the time between two messages. Writes
-benchmarks/results/stages.md.
+stand, so a stage includes the time that another thread held Python's lock. Reading and decoding, learning, and saving
+run at the same time, each in a thread: the columns need not add up to the last, which is the time between two
+messages. Writes benchmarks/results/stages.md.
 """
 
 import argparse
