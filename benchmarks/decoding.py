@@ -41,11 +41,11 @@ FORMATS: dict[str, tuple[str, Callable[[Rows], list[bytes]]]] = {
     "json, integers from 0 to 255": ("json", lambda X: [
         orjson.dumps(x.tolist()) for x in np.random.default_rng(0).integers(0, 256, X.shape)
     ]),
-    "json, one number of 20 digits": ("json", lambda X: [
-        b"[0.12345678901234567890," + orjson.dumps(x[1:].tolist())[1:] for x in X
-    ]),
     "json, in an object with text": ("json", lambda X: [
         orjson.dumps({"sensor": "first floor, left", "at": "2026-01-01T00:00:00Z", "v": x.tolist()}) for x in X
+    ]),
+    "json, in an object with text and another array": ("json", lambda X: [
+        orjson.dumps({"tags": ["first floor", "left"], "v": x.tolist()}) for x in X
     ]),
 }  # fmt: skip
 

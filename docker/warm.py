@@ -1,11 +1,9 @@
-"""Compiles the kernels for every kind of model, and what reads JSON, into NUMBA_CACHE_DIR, when the image is built."""
+"""Compiles the kernels for every kind of model into NUMBA_CACHE_DIR, when the image is built."""
 
 from itertools import product
 
 from streampca.commands.worker import compile_kernels
 from streampca.pca.learning import Recipe
-from streampca.stream.codec import Codec
 
 for center, dtype in product((True, False), ("float64", "float32")):
     compile_kernels(Recipe(3, 2, 0, center, dtype))
-Codec("json", 3, 1.0).decode([])

@@ -87,7 +87,7 @@ def _introduction(settings: WorkerSettings) -> dict[str, str]:
 def _put_together(settings: WorkerSettings, store: Store, listener: Listener) -> Worker:
     plan = plan_of(settings)
     compile_kernels(plan.shape.recipe)
-    plan.codec.decode([])  # what reads the format is compiled, too, or found not to be installed
+    plan.codec.decode([])  # finds out now whether what the format needs is installed
     checkpoints = Checkpoints(store, settings.topic, settings.keep_checkpoints)
     publisher = Publisher(checkpoints, Models(store, settings.topic, settings.keep_models), plan.shape, time.time)
     source = source_of(settings, plan.codec.vectors_of)

@@ -79,18 +79,18 @@ class Codec:
 
     def _rows(self, values: Sequence[bytes | None]) -> tuple[Sequence[Numbers], Sequence[int], list[Reject]]:
         """The numbers of each vector with its place, and what is none."""
-        known = self._reader.at_once(values)
-        if all(known):
-            return known, range(len(values)), []  # type: ignore[return-value]  # none of them is None
+        size = self._reader.size
+        if size is not None and {None if value is None else len(value) for value in values} == {size}:
+            return values, range(len(values)), []  # type: ignore[return-value]  # none of them is None
         rows: list[Numbers] = []
         places: list[int] = []
         rejects: list[Reject] = []
         read = self._reader.read
-        for place, (value, row) in enumerate(zip(values, known, strict=True)):
+        for place, value in enumerate(values):
             try:
                 if value is None:
                     raise FaultError("no_value", "the record has no value (a tombstone)")
-                rows.append(read(value) if row is None else row)
+                rows.append(read(value))
                 places.append(place)
             except FaultError as fault:
                 rejects.append(Reject(place, fault.reason, str(fault)))

@@ -12,8 +12,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streampca.stream.codec import Codec, Reject
-from streampca.stream.formats.arrays import _read
-from streampca.stream.formats.json import JsonReader
 
 D = 4
 
@@ -110,85 +108,6 @@ def test_the_fault_is_that_of_the_first_entry_that_is_no_number() -> None:
     ]
 
 
-ARRAY = b"[0, 1.5, -2, 3e1]"
-TAKEN = [
-    ("", b"@"), ("", b"\r\n @\t"), ("v", b'{"v": @}'), ("v", b' {"v":@}\n'),
-    ("v", b'{"w": "x", "v"\n:\t@ , "u": null}'), ("v", b'{"w": "\\"v\\": @", "v": @}'),
-    ("v", b'{"u": true, "v": @, "true": [true, false]}'), ("v", b'{"u": [[1], {}], "v": @, "t": [1, [2]]}'),
-    ("v", b'{"w": "\\u0076 \\ud83d\\ude00 \xc3\xa9", "v": @}'), ("v", b'{"w": "[1, 2]", "v": @}'),
-    ("a.b", b'{"a": {"b": @}}'), ("a.b", b'{"b": [1], "a": {"c": [2], "b": @}, "c": "a"}'), ("a.a", b'{"a": {"a": @}}'),
-    ("\u00e9", b'{"\xc3\xa9": @}'), ("a b", b'{"a b": @}'),
-]  # fmt: skip
-LEFT = [
-    ("", b""), ("", b"@ @"), ("", b"[@]"), ("", b'{"v": @}'), ("v", b""), ("v", b"@"), ("v", b'"v": @'),
-    ("v", b'["v", @]'),
-    ("v", b'[{"v": @}]'), ("v", b'{"w": {"v": @}}'), ("v", b'{"v": {"w": @}}'), ("v", b'{"v": null, "w": @}'),
-    ("v", b'{"v": "@"}'), ("v", b'{"w": "\\"v\\": @"}'),  # within strings
-    ("v", b'{"v": 1, "v": @}'), ("v", b'{"v": @, "v": 1}'), ("v", b'{"v": @, "v": [4, 5, 6, 7]}'),
-    ("v", b'{"v": @, "\\u0076": [4, 5, 6, 7]}'), ("v", b'{"\\u0076": @}'),
-    ("v", b'{"v": [@]}'), ("v", b'{"v": [@, 1]}'), ("v", b'{"v": -@}'), ("v", b'{"v": 1@}'), ("v", b'{"v": @1}'),
-    ("v", b'{"v": @[4]}'), ("v", b'{"v": @'), ("v", b'{"v": @}}'), ("v", b'{"v": @, }'), ("v", b'{"v" @}'),
-    ("v", b'{"v":: @}'), ("v", b"{'v': @}"), ("v", b'{"v": @}\0'), ("v", b'{"v": @} {}'), ("v", b'{"v": @, "w": NaN}'),
-    ("v", b'\xef\xbb\xbf{"v": @}'), ("v", b'{"v": @, "w": "\xff"}'), ("v", b'{"v": @, "w": "\\ud800"}'),
-    ("v", b'{"v": @, "w": "\x01"}'), ("v", b'{"v": @, "w": 1e400}'),
-    ("v", b'{"v": @, "w": ' + b"[" * 2000 + b"]" * 2000 + b"}"),
-    ("v", b'{"v": @, "w": 7310584921}'), ("v", b'{"v": [7310584921]}'), ("v", b'{"v": @, "v": [7310584921]}'),
-    ("v", b'{"v": @, "v": [73105849.21e2]}'), ("v", b'{"v": @, "v": [7310584921.0]}'),
-    ("a.b", b'{"a.b": @}'), ("a.b", b'{"a": 1, "b": @}'), ("a.b", b'{"a": [{"b": @}]}'), ("a.b", b'{"a": null}'),
-    ("a.b", b'{"a": {"c": {"b": @}}}'), ("a.b", b'{"a": {"b": @}, "a": 1}'),
-    ("a.b", b'{"a": {"b": @}, "a": {"b": [4, 5, 6, 7]}}'),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("field", "value"), TAKEN)
-def test_what_is_read_without_an_object_a_number(field: str, value: bytes) -> None:
-    text = value.replace(b"@", ARRAY)
-    [row] = JsonReader(D, field).at_once([text])
-    assert row is not None
-    assert bytes(row) == np.array([0, 1.5, -2, 30]).tobytes()
-    check(text, field)
-
-
-@pytest.mark.parametrize(("field", "value"), LEFT)
-def test_what_orjson_alone_judges(field: str, value: bytes) -> None:
-    text = value.replace(b"@", ARRAY)
-    assert JsonReader(D, field).at_once([text]) == [None]
-    check(text, field)
-
-
-parts = st.sampled_from(
-    [
-        "@",
-        "@",
-        '"v":',
-        '"v"',
-        '"w":',
-        "{",
-        "}",
-        "[",
-        "]",
-        ",",
-        ":",
-        '"',
-        "\\",
-        "1",
-        "7310584921",
-        "[7310584921]",
-        "null",
-        " ",
-    ]
-)
-
-
-@settings(deadline=None, max_examples=500)
-@given(
-    text=st.lists(parts, max_size=12).map("".join),
-    around=st.sampled_from(["%", '{"v": %}', '{"v": %, %}', '{"w": %, "v": @ %}']),
-)
-def test_anything_like_an_object(text: str, around: str) -> None:
-    check(around.replace("%", text).replace("@", ARRAY.decode()).encode(), "v")
-
-
 def test_values_of_all_kinds_in_one_batch() -> None:
     values = [
         b"[1, 2, 3, 4]",
@@ -204,13 +123,3 @@ def test_values_of_all_kinds_in_one_batch() -> None:
     assert [(reject.place, reject.reason) for reject in decoded.rejects] == [
         (1, "no_value"), (3, "wrong_length"), (5, "undecodable"),
     ]  # fmt: skip
-
-
-def test_all_is_compiled_before_values_come() -> None:
-    dispatcher: Any = _read
-    JsonReader(D, "")
-    before = list(dispatcher.signatures)
-    check(b"[1, 2, 3, 4]")
-    check(b'{"v": [1, 2, 3, true]}', "v")
-    assert dispatcher.signatures == before
-    assert len(before) == 1

@@ -6,13 +6,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streampca.stream.formats.base import FaultError, Numbers, OneByOne, check_length
+from streampca.stream.formats.base import FaultError, Numbers, check_length
 
 
-class ArrowReader(OneByOne):
+class ArrowReader:
     """See `formats.base.Reader`. A value is learned whole or refused whole."""
 
     dtype = np.dtype(np.float64)
+    size = None
     many = True
 
     def __init__(self, dimensions: int, field: str) -> None:

@@ -14,16 +14,17 @@ from typing import Any
 import fastavro
 import numpy as np
 
-from streampca.stream.formats.base import FaultError, Numbers, OneByOne, Packer, doubles_of, kind_of
+from streampca.stream.formats.base import FaultError, Numbers, Packer, doubles_of, kind_of
 from streampca.stream.formats.schemas import FRAME, BySchema, Schemas, WriterSchema
 
 _SIZES = {"float": 4, "double": 8}
 
 
-class AvroReader(OneByOne):
+class AvroReader:
     """See `formats.base.Reader`."""
 
     dtype = np.dtype(np.float64)
+    size = None
     many = False
 
     def __init__(self, dimensions: int, field: str, schemas: Schemas) -> None:

@@ -1,7 +1,6 @@
 """What every format has in common: a reader of single values, and the fault that it finds."""
 
 import struct
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,11 +25,12 @@ class Reader(Protocol):
         """Of the numbers that `read` returns."""
 
     @property
+    def size(self) -> int | None:
+        """Bytes of a value, where every value of that length is d numbers as it stands; None where it must be read."""
+
+    @property
     def many(self) -> bool:
         """Whether a value may hold any number of vectors; else it holds one."""
-
-    def at_once(self, values: Sequence[bytes | None]) -> Sequence[Numbers | None]:
-        """What `read` gives, of values that can be read together; None for every other, which `read` judges."""
 
     def read(self, value: bytes) -> Numbers:
         """The d numbers of a value, or n·d of one that holds several vectors.
@@ -38,13 +38,6 @@ class Reader(Protocol):
         Raises `FaultError` for what is no vector, and whatever the schema registry raises, which is not the value's
         fault. Whether the numbers are finite and small enough is not looked at.
         """
-
-
-class OneByOne:
-    """Of readers that read each value by itself."""
-
-    def at_once(self, values: Sequence[bytes | None]) -> Sequence[Numbers | None]:
-        return [None] * len(values)
 
 
 class Packer:

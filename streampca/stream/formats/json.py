@@ -1,11 +1,10 @@
 """JSON: an array of numbers, or an object that holds one somewhere.
 
-A parser of JSON makes an object of every number, and costs far more than anything else here. So the texts of arrays are
-read by `arrays`, many at once, and orjson is given what is left of an object when its array is taken out. Only what
-is certain is taken from there: all else is read again by orjson alone, which pronounces all verdicts.
+orjson reads it and says what is wrong, and the numbers it finds are packed by `struct`, which refuses whatever is none,
+except booleans; and those can only be there where the text has a "true" or "false". Where simdjson is installed it
+is asked before, since it makes no object of every number; it is believed only where orjson must find the same.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,60 +13,27 @@ import orjson
 from streampca.stream.formats.base import FaultError, Numbers, Packer, kind_of
 
 _LETTERS = 16  # such letters looked at, one by one, before a text counts as prose
-_IN_PLACE = 7310584921  # stands for an array that was taken out; a value that spells it is read by orjson alone
-_DIGITS = str(_IN_PLACE).encode()
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class JsonReader:
     """See `formats.base.Reader`."""
 
     dtype = np.dtype(np.float64)
+    size = None
     many = False
 
     def __init__(self, dimensions: int, field: str) -> None:
-        # Here, since the sidecar needs this module and starts sooner without what compiles.
-        from streampca.stream.formats.arrays import read_arrays
-
-        self._dimensions, self._field = dimensions, field
+        self._field = field
         self._path = field.split(".") if field else []
-        self._names = [f'"{name}"'.encode(errors="replace") for name in self._path]
         self._packer = Packer(dimensions)
-        self._read_arrays = read_arrays
-        self._read_arrays([b"[0]"], 1)  # compiles it, now and not when messages wait
+        self._simdjson = _Simdjson.installed(dimensions, self._path)
 
-    def at_once(self, values: Sequence[bytes | None]) -> Sequence[Numbers | None]:
-        return self._read_arrays([b"" if value is None else self._text(value) for value in values], self._dimensions)
-
-    def read(self, value: bytes) -> bytes:
-        """See `Reader`; the plain way, which looks at every entry."""
-        # `struct` refuses whatever is no number, except booleans; they can only be where "true" or "false" is spelled.
+    def read(self, value: bytes) -> Numbers:
+        numbers = None if self._simdjson is None else self._simdjson.numbers_of(value)
+        if numbers is not None:
+            return numbers
         return self._packer.pack(self._array(value), booleans=may_hold_booleans(value))
-
-    def _text(self, value: bytes) -> bytes:
-        """What is the text of the array if it is one of numbers at all; else nothing.
-
-        Of a value that is not the array itself, it is from a bracket to the next: in arrays of numbers there are none
-        between. With `[7310584921]` in its place the rest must be JSON that has this at the path, where an integer
-        can only come from those very digits; so the bracket opens the array of this field.
-        """
-        if not self._path:
-            return value
-        place = 0
-        for name in self._names:
-            place = value.find(name, place) + len(name)
-        start = value.find(b"[", place)
-        end = value.find(b"]", start) + 1
-        if not 0 <= start < end or value[place:start].strip() != b":":
-            return b""
-        rest = b"%b[%b]%b" % (value[:start], _DIGITS, value[end:])
-        return value[start:end] if rest.count(_DIGITS) == 1 and self._leads_to_place(rest) else b""
-
-    def _leads_to_place(self, rest: bytes) -> bool:
-        try:
-            found = self._array(rest)
-        except FaultError:
-            return False
-        return found == [_IN_PLACE] and type(found[0]) is int
 
     def _array(self, value: bytes) -> list[Any]:
         try:
@@ -81,6 +47,52 @@ class JsonReader:
         if not isinstance(row, list):
             raise FaultError("undecodable", f"expected a JSON array of numbers, not {kind_of(row)}")
         return row
+
+
+class _Simdjson:
+    """What simdjson reads as orjson does, to the bit."""
+
+    def __init__(self, parser: Any, dimensions: int, path: list[str]) -> None:
+        self._parser, self._path = parser, path
+        self._names = [f'"{name}"'.encode(errors="replace") for name in path]
+        self._size = 8 * dimensions
+
+    @classmethod
+    def installed(cls, dimensions: int, path: list[str]) -> "_Simdjson | None":
+        """None without the extra `fast`."""
+        try:
+            from simdjson import Parser  # here, since the sidecar imports this module and has no use for it
+        except (ImportError, RuntimeError):  # the second is what it raises when only a part of it is there
+            return None
+        return cls(Parser(), dimensions, path)
+
+    def numbers_of(self, value: bytes) -> memoryview | None:
+        """The d numbers; None of whatever is not certain."""
+        if not self._is_plain(value):
+            return None
+        try:
+            found: Any = self._parser.parse(value)
+            for name in self._path:
+                found = found[name]
+            numbers = memoryview(found.as_buffer(of_type="d"))
+        except Exception:  # of whatever kind: orjson will say what is wrong, if anything is
+            return None
+        return numbers if numbers.nbytes == self._size else None
+
+    def _is_plain(self, value: bytes) -> bool:
+        """Whether numbers that simdjson finds at the path are those that orjson finds there.
+
+        It makes one array of nested ones: here is but one bracket that opens any. It takes the first of equal names,
+        orjson the last: here each name of the path is there once, and none is spelled with escapes; the array, where
+        that would take longest, is not searched, since no names are among numbers. It passes over a byte order mark.
+        """
+        start = value.find(b"[")
+        if value.find(b"[", start + 1) >= 0 or value.startswith(_BYTE_ORDER_MARK):
+            return False
+        if not self._names:
+            return True
+        others = value[:start] + value[value.find(b"]", start) :]
+        return b"\\" not in others and all(others.count(name) == 1 for name in self._names)
 
 
 def may_hold_booleans(text: bytes) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streampca.stream.formats.base import FaultError, Numbers, OneByOne, check_length
+from streampca.stream.formats.base import FaultError, Numbers, check_length
 
 _HEADER_READERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -20,10 +20,11 @@ _HEADER_READERS = {
 _SILENCE = threading.Lock()  # what is done about warnings is one thing for all threads
 
 
-class NpyReader(OneByOne):
+class NpyReader:
     """See `formats.base.Reader`."""
 
     dtype = np.dtype(np.float64)
+    size = None
     many = False
 
     def __init__(self, dimensions: int) -> None:

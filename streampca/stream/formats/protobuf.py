@@ -18,7 +18,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, un
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from streampca.stream.formats.base import FaultError, Numbers, OneByOne, Packer, doubles_of
+from streampca.stream.formats.base import FaultError, Numbers, Packer, doubles_of
 from streampca.stream.formats.schemas import FRAME, BySchema, Schemas, WriterSchema
 
 _MAIN = "streampca-main.proto"
@@ -34,10 +34,11 @@ _NUMBERS = {
 Files: TypeAlias = Any  # descriptor_pb2.FileDescriptorSet, which has no types
 
 
-class ProtobufReader(OneByOne):
+class ProtobufReader:
     """See `formats.base.Reader`."""
 
     dtype = np.dtype(np.float64)
+    size = None
     many = False
 
     def __init__(self, dimensions: int, field: str, schemas: Schemas) -> None:

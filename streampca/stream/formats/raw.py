@@ -1,10 +1,8 @@
 """Raw little-endian floats: a value is the vector's memory."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from streampca.stream.formats.base import FaultError, Numbers
+from streampca.stream.formats.base import FaultError
 
 
 class RawReader:
@@ -15,15 +13,10 @@ class RawReader:
     def __init__(self, format: str, dimensions: int) -> None:  # noqa: A002 - the setting's name
         self._format, self._dimensions = format, dimensions
         self.dtype = np.dtype(format).newbyteorder("<")
-        self._size = self.dtype.itemsize * dimensions
-
-    def at_once(self, values: Sequence[bytes | None]) -> Sequence[Numbers | None]:
-        if {None if value is None else len(value) for value in values} == {self._size}:
-            return values
-        return [None] * len(values)
+        self.size = self.dtype.itemsize * dimensions
 
     def read(self, value: bytes) -> bytes:
-        if len(value) != self._size:
+        if len(value) != self.size:
             raise FaultError(
                 "wrong_length",
                 f"{len(value)} bytes are not {self._dimensions} numbers of {self.dtype.itemsize} bytes "
