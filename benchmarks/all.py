@@ -34,7 +34,7 @@ What a worker and a sidecar cost, and how that was measured. Every speed is a ra
 run; the times beside them are of one small machine, and are there to make the ratios concrete. `make bench` measures
 everything anew and rewrites this page; `python -m benchmarks.<name>` does one part.
 
-![µs a message against d, k, partitions and the size of a block](images/cost.png)
+![µs a message against d, k, partitions and the length of a stretch](images/cost.png)
 
 ## What we ask of ourselves
 

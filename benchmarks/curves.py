@@ -1,4 +1,4 @@
-"""What learning a message costs against d, k, partitions and the size of a block: `python -m benchmarks.curves`.
+"""What learning a message costs against d, k, partitions and the length of a stretch: `python -m benchmarks.curves`.
 
 Writes docs/images/cost.png and benchmarks/results/curves.md, which has the exponent p of a fit cost ∝ xᵖ over the upper
 half of each curve. One BLAS thread; medians of five rounds, all points of a curve in turn within each.
@@ -34,7 +34,7 @@ def main() -> None:
         "d": ("dimensions d (k = 20)", [64, 128, 256, 512, 1024, 2048, 4096], lambda d: cost(d, K)),
         "k": ("components k (d = 3072)", [2, 5, 10, 20, 50, 100, 200], lambda k: cost(3072, k)),
         "partitions": ("partitions, in turn (784 × 20)", [1, 2, 4, 8, 16, 32, 64], lambda p: cost(D, K, partitions=p)),
-        "block": ("messages a block (784 × 20)", [16, 32, 64, 128, 256, 512], lambda size: cost(D, K, block=size)),
+        "stretch": ("messages a stretch (784 × 20)", [8, 16, 32, 64, 128, 256], lambda size: cost(D, K, stretch=size)),
     }
     figure, axes = plt.subplots(1, len(curves), figsize=(15, 3.4), sharey=True, layout="constrained")
     lines = ["| against | " + "µs a message | exponent |", "|---|---|---|"]
@@ -53,24 +53,24 @@ def main() -> None:
     (RESULTS / "curves.md").write_text(head + "\n".join(lines) + f"\n\n{machine()}\n")
 
 
-def cost(d: int, k: int, *, partitions: int = 1, block: int | None = None) -> Cost:
+def cost(d: int, k: int, *, partitions: int = 1, stretch: int | None = None) -> Cost:
     """Learning of folds that are past their start, each in turn a poll's worth."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((MESSAGES, k)) @ rng.standard_normal((k, d)) + rng.standard_normal((MESSAGES, d))
     shape = Shape(Recipe(d, k), format="float64")
     begun, _ = Fold.empty(shape.recipe).learn(X, [0] * MESSAGES, MESSAGES, shape)
     folds = [begun] * partitions
-    poll = max(MESSAGES // partitions, 64)
+    poll = max(MESSAGES // partitions, learning.BLOCK)
 
     def timed() -> float:
-        usual, learning.BLOCK = learning.BLOCK, block or learning.BLOCK
+        usual, learning.STRETCH = learning.STRETCH, stretch or learning.STRETCH
         try:
             started = time.perf_counter()
             for i in range(partitions):
                 folds[i], _ = folds[i].learn(X[:poll], [0] * poll, folds[i].position + poll, shape)
             return (time.perf_counter() - started) / (partitions * poll)
         finally:
-            learning.BLOCK = usual
+            learning.STRETCH = usual
 
     timed()
     return timed

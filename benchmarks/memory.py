@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.bars import RESULTS, Bar, record
 from benchmarks.daemon import Load, fill
 from benchmarks.machine import machine
-from streampca.pca.learning import Recipe
+from streampca.pca.learning import BLOCK
 from tests.guarantees.harness import Group, group
 from tests.kafka_broker import Broker, wait_until
 
@@ -80,11 +80,8 @@ def under_floods(broker: Broker, folder: Path, messages: int, bars: list[Bar]) -
 
 
 def folds(partitions: int) -> float:
-    """MiB of what is kept of so many partitions: C now, as saved, and as being saved; C† and bytes of one; pending.
-
-    At the peak, pending are not the messages of a block but those that the first factor waits for.
-    """
-    factor, pending = FLOOD_D * COLUMNS * 8, Recipe(FLOOD_D, FLOOD_K).start * FLOOD_D * 8
+    """MiB of what is kept of so many partitions: C now, as saved, and as being saved; C† and bytes of one; pending."""
+    factor, pending = FLOOD_D * COLUMNS * 8, BLOCK * FLOOD_D * 8
     return (partitions * (3 * factor + 2 * pending) + 4 * factor) / MIB
 
 

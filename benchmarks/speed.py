@@ -151,7 +151,7 @@ def ours(X: Array, k: int) -> Timed:
 def products(X: Array, k: int) -> Timed:
     """P = YC, G = YYᵀ and CΠ + YᵀZ of the same blocks, and nothing else."""
     recipe, rng = Recipe(X.shape[1], k), np.random.default_rng(1)
-    B, K = recipe.block, recipe.columns
+    B, K = recipe.stretch, recipe.columns
     C, Pi, Z = (rng.standard_normal(shape).astype(X.dtype) for shape in ((X.shape[1], K), (K, K), (B, K)))
 
     def timed() -> float:

@@ -23,7 +23,7 @@ from streampca.report import Reporter, name_of_process
 from streampca.saver import Saver
 from streampca.settings import WorkerSettings
 from streampca.sources.base import DeadLetters, NoDeadLetters
-from streampca.sources.choice import source_of
+from streampca.sources.choice import client_of, reading_ahead
 from streampca.sources.kafka_letters import KafkaDeadLetters
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
@@ -86,11 +86,12 @@ def _introduction(settings: WorkerSettings) -> dict[str, str]:
 
 def _put_together(settings: WorkerSettings, store: Store, listener: Listener) -> Worker:
     plan = plan_of(settings)
+    plan.codec.decode([])  # what is not installed, or cannot be reached, is told at once and not after a compilation
+    client = client_of(settings)
     compile_kernels(plan.shape.recipe)
-    plan.codec.decode([])  # finds out now whether what the format needs is installed
+    source = reading_ahead(client, settings, plan.codec.vectors_of)
     checkpoints = Checkpoints(store, settings.topic, settings.keep_checkpoints)
     publisher = Publisher(checkpoints, Models(store, settings.topic, settings.keep_models), plan.shape, time.time)
-    source = source_of(settings, plan.codec.vectors_of)
     return Worker(plan, source, _dead_letters(settings), Saver(checkpoints, publisher), listener)
 
 
@@ -140,10 +141,10 @@ def keep_freed_memory() -> None:
 
 def compile_kernels(recipe: Recipe) -> None:
     """Compile the kernels (or load them from their cache) before the group counts on us."""
-    small = Recipe(3, 2, 0, recipe.center, recipe.dtype, warm_up=40)
-    V = np.random.default_rng(0).standard_normal((72, 3)).astype(recipe.dtype)
-    state, _ = learning.learn(State.empty(3, recipe.dtype), V[:40], np.ones(40), small)
-    learning.learn(state, V[40:], np.ones(32), small)  # fewer than before: else they were absorbed, not learned
+    small = Recipe(3, 2, 0, recipe.center, recipe.dtype, warm_up=100)
+    V = np.random.default_rng(0).standard_normal((110, 3)).astype(recipe.dtype)
+    state, _ = learning.learn(State.empty(3, recipe.dtype), V[:100], np.ones(100), small)
+    learning.learn(state, V[100:], np.ones(10), small)  # few among many: else they were absorbed, not learned
 
 
 def _stop_on_signals(worker: Worker) -> None:

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.pca.compiled import compiled_with_free_sums
 from streampca.pca.gauge import cholesky
 
 Array = NDArray[np.floating[Any]]
@@ -37,27 +36,23 @@ def turn(C: Array) -> tuple[Array, F64]:
     V comes from the K×K Cholesky factor of CᵀC, which is accurate also for columns of very different sizes.
     """
     wide = C.astype(np.float64, copy=False)
-    R = cholesky(wide.T @ wide)
-    if R is None:  # a column has died out
+    R, good = cholesky(wide.T @ wide)
+    if not good:  # a column has died out
         return leading(C, C.shape[1], C.dtype)
     _, sigma, Vt = np.linalg.svd(R.T)
     r = rank(sigma, len(sigma), C.dtype)
     return np.ascontiguousarray(C @ Vt[:r].T.astype(C.dtype)), sigma[:r] ** 2
 
 
-@compiled_with_free_sums
-def captured(P: F64, N: F64, most: int) -> F64:  # pragma: no cover - compiled
+def captured(P: F64, N: F64, most: int) -> F64:
     """‖projection on the leading axes, at most so many‖² (B,), of y with P = YC (B, r), from N = CᵀC alone.
 
     With N = V Λ Vᵀ the axes are C V Λ^−½.
     """
     variance, V = np.linalg.eigh(N)
-    coordinates = np.dot(P, V)
-    squares, r = np.zeros(len(P)), len(N)
-    for j in range(max(r - most, 0), r):
-        if variance[j] > _EPS * variance[-1]:
-            for s in range(len(P)):
-                squares[s] += (coordinates[s, j] / np.sqrt(variance[j])) ** 2
+    variance, V = variance[::-1][:most], V[:, ::-1][:, :most]
+    known = variance > _EPS * variance.max(initial=0.0)
+    squares: F64 = ((P @ V[:, known] / np.sqrt(variance[known])) ** 2).sum(axis=1)
     return squares
 
 

@@ -1,164 +1,115 @@
-"""Exact blocks: B messages learned one after the other, at matrix-multiply speed.
+"""A block of messages learned by Algorithm 1, in one call of compiled code, for which Python's lock is not held.
 
-Within a block, Algorithm 1 needs no number of size d but P = YC and G = YYᵀ. For s = 1 … B:
-
-    x_s = S p_s                         h_s = η_s / (1 + η_s‖x_s‖²)             ‖r_s‖² = G_ss − x_s·p_s
-    p_t ← p_t + h_s (G_ts − p_t·x_s) x_s    for t > s                           (what C ← C − h r xᵀ does to Cᵀy_t)
-    S ← Sherman–Morrison for CᵀC + h_s²‖r_s‖² x_s x_sᵀ
-
-and then, with X the rows x_s, M = striu(XXᵀ) + diag(1/h) and Z = M⁻¹X:     C ← C(I − XᵀZ) + YᵀZ.
-
-`run` does this for the K-sized numbers; both products of size d are the caller's. It goes by parts of 16 messages: the
-last line is also what a part does to the p of all messages after it, P ← P(I − XᵀZ) + GZ, and to the Z of those before
-it, Z ← Z(I − XᵀZ). So only within a part is anything done message by message.
-
-Derivation: docs/mathematics.md. It equals `krasulina.sherman_morrison` to rounding, and a test holds it to that.
+It goes by stretches. Of each, the messages are taken about the running mean (centring.py), seen from the factor
+(P = YC, G = YYᵀ; products.py), learned one after the other (stretches.py), and then the factor is moved:
+C ← C Pi + YᵀZ. At the end of the block, in the same product as the last move, C may be brought into the unit gauge
+(gauge.py).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streampca.pca import centring, gauge, products, stretches
 from streampca.pca.compiled import compiled_with_free_sums
 
+Array = NDArray[np.floating[Any]]
 F64 = NDArray[np.float64]
 
-_PART = 16  # messages
-_LANES = 8  # numbers to a vector register: rows are filled up with zeros, so that no loop over K has a remainder
+
+class Factor(NamedTuple):
+    """The factor, and what goes along with it."""
+
+    C: Array  # (d, K)
+    N: F64  # (K, K) = CᵀC
+    M: F64  # (K, K): the weighted second moment of x = C†y, so that C M Cᵀ estimates the covariance
+    mean: F64  # (d,): the running mean
 
 
-class Block(NamedTuple):
-    """What a block of messages does to the factor: C ← C Pi + YᵀZ with Pi = I − XᵀZ."""
+class Seen(NamedTuple):
+    """What was seen of each message y of a block before it was learned."""
 
-    X: F64  # (B, K): each message's x at its turn
-    Z: F64  # (B, K)
-    S: F64  # (K, K): (CᵀC)⁻¹ after the block
-    N: F64  # (K, K): CᵀC after the block
-    jump: float  # largest growth of the variance along x by one message, less one
-
-    @property
-    def Pi(self) -> F64:  # noqa: N802 - the letter of the mathematics
-        """(K, K)."""
-        return np.eye(len(self.S)) - self.X.T @ self.Z
+    norm: F64  # (B,): ‖y‖²
+    captured: F64  # (B,): of it, by the span of the first k columns of C
 
 
-def run(P: F64, G: F64, S: F64, N: F64, eta: F64) -> Block:
-    """Learn a block from P (B, K), G (B, B), S and N (K, K) before it, and the steps η (B,)."""
-    return Block(*_run(P, G, S, N, eta))
+class Weights(NamedTuple):
+    """How much each message counts."""
+
+    eta: F64  # (B,): its step
+    a: F64  # (B,): its weight in the running mean at its turn, zero where that is not taken off
+    c: F64  # (B,): its share of the moments at the block's end
+    past: float  # that of everything before the block
 
 
-@compiled_with_free_sums
-def _run(P: F64, G: F64, S: F64, N: F64, eta: F64) -> tuple[F64, F64, F64, F64, float]:  # pragma: no cover - compiled
-    B, K = P.shape
-    wide = (K + _LANES - 1) // _LANES * _LANES
-    p, S_now = _filled_up(P, B, wide), _filled_up(S, wide, wide)
-    X, Z, h, growth = np.zeros((B, wide)), np.zeros((B, wide)), np.zeros(B), np.zeros(B)
-    jump = 0.0
-    for i in range(0, B, _PART):
-        e = min(i + _PART, B)
-        x, z = X[i:e], Z[i:e]
-        jump = max(jump, _part(p[i:e], G[i:e, i:e], S_now, eta[i:e], x, h[i:e], growth[i:e]))
-        _solve(np.dot(x, x.T), x, h[i:e], z)
-        for rows in (Z[:i], p[e:]):
-            add(rows, -1.0, np.dot(np.dot(rows, x.T), z))
-        add(p[e:], 1.0, np.dot(np.ascontiguousarray(G[e:, i:e]), z))
-    X = X[:, :K].copy()
-    N_after = N.copy()
-    add(N_after, 1.0, np.dot(X.T, scaled_rows(X, growth)))
-    return X, Z[:, :K].copy(), S_now[:K, :K].copy(), N_after, jump
+def learn(V: Array, before: Factor, weights: Weights, k: int, stretch: int, unit: bool) -> tuple[Factor, Seen] | None:
+    """The factor after a block V (B, d), with `unit` in the unit gauge (where before M must be one).
 
-
-# What follows could be said in one array expression each; numba would take seconds to compile it.
-
-
-@compiled_with_free_sums
-def _filled_up(A: F64, rows: int, columns: int) -> F64:  # pragma: no cover - compiled
-    """A with zeros below and to the right."""
-    filled = np.zeros((rows, columns))
-    for i in range(A.shape[0]):
-        for j in range(A.shape[1]):
-            filled[i, j] = A[i, j]
-    return filled
-
-
-@compiled_with_free_sums
-def add(A: F64, factor: float, B: F64) -> None:  # pragma: no cover - compiled
-    """A += factor·B."""
-    for i in range(A.shape[0]):
-        for j in range(A.shape[1]):
-            A[i, j] += factor * B[i, j]
-
-
-@compiled_with_free_sums
-def scaled_rows(A: F64, by: F64) -> F64:  # pragma: no cover - compiled
-    """diag(by) A."""
-    scaled = np.empty(A.shape)
-    for i in range(A.shape[0]):
-        for j in range(A.shape[1]):
-            scaled[i, j] = A[i, j] * by[i]
-    return scaled
-
-
-@compiled_with_free_sums
-def _part(p: F64, G: F64, S: F64, eta: F64, X: F64, h: F64, growth: F64) -> float:  # pragma: no cover - compiled
-    """Fill X, h and the growths h²‖r‖² message by message, and bring p and S up to date; the part's jump.
-
-    Beside p goes Sp: with u = Sx, S ← S − shrink u uᵀ and p_t ← p_t + q x it grows by (q − shrink u·(p_t + q x)) u.
-    Here u·p_t is taken as x·Sp_t: the same, but so an error in Sp_t dwindles as Sp_t does, however much S shrinks.
+    None when C has lost full rank, or where a message dwarfs the past and the unit gauge would suffer. How the arrays
+    lie in memory does not matter to the bits of the result.
     """
-    b, wide = p.shape
-    Sp, u, jump = np.dot(p, S), np.zeros(wide), 0.0
-    for s in range(b):
-        x = X[s]
-        for i in range(wide):
-            x[i] = Sp[s, i]
-        h[s] = eta[s] / (1.0 + eta[s] * _dot(x, x))
-        growth[s] = h[s] * h[s] * max(G[s, s] - _dot(x, p[s]), 0.0)  # rounding may take the residual below zero
-        _times(S, x, u)
-        xu = _dot(x, u)
-        jump = max(jump, growth[s] * xu)
-        shrink = growth[s] / (1.0 + growth[s] * xu)
-        for t in range(s + 1, b):
-            q = h[s] * (G[s, t] - _dot(p[t], x))
-            of_u = q - shrink * (_dot(Sp[t], x) + q * xu)
-            for i in range(wide):
-                p[t, i] += q * x[i]
-                Sp[t, i] += of_u * u[i]
-        for j in range(wide):
-            left = shrink * u[j]  # in this order u·u, which may underflow, is never formed
-            for i in range(wide):
-                S[j, i] -= left * u[i]
-    return jump
+    V, C = frozen(V, V.dtype), frozen(before.C, V.dtype)
+    N, M, mean, eta, a, c = (frozen(A, np.float64) for A in (*before[1:], *weights[:3]))
+    factor, seen, good = _learn(V, C, N, M, mean, eta, a, c, weights.past, k, stretch, unit)
+    return (Factor(*factor), Seen(*seen)) if good else None
+
+
+def frozen(A: Array, dtype: Any) -> Any:
+    """A read-only view in C order, aligned: for compiled code that is a type, so that but one has to be compiled."""
+    A = np.require(A, dtype, ["C", "A"]).view()
+    A.flags.writeable = False
+    return A
 
 
 @compiled_with_free_sums
-def _times(S: F64, x: F64, out: F64) -> None:  # pragma: no cover - compiled
-    """out = Sx, of a symmetric S; four rows at a time, since `out` is written for each."""
-    for i in range(len(x)):
-        out[i] = 0.0
-    for j in range(0, len(S), 4):
-        for i in range(len(x)):
-            out[i] += S[j, i] * x[j] + S[j + 1, i] * x[j + 1] + S[j + 2, i] * x[j + 2] + S[j + 3, i] * x[j + 3]
-
-
-@compiled_with_free_sums
-def _dot(x: F64, y: F64) -> float:  # pragma: no cover - compiled
-    total = 0.0
-    for i in range(len(x)):
-        total += x[i] * y[i]
-    return total
-
-
-@compiled_with_free_sums
-def _solve(XX: F64, X: F64, h: F64, Z: F64) -> None:  # pragma: no cover - compiled
-    """Z with (striu(XXᵀ) + diag(1/h)) Z = X, from the last row up; h may hold zeros."""
-    B, K = X.shape
-    for s in range(B - 1, -1, -1):
-        for i in range(K):
-            Z[s, i] = X[s, i]
-        for t in range(s + 1, B):
-            for i in range(K):
-                Z[s, i] -= XX[s, t] * Z[t, i]
-        for i in range(K):
-            Z[s, i] *= h[s]
+def _learn(
+    V: Array,
+    C: Array,
+    N: F64,
+    M: F64,
+    mean: F64,
+    eta: F64,
+    a: F64,
+    c: F64,
+    past: float,
+    k: int,
+    stretch: int,
+    unit: bool,
+) -> tuple[tuple[Array, F64, F64, F64], tuple[F64, F64], bool]:  # pragma: no cover - compiled
+    """The same; False with nothing of use in place of None."""
+    (B, d), K = V.shape, C.shape[1]
+    w = stretches.width(K)
+    P, norm, captured, jump = np.empty((B, K)), np.empty(B), np.empty(B), 0.0
+    S, good = gauge.inverse(N)
+    E, well = gauge.inverse(gauge.lower_right(S, k))
+    if not (good and well):
+        return (np.empty((0, 0), C.dtype), S, S, norm), (norm, captured), False
+    S, after, Pi = stretches.filled_up(S, w, w), stretches.narrowed(N, K), S
+    D, Z = products.panels(0, d, V.dtype), S
+    for i in range(0, B, stretch):
+        b = min(stretch, B - i)
+        if i:
+            C = products.moved(C, Pi, D, Z)
+        if D.shape[1] != b:
+            D = products.panels(b, d, V.dtype)
+        a_i = a[i : i + b]
+        mean = centring.offsets(V[i : i + b], mean, a_i, D)
+        P_i, G_i = products.seen(D, C)
+        p, G = stretches.filled_up(P_i, b, w), stretches.filled_up(G_i, b, b)
+        centring.see(p, G, a_i)
+        X, Z, growth, of_norm, jump_i = stretches.run(p, G, S, E, k, eta[i : i + b])
+        jump = max(jump, jump_i)
+        for s in range(b):
+            norm[i + s], captured[i + s] = G[s, s], of_norm[s]
+            for j in range(K):
+                P[i + s, j] = p[s, j]
+        Pi, Z = stretches.moves(X, Z, growth, after)
+        Z = centring.spread(Z, a_i)
+    moment = gauge.moment(M, N, P, stretches.narrowed(S[:K], K), c, past)
+    if unit:
+        R, after, good = gauge.correction(moment, after)
+        if not (good and jump <= gauge.LARGEST_JUMP):
+            return (np.empty((0, 0), C.dtype), S, S, norm), (norm, captured), False
+        Pi, Z, moment = products.times(Pi, R), products.times(Z, R), stretches.narrowed(M, K)
+    return (products.moved(C, Pi, D, Z), after, moment, mean), (norm, captured), True

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.pca.compiled import compiled
+from streampca.pca.compiled import compiled, inlined
 
 Array = NDArray[np.floating[Any]]
 F64 = NDArray[np.float64]
@@ -42,55 +42,64 @@ def _weights(w: float, retention: F64) -> tuple[F64, F64, float, float]:  # prag
     for s in range(B):
         w = retention[s] * w + 1.0
         a[s] = 1.0 / w
-    c = np.empty(B)
-    kept = 1.0
-    for s in range(B - 1, -1, -1):
-        c[s] = a[s] * kept
-        kept *= 1.0 - a[s]
+    c, kept = shares(a)
     return a, c, kept, w
 
 
 @compiled
-def about(A: Array, a: F64) -> F64:  # pragma: no cover - compiled
-    """LA (B, n): each row of A less the running mean of those before it, which starts at 0."""
+def shares(a: F64) -> tuple[F64, float]:  # pragma: no cover - compiled
+    """What is left of each message's weight a (B,) at the end of them all, and what is left of all before them."""
+    c, kept = np.empty(len(a)), 1.0
+    for s in range(len(a) - 1, -1, -1):
+        c[s] = a[s] * kept
+        kept *= 1.0 - a[s]
+    return c, kept
+
+
+@compiled
+def about(A: F64, a: F64) -> None:  # pragma: no cover - compiled
+    """A ← LA (B, n): each row of A less the running mean of those before it, which starts at 0."""
     B, n = A.shape
-    LA, m = np.empty((B, n)), np.zeros(n)
+    m = np.zeros(n)
     for s in range(B):
         for j in range(n):
-            LA[s, j] = A[s, j] - m[j]
-            m[j] += a[s] * LA[s, j]
-    return LA
+            A[s, j] -= m[j]
+            m[j] += a[s] * A[s, j]
 
 
-@compiled
-def scaled(P: F64, G: F64, root: F64) -> tuple[F64, F64]:  # pragma: no cover - compiled
-    """diag(root) P and diag(root) G diag(root)."""
-    (B, K), P_scaled, G_scaled = P.shape, np.empty(P.shape), np.empty(G.shape)
-    for s in range(B):
-        for j in range(K):
-            P_scaled[s, j] = P[s, j] * root[s]
-        for t in range(B):
-            G_scaled[s, t] = G[s, t] * root[s] * root[t]
-    return P_scaled, G_scaled
+@inlined
+def see(P: F64, G: F64, a: F64) -> None:  # pragma: no cover - compiled
+    """P (B, n) = DC and G (B, B) = DDᵀ become YC and YYᵀ."""
+    about(P, a)
+    about(G, a)
+    for s in range(len(G)):
+        root, m = np.sqrt(1.0 - a[s]), 0.0
+        for t in range(len(G)):
+            about_t = G[s, t] - m
+            m += a[t] * about_t
+            G[s, t] = about_t * root * np.sqrt(1.0 - a[t])
+        for j in range(P.shape[1]):
+            P[s, j] *= root
 
 
-@compiled
-def spread(Z: F64, root: F64, a: F64) -> F64:  # pragma: no cover - compiled
-    """Lᵀ diag(root) Z (B, n): what each row gives to those after it, by way of the running mean, is taken back."""
+@inlined
+def spread(Z: F64, a: F64) -> F64:  # pragma: no cover - compiled
+    """Lᵀ diag(√(1−a)) Z (B, n): what each row gives to those after it, by way of the running mean, is taken back."""
     B, n = Z.shape
     spread, later = np.empty((B, n)), np.zeros(n)
     for s in range(B - 1, -1, -1):
+        root = np.sqrt(1.0 - a[s])
         for j in range(n):
-            z = root[s] * Z[s, j]
+            z = root * Z[s, j]
             spread[s, j] = z - a[s] * later[j]
             later[j] = (1.0 - a[s]) * later[j] + z
     return spread
 
 
-@compiled
-def offsets(V: Array, mean: F64, c: F64, D: Array) -> F64:  # pragma: no cover - compiled
-    """Write V − mean (B, d) into the panels D (n, B, w); the mean at the block's end, mean + (V − mean)ᵀc."""
-    B, d = V.shape
+@inlined
+def offsets(V: Array, mean: F64, a: F64, D: Array) -> F64:  # pragma: no cover - compiled
+    """Write V − mean (B, d) into the panels D (n, B, w); the mean after them, mean + (V − mean)ᵀc."""
+    (B, d), c = V.shape, shares(a)[0]
     n, _, w = D.shape
     shift, after = np.zeros(d), np.empty(d)
     for s in range(B):

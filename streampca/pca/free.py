@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.pca import axes, blocks, centring, gauge, learning
+from streampca.pca import axes, blocks, centring, learning
+from streampca.pca.blocks import Factor
 from streampca.pca.learning import Recipe
 from streampca.pca.state import F64, Array, State
 
@@ -40,18 +41,28 @@ def start(C: Array, dtype: Any) -> FreeState:
 
 
 def learn(free: FreeState, V: Array, step: Step, recipe: Recipe) -> FreeState:
-    """Learn one block V (B, d), message by message, with the steps η_t for t = count + 1, count + 2, …"""
+    """Learn one block V (B, d), message by message, with the steps η_t for t = count + 1, count + 2, …
+
+    Raises `LinAlgError` when the columns of the factor are no longer independent.
+    """
     state = free.state
-    eta = step(np.arange(state.count + 1, state.count + len(V) + 1))
+    eta = np.ascontiguousarray(step(np.arange(state.count + 1, state.count + len(V) + 1)), np.float64)
     weights = centring.weights(state.weight, np.ones(len(V)))
-    moments = learning.moments_of(state, V, weights, recipe)
+    a = weights.a if recipe.center else np.zeros(len(V))
+    mean = state.mean if state.weight or not recipe.center else V.mean(axis=0, dtype=np.float64)
     N = state.N if state.blocks % learning.BLOCKS_BETWEEN_TURNS else _gram(state.C)
-    S = np.ascontiguousarray(np.linalg.inv(N))
-    P, G = centring.scaled(moments.P, moments.G, moments.root)
-    block = blocks.run(P, G, S, N, np.ascontiguousarray(eta, np.float64))
-    M = gauge.carried(gauge.moment(free.M, P, S, weights.c, weights.past), block, P, N)
-    C = learning.factor_after(state.C, block.Pi, moments, block.Z)
-    return FreeState(learning.advanced(state, C, block.N, moments, weights), M)
+    learned = blocks.learn(
+        V.astype(recipe.dtype, copy=False),
+        Factor(state.C, N, free.M, mean),
+        blocks.Weights(eta, a, weights.c, weights.past),
+        state.rank,
+        recipe.stretch,
+        unit=False,
+    )
+    if learned is None:
+        raise np.linalg.LinAlgError("the columns of the factor are no longer independent")
+    factor, seen = learned
+    return FreeState(learning.advanced(state, factor.C, factor.N, factor.mean, seen.norm, weights), factor.M)
 
 
 def _gram(C: Array) -> F64:

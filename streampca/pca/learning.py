@@ -6,8 +6,8 @@ A block is learned in one of two ways.
   (gauge.py). This is the way of a stream in full swing.
 - *Absorb*: the factor and the block are stacked, and the leading K singular directions of both together are kept.
   It is exact as long as there are no more than K directions, and is used while that is so (so at the start, where
-  the factor has no columns at all), and wherever the block outweighs the past: a half-life shorter than a block, or
-  a message that dwarfs all before it.
+  the factor has no columns at all), and where little of the past is left: after a message that weighs much, because of
+  a short half-life, or that dwarfs all before it.
 
 Both give the same weighted covariance, mean and total variance; they differ in what is cut off.
 """
@@ -18,13 +18,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.pca import axes, blocks, centring, gauge, products
+from streampca.pca import axes, blocks, centring
+from streampca.pca.blocks import Factor
 from streampca.pca.state import Array, State
 
 F64 = NDArray[np.float64]
 
-BLOCK = 64  # messages; chosen by measurement, see docs/mathematics.md
-WIDE, WIDE_BLOCK = 48, 128  # so many columns make blocks of so many messages pay: what costs K³ a block is then dear
+BLOCK = 256  # messages
+STRETCH = 64  # of them, taken through the factor at once; chosen by measurement, see docs/mathematics.md
+WIDE, WIDE_STRETCH = 48, 128  # so many columns make longer ones pay
+LARGEST_SHARE = 1 / 64  # of the weight learned, that a message may have to be learned by Algorithm 1
 BLOCKS_BETWEEN_TURNS = 16
 
 
@@ -47,7 +50,12 @@ class Recipe:
     @property
     def block(self) -> int:
         """Messages to a block, once there is a factor."""
-        return BLOCK if self.columns < WIDE else WIDE_BLOCK
+        return BLOCK
+
+    @property
+    def stretch(self) -> int:
+        """Messages to a stretch of a block."""
+        return STRETCH if self.columns < WIDE else WIDE_STRETCH
 
     @property
     def start(self) -> int:
@@ -70,21 +78,13 @@ class Recipe:
 
 
 class Scores(NamedTuple):
-    """How well each message of a block was known before the block was learned, by the k served components."""
+    """How well each message of a block was known before it was learned, by the k served components."""
 
     residual: F64  # (B,): ‖r‖²
     norm: F64  # (B,): ‖v − m‖², m the running mean before the message
 
 
-class Moments(NamedTuple):
-    """A block in small matrices. L is that of centring.py; where the mean is not taken off it is the identity."""
-
-    D: Array  # (n, B, w), panels of a matrix (B, d): the messages about the mean before the block
-    mean: F64  # (d,): the mean after the block
-    a: F64  # (B,): Y = diag(root) L D is what is learned
-    root: F64  # (B,) = √(1−a)
-    P: F64  # (B, r) = L D C
-    G: F64  # (B, B) = L D Dᵀ Lᵀ
+NO_SCORES = Scores(np.zeros(0), np.zeros(0))
 
 
 def learn(state: State, V: Array, retention: F64, recipe: Recipe) -> tuple[State, Scores]:
@@ -94,70 +94,59 @@ def learn(state: State, V: Array, retention: F64, recipe: Recipe) -> tuple[State
     result. The messages of the very first block are not scored (there was no model yet): its scores are empty.
     """
     weights = centring.weights(state.weight, retention)
-    moments = moments_of(state, V, weights, recipe)
-    factor = None
-    if state.rank == recipe.columns and weights.past >= 0.5:
-        factor = _krasulina(state, moments, weights)
-    if factor is None:
-        factor = _absorb(state, moments, weights, recipe)
-    learned = advanced(state, *factor, moments, weights)
-    return _upkeep(learned, state), _scores(state, moments, recipe)
+    V = blocks.frozen(V, recipe.dtype)
+    learned = None
+    if state.rank == recipe.columns and weights.a.max() <= LARGEST_SHARE:
+        learned = _krasulina(state, V, weights, recipe)
+    if learned is None:
+        learned = _absorb(state, V, weights, recipe)
+    return _upkeep(learned[0], state), learned[1]
 
 
-def advanced(state: State, C: Array, N: F64, moments: Moments, weights: centring.Weights) -> State:
-    """The state after a block that made C and N = CᵀC of the factor."""
+def _krasulina(state: State, V: Array, weights: centring.Weights, recipe: Recipe) -> tuple[State, Scores] | None:
+    """Algorithm 1 on each message and the unit gauge; None where a message dwarfs the past."""
+    a = weights.a if recipe.center else np.zeros(len(V))
+    learned = blocks.learn(
+        V,
+        Factor(state.C, state.N, np.eye(state.rank), state.mean),
+        blocks.Weights(weights.a, a, weights.c, weights.past),
+        min(recipe.components, state.rank),
+        recipe.stretch,
+        unit=True,
+    )
+    if learned is None:
+        return None
+    factor, seen = learned
+    scores = _scores(seen.norm / (1 - a), seen.captured / (1 - a))
+    return advanced(state, factor.C, factor.N, factor.mean, seen.norm, weights), scores
+
+
+def _absorb(state: State, V: Array, weights: centring.Weights, recipe: Recipe) -> tuple[State, Scores]:
+    """The leading K directions of the covariance of factor and block together."""
+    a = weights.a if recipe.center else np.zeros(len(V))
+    # A mean without weight may be any; the block's own keeps the squares free of a large offset.
+    mean = state.mean if state.weight or not recipe.center else V.mean(axis=0, dtype=np.float64)
+    Y = V - mean
+    after = mean + (centring.shares(a)[0] @ Y if recipe.center else 0.0)
+    centring.about(Y, a)
+    norm = (Y * Y).sum(axis=1)
+    scores = _scores(norm, axes.captured(Y @ state.C, state.N, recipe.components)) if state.count else NO_SCORES
+    Y *= np.sqrt(weights.c * (1 - a))[:, None]
+    C, variance = axes.leading(np.hstack([np.sqrt(weights.past) * state.C, Y.T]), recipe.columns, recipe.dtype)
+    return advanced(state, C, np.diag(variance), after, norm * (1 - a), weights), scores
+
+
+def advanced(state: State, C: Array, N: F64, mean: F64, norm: F64, weights: centring.Weights) -> State:
+    """The state after a block of messages y with ‖y‖² = norm (B,) that made C, N = CᵀC and the running mean."""
     return State(
         C,
         N,
-        moments.mean,
+        mean,
         weights.total,
-        float(weights.past * state.total_variance + (weights.c * moments.root**2) @ moments.G.diagonal()),
-        state.count + len(moments.a),
+        float(weights.past * state.total_variance + weights.c @ norm),
+        state.count + len(norm),
         state.blocks + 1,
     )
-
-
-def moments_of(state: State, V: Array, weights: centring.Weights, recipe: Recipe) -> Moments:
-    """The block V (B, d) about the running mean, seen from the factor of `state`."""
-    V = np.require(V, recipe.dtype, ["C", "A"]).view()
-    V.flags.writeable = False  # for compiled code a type of its own; so there is but one to compile, whoever made V
-    a = weights.a if recipe.center else np.zeros(len(V))
-    c = weights.c if recipe.center else a
-    # A mean without weight may be any; the block's own keeps the squares free of a large offset.
-    mean = state.mean if state.weight or not recipe.center else V.mean(axis=0, dtype=np.float64)
-    D = products.panels(len(V), V.shape[1], V.dtype)
-    after = centring.offsets(V, mean, c, D)
-    P, G = products.seen(D, state.C)
-    return Moments(D, after, a, np.sqrt(1 - a), centring.about(P, a), centring.about(centring.about(G, a).T, a))
-
-
-def _krasulina(state: State, moments: Moments, weights: centring.Weights) -> tuple[Array, F64] | None:
-    """C and N after Algorithm 1 on each message and the unit gauge; None where the block outweighs the past."""
-    P, G = centring.scaled(moments.P, moments.G, moments.root)
-    S = gauge.inverse(state.N)
-    if S is None:
-        return None
-    block = blocks.run(P, G, S, state.N, weights.a)
-    R = gauge.correction(block, P, S, state.N, weights.c, weights.past)
-    if R is None:
-        return None
-    Pi, Z, N = gauge.corrected(block, R)
-    return factor_after(state.C, Pi, moments, Z), N
-
-
-def factor_after(C: Array, Pi: F64, moments: Moments, Z: F64) -> Array:
-    """C Pi + YᵀZ (d, K), of the C before the block, Pi (K, K) and Z (B, K)."""
-    Z = centring.spread(Z, moments.root, moments.a)
-    return products.moved(C, Pi.astype(C.dtype, copy=False), moments.D, Z.astype(C.dtype, copy=False))
-
-
-def _absorb(state: State, moments: Moments, weights: centring.Weights, recipe: Recipe) -> tuple[Array, F64]:
-    """C and N of the leading K directions of the covariance of factor and block together."""
-    Y = (np.sqrt(weights.c) * moments.root)[:, None] * centring.about(
-        products.whole(moments.D, recipe.dimensions), moments.a
-    )
-    C, variance = axes.leading(np.hstack([np.sqrt(weights.past) * state.C, Y.T]), recipe.columns, recipe.dtype)
-    return C, np.diag(variance)
 
 
 def _upkeep(state: State, before: State) -> State:
@@ -168,14 +157,5 @@ def _upkeep(state: State, before: State) -> State:
     return State(C, np.diag(variance), state.mean, state.weight, state.total_variance, state.count, 0)
 
 
-def _scores(state: State, moments: Moments, recipe: Recipe) -> Scores:
-    """‖v − m‖² − ‖projection on the k principal axes‖², by the factor at the start of the block.
-
-    The first k columns of C would do in a steady stream (0.01 % too much loss on MNIST), but not in one that drifts (up
-    to 5 %).
-    """
-    if not state.count:
-        return Scores(np.zeros(0), np.zeros(0))
-    norm = moments.G.diagonal().copy()
-    captured = axes.captured(moments.P, state.N, recipe.components) if state.rank else np.zeros(len(norm))
+def _scores(norm: F64, captured: F64) -> Scores:
     return Scores(np.clip(norm - captured, 0.0, norm), norm)

@@ -47,7 +47,7 @@ def test_nothing_is_left_to_compile_when_messages_come(dtype: str, center: bool)
     command = [sys.executable, "-c", PROGRAM, dtype, str(center)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     count, late = json.loads(done.stdout)
-    assert count > 10
+    assert count >= 4
     assert late == []
 
 
@@ -68,7 +68,7 @@ def test_what_reads_the_format_is_ready_before_the_group_is_joined(
         raise JoiningError
 
     monkeypatch.setattr(codec, "reader_of", recorded)
-    monkeypatch.setattr(worker, "source_of", join)
+    monkeypatch.setattr(worker, "client_of", join)
     settings = WorkerSettings(topic="t", dimensions=8, components=2, format="json")
     with pytest.raises(JoiningError):
         worker._put_together(settings, DirectoryStore(tmp_path), Listener())

@@ -31,7 +31,8 @@ def test_about_takes_each_message_about_its_running_mean(retention: np.ndarray, 
     random = np.random.default_rng(seed)
     V, m0 = random.standard_normal((len(retention), 3)), random.standard_normal(3)
     weights = centring.weights(w0, retention)
-    about = centring.about(V - m0, weights.a)
+    about = V - m0
+    centring.about(about, weights.a)
     m = m0
     for s, v in enumerate(V):
         assert about[s] == pytest.approx(v - m, rel=1e-10, abs=1e-11)
@@ -45,7 +46,9 @@ def test_what_is_learned_sums_to_the_weighted_covariance(retention: np.ndarray, 
     """Σ c y yᵀ with y = √(1−a)(v − m) is NumPy's weighted covariance about the weighted mean."""
     V = np.random.default_rng(seed).standard_normal((len(retention), 3)) + 5
     weights = centring.weights(0.0, retention)
-    Y = np.sqrt(1 - weights.a)[:, None] * (centring.about(V, weights.a))
+    Y = V.copy()
+    centring.about(Y, weights.a)
+    Y *= np.sqrt(1 - weights.a)[:, None]
     exact = covariance(V, shares(retention))
     assert np.abs((weights.c[:, None] * Y).T @ Y - exact).max() <= 1e-11 * (1 + np.abs(exact).max())
 
@@ -53,5 +56,26 @@ def test_what_is_learned_sums_to_the_weighted_covariance(retention: np.ndarray, 
 def test_an_unweighted_pass_is_the_plain_covariance() -> None:
     V = np.random.default_rng(0).standard_normal((50, 4))
     weights = centring.weights(0.0, np.ones(50))
-    Y = np.sqrt(1 - weights.a)[:, None] * (centring.about(V, weights.a))
+    Y = V.copy()
+    centring.about(Y, weights.a)
+    Y *= np.sqrt(1 - weights.a)[:, None]
     assert close((weights.c[:, None] * Y).T @ Y, covariance(V), 1e-13)
+
+
+@given(retentions, st.floats(0, 1e4), st.integers(0, 2**32 - 1))
+@settings(max_examples=60, deadline=None)
+def test_products_with_what_is_about_the_mean_follow_from_those_about_a_constant(
+    retention: np.ndarray, w0: float, seed: int
+) -> None:
+    """YC, YYᵀ and YᵀZ from DC, DDᵀ and D."""
+    random = np.random.default_rng(seed)
+    a = centring.weights(w0, retention).a
+    D, C, Z = (random.standard_normal(shape) for shape in ((len(a), 5), (5, 3), (len(a), 3)))
+    Y = D.copy()
+    centring.about(Y, a)
+    Y *= np.sqrt(1 - a)[:, None]
+    P, G = D @ C, D @ D.T
+    centring.see(P, G, a)
+    assert pytest.approx(Y @ C, rel=1e-9, abs=1e-10) == P
+    assert pytest.approx(Y @ Y.T, rel=1e-9, abs=1e-10) == G
+    assert D.T @ centring.spread(Z, a) == pytest.approx(Y.T @ Z, rel=1e-9, abs=1e-10)

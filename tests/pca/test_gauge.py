@@ -5,83 +5,132 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampca.pca import blocks, gauge
+from streampca.pca import blocks, gauge, krasulina
+from streampca.pca.blocks import Factor
 from streampca.pca.centring import weights
-from tests.pca.streams import F64, close
+from tests.pca.streams import close
 
 seeds = st.integers(0, 2**32 - 1)
 
 
-def block_of(seed: int, d: int = 12, k: int = 4, B: int = 32, w: float = 100.0) -> dict[str, F64]:
-    """A factor before and after a block, and what the gauge takes."""
-    random = np.random.default_rng(seed)
-    C, Y = random.standard_normal((d, k)), random.standard_normal((B, d)) * np.linspace(2, 0.5, d)
-    N = C.T @ C
-    S = np.linalg.inv(N)
-    share = weights(w, np.ones(B))
-    block = blocks.run(Y @ C, Y @ Y.T, S, N, share.a)
-    return {"C": C, "Y": Y, "N": N, "S": S, "block": block, "weights": share, "after": C @ block.Pi + Y.T @ block.Z}  # type: ignore[dict-item]
+class Case:
+    """A factor, a block of messages about zero, and what Algorithm 1 makes of them message by message."""
+
+    def __init__(self, seed: int, d: int = 12, k: int = 4, B: int = 32, w: float = 100.0) -> None:
+        random = np.random.default_rng(seed)
+        self.C = random.standard_normal((d, k))
+        self.Y = random.standard_normal((B, d)) * np.linspace(2, 0.5, d)
+        self.weights = weights(w, np.ones(B))
+        C, S, view = self.C, np.linalg.inv(self.C.T @ self.C), self.C @ self.C.T
+        self.P = np.zeros((B, k))
+        for s, y in enumerate(self.Y):
+            a, projector, self.P[s] = self.weights.a[s], C @ np.linalg.pinv(C), C.T @ y
+            view = (1 - a) * view + a * np.outer(projector @ y, projector @ y)
+            C, S, _ = krasulina.sherman_morrison(C, S, y, a)
+            projector = C @ np.linalg.pinv(C)
+            view = projector @ view @ projector
+        self.after, self.S, self.view = C, S, view
+
+    def learn(self, unit: bool) -> Factor:
+        """The same in one block."""
+        share = self.weights
+        learned = blocks.learn(
+            self.Y,
+            Factor(self.C, self.C.T @ self.C, np.eye(self.C.shape[1]), np.zeros(len(self.C))),
+            blocks.Weights(share.a, np.zeros(len(self.Y)), share.c, share.past),
+            2,
+            7,
+            unit,
+        )
+        assert learned is not None
+        return learned[0]
 
 
 @given(seeds)
 @settings(max_examples=40, deadline=None)
-def test_the_moment_is_carried_over_to_the_new_factor(seed: int) -> None:
-    """T = C†_new C_old, in numbers of size K."""
-    case = block_of(seed)
-    T = np.linalg.pinv(case["after"]) @ case["C"]
-    M = np.cov(np.random.default_rng(seed + 1).standard_normal((4, 9)))
-    assert close(gauge.carried(M, case["block"], case["Y"] @ case["C"], case["N"]), T @ M @ T.T, 1e-8)  # type: ignore[arg-type]
+def test_the_moment_is_what_each_model_in_turn_saw(seed: int) -> None:
+    """C M Cᵀ is the covariance seen by each message's model, projected into every span on the way."""
+    case = Case(seed)
+    N = case.C.T @ case.C
+    M = gauge.moment(np.eye(4), N, case.P, case.S, case.weights.c, case.weights.past)
+    assert close(case.after @ M @ case.after.T, case.view, 1e-8)
+    free = case.learn(unit=False)
+    assert close(free.C, case.after, 1e-9)
+    assert close(free.M, M, 1e-8)
 
 
 @given(seeds)
 @settings(max_examples=40, deadline=None)
-def test_what_the_old_model_saw_keeps_its_variance_in_the_new_span(seed: int) -> None:
-    """After the gauge C Cᵀ is the old model's view of the covariance, projected into the new span."""
-    case = block_of(seed)
-    share, C, after = case["weights"], case["C"], case["after"]
-    R = gauge.correction(case["block"], case["Y"] @ C, case["S"], case["N"], share.c, share.past)  # type: ignore[attr-defined, arg-type]
-    assert R is not None
-    seen = case["Y"] @ np.linalg.pinv(C).T @ C.T
-    view = share.past * C @ C.T + (share.c[:, None] * seen).T @ seen  # type: ignore[attr-defined]
-    projector = after @ np.linalg.pinv(after)
-    gauged = after @ R
-    assert close(gauged @ gauged.T, projector @ view @ projector, 1e-8)
-    assert close(gauged @ np.linalg.pinv(gauged), projector, 1e-9)
+def test_after_the_gauge_the_factor_is_the_covariance_along_principal_axes(seed: int) -> None:
+    case = Case(seed)
+    gauged = case.learn(unit=True)
+    assert close(gauged.C @ gauged.C.T, case.view, 1e-8)
+    assert close(gauged.C @ np.linalg.pinv(gauged.C), case.after @ np.linalg.pinv(case.after), 1e-9)
+    assert close(gauged.N, gauged.C.T @ gauged.C, 1e-10)
+    assert close(gauged.N, np.diag(gauged.N.diagonal()), 1e-12)
+    assert (np.diff(gauged.N.diagonal()) <= 0).all()
+    assert np.array_equal(gauged.M, np.eye(4))
 
 
 def test_with_all_columns_the_whitened_moment_is_one() -> None:
-    case = block_of(3, d=4, k=4)
-    share, C = case["weights"], case["C"]
-    R = gauge.correction(case["block"], case["Y"] @ C, case["S"], case["N"], share.c, share.past)  # type: ignore[attr-defined, arg-type]
-    inverse = np.linalg.inv(C @ R)  # type: ignore[operator]
-    past, now = inverse @ C, case["Y"] @ inverse.T
-    moment = share.past * past @ past.T + (share.c[:, None] * now).T @ now  # type: ignore[attr-defined]
+    case = Case(3, d=4, k=4)
+    inverse = np.linalg.inv(case.learn(unit=True).C)
+    past, now = inverse @ case.C, case.Y @ inverse.T
+    moment = case.weights.past * past @ past.T + (case.weights.c[:, None] * now).T @ now
     assert np.abs(moment - np.eye(4)).max() <= 1e-9
 
 
-def test_a_message_that_dwarfs_the_past_is_declined() -> None:
-    assert gauge.correction(*_arguments(1.0)) is not None
-    assert gauge.correction(*_arguments(1e4)) is None
-
-
-def _arguments(size: float) -> tuple[blocks.Block, F64, F64, F64, F64, float]:
-    C, Y = np.eye(3)[:, :2], np.array([[1.0, 0.5, 0.1], [0.2, 1, 0]])
-    Y[0] *= size
+@pytest.mark.parametrize(("size", "declined"), [(1.0, False), (1e4, True)])
+@pytest.mark.parametrize("within", [True, False])
+def test_a_message_that_dwarfs_the_past_is_declined(size: float, declined: bool, within: bool) -> None:
+    C, Y = np.eye(3)[:, :2], np.array([[0.3, 0.5, 0.1], [0.2, 1, 0]])
+    Y[0] = size * (np.array([1.0, 0.5, 0]) if within else np.array([0.3, 0, 1]))
     share = weights(100.0, np.ones(2))
-    block = blocks.run(Y @ C, Y @ Y.T, np.eye(2), np.eye(2), share.a)
-    return block, Y @ C, np.eye(2), np.eye(2), share.c, share.past
+    factor = Factor(C, np.eye(2), np.eye(2), np.zeros(3))
+    learned = blocks.learn(Y, factor, blocks.Weights(share.a, share.a, share.c, share.past), 1, 64, unit=True)
+    assert (learned is None) == declined
 
 
-def test_matrices_that_are_not_positive_definite_are_declined() -> None:
-    for A in (np.zeros((2, 2)), np.ones((2, 2)), np.diag([1.0, -1]), np.full((2, 2), np.nan)):
-        assert gauge.cholesky(A) is None
-        assert gauge.inverse(A) is None
+def test_a_factor_without_full_rank_is_declined() -> None:
+    C = np.ones((3, 2))
+    factor = Factor(C, C.T @ C, np.eye(2), np.zeros(3))
+    assert blocks.learn(np.eye(3), factor, blocks.Weights(*np.full((3, 3), 0.01), 0.97), 1, 64, unit=False) is None
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_inverse_is_symmetric_to_the_bit(seed: int) -> None:
-    A = np.random.default_rng(seed).standard_normal((7, 9))
-    S = gauge.inverse(A @ A.T)
-    assert S is not None
-    assert np.array_equal(S, S.T)
-    assert close(S @ A @ A.T, np.eye(7), 1e-8)
+def test_matrices_that_are_not_positive_definite_are_told() -> None:
+    for A in (np.zeros((2, 2)), np.ones((2, 2)), np.diag([1.0, -1]), np.full((2, 2), np.nan), np.diag([1, np.inf])):
+        assert not gauge.cholesky(A)[1]
+        assert not gauge.inverse(A)[1]
+        assert not gauge.correction(A, np.eye(2))[2]
+
+
+@pytest.mark.parametrize("K", [1, 7, 40])
+def test_the_triangular_factor_and_the_inverse_are_numpys(K: int) -> None:
+    graded = np.diag(10.0 ** np.linspace(5, -5, K))  # columns of very different sizes lose nothing
+    for seed in range(5):
+        A = np.random.default_rng(seed).standard_normal((K, K + 5))
+        A = graded @ A @ A.T @ graded
+        L, good = gauge.cholesky(A)
+        assert good
+        assert close(L, np.linalg.cholesky(A), 1e-12)
+        S, good = gauge.inverse(A)
+        assert good
+        assert np.array_equal(S, S.T)
+        assert np.abs(graded @ (S @ A - np.eye(K)) @ np.linalg.inv(graded)).max() <= 1e-8
+
+
+def test_the_unit_of_the_data_changes_no_bit_of_the_correction() -> None:
+    A = np.random.default_rng(0).standard_normal((5, 9))
+    N = A @ A.T
+    R, after, _ = gauge.correction(np.eye(5), N)
+    for exponent in (-900, 900):
+        scaled, other, good = gauge.correction(np.eye(5), N * 2.0**exponent)
+        assert good
+        assert np.array_equal(scaled, R)
+        assert np.array_equal(other, after * 2.0**exponent)
+
+
+def test_lower_right() -> None:
+    A = np.arange(16.0).reshape(4, 4)
+    for k in range(5):
+        assert np.array_equal(gauge.lower_right(A, k), A[k:, k:])

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampca.pca import axes, learning
+from streampca.pca import axes, krasulina, learning
 from streampca.pca.learning import BLOCK, Recipe, learn
 from streampca.pca.state import State
 from tests.pca.streams import F64, close, covariance, excess, gaussian, learned, one_pass, shares
@@ -131,15 +131,27 @@ def test_the_gauge_keeps_whitened_coordinates_at_one() -> None:
     assert np.abs(whitened.T @ whitened / len(X) - np.eye(3)).max() <= 1e-10
 
 
-def test_models_with_many_columns_take_longer_blocks() -> None:
+def test_models_with_many_columns_take_longer_stretches() -> None:
     """A function of d and K alone, so that what is learned does not depend on how the messages arrive."""
     X = gaussian(17, 700, 1 / np.arange(1, 61.0))
-    for k, block in ((37, 64), (38, 128), (60, 128)):
+    for k, stretch in ((37, 64), (38, 128), (60, 128)):
         recipe = Recipe(60, k)
         state, scores = one_pass(X, recipe)
-        assert [len(s.norm) for s in scores[1:-1]] == [block] * ((700 - 200) // block)
-        assert (recipe.next_block(state), recipe.next_block(State.empty(60))) == (block, 200)
+        assert [len(s.norm) for s in scores[1:]] == [BLOCK, 700 - 200 - BLOCK]
+        assert (recipe.next_block(state), recipe.next_block(State.empty(60))) == (BLOCK, 200)
+        assert recipe.stretch == stretch
         check(state, X, np.ones(700), True, 1e-9 if k >= 50 else 1)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_how_long_a_stretch_is_matters_to_rounding_only(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    X = gaussian(18, 2000, 1 / np.arange(1, 21.0), offset=0.5)
+    states = []
+    for length in (1, 7, 64, 1000):
+        monkeypatch.setattr(learning, "STRETCH", length)
+        states.append(one_pass(X.astype(dtype), Recipe(20, 4, 3, dtype=dtype), 2 ** (-1 / 500))[0])
+    for state in states[1:]:
+        assert close(learned(state), learned(states[0]), 1e-12 if dtype == "float64" else 1e-4)
 
 
 class TestEdges:
@@ -368,25 +380,40 @@ class TestBits:
 class TestScores:
     """Each message scored by what was known before it."""
 
-    @pytest.mark.parametrize("retention", [1.0, 2 ** (-1 / 300), 2 ** (-1 / 20), 0.0])
+    @pytest.mark.parametrize("retention", [1.0, 2 ** (-1 / 300)])
     @pytest.mark.parametrize("center", [True, False])
     def test_against_a_plain_loop(self, retention: float, center: bool) -> None:
-        """About the running mean before the message, by the exact k axes of the factor before its block."""
+        """About the running mean before the message, by the first k columns of its factor, principal axes at first."""
+        self._check(retention, center, absorbed=False)
+
+    @pytest.mark.parametrize("retention", [2 ** (-1 / 20), 0.0])
+    @pytest.mark.parametrize("center", [True, False])
+    def test_where_blocks_are_absorbed_the_axes_are_those_before_the_block(
+        self, retention: float, center: bool
+    ) -> None:
+        self._check(retention, center, absorbed=True)
+
+    @staticmethod
+    def _check(retention: float, center: bool, absorbed: bool) -> None:
         X = gaussian(14, 2500, 1 / np.arange(1, 16.0), offset=1.0)
         recipe = Recipe(15, 3, 4, center, warm_up=100)
         state, start, w, m = State.empty(15), 0, 0.0, np.zeros(15)
         while start < len(X):
             V = X[start : start + recipe.next_block(state)]
-            rows = axes.principal(state.C, min(3, state.rank))[0]
             after, scores = learn(state, V, np.full(len(V), retention), recipe)
+            C = axes.principal(state.C, state.rank)[0].T * np.sqrt(axes.principal(state.C, state.rank)[1])
+            S = np.linalg.inv(C.T @ C)
             for s, v in enumerate(V):
+                w = retention * w + 1
+                y = v - m
                 if state.count:
-                    y = v - m
-                    r = y - (y @ rows.T) @ rows
+                    first = np.linalg.qr(C[:, :3])[0]
+                    r = y - first @ (first.T @ y)
                     assert scores.norm[s] == pytest.approx(y @ y, rel=1e-9)
                     assert scores.residual[s] == pytest.approx(r @ r, rel=1e-7, abs=1e-9 * (y @ y))
-                w = retention * w + 1
-                m = m + (v - m) / w if center else m
+                    if not absorbed:
+                        C, S, _ = krasulina.sherman_morrison(C, S, np.sqrt(1 - center / w) * y, 1 / w)
+                m = m + y / w if center else m
             state, start = after, start + len(V)
 
     def test_the_first_block_has_none(self) -> None:

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streampca.listening import Learned, Listeners
 from streampca.metrics import WorkerMetrics, described
-from streampca.pca.learning import Scores
+from streampca.pca.learning import BLOCK, Scores
 from streampca.sources.memory import Do, Pause
 from streampca.stream.fold import Fold
 from tests.stream.streams import fold_of, shape, vectors
@@ -61,14 +61,14 @@ def batch(fold: Fold, scores: list[Scores] | None = None, lag: int = 0, messages
 
 def test_after_a_life_the_numbers_are_right(metrics: WorkerMetrics, read: Callable[[], Reading]) -> None:
     stage = Stage(partitions=2)
-    stage.send(0, many(180), timestamp=int(NOW * 1000) - 90_000)
+    stage.send(0, many(580), timestamp=int(NOW * 1000) - 90_000)
     stage.send(1, [POISON, None, POISON])
     stage.send(1, many(40, seed=1))
-    worker = cast(stage, plan(bad_records="skip"), [100])
+    worker = cast(stage, plan(bad_records="skip"), [500])
     listen(worker, metrics)
     worker.run()
     now = read()
-    assert now("streampca_messages_total", outcome="learned") == 220
+    assert now("streampca_messages_total", outcome="learned") == 620
     assert now("streampca_messages_total", outcome="rejected") == 3
     assert now("streampca_dead_letters_total", reason="wrong_length") == 2
     assert now("streampca_dead_letters_total", reason="no_value") == 1
@@ -78,13 +78,13 @@ def test_after_a_life_the_numbers_are_right(metrics: WorkerMetrics, read: Callab
     assert now("streampca_rebalances_total", event="assigned") == 1
     assert now("streampca_consumer_lag_messages", **of(0)) == 0
     assert now("streampca_consumer_lag_messages", **of(1)) == 0
-    assert now("streampca_next_offset", **of(0)) == 180
+    assert now("streampca_next_offset", **of(0)) == 580
     assert now("streampca_next_offset", **of(1)) == 43
     assert now("streampca_event_time_lag_seconds", **of(0)) == pytest.approx(90)
     assert now("streampca_event_time_lag_seconds", **of(1)) is None
     assert now("streampca_checkpoint_last_success_timestamp_seconds", **of(0)) == NOW
     assert now("streampca_checkpoint_duration_seconds_count") == len(stage.calls("save")) == 3
-    assert now("streampca_published_version") == 220
+    assert now("streampca_published_version") == 620
     assert now("streampca_publish_duration_seconds_count") == len(stage.models.versions()) == 2
     newest = stage.models.newest()
     assert newest is not None
@@ -93,7 +93,7 @@ def test_after_a_life_the_numbers_are_right(metrics: WorkerMetrics, read: Callab
     assert fold is not None
     tally = fold.fold.tally
     assert now("streampca_loss_ewma", **of(0)) == pytest.approx(tally.loss_ewma / tally.norm_ewma)
-    assert now("streampca_prequential_loss_ratio_count") == tally.scored == 128
+    assert now("streampca_prequential_loss_ratio_count") == tally.scored == 2 * BLOCK
     assert 0 <= (now("streampca_pinv_error", **of(0)) or 0) < 1e-9
     assert (now("streampca_learn_seconds_total") or 0) > 0
 
@@ -127,7 +127,7 @@ def test_what_is_let_go_is_not_told_of_any_more(
     metrics: WorkerMetrics, read: Callable[[], Reading], lost: bool
 ) -> None:
     own = shape()
-    fold = fold_of(vectors(150), own, [int(NOW * 1000)] * 150)
+    fold = fold_of(vectors(300), own, [int(NOW * 1000)] * 300)
     for partition in (0, 1):
         metrics.assigned({partition: -1})
         metrics.learned(batch(fold)._replace(partition=partition))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from streampca.errors import SettingsError, StoreError, TopicReplacedError
+from streampca.pca.learning import BLOCK
 from streampca.pca.merge import merge
 from streampca.pca.model import Model
 from streampca.pca.summary import model_of
@@ -145,12 +146,12 @@ def test_a_partition_without_any_time_is_not_forgotten() -> None:
 
 
 def test_losses_are_those_of_all_messages_scored(desk: Desk) -> None:
-    folds = [fold_of(vectors(n, seed=n), OWN) for n in (300, 7, 150)]
+    folds = [fold_of(vectors(n, seed=n), OWN) for n in (600, 7, 300)]
     for partition, fold in enumerate(folds):
         desk.save(partition, fold)
     tallies, model = [fold.tally for fold in folds], desk.publish()
     scored = sum(t.scored for t in tallies)
-    assert scored == 4 * 64 + 2 * 64
+    assert scored == 2 * BLOCK + BLOCK
     loss, norm = (sum(t.scored * getattr(t, name) for t in tallies) / scored for name in ("loss", "norm"))
     assert model.loss == pytest.approx(loss)
     assert model.loss_ratio == pytest.approx(loss / norm)
@@ -165,7 +166,7 @@ def test_before_any_message_was_scored_there_is_no_loss(desk: Desk) -> None:
 
 
 def test_messages_that_are_all_the_same_have_a_model_and_no_loss(desk: Desk) -> None:
-    desk.save(0, fold_of(np.ones((200, D)), OWN))
+    desk.save(0, fold_of(np.ones((300, D)), OWN))
     model = desk.publish()
     assert model.model.explained_variance.tolist() == [0, 0]
     assert (model.loss, model.loss_ratio, model.loss_ewma) == (0, 0, 0)

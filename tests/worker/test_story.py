@@ -39,18 +39,18 @@ def learned(lag: int, partition: int = 0) -> Learned:
 def test_an_ordinary_life_is_told_in_a_few_lines(logs: Logs) -> None:
     stage = Stage(partitions=2)
     for partition in (0, 1):
-        stage.send(partition, many(150, seed=partition))
-    live(stage, [100, 100], checkpoint_interval_s=1e9)
+        stage.send(partition, many(300, seed=partition))
+    live(stage, [200, 200, 200], checkpoint_interval_s=1e9)
     assert events(logs) == ["partitions assigned", "caught up", "stopping", "model published"]
     assigned, *_, published = [line for line in logs if line["log_level"] == "info"]
     assert assigned["read_from"] == {"0": "earliest", "1": "earliest"}
-    assert (published["version"], published["partitions"]) == (300, 2)
+    assert (published["version"], published["partitions"]) == (600, 2)
     assert 0 < published["explained_variance_ratio"] < 1
     assert 0 < published["loss_ewma"] < 1
     saved = [line for line in logs if line["event"] == "checkpoint saved"]
     assert [(line["log_level"], line["partition"], line["next_offset"]) for line in saved] == [
-        ("debug", 0, 150),
-        ("debug", 1, 150),
+        ("debug", 0, 300),
+        ("debug", 1, 300),
     ]
 
 
