@@ -6,7 +6,10 @@ read from NUMBA_CACHE_DIR although that cannot be written to, and what cannot be
 """
 
 import contextlib
+import hashlib
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 from numba import njit
@@ -25,6 +28,19 @@ class _Named(UserProvidedCacheLocator):  # type: ignore[misc]  # numba has no ty
 
 class _Files(CompileResultCacheImpl):  # type: ignore[misc]
     _locator_classes = (_Named, *CompileResultCacheImpl._locator_classes)
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)
+        self._locator.get_source_stamp = lambda: (_stamp(Path(function.__code__.co_filename)), _stamp(Path(__file__)))
+
+
+@cache
+def _stamp(module: Path) -> str:
+    """Of all modules beside this one: what is compiled has a part of its code from functions of others."""
+    digest = hashlib.sha256()
+    for path in sorted(module.parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 class _Cache(FunctionCache):  # type: ignore[misc]
