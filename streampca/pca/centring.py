@@ -70,16 +70,18 @@ def about(A: F64, a: F64) -> None:  # pragma: no cover - compiled
 @inlined
 def see(P: F64, G: F64, a: F64) -> None:  # pragma: no cover - compiled
     """P (B, n) = DC and G (B, B) = DDᵀ become YC and YYᵀ."""
+    B, root = len(a), np.sqrt(1.0 - a)
     about(P, a)
     about(G, a)
-    for s in range(len(G)):
-        root, m = np.sqrt(1.0 - a[s]), 0.0
-        for t in range(len(G)):
-            about_t = G[s, t] - m
-            m += a[t] * about_t
-            G[s, t] = about_t * root * np.sqrt(1.0 - a[t])
+    for s in range(B):  # the same to the columns: across rows it would be no loop for vectors
+        for t in range(s):
+            G[s, t], G[t, s] = G[t, s], G[s, t]
+    about(G, a)
+    for s in range(B):
         for j in range(P.shape[1]):
-            P[s, j] *= root
+            P[s, j] *= root[s]
+        for t in range(B):
+            G[s, t] *= root[s] * root[t]
 
 
 @inlined
@@ -101,13 +103,14 @@ def offsets(V: Array, mean: F64, a: F64, D: Array) -> F64:  # pragma: no cover -
     """Write V − mean (B, d) into the panels D (n, B, w); the mean after them, mean + (V − mean)ᵀc."""
     (B, d), c = V.shape, shares(a)[0]
     n, _, w = D.shape
-    shift, after = np.zeros(d), np.empty(d)
-    for s in range(B):
-        for j in range(n):
-            for i in range(j * w, min(j * w + w, d)):
-                offset = V[s, i] - mean[i]
-                D[j, s, i - j * w] = offset
+    after = np.empty(d)
+    for j in range(n):
+        start, end, shift = j * w, min(j * w + w, d), np.zeros(w)
+        for s in range(B):
+            for i in range(end - start):
+                offset = V[s, start + i] - mean[start + i]
+                D[j, s, i] = offset
                 shift[i] += c[s] * offset
-    for i in range(d):
-        after[i] = mean[i] + shift[i]
+        for i in range(end - start):
+            after[start + i] = mean[start + i] + shift[i]
     return after
