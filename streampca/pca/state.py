@@ -24,7 +24,7 @@ class State:
     weight: float  # effective number of messages
     total_variance: float  # of all d dimensions
     count: int  # messages learned
-    blocks: int  # since the axes were last turned; only the daemon's rhythm of upkeep
+    blocks: int  # since N was last made anew: only the rhythm of upkeep
 
     @classmethod
     def empty(cls, d: int, dtype: str = "float64") -> "State":

@@ -33,7 +33,7 @@ class Shape:
         """Names and values, as they are written into a checkpoint."""
         own = asdict(self)
         recipe = own.pop("recipe")
-        return {**recipe, **own, "block": self.recipe.block, "start": self.recipe.start}
+        return {**recipe, **own, "block": self.recipe.block, "stretch": self.recipe.stretch, "start": self.recipe.start}
 
     def retention(self, steps_ms: NDArray[np.int64]) -> NDArray[np.float64]:
         """λ of each message: the share of the past that it keeps, given by how much it advanced the clock."""

@@ -65,7 +65,7 @@ def test_every_setting_that_shapes_the_bits_counts() -> None:
         "format": replace(own, format="npy"),
         "field": replace(own, field="a"),
     }
-    assert set(shapes) | {"block", "start"} == set(own.as_dict())
+    assert set(shapes) | {"block", "stretch", "start"} == set(own.as_dict())
     for name, other in shapes.items():
         with pytest.raises(SettingsError, match=f"{name}="):
             guard.refuse_other_settings(saved(own), other)
