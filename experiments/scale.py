@@ -16,7 +16,7 @@ from experiments.datasets import F64, Data
 from experiments.plan import Job, Plan, command, complete
 from experiments.results import Results
 from streampca.pca import axes
-from streampca.pca.learning import BLOCK, Recipe, learn
+from streampca.pca.learning import Recipe, learn
 from streampca.pca.merge import merge
 from streampca.pca.state import State
 
@@ -32,6 +32,7 @@ SIZES: dict[str, Any] = {
 }
 NARROW, NARROW_K, WIDE_K = 100, 10, 10
 WORKERS = (1, 4, 16, 64)
+BLOCK = 64  # messages at a time: shorter than a worker takes, for states so wide
 
 
 def merges(plan: Plan) -> Results:
