@@ -26,7 +26,7 @@ F64 = NDArray[np.float64]
 
 BLOCK = 256  # messages
 STRETCH = 64  # of them, taken through the factor at once; chosen by measurement, see docs/mathematics.md
-WIDE, WIDE_STRETCH = 48, 128  # so many columns make longer ones pay
+WIDE, WIDE_STRETCH = 96, 128  # so many columns make longer ones pay
 LARGEST_SHARE = 1 / 64  # of the weight learned, that a message may have to be learned by Algorithm 1
 BLOCKS_BETWEEN_TURNS = 16
 
