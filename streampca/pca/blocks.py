@@ -50,7 +50,7 @@ def learn(V: Array, before: Factor, weights: Weights, k: int, stretch: int, unit
     lie in memory does not matter to the bits of the result.
     """
     V, C = frozen(V, V.dtype), frozen(before.C, V.dtype)
-    # Small ones are copied: compiled code knows two types of arrays, and for each of them compiles what they go through.
+    # Small ones are copied: each type of array, read-only or not, has all that it goes through compiled for it.
     N, M, mean, eta, a, c = (np.array(A, np.float64, order="C") for A in (*before[1:], *weights[:3]))
     factor, seen, good = _learn(V, C, N, M, mean, eta, a, c, weights.past, k, stretch, unit)
     return (Factor(*factor), Seen(*seen)) if good else None
