@@ -181,10 +181,9 @@ def test_tiny_vectors_after_ordinary_ones_are_welcome() -> None:
     assert fitted.explained_variance_[0] > 0.1
 
 
-def test_import_is_quick_and_lazy() -> None:
+def test_import_is_lazy() -> None:
     script = (
-        "import sys, time; t = time.perf_counter(); import streampca; s = time.perf_counter() - t;"
-        "assert s < 0.3, s; assert not {'numpy', 'sklearn', 'numba'} & set(sys.modules);"
+        "import sys, streampca; assert not {'numpy', 'sklearn', 'numba'} & set(sys.modules);"
         "streampca.Model, streampca.PowerStep; assert 'sklearn' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
