@@ -84,9 +84,10 @@ def _learn(
     P, norm, captured, jump = np.empty((B, K)), np.empty(B), np.empty(B), 0.0
     S, good = gauge.inverse(N)
     E, well = gauge.inverse(gauge.lower_right(S, k))
+    nothing = (np.empty((0, 0), C.dtype), S, S, norm), (norm, captured), False
     if not (good and well):
-        return (np.empty((0, 0), C.dtype), S, S, norm), (norm, captured), False
-    S, after, Pi = stretches.filled_up(S, w, w), stretches.narrowed(N, K), S
+        return nothing
+    S, after, Pi = stretches.resized(S, w, w), stretches.resized(N, K, K), S
     D, Z = products.panels(0, d, V.dtype), S
     for i in range(0, B, stretch):
         b = min(stretch, B - i)
@@ -97,7 +98,7 @@ def _learn(
         a_i = a[i : i + b]
         mean = centring.offsets(V[i : i + b], mean, a_i, D)
         P_i, G_i = products.seen(D, C)
-        p, G = stretches.filled_up(P_i, b, w), stretches.filled_up(G_i, b, b)
+        p, G = stretches.resized(P_i, b, w), stretches.resized(G_i, b, b)
         centring.see(p, G, a_i)
         X, Z, growth, of_norm, jump_i = stretches.run(p, G, S, E, k, eta[i : i + b])
         jump = max(jump, jump_i)
@@ -107,10 +108,10 @@ def _learn(
                 P[i + s, j] = p[s, j]
         Pi, Z = stretches.moves(X, Z, growth, after)
         Z = centring.spread(Z, a_i)
-    moment = gauge.moment(M, N, P, stretches.narrowed(S[:K], K), c, past)
+    moment = gauge.moment(M, N, P, stretches.resized(S, K, K), c, past)
     if unit:
         R, after, good = gauge.correction(moment, after)
         if not (good and jump <= gauge.LARGEST_JUMP):
-            return (np.empty((0, 0), C.dtype), S, S, norm), (norm, captured), False
-        Pi, Z, moment = products.times(Pi, R), products.times(Z, R), stretches.narrowed(M, K)
+            return nothing
+        Pi, Z, moment = products.times(Pi, R), products.times(Z, R), stretches.resized(M, K, K)
     return (products.moved(C, Pi, D, Z), after, moment, mean), (norm, captured), True

@@ -48,8 +48,7 @@ def learn(free: FreeState, V: Array, step: Step, recipe: Recipe) -> FreeState:
     state = free.state
     eta = np.ascontiguousarray(step(np.arange(state.count + 1, state.count + len(V) + 1)), np.float64)
     weights = centring.weights(state.weight, np.ones(len(V)))
-    a = weights.a if recipe.center else np.zeros(len(V))
-    mean = state.mean if state.weight or not recipe.center else V.mean(axis=0, dtype=np.float64)
+    a, mean = learning.centred(state, V, weights, recipe)
     N = state.N if state.blocks % learning.BLOCKS_BETWEEN_TURNS else _gram(state.C)
     learned = blocks.learn(
         V.astype(recipe.dtype, copy=False),

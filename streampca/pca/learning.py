@@ -103,12 +103,20 @@ def learn(state: State, V: Array, retention: F64, recipe: Recipe) -> tuple[State
     return _upkeep(learned[0], state), learned[1]
 
 
+def centred(state: State, V: Array, weights: centring.Weights, recipe: Recipe) -> tuple[F64, F64]:
+    """Weights (B,) in the running mean, zero where that is not taken off, and the mean before the block."""
+    if not recipe.center:
+        return np.zeros(len(V)), state.mean
+    # A mean without weight may be any; the block's own keeps the squares free of a large offset.
+    return weights.a, state.mean if state.weight else V.mean(axis=0, dtype=np.float64)
+
+
 def _krasulina(state: State, V: Array, weights: centring.Weights, recipe: Recipe) -> tuple[State, Scores] | None:
     """Algorithm 1 on each message and the unit gauge; None where a message dwarfs the past."""
-    a = weights.a if recipe.center else np.zeros(len(V))
+    a, mean = centred(state, V, weights, recipe)
     learned = blocks.learn(
         V,
-        Factor(state.C, state.N, np.eye(state.rank), state.mean),
+        Factor(state.C, state.N, np.eye(state.rank), mean),
         blocks.Weights(weights.a, a, weights.c, weights.past),
         min(recipe.components, state.rank),
         recipe.stretch,
@@ -123,9 +131,7 @@ def _krasulina(state: State, V: Array, weights: centring.Weights, recipe: Recipe
 
 def _absorb(state: State, V: Array, weights: centring.Weights, recipe: Recipe) -> tuple[State, Scores]:
     """The leading K directions of the covariance of factor and block together."""
-    a = weights.a if recipe.center else np.zeros(len(V))
-    # A mean without weight may be any; the block's own keeps the squares free of a large offset.
-    mean = state.mean if state.weight or not recipe.center else V.mean(axis=0, dtype=np.float64)
+    a, mean = centred(state, V, weights, recipe)
     Y = V - mean
     after = mean + (centring.shares(a)[0] @ Y if recipe.center else 0.0)
     centring.about(Y, a)

@@ -67,12 +67,12 @@ def run(
 def moves(X: F64, Z: F64, growth: F64, N: F64) -> tuple[F64, F64]:  # pragma: no cover - compiled
     """Pi = I − XᵀZ (K, K) and Z (b, K) with which the factor is moved; N (K, K) grows to what its CᵀC will be."""
     K = len(N)
-    x, z = narrowed(X, K), narrowed(Z, K)
+    x, z = resized(X, len(X), K), resized(Z, len(Z), K)
     Pi = transposed_times(x, z)
     for i in range(K):
         for j in range(K):
             Pi[i, j] = (1.0 if i == j else 0.0) - Pi[i, j]
-    grown = narrowed(x, K)
+    grown = resized(x, len(x), K)
     for s in range(len(x)):
         for j in range(K):
             grown[s, j] *= growth[s]
@@ -84,23 +84,13 @@ def moves(X: F64, Z: F64, growth: F64, N: F64) -> tuple[F64, F64]:  # pragma: no
 
 
 @compiled_with_free_sums
-def filled_up(A: Array, rows: int, columns: int) -> F64:  # pragma: no cover - compiled
-    """A with zeros below and to the right."""
-    filled = np.zeros((rows, columns))
-    for i in range(A.shape[0]):
-        for j in range(A.shape[1]):
-            filled[i, j] = A[i, j]
-    return filled
-
-
-@compiled_with_free_sums
-def narrowed(A: F64, columns: int) -> F64:  # pragma: no cover - compiled
-    """The first columns of A."""
-    narrow = np.empty((A.shape[0], columns))
-    for i in range(A.shape[0]):
-        for j in range(columns):
-            narrow[i, j] = A[i, j]
-    return narrow
+def resized(A: Array, rows: int, columns: int) -> F64:  # pragma: no cover - compiled
+    """A, cut or with zeros below and to the right."""
+    new = np.zeros((rows, columns))
+    for i in range(min(A.shape[0], rows)):
+        for j in range(min(A.shape[1], columns)):
+            new[i, j] = A[i, j]
+    return new
 
 
 @compiled_with_free_sums

@@ -25,8 +25,6 @@ from streampca.stream.record import (
     values_of,
 )
 
-__all__ = ["REASONS", "Codec", "Decoded", "Reject"]
-
 REASONS = ("no_value", "undecodable", "unknown_schema", "wrong_length", "not_finite", "too_large")
 
 

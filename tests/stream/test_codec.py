@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from streampca.pca.learning import Recipe
 from streampca.stream import codec as codecs
-from streampca.stream.codec import REASONS, Codec, Decoded
+from streampca.stream.codec import REASONS, Codec
+from streampca.stream.record import Decoded
 
 D = 3
 FORMATS = ("json", "float32", "float64", "npy")

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from streampca.stream.codec import Codec, Reject
+from streampca.stream.codec import Codec
+from streampca.stream.record import Reject
 
 D = 4
 

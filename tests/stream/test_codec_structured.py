@@ -14,8 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streampca.stream.codec import Codec, Decoded
+from streampca.stream.codec import Codec
 from streampca.stream.formats.schemas import MemorySchemas, WriterSchema
+from streampca.stream.record import Decoded
 from tests.stream.structured import (
     READING,
     arrow,
