@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from streampca.api.incoming import NPY, Body, RequestError
+from streampca.api.incoming import NPY, Body, RequestError, check_width
 from streampca.pca.model import Array
 from streampca.stream.formats.base import FaultError
 from streampca.stream.formats.npy import header_of
@@ -39,8 +39,7 @@ def _npy(data: bytes, name: str, width: int) -> Array:
     shape = (1, *header.shape) if len(header.shape) == 1 else header.shape
     if len(shape) != 2:
         raise RequestError(422, f"{name} must be an array of 1 or 2 axes, not of {len(shape)}")
-    if shape[1] != width:
-        raise RequestError(422, f"{name}[0] has {shape[1]} numbers where this model has {width}")
+    check_width(f"{name}[0]", shape[1], width)
     numbers = np.frombuffer(data, header.dtype, offset=header.size)
     return numbers.reshape(shape, order="F" if header.fortran else "C")
 

@@ -42,6 +42,12 @@ async def read_body(request: Request, limit: int) -> Body:
     return Body(await _read(request, limit), kind if kind in BINARY else "", query, accept)
 
 
+def check_width(place: str, found: int, width: int) -> None:
+    """Raise the fault of a row that is not as long as the model's."""
+    if found != width:
+        raise RequestError(422, f"{place} has {found} numbers where this model has {width}")
+
+
 async def _read(request: Request, limit: int) -> bytes:
     chunks, length, more = [], 0, True
     while more:  # what `Request.stream` does, without a generator

@@ -1,5 +1,6 @@
 """A store with one known model, the application on it, and a client without a network."""
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,7 @@ from streampca.api.app import create_app
 from streampca.settings import ServeSettings
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
+from streampca.stream.formats import json as json_format
 from tests.api.client import Client
 from tests.api.known import TOPIC, known
 
@@ -42,3 +44,13 @@ def app(models: Models, store: MemoryStore, settings: ServeSettings) -> FastAPI:
 def client(app: FastAPI) -> Iterator[Client]:
     with Client(app) as client:
         yield client
+
+
+@pytest.fixture(params=["simdjson", "orjson"])
+def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What the rows are read by: simdjson where it is installed, and orjson."""
+    if request.param == "orjson":
+        monkeypatch.setitem(sys.modules, "simdjson", None)
+    elif sys.version_info < (3, 14):  # the extra has it, and tests have the extra
+        assert json_format._Simdjson.installed(1, []) is not None
+    return str(request.param)
