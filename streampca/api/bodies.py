@@ -81,9 +81,11 @@ class Asked:
     def _packed(self, rows: list[Any], name: str, width: int) -> Array:
         booleans, packer, packed = may_hold_booleans(self.body.data), _packer(width), []
         for i, row in enumerate(rows):
+            if not isinstance(row, list):
+                _refuse_row(row, f"{name}[{i}]", width)
             try:
                 packed.append(packer.pack(row, booleans=booleans))
-            except (FaultError, TypeError):
+            except FaultError:
                 _refuse_row(row, f"{name}[{i}]", width)
                 raise
             rows[i] = None  # frees its numbers while the processor still has them at hand
