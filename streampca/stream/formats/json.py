@@ -61,7 +61,7 @@ class _Simdjson:
     def installed(cls, dimensions: int, path: list[str]) -> "_Simdjson | None":
         """None without the extra `fast`."""
         try:
-            from simdjson import Parser  # here, since it costs what imports it 20 ms, be there JSON to read or not
+            from simdjson import Parser  # here, since it need not be installed
         except (ImportError, RuntimeError):  # the second is what it raises when only a part of it is there
             return None
         return cls(Parser(), dimensions, path)
