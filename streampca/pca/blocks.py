@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.pca import centring, gauge, products, stretches
-from streampca.pca.compiled import compiled_with_free_sums
+from streampca.pca.compiled import compiled_without_lock
 
 Array = NDArray[np.floating[Any]]
 F64 = NDArray[np.float64]
@@ -50,8 +50,7 @@ def learn(V: Array, before: Factor, weights: Weights, k: int, stretch: int, unit
     lie in memory does not matter to the bits of the result.
     """
     V, C = frozen(V, V.dtype), frozen(before.C, V.dtype)
-    # Small ones are copied: each type of array, read-only or not, has all that it goes through compiled for it.
-    N, M, mean, eta, a, c = (np.array(A, np.float64, order="C") for A in (*before[1:], *weights[:3]))
+    N, M, mean, eta, a, c = map(_ordinary, (*before[1:], *weights[:3]))
     factor, seen, good = _learn(V, C, N, M, mean, eta, a, c, weights.past, k, stretch, unit)
     return (Factor(*factor), Seen(*seen)) if good else None
 
@@ -63,7 +62,12 @@ def frozen(A: Array, dtype: Any) -> Any:
     return A
 
 
-@compiled_with_free_sums
+def _ordinary(A: Any) -> F64:
+    """A, or a copy where it is read-only or not in C order: another type, for which all would be compiled once more."""
+    return A if A.flags.writeable and A.flags.c_contiguous else np.array(A, np.float64)
+
+
+@compiled_without_lock
 def _learn(
     V: Array,
     C: Array,
@@ -87,7 +91,8 @@ def _learn(
     nothing = (np.empty((0, 0), C.dtype), S, S, norm), (norm, captured), False
     if not (good and well):
         return nothing
-    S, after, Pi = stretches.resized(S, w, w), stretches.resized(N, K, K), S
+    last = stretches.width(K - k)
+    S, E, after, Pi = stretches.resized(S, w, w), stretches.resized(E, last, last), stretches.resized(N, K, K), S
     D, Z = products.panels(0, d, V.dtype), S
     for i in range(0, B, stretch):
         b = min(stretch, B - i)

@@ -59,9 +59,10 @@ class _Cache(FunctionCache):  # type: ignore[misc]
 
 
 def compiled(function: Function) -> Function:
-    """The function compiled at its first call, without Python's lock held, its code kept where that can be done.
+    """The function compiled at its first call, its code kept where that can be done.
 
-    Division by zero gives infinity or NaN, as in NumPy.
+    Division by zero gives infinity or NaN, as in NumPy. Python's lock is held while it runs: what is over soon would
+    only have to wait for it afterwards.
     """
     return _compiled(function, set())
 
@@ -72,6 +73,11 @@ def compiled_with_free_sums(function: Function) -> Function:
     On one machine and build the order is always the same.
     """
     return _compiled(function, _FREE)
+
+
+def compiled_without_lock(function: Function) -> Function:
+    """As `compiled_with_free_sums`, and other threads run meanwhile: for what takes long."""
+    return _compiled(function, _FREE, nogil=True)
 
 
 def inlined(function: Function) -> Function:
@@ -87,7 +93,7 @@ _FREE = {"reassoc", "contract", "nsz"}
 
 def _compiled(function: Function, liberties: set[str], **options: Any) -> Function:
     dispatcher = njit(
-        nogil=True, fastmath=liberties or False, error_model="numpy", no_cfunc_wrapper=True, **options
+        fastmath=liberties or False, error_model="numpy", no_cfunc_wrapper=True, **options
     )(function)  # fmt: skip
     with contextlib.suppress(RuntimeError):  # no folder will do
         dispatcher._cache = _Cache(function)  # what `cache=True` does, with numba's own, which needs a writable folder

@@ -32,7 +32,7 @@ _LANES = 8  # numbers to a vector register: rows are filled up with zeros, so th
 
 @compiled_with_free_sums
 def width(K: int) -> int:  # pragma: no cover - compiled
-    """Columns of the matrices of `run` for a factor of K columns."""
+    """How wide a matrix of `run` is for K columns of the factor."""
     return (K + _LANES - 1) // _LANES * _LANES
 
 
@@ -40,26 +40,32 @@ def width(K: int) -> int:  # pragma: no cover - compiled
 def run(
     p: F64, G: F64, S: F64, E: F64, k: int, eta: F64
 ) -> tuple[F64, F64, F64, F64, float]:  # pragma: no cover - compiled
-    """Learn a stretch; brings p (b, w), S (w, w) and E up to date, w the `width` of K.
+    """Learn a stretch; brings p (b, w), S (w, w) and E up to date, w the `width` of K; zeros fill them up.
 
-    p holds P before, and afterwards each message's p = Cᵀy at its turn; G is (b, b), eta (b,) the steps. E (τ, τ) is
-    the inverse of S's block of the τ = K − k last columns of C, by which the first k are told from the rest.
+    p holds P before, and afterwards each message's p = Cᵀy at its turn; G is (b, b), eta (b,) the steps. E, filled up
+    like the others, is the inverse of S's block of the K − k last columns of C, by which the first k are told from them.
 
     Returns X (b, w), each message's x at its turn; Z (b, w); the growths h²‖r‖² (b,), by which N = CᵀC grows to
     N + Xᵀ diag(growth) X; what the span of the first k columns captures of ‖y‖² at its turn (b,); and the jump, the
     largest growth of the variance along x by one message, less one.
     """
     b, wide = p.shape
-    X, Z, h, growth, captured = np.zeros((b, wide)), np.zeros((b, wide)), np.zeros(b), np.zeros(b), np.zeros(b)
-    jump = 0.0
+    X, h, growth, captured, jump = np.zeros((b, wide)), np.zeros(b), np.zeros(b), np.zeros(b), 0.0
+    Z = resized(p, b, wide)  # of messages to come this is their p: a part moves both alike, but for GZ
     for i in range(0, b, _PART):
         e = min(i + _PART, b)
-        jump = max(jump, _part(i, e, p, G, S, E, k, eta, X, h, growth, captured))
-        x, z = X[i:e], Z[i:e]
-        _solve(times_transposed(x, x), x, h[i:e], z)
-        _take(Z[:i], x, z)
-        _take(p[e:], x, z)
-        add(p[e:], 1.0, times(G[e:, i:e], z))
+        jump = max(jump, _part(i, e, Z, G, S, E, k, eta, X, h, growth, captured))
+        z, moved = _solve(X[i:e], h[i:e]), times_transposed(Z, X[i:e])
+        for s in range(e, b):
+            for t in range(i, e):
+                moved[s, t - i] -= G[s, t]
+        for s in range(i, e):
+            for j in range(wide):
+                p[s, j] = Z[s, j]
+        add(Z, -1.0, times(moved, z))
+        for s in range(i, e):
+            for j in range(wide):
+                Z[s, j] = z[s - i, j]
     return X, Z, growth, captured, jump
 
 
@@ -101,12 +107,6 @@ def add(A: F64, factor: float, B: F64) -> None:  # pragma: no cover - compiled
             A[i, j] += factor * B[i, j]
 
 
-@inlined
-def _take(A: F64, x: F64, z: F64) -> None:  # pragma: no cover - compiled
-    """A ← A(I − xᵀz)."""
-    add(A, -1.0, times(times_transposed(A, x), z))
-
-
 @compiled_with_free_sums
 def _part(
     i: int, e: int, p: F64, G: F64, S: F64, E: F64, k: int, eta: F64, X: F64, h: F64, growth: F64, captured: F64
@@ -115,9 +115,10 @@ def _part(
 
     Beside p goes Sp: with u = Sx, S ← S − shrink u uᵀ and p_t ← p_t + q x it grows by (q − shrink u·(p_t + q x)) u.
     Here u·p_t is taken as x·Sp_t: the same, but so an error in Sp_t dwindles as Sp_t does, however much S shrinks.
+    S is large: it is moved when the next message's u is asked for, so that both are one walk through it.
     """
-    wide = len(S)
-    Sp, u, jump = times(p[i:e], S), np.zeros(wide), 0.0
+    wide, shrink, jump = len(S), 0.0, 0.0
+    Sp, u, before = times(p[i:e], S), np.zeros(wide), np.zeros(wide)
     for s in range(i, e):
         x = X[s]
         xx = xp = xu = 0.0
@@ -125,8 +126,9 @@ def _part(
             x[j] = Sp[s - i, j]
             xx += x[j] * x[j]
             xp += x[j] * p[s, j]
-        _times(S, x, u)
+        _shrunk_times(S, shrink, before, x, u)
         for j in range(wide):
+            before[j] = u[j]
             xu += x[j] * u[j]
         h[s] = eta[s] / (1.0 + eta[s] * xx)
         growth[s] = h[s] * h[s] * max(G[s, s] - xp, 0.0)  # rounding may take the residual below zero
@@ -143,50 +145,58 @@ def _part(
             for j in range(wide):
                 p[t, j] += q * x[j]
                 Sp[t - i, j] += of_u * u[j]
-        for t in range(wide):
-            left = shrink * u[t]  # in this order u·u, which may underflow, is never formed
-            for j in range(wide):
-                S[t, j] -= left * u[j]
+    _shrunk_times(S, shrink, before, before, u)
     return jump
+
+
+@compiled_with_free_sums
+def _shrunk_times(S: F64, shrink: float, v: F64, x: F64, out: F64) -> None:  # pragma: no cover - compiled
+    """S ← S − shrink v vᵀ, of a symmetric S, and out = Sx after it; four rows at a time, as `out` is written for each.
+
+    In this order v·v, which may underflow, is never formed.
+    """
+    for i in range(len(x)):
+        out[i] = 0.0
+    for j in range(0, len(S), 4):
+        v0, v1, v2, v3 = shrink * v[j], shrink * v[j + 1], shrink * v[j + 2], shrink * v[j + 3]
+        x0, x1, x2, x3 = x[j], x[j + 1], x[j + 2], x[j + 3]
+        for i in range(len(x)):
+            S0, S1, S2, S3 = S[j, i] - v0 * v[i], S[j + 1, i] - v1 * v[i], S[j + 2, i] - v2 * v[i], S[j + 3, i] - v3 * v[i]
+            S[j, i], S[j + 1, i], S[j + 2, i], S[j + 3, i] = S0, S1, S2, S3
+            out[i] += S0 * x0 + S1 * x1 + S2 * x2 + S3 * x3
 
 
 @compiled_with_free_sums
 def _last(E: F64, x: F64, u: F64, k: int, shrink: float) -> float:  # pragma: no cover - compiled
     """What the last columns add to what the first k capture, xᵀEx of them; E = S⁻¹ as S ← S − shrink u uᵀ."""
-    added, uEu, Eu = 0.0, 0.0, np.empty(len(E))
-    for i in range(len(E)):
-        Ex = Eu[i] = 0.0
-        for j in range(len(E)):
-            Ex += E[i, j] * x[k + j]
-            Eu[i] += E[i, j] * u[k + j]
-        added += x[k + i] * Ex
-        uEu += u[k + i] * Eu[i]
-    for i in range(len(E)):
+    wide = len(E)
+    x_last, u_last, Eu, added, uEu = np.zeros(wide), np.zeros(wide), np.empty(wide), 0.0, 0.0
+    for i in range(min(wide, len(x) - k)):
+        x_last[i], u_last[i] = x[k + i], u[k + i]
+    for i in range(wide):
+        of_x = of_u = 0.0
+        for j in range(wide):
+            of_x += E[i, j] * x_last[j]
+            of_u += E[i, j] * u_last[j]
+        Eu[i] = of_u
+        added += x_last[i] * of_x
+        uEu += u_last[i] * of_u
+    for i in range(wide):
         more = Eu[i] * shrink / (1.0 - shrink * uEu)
-        for j in range(len(E)):
+        for j in range(wide):
             E[i, j] += more * Eu[j]
     return added
 
 
 @compiled_with_free_sums
-def _times(S: F64, x: F64, out: F64) -> None:  # pragma: no cover - compiled
-    """out = Sx, of a symmetric S; four rows at a time, since `out` is written for each."""
-    for i in range(len(x)):
-        out[i] = 0.0
-    for j in range(0, len(S), 4):
-        for i in range(len(x)):
-            out[i] += S[j, i] * x[j] + S[j + 1, i] * x[j + 1] + S[j + 2, i] * x[j + 2] + S[j + 3, i] * x[j + 3]
-
-
-@compiled_with_free_sums
-def _solve(XX: F64, X: F64, h: F64, Z: F64) -> None:  # pragma: no cover - compiled
+def _solve(X: F64, h: F64) -> F64:  # pragma: no cover - compiled
     """Z with (striu(XXᵀ) + diag(1/h)) Z = X, from the last row up; h may hold zeros."""
-    B, K = X.shape
-    for s in range(B - 1, -1, -1):
-        for i in range(K):
-            Z[s, i] = X[s, i]
-        for t in range(s + 1, B):
-            for i in range(K):
+    XX, (b, wide) = times_transposed(X, X), X.shape
+    Z = resized(X, b, wide)
+    for s in range(b - 1, -1, -1):
+        for t in range(s + 1, b):
+            for i in range(wide):
                 Z[s, i] -= XX[s, t] * Z[t, i]
-        for i in range(K):
+        for i in range(wide):
             Z[s, i] *= h[s]
+    return Z
