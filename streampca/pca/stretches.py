@@ -43,7 +43,7 @@ def run(
     """Learn a stretch; brings p (b, w), S (w, w) and E up to date, w the `width` of K; zeros fill them up.
 
     p holds P before, and afterwards each message's p = Cᵀy at its turn; G is (b, b), eta (b,) the steps. E, filled up
-    like the others, is the inverse of S's block of the K − k last columns of C, by which the first k are told from them.
+    like the others, is the inverse of S's block of the K − k last columns of C, by which these are told from the first.
 
     Returns X (b, w), each message's x at its turn; Z (b, w); the growths h²‖r‖² (b,), by which N = CᵀC grows to
     N + Xᵀ diag(growth) X; what the span of the first k columns captures of ‖y‖² at its turn (b,); and the jump, the
@@ -161,7 +161,8 @@ def _shrunk_times(S: F64, shrink: float, v: F64, x: F64, out: F64) -> None:  # p
         v0, v1, v2, v3 = shrink * v[j], shrink * v[j + 1], shrink * v[j + 2], shrink * v[j + 3]
         x0, x1, x2, x3 = x[j], x[j + 1], x[j + 2], x[j + 3]
         for i in range(len(x)):
-            S0, S1, S2, S3 = S[j, i] - v0 * v[i], S[j + 1, i] - v1 * v[i], S[j + 2, i] - v2 * v[i], S[j + 3, i] - v3 * v[i]
+            S0, S1 = S[j, i] - v0 * v[i], S[j + 1, i] - v1 * v[i]
+            S2, S3 = S[j + 2, i] - v2 * v[i], S[j + 3, i] - v3 * v[i]
             S[j, i], S[j + 1, i], S[j + 2, i], S[j + 3, i] = S0, S1, S2, S3
             out[i] += S0 * x0 + S1 * x1 + S2 * x2 + S3 * x3
 
