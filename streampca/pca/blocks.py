@@ -1,9 +1,9 @@
-"""A block of messages learned by Algorithm 1, in one call of compiled code, for which Python's lock is not held.
+"""Blocks of messages learned by Algorithm 1, in one call of compiled code, for which Python's lock is not held.
 
-It goes by stretches. Of each, the messages are taken about the running mean (centring.py), seen from the factor
+A block goes by stretches. Of each, the messages are taken about the running mean (centring.py), seen from the factor
 (P = YC, G = YYᵀ; products.py), learned one after the other (stretches.py), and then the factor is moved:
 C ← C Pi + YᵀZ. At the end of the block, in the same product as the last move, C may be brought into the unit gauge
-(gauge.py).
+(gauge.py). How many blocks go into one call changes no bit.
 """
 
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.pca import centring, gauge, products, stretches
-from streampca.pca.compiled import compiled_without_lock
+from streampca.pca.compiled import compiled_without_lock, inlined
 
 Array = NDArray[np.floating[Any]]
 F64 = NDArray[np.float64]
@@ -27,32 +27,42 @@ class Factor(NamedTuple):
     mean: F64  # (d,): the running mean
 
 
-class Seen(NamedTuple):
-    """What was seen of each message y of a block before it was learned."""
-
-    norm: F64  # (B,): ‖y‖²
-    captured: F64  # (B,): of it, by the span of the first k columns of C
-
-
 class Weights(NamedTuple):
-    """How much each message counts."""
+    """How much each of n messages counts."""
 
-    eta: F64  # (B,): its step
-    a: F64  # (B,): its weight in the running mean at its turn, zero where that is not taken off
-    c: F64  # (B,): its share of the moments at the block's end
-    past: float  # that of everything before the block
+    eta: F64  # (n,): its step
+    a: F64  # (n,): its weight in the running mean at its turn, zero where that is not taken off
+    c: F64  # (n,): its share of the moments at its block's end
+    past: F64  # (blocks,): at each block's end, the share of everything before the block
 
 
-def learn(V: Array, before: Factor, weights: Weights, k: int, stretch: int, unit: bool) -> tuple[Factor, Seen] | None:
-    """The factor after a block V (B, d), with `unit` in the unit gauge (where before M must be one).
+class Seen(NamedTuple):
+    """What was seen of each message before it was learned: ‖v − m‖², m the running mean, and what C has missed."""
 
-    None when C has lost full rank, or where a message dwarfs the past and the unit gauge would suffer. How the arrays
-    lie in memory does not matter to the bits of the result.
+    norm: F64  # (n,): ‖v − m‖²
+    residual: F64  # (n,): of it, what lies outside the span of the first k columns of C
+    squares: F64  # (blocks,): the weighted sum of ‖y‖² over each block
+
+
+class Steps(NamedTuple):
+    """How the blocks are cut, and what is done at the end of each."""
+
+    k: int  # columns that count as the first
+    block: int  # messages
+    stretch: int  # messages
+    unit: bool  # whether C is brought into the unit gauge, where M has to be one before
+
+
+def learn(V: Array, before: Factor, weights: Weights, steps: Steps) -> tuple[Factor, Seen]:
+    """The factor after the blocks V (n, d) that can be learned, and what was seen of their messages.
+
+    It ends before a block in which C loses full rank, or where a message weighs so much, or dwarfs the past so, that
+    the unit gauge would suffer. How the arrays lie in memory does not matter to the bits of the result.
     """
     V, C = frozen(V, V.dtype), frozen(before.C, V.dtype)
-    N, M, mean, eta, a, c = map(_ordinary, (*before[1:], *weights[:3]))
-    factor, seen, good = _learn(V, C, N, M, mean, eta, a, c, weights.past, k, stretch, unit)
-    return (Factor(*factor), Seen(*seen)) if good else None
+    N, M, mean, eta, a, c, past = map(_ordinary, (*before[1:], *weights))
+    factor, seen, learned = _learn(V, C, N, M, mean, eta, a, c, past, *steps)
+    return Factor(*factor), Seen(seen[0][:learned], seen[1][:learned], seen[2][: -(-learned // steps.block)])
 
 
 def frozen(A: Array, dtype: Any) -> Any:
@@ -77,21 +87,56 @@ def _learn(
     eta: F64,
     a: F64,
     c: F64,
+    past: F64,
+    k: int,
+    block: int,
+    stretch: int,
+    unit: bool,
+) -> tuple[tuple[Array, F64, F64, F64], tuple[F64, F64, F64], int]:  # pragma: no cover - compiled
+    """The same; how many messages were learned instead of cutting off what was not seen of the others."""
+    norm, residual, squares, learned = np.empty(len(V)), np.empty(len(V)), np.zeros(len(past)), 0
+    for q in range(len(past)):
+        i, e = q * block, min(q * block + block, len(V))
+        C_after, N_after, M_after, mean_after, good = _block(
+            V[i:e], C, N, M, mean, eta[i:e], a[i:e], c[i:e], past[q], k, stretch, unit, norm[i:e], residual[i:e]
+        )
+        if not good:
+            break
+        C, N, M, mean, learned = C_after, N_after, M_after, mean_after, e
+        for s in range(i, e):
+            squares[q] += c[s] * norm[s]
+            norm[s] /= 1.0 - a[s]
+            residual[s] /= 1.0 - a[s]
+    return (C, N, M, mean), (norm, residual, squares), learned
+
+
+@inlined
+def _block(
+    V: Array,
+    C: Array,
+    N: F64,
+    M: F64,
+    mean: F64,
+    eta: F64,
+    a: F64,
+    c: F64,
     past: float,
     k: int,
     stretch: int,
     unit: bool,
-) -> tuple[tuple[Array, F64, F64, F64], tuple[F64, F64], bool]:  # pragma: no cover - compiled
-    """The same; False with nothing of use in place of None."""
+    norm: F64,
+    residual: F64,
+) -> tuple[Array, F64, F64, F64, bool]:  # pragma: no cover - compiled
+    """One block; fills in ‖y‖² and what of it lies outside the first columns. False where it could not be learned."""
     (B, d), K = V.shape, C.shape[1]
-    w = stretches.width(K)
-    P, norm, captured, jump = np.empty((B, K)), np.empty(B), np.empty(B), 0.0
+    w, last = stretches.width(K), stretches.width(K - k)
+    P, jump = np.empty((B, K)), 0.0
     S, good = gauge.inverse(N)
     E, well = gauge.inverse(gauge.lower_right(S, k))
-    nothing = (np.empty((0, 0), C.dtype), S, S, norm), (norm, captured), False
+    for s in range(B):
+        good = good and not (unit and eta[s] > gauge.LARGEST_SHARE)
     if not (good and well):
-        return nothing
-    last = stretches.width(K - k)
+        return C, N, M, mean, False
     S, E, after, Pi = stretches.resized(S, w, w), stretches.resized(E, last, last), stretches.resized(N, K, K), S
     D, Z = products.panels(0, d, V.dtype), S
     for i in range(0, B, stretch):
@@ -105,10 +150,11 @@ def _learn(
         P_i, G_i = products.seen(D, C)
         p, G = stretches.resized(P_i, b, w), stretches.resized(G_i, b, b)
         centring.see(p, G, a_i)
-        X, Z, growth, of_norm, jump_i = stretches.run(p, G, S, E, k, eta[i : i + b])
+        X, Z, growth, captured, jump_i = stretches.run(p, G, S, E, k, eta[i : i + b])
         jump = max(jump, jump_i)
         for s in range(b):
-            norm[i + s], captured[i + s] = G[s, s], of_norm[s]
+            norm[i + s] = G[s, s]
+            residual[i + s] = min(max(G[s, s] - captured[s], 0.0), G[s, s])
             for j in range(K):
                 P[i + s, j] = p[s, j]
         Pi, Z = stretches.moves(X, Z, growth, after)
@@ -117,6 +163,6 @@ def _learn(
     if unit:
         R, after, good = gauge.correction(moment, after)
         if not (good and jump <= gauge.LARGEST_JUMP):
-            return nothing
+            return C, N, M, mean, False
         Pi, Z, moment = products.times(Pi, R), products.times(Z, R), stretches.resized(M, K, K)
-    return (products.moved(C, Pi, D, Z), after, moment, mean), (norm, captured), True
+    return products.moved(C, Pi, D, Z), after, moment, mean, True

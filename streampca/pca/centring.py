@@ -22,28 +22,34 @@ F64 = NDArray[np.float64]
 
 
 class Weights(NamedTuple):
-    """How much each message of a block counts."""
+    """How much each message of some blocks counts."""
 
-    a: F64  # (B,): 1/w at its turn
-    c: F64  # (B,): its share of the moments at the block's end
-    past: float  # share of what was learned before the block
-    total: float  # w at the block's end
+    a: F64  # (n,): 1/w at its turn
+    c: F64  # (n,): its share of the moments at its block's end
+    past: F64  # (blocks,): at each block's end, the share of what was learned before the block
+    total: F64  # (blocks,): w at each block's end
 
 
-def weights(w: float, retention: F64) -> Weights:
-    """Weights of a block that follows an effective weight w, with each message's λ in `retention` (B,)."""
-    return Weights(*_weights(w, retention))
+def weights(w: float, retention: F64, block: int) -> Weights:
+    """Weights of blocks of so many messages (the last may be shorter) that follow an effective weight w.
+
+    Each message's λ is in `retention` (n,).
+    """
+    return Weights(*_weights(w, retention, block))
 
 
 @compiled
-def _weights(w: float, retention: F64) -> tuple[F64, F64, float, float]:  # pragma: no cover - compiled
-    B = retention.shape[0]
-    a = np.empty(B)
-    for s in range(B):
-        w = retention[s] * w + 1.0
-        a[s] = 1.0 / w
-    c, kept = shares(a)
-    return a, c, kept, w
+def _weights(w: float, retention: F64, block: int) -> tuple[F64, F64, F64, F64]:  # pragma: no cover - compiled
+    n, blocks = len(retention), -(-len(retention) // block)
+    a, c, past, total = np.empty(n), np.empty(n), np.empty(blocks), np.empty(blocks)
+    for i in range(blocks):
+        start, end = i * block, min(i * block + block, n)
+        for s in range(start, end):
+            w = retention[s] * w + 1.0
+            a[s] = 1.0 / w
+        total[i] = w
+        c[start:end], past[i] = shares(a[start:end])
+    return a, c, past, total
 
 
 @compiled

@@ -47,21 +47,18 @@ def learn(free: FreeState, V: Array, step: Step, recipe: Recipe) -> FreeState:
     """
     state = free.state
     eta = np.ascontiguousarray(step(np.arange(state.count + 1, state.count + len(V) + 1)), np.float64)
-    weights = centring.weights(state.weight, np.ones(len(V)))
+    weights = centring.weights(state.weight, np.ones(len(V)), len(V))
     a, mean = learning.centred(state, V, weights, recipe)
     N = state.N if state.blocks % learning.BLOCKS_BETWEEN_TURNS else _gram(state.C)
-    learned = blocks.learn(
+    factor, seen = blocks.learn(
         V.astype(recipe.dtype, copy=False),
         Factor(state.C, N, free.M, mean),
         blocks.Weights(eta, a, weights.c, weights.past),
-        state.rank,
-        recipe.stretch,
-        unit=False,
+        blocks.Steps(state.rank, len(V), recipe.stretch, unit=False),
     )
-    if learned is None:
+    if not len(seen.squares):
         raise np.linalg.LinAlgError("the columns of the factor are no longer independent")
-    factor, seen = learned
-    return FreeState(learning.advanced(state, factor.C, factor.N, factor.mean, seen.norm, weights), factor.M)
+    return FreeState(learning.advanced(state, factor, len(V), seen.squares, weights), factor.M)
 
 
 def _gram(C: Array) -> F64:

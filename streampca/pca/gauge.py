@@ -17,6 +17,7 @@ from streampca.pca.products import times, transposed_times
 F64 = NDArray[np.float64]
 
 _EPS = float(np.finfo(np.float64).eps)
+LARGEST_SHARE = 1 / 64  # of the weight learned, that a message may have
 LARGEST_JUMP = 4.0  # times the variance of the past along some direction; in ordinary streams it is 0.1 to 1.5
 
 

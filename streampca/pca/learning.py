@@ -27,7 +27,6 @@ F64 = NDArray[np.float64]
 BLOCK = 256  # messages
 STRETCH = 64  # of them, taken through the factor at once; chosen by measurement, see docs/mathematics.md
 WIDE, WIDE_STRETCH = 96, 128  # so many columns make longer ones pay
-LARGEST_SHARE = 1 / 64  # of the weight learned, that a message may have to be learned by Algorithm 1
 BLOCKS_BETWEEN_TURNS = 16
 
 
@@ -88,70 +87,78 @@ NO_SCORES = Scores(np.zeros(0), np.zeros(0))
 
 
 def learn(state: State, V: Array, retention: F64, recipe: Recipe) -> tuple[State, Scores]:
-    """Learn one block V (B, d), each message's share of the past that it keeps in `retention` (B,), 1 for all of it.
+    """Learn V (n, d), each message's share of the past that it keeps in `retention` (n,), 1 for all of it.
 
-    V must be finite and within `recipe.largest_value`. How it lies in memory does not matter to the bits of the
-    result. The messages of the very first block are not scored (there was no model yet): its scores are empty.
+    V is one block while nothing has been learned, later any number of `recipe.block` messages each, of which the last
+    may be shorter. It must be finite and within `recipe.largest_value`. Neither how it lies in memory nor how many
+    blocks it holds matters to the bits of the result. The messages of the very first block are not scored (there was
+    no model yet): its scores are empty.
     """
-    weights = centring.weights(state.weight, retention)
-    V = blocks.frozen(V, recipe.dtype)
-    learned = None
-    if state.rank == recipe.columns and weights.a.max() <= LARGEST_SHARE:
-        learned = _krasulina(state, V, weights, recipe)
-    if learned is None:
-        learned = _absorb(state, V, weights, recipe)
-    return _upkeep(learned[0], state), learned[1]
+    V, block, scores = blocks.frozen(V, recipe.dtype), recipe.block if state.count else len(V), [NO_SCORES]
+    while len(V):
+        learned = _krasulina(state, V, retention, recipe) or _absorb(state, V[:block], retention[:block], recipe)
+        n = learned[0].count - state.count
+        V, retention, state = V[n:], retention[n:], _upkeep(learned[0], state)
+        scores.append(learned[1])
+    return state, scores[-1] if len(scores) <= 2 else Scores(*map(np.concatenate, zip(*scores, strict=True)))
 
 
 def centred(state: State, V: Array, weights: centring.Weights, recipe: Recipe) -> tuple[F64, F64]:
-    """Weights (B,) in the running mean, zero where that is not taken off, and the mean before the block."""
+    """Weights (n,) in the running mean, zero where that is not taken off, and the mean before the blocks."""
     if not recipe.center:
         return np.zeros(len(V)), state.mean
     # A mean without weight may be any; the block's own keeps the squares free of a large offset.
     return weights.a, state.mean if state.weight else V.mean(axis=0, dtype=np.float64)
 
 
-def _krasulina(state: State, V: Array, weights: centring.Weights, recipe: Recipe) -> tuple[State, Scores] | None:
-    """Algorithm 1 on each message and the unit gauge; None where a message dwarfs the past."""
+def _krasulina(state: State, V: Array, retention: F64, recipe: Recipe) -> tuple[State, Scores] | None:
+    """Algorithm 1 on each message and the unit gauge, for as many blocks as that goes; None where it does for none."""
+    if state.rank < recipe.columns:
+        return None
+    most = recipe.block * (BLOCKS_BETWEEN_TURNS - state.blocks)
+    V, weights = V[:most], centring.weights(state.weight, retention[:most], recipe.block)
     a, mean = centred(state, V, weights, recipe)
-    learned = blocks.learn(
+    factor, seen = blocks.learn(
         V,
         Factor(state.C, state.N, np.eye(state.rank), mean),
         blocks.Weights(weights.a, a, weights.c, weights.past),
-        min(recipe.components, state.rank),
-        recipe.stretch,
-        unit=True,
+        blocks.Steps(min(recipe.components, state.rank), recipe.block, recipe.stretch, unit=True),
     )
-    if learned is None:
+    if not len(seen.squares):
         return None
-    factor, seen = learned
-    scores = _scores(seen.norm / (1 - a), seen.captured / (1 - a))
-    return advanced(state, factor.C, factor.N, factor.mean, seen.norm, weights), scores
+    return advanced(state, factor, len(seen.norm), seen.squares, weights), Scores(seen.residual, seen.norm)
 
 
-def _absorb(state: State, V: Array, weights: centring.Weights, recipe: Recipe) -> tuple[State, Scores]:
+def _absorb(state: State, V: Array, retention: F64, recipe: Recipe) -> tuple[State, Scores]:
     """The leading K directions of the covariance of factor and block together."""
+    weights = centring.weights(state.weight, retention, len(V))
     a, mean = centred(state, V, weights, recipe)
     Y = V - mean
     after = mean + (centring.shares(a)[0] @ Y if recipe.center else 0.0)
     centring.about(Y, a)
-    norm = (Y * Y).sum(axis=1)
-    scores = _scores(norm, axes.captured(Y @ state.C, state.N, recipe.components)) if state.count else NO_SCORES
+    norm, scores = (Y * Y).sum(axis=1), NO_SCORES
+    if state.count:
+        scores = Scores(np.clip(norm - axes.captured(Y @ state.C, state.N, recipe.components), 0.0, norm), norm)
     Y *= np.sqrt(weights.c * (1 - a))[:, None]
-    C, variance = axes.leading(np.hstack([np.sqrt(weights.past) * state.C, Y.T]), recipe.columns, recipe.dtype)
-    return advanced(state, C, np.diag(variance), after, norm * (1 - a), weights), scores
+    F = np.hstack([np.sqrt(weights.past) * state.C, Y.T])
+    C, variance = axes.leading(F, recipe.columns, recipe.dtype)
+    squares = np.array([weights.c @ (norm * (1 - a))])
+    return advanced(state, Factor(C, np.diag(variance), np.eye(len(variance)), after), len(V), squares, weights), scores
 
 
-def advanced(state: State, C: Array, N: F64, mean: F64, norm: F64, weights: centring.Weights) -> State:
-    """The state after a block of messages y with ‖y‖² = norm (B,) that made C, N = CᵀC and the running mean."""
+def advanced(state: State, factor: Factor, messages: int, squares: F64, weights: centring.Weights) -> State:
+    """The state after so many messages that made this factor; `squares` is the weighted sum of ‖y‖² of each block."""
+    total_variance = state.total_variance
+    for past, sum_of_squares in zip(weights.past.tolist(), squares.tolist(), strict=False):
+        total_variance = past * total_variance + sum_of_squares
     return State(
-        C,
-        N,
-        mean,
-        weights.total,
-        float(weights.past * state.total_variance + weights.c @ norm),
-        state.count + len(norm),
-        state.blocks + 1,
+        factor.C,
+        factor.N,
+        factor.mean,
+        float(weights.total[len(squares) - 1]),
+        total_variance,
+        state.count + messages,
+        state.blocks + len(squares),
     )
 
 
@@ -161,7 +168,3 @@ def _upkeep(state: State, before: State) -> State:
         return state
     C, variance = axes.turn(state.C)
     return State(C, np.diag(variance), state.mean, state.weight, state.total_variance, state.count, 0)
-
-
-def _scores(norm: F64, captured: F64) -> Scores:
-    return Scores(np.clip(norm - captured, 0.0, norm), norm)

@@ -67,13 +67,17 @@ class Tally:
     first_ms: int = -1  # timestamps of the records learned, the least and the greatest
     last_ms: int = -1
 
-    def with_scores(self, scores: Scores) -> "Tally":
-        """The tally after a block with these scores."""
-        n = len(scores.residual)
-        if n == 0:
-            return self
-        residual, norm = float(np.add.reduce(scores.residual)) / n, float(np.add.reduce(scores.norm)) / n
-        scored = self.scored + n
+    def with_scores(self, scores: Scores, block: int) -> "Tally":
+        """The tally after blocks of so many messages with these scores."""
+        tally = self
+        for start in range(0, len(scores.residual), block):
+            residual, norm = (float(np.add.reduce(part[start : start + block])) for part in scores)
+            tally = tally._with_block(min(block, len(scores.residual) - start), residual, norm)
+        return tally
+
+    def _with_block(self, n: int, residual: float, norm: float) -> "Tally":
+        """After n messages more, of which these are the sums."""
+        residual, norm, scored = residual / n, norm / n, self.scored + n
         kept = (1 - 1 / _EWMA_MESSAGES) ** n if self.scored else 0.0
         return replace(
             self,
@@ -143,12 +147,13 @@ class Fold:
         tally = self.tally.with_messages(timestamps, len(V)) if len(V) else self.tally
         scores: list[Scores] = []
         while (size := shape.recipe.next_block(state)) <= len(waiting) + len(V) - taken:
-            end = taken + size - len(waiting)
+            whole = size if len(waiting) or not state.count else (len(V) - taken) // size * size  # several at once
+            end = taken + whole - len(waiting)
             block = np.concatenate([waiting, V[taken:end]]) if len(waiting) else V[taken:end]
-            state, score = learning.learn(state, block, retention[learned : learned + size], shape.recipe)
-            tally = tally.with_scores(score)
+            state, score = learning.learn(state, block, retention[learned : learned + whole], shape.recipe)
+            tally = tally.with_scores(score, size)
             scores.append(score)
-            waiting, taken, learned = self.pending[:0], end, learned + size
+            waiting, taken, learned = self.pending[:0], end, learned + whole
         pending = np.concatenate([waiting, V[taken:]])
         fold = Fold(max(position, self.position), state, pending, retention[learned:].copy(), clock, tally)
         return fold, scores

@@ -20,7 +20,7 @@ class Case:
         random = np.random.default_rng(seed)
         self.C = random.standard_normal((d, k))
         self.Y = random.standard_normal((B, d)) * np.linspace(2, 0.5, d)
-        self.weights = weights(w, np.ones(B))
+        self.weights = weights(w, np.ones(B), B)
         C, S, view = self.C, np.linalg.inv(self.C.T @ self.C), self.C @ self.C.T
         self.P = np.zeros((B, k))
         for s, y in enumerate(self.Y):
@@ -34,16 +34,14 @@ class Case:
     def learn(self, unit: bool) -> Factor:
         """The same in one block."""
         share = self.weights
-        learned = blocks.learn(
+        factor, seen = blocks.learn(
             self.Y,
             Factor(self.C, self.C.T @ self.C, np.eye(self.C.shape[1]), np.zeros(len(self.C))),
             blocks.Weights(share.a, np.zeros(len(self.Y)), share.c, share.past),
-            2,
-            7,
-            unit,
+            blocks.Steps(2, len(self.Y), 7, unit),
         )
-        assert learned is not None
-        return learned[0]
+        assert len(seen.norm) == len(self.Y)
+        return factor
 
 
 @given(seeds)
@@ -52,7 +50,7 @@ def test_the_moment_is_what_each_model_in_turn_saw(seed: int) -> None:
     """C M Cᵀ is the covariance seen by each message's model, projected into every span on the way."""
     case = Case(seed)
     N = case.C.T @ case.C
-    M = gauge.moment(np.eye(4), N, case.P, case.S, case.weights.c, case.weights.past)
+    M = gauge.moment(np.eye(4), N, case.P, case.S, case.weights.c, case.weights.past[0])
     assert close(case.after @ M @ case.after.T, case.view, 1e-8)
     free = case.learn(unit=False)
     assert close(free.C, case.after, 1e-9)
@@ -76,7 +74,7 @@ def test_with_all_columns_the_whitened_moment_is_one() -> None:
     case = Case(3, d=4, k=4)
     inverse = np.linalg.inv(case.learn(unit=True).C)
     past, now = inverse @ case.C, case.Y @ inverse.T
-    moment = case.weights.past * past @ past.T + (case.weights.c[:, None] * now).T @ now
+    moment = case.weights.past[0] * past @ past.T + (case.weights.c[:, None] * now).T @ now
     assert np.abs(moment - np.eye(4)).max() <= 1e-9
 
 
@@ -85,16 +83,20 @@ def test_with_all_columns_the_whitened_moment_is_one() -> None:
 def test_a_message_that_dwarfs_the_past_is_declined(size: float, declined: bool, within: bool) -> None:
     C, Y = np.eye(3)[:, :2], np.array([[0.3, 0.5, 0.1], [0.2, 1, 0]])
     Y[0] = size * (np.array([1.0, 0.5, 0]) if within else np.array([0.3, 0, 1]))
-    share = weights(100.0, np.ones(2))
+    share = weights(100.0, np.ones(2), 2)
     factor = Factor(C, np.eye(2), np.eye(2), np.zeros(3))
-    learned = blocks.learn(Y, factor, blocks.Weights(share.a, share.a, share.c, share.past), 1, 64, unit=True)
-    assert (learned is None) == declined
+    steps = blocks.Steps(1, 2, 64, unit=True)
+    _, seen = blocks.learn(Y, factor, blocks.Weights(share.a, share.a, share.c, share.past), steps)
+    assert (len(seen.norm), len(seen.residual), len(seen.squares)) == ((0, 0, 0) if declined else (2, 2, 1))
 
 
 def test_a_factor_without_full_rank_is_declined() -> None:
     C = np.ones((3, 2))
     factor = Factor(C, C.T @ C, np.eye(2), np.zeros(3))
-    assert blocks.learn(np.eye(3), factor, blocks.Weights(*np.full((3, 3), 0.01), 0.97), 1, 64, unit=False) is None
+    share, steps = blocks.Weights(*np.full((3, 3), 0.01), np.array([0.97])), blocks.Steps(1, 3, 64, unit=False)
+    after, seen = blocks.learn(np.eye(3), factor, share, steps)
+    assert len(seen.norm) == 0
+    assert np.array_equal(after.C, C)
 
 
 def test_matrices_that_are_not_positive_definite_are_told() -> None:

@@ -361,6 +361,36 @@ class TestBits:
             assert np.array_equal(a.residual, b.residual)
             assert np.array_equal(a.norm, b.norm)
 
+    @pytest.mark.parametrize("dtype", ["float64", "float32"])
+    @pytest.mark.parametrize("center", [True, False])
+    @pytest.mark.parametrize("case", ["plain", "outliers", "forgetting", "of low rank"])
+    def test_however_many_blocks_are_learned_at_once(self, case: str, center: bool, dtype: str) -> None:
+        """Over turns of the factor, over blocks that are absorbed, and to a last block that is short."""
+        n = 200 + 40 * BLOCK + 17
+        X = gaussian(8, n, 1 / np.arange(1, 21.0) * (np.arange(20) < 7 if case == "of low rank" else 1), offset=1.0)
+        retention, recipe = np.ones(n), Recipe(20, 4, 4, center, dtype)
+        if case == "outliers":
+            X[[300, 3000, 3001, 9000]] *= 1e6
+        if case == "forgetting":
+            retention[2000:2600] = 0.97  # weighs too much for Algorithm 1
+            retention[5000] = 0.0
+        X = X.astype(dtype)
+        alone, scores = one_pass(X, recipe, retention)
+        for cut in (1, 7, 33, 100):
+            state = learn(State.empty(20, dtype), X[:200], retention[:200], recipe)[0]
+            found = []
+            for start in range(200, n, cut * BLOCK):
+                end = start + cut * BLOCK
+                state, together = learn(state, X[start:end], retention[start:end], recipe)
+                found.append(together)
+            for one, other in zip((state.C, state.N, state.mean), (alone.C, alone.N, alone.mean), strict=True):
+                assert one.tobytes() == other.tobytes()
+            for name in ("weight", "total_variance", "count", "blocks"):
+                assert getattr(state, name) == getattr(alone, name)
+            for i in (0, 1):
+                one, other = (np.concatenate([score[i] for score in each]) for each in (found, scores))
+                assert np.array_equal(one, other)
+
     def test_again_and_again(self) -> None:
         recipe = Recipe(37, 5)
         first = one_pass(self.X, recipe)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampca.pca import axes, krasulina, learning
+from streampca.pca import axes, gauge, krasulina, learning
 from streampca.pca.merge import merge
 from streampca.pca.summary import model_of
 from streampca.stream import checkpoint as files
@@ -236,7 +236,7 @@ def plain_losses(own: Shape, V: Any, stamps: list[int]) -> tuple[list[float], li
             if (i - START) % learning.BLOCK == 0:
                 rows, variance = axes.principal(fold_of(V[:i], own, stamps[:i]).state.C, own.recipe.columns)
                 C, S = rows.T * np.sqrt(variance), np.diag(1 / variance)
-                absorbed = a[i : i + learning.BLOCK].max() > learning.LARGEST_SHARE
+                absorbed = a[i : i + learning.BLOCK].max() > gauge.LARGEST_SHARE
             first = np.linalg.qr(C[:, :k])[0]
             residuals.append(float(np.sum((y - first @ (first.T @ y)) ** 2)))
             norms.append(float(y @ y))
