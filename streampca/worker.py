@@ -169,9 +169,11 @@ class Worker:
         fatal = decoded.rejects[0] if decoded.rejects and self._plan.bad_records == "stop" else None
         position = event.next if fatal is None else event.rejected[0].offset
         good = len(decoded.places) if fatal is None else int(np.searchsorted(decoded.places, fatal.place))
-        counts = decoded.counts[:good]
+        counts, vectors = decoded.counts[:good], decoded.vectors
+        if fatal is not None:
+            vectors = vectors[: counts.sum()]
         fold, scores = self._folds[partition].learn(
-            decoded.vectors[: counts.sum()], event.timestamps[:good], position, self._plan.shape, counts
+            vectors, event.timestamps[:good], position, self._plan.shape, counts
         )
         if fatal is None:
             self._reject(event)

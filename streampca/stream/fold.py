@@ -140,8 +140,9 @@ class Fold:
         """
         timestamps = np.asarray(timestamps, np.int64)
         clock, steps = self.clock.advance(timestamps)
-        steps = steps if counts is None else _at_first_vectors(steps, counts)
         V = np.ascontiguousarray(vectors, shape.recipe.dtype)
+        if counts is not None and len(V) > len(timestamps):
+            steps = _at_first_vectors(steps, counts)
         retention = np.concatenate([self.retention, shape.retention(steps)])
         state, waiting, learned, taken = self.state, self.pending, 0, 0
         tally = self.tally.with_messages(timestamps, len(V)) if len(V) else self.tally
@@ -176,8 +177,6 @@ class Fold:
 
 def _at_first_vectors(steps: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Steps of records as steps of their vectors: a record's time passes before the first of them."""
-    if (counts == 1).all():
-        return steps
     spread = np.zeros(counts.sum(), np.int64)
     spread[np.cumsum(counts) - counts] = steps
     return spread
