@@ -2,8 +2,8 @@
 
 from itertools import product
 
-from streampca.commands.worker import compile_kernels
+from streampca.kernels import Kernels
 from streampca.pca.learning import Recipe
 
 for center, dtype in product((True, False), ("float64", "float32")):
-    compile_kernels(Recipe(3, 2, 0, center, dtype))
+    Kernels(Recipe(3, 2, 0, center, dtype)).have_all()

@@ -1,4 +1,4 @@
-"""Partitions that cannot go on for now, through no fault of their records: held, and tried again after a while."""
+"""Partitions that cannot go on for now, through no fault of their records: held, and read again later."""
 
 from streampca.listening import Listener
 from streampca.sources.base import Source
@@ -6,12 +6,36 @@ from streampca.sources.base import Source
 _WAIT_S = 1.0
 
 
-class Patience:
+class Held:
     """Holds partitions at the position from which they are to be read again."""
 
-    def __init__(self, source: Source, listener: Listener) -> None:
-        self._source, self._listener = source, listener
+    def __init__(self, source: Source) -> None:
+        self._source = source
         self._held: dict[int, int | None] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    def hold(self, partition: int, position: int) -> None:
+        """Read nothing more of the partition until it is let go, and then from `position` on."""
+        self._source.pause(frozenset({partition}))
+        self._held[partition] = position
+
+    def let_go(self) -> None:
+        """Read all of them again."""
+        self._source.seek(self._held)
+        self._held = {}
+
+    def forget(self, partition: int) -> None:
+        """The partition is no longer ours."""
+        self._held.pop(partition, None)
+
+
+class Patience:
+    """Holds partitions whose records cannot be decoded, and tries again after a while."""
+
+    def __init__(self, source: Source, listener: Listener) -> None:
+        self._held, self._listener = Held(source), listener
         self._until: float | None = None
 
     def __bool__(self) -> bool:
@@ -19,8 +43,7 @@ class Patience:
 
     def hold(self, partition: int, position: int, cause: str) -> None:
         """Read nothing more of the partition until it is time to read it from `position` on once more."""
-        self._source.pause(frozenset({partition}))
-        self._held[partition] = position
+        self._held.hold(partition, position)
         self._listener.stalled(cause)
 
     def resume(self, now: float) -> None:
@@ -28,9 +51,9 @@ class Patience:
         if self._until is None:
             self._until = now + _WAIT_S
         if now >= self._until:
-            self._source.seek(self._held)
-            self._held, self._until = {}, None
+            self._held.let_go()
+            self._until = None
 
     def forget(self, partition: int) -> None:
         """The partition is no longer ours."""
-        self._held.pop(partition, None)
+        self._held.forget(partition)

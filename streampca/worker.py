@@ -13,7 +13,7 @@ import numpy as np
 
 from streampca.errors import BadRecordError, SourceError, StoreError, StreampcaError
 from streampca.listening import Learned, Listener
-from streampca.patience import Patience
+from streampca.patience import Held, Patience
 from streampca.saver import Saver
 from streampca.sources.base import DeadLetters, Source
 from streampca.stream import guard
@@ -58,10 +58,13 @@ class Worker:
         dead_letters: DeadLetters,
         saver: Saver,
         listener: Listener,
+        ready: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`ready` says whether there is the code for Algorithm 1; until then partitions are learned as far as without."""
         self._plan, self._source, self._dead_letters = plan, source, dead_letters
         self._saver, self._listener = saver, listener
         self._patience = Patience(source, listener)
+        self._ready, self._unready = ready, Held(source)
         self._folds: dict[int, Fold] = {}
         self._saved: dict[int, Fold] = {}  # as they are on disk
         self._next_save = 0.0
@@ -91,8 +94,10 @@ class Worker:
                 self._listener.polled(self._source.standing())
                 if self._patience:
                     self._patience.resume(clock())
+                if self._unready and self._ready():
+                    self._unready.let_go()
                 if not self._saver.busy and (clock() >= self._next_save or self._many_unsaved()):
-                    self._begin_save(self._folds, publish=self._is_publisher())
+                    self._begin_save(self._folds, publish=self._is_publisher() and self._ready())
                     self._next_save = clock() + self._plan.checkpoint_interval_s
                 self._settle(wait=False)
         except TimeoutError as error:  # only at the start: later on a broker that is away is waited out
@@ -126,7 +131,9 @@ class Worker:
             case Records():  # not decoded ahead
                 self._handle(self._plan.codec.vectors_of(event))
             case Vectors():
-                self._learn(event)
+                self._learn(part := self._learnable(event))
+                if part is not event:
+                    self._unready.hold(part.partition, part.next)
             case Undecoded():
                 self._patience.hold(event.partition, event.position, event.cause)
             case Assigned(partitions):
@@ -161,7 +168,13 @@ class Worker:
         for partition in owned:
             self._saved.pop(partition)
             self._patience.forget(partition)
+            self._unready.forget(partition)
         self._listener.released(owned, lost=lost)
+
+    def _learnable(self, event: Vectors) -> Vectors:
+        """As much of it as can be learned now, at once: whoever waits for code meanwhile keeps the group waiting."""
+        room = self._folds[event.partition].room(self._plan.shape.recipe)
+        return event if len(event.decoded.vectors) <= room or self._ready() else event.first(room)
 
     def _learn(self, event: Vectors) -> None:
         started = time.perf_counter()

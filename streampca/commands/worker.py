@@ -8,16 +8,14 @@ import sys
 import time
 from types import FrameType
 
-import numpy as np
 import structlog
 from prometheus_client import disable_created_metrics
 from threadpoolctl import threadpool_limits
 
 from streampca import health, metrics, registry, story
 from streampca.listening import Listener, Listeners
-from streampca.pca import learning
+from streampca.kernels import Kernels
 from streampca.pca.learning import Recipe
-from streampca.pca.state import State
 from streampca.publisher import Publisher
 from streampca.report import Reporter, name_of_process
 from streampca.saver import Saver
@@ -58,14 +56,16 @@ def run(settings: WorkerSettings) -> None:
         store = DirectoryStore(settings.store)
         store.check()
         with Reporter(Reports(store, settings.topic), name_of_process()) as reporter:
-            told = story.Story()
-            worker = _put_together(settings, store, Listeners(told, counts, alive, reporter))
+            told, kernels = story.Story(), Kernels(recipe_of(settings))
+            worker = _put_together(settings, store, Listeners(told, counts, alive, reporter), kernels)
             log.info("worker started", **_introduction(settings), metrics=server.url)
             _stop_on_signals(worker)
             gc.freeze()  # what is imported and compiled by now stays: no looking through it again while records fly by
             try:
                 worker.run()
             finally:
+                if kernels.busy:
+                    log.info("will be gone when the compilation has ended, which cannot be broken off")
                 told.ended()
 
 
@@ -84,15 +84,18 @@ def _introduction(settings: WorkerSettings) -> dict[str, str]:
     }
 
 
-def _put_together(settings: WorkerSettings, store: Store, listener: Listener) -> Worker:
+def _put_together(settings: WorkerSettings, store: Store, listener: Listener, kernels: Kernels) -> Worker:
     plan = plan_of(settings)
     plan.codec.decode([])  # what is not installed, or cannot be reached, is told at once and not after a compilation
-    client = client_of(settings)
-    compile_kernels(plan.shape.recipe)
-    source = reading_ahead(client, settings, plan.codec.vectors_of)
     checkpoints = Checkpoints(store, settings.topic, settings.keep_checkpoints)
+    client = client_of(settings)
+    if checkpoints.partitions():  # going on from them takes it all, and the group does better without us until then
+        kernels.have_all()
+    else:
+        kernels.begin_all()
+    source = reading_ahead(client, settings, plan.codec.vectors_of)
     publisher = Publisher(checkpoints, Models(store, settings.topic, settings.keep_models), plan.shape, time.time)
-    return Worker(plan, source, _dead_letters(settings), Saver(checkpoints, publisher), listener)
+    return Worker(plan, source, _dead_letters(settings), Saver(checkpoints, publisher), listener, kernels.ready)
 
 
 def plan_of(settings: WorkerSettings) -> Plan:
@@ -137,14 +140,6 @@ def keep_freed_memory() -> None:
         libc = ctypes.CDLL(None)
         for option, size in _KEPT.items():
             libc.mallopt(option, size)
-
-
-def compile_kernels(recipe: Recipe) -> None:
-    """Compile the kernels (or load them from their cache) before the group counts on us."""
-    small = Recipe(3, 2, 0, recipe.center, recipe.dtype, warm_up=100)
-    V = np.random.default_rng(0).standard_normal((110, 3)).astype(recipe.dtype)
-    state, _ = learning.learn(State.empty(3, recipe.dtype), V[:100], np.ones(100), small)
-    learning.learn(state, V[100:], np.ones(10), small)  # few among many: else they were absorbed, not learned
 
 
 def _stop_on_signals(worker: Worker) -> None:

@@ -76,6 +76,11 @@ class Recipe:
         return self.block if state.count else max(self.start, 1)
 
 
+def absorbed(state: State, recipe: Recipe) -> int:
+    """How many messages the next block takes if it is sure to be absorbed; 0 if it may be learned by Algorithm 1."""
+    return recipe.next_block(state) if state.rank < recipe.columns else 0
+
+
 class Scores(NamedTuple):
     """How well each message of a block was known before it was learned, by the k served components."""
 

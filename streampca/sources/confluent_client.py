@@ -135,6 +135,9 @@ class ConfluentBatch(Batch):
     def timestamps(self) -> list[int]:
         return [_timestamp(message) for message in self._messages]
 
+    def offsets(self) -> list[int]:
+        return [message.offset() for message in self._messages]
+
 
 def _timestamp(message: Message) -> int:
     kind, stamp = message.timestamp()

@@ -21,6 +21,7 @@ from streampca.stream.record import (
     Reject,
     Undecoded,
     Vectors,
+    offsets_of,
     timestamps_of,
     values_of,
 )
@@ -55,7 +56,9 @@ class Codec:
             return Undecoded(event.partition, records[0].offset, len(records), str(error))
         timestamps = np.array(timestamps_of(records), np.int64)[decoded.places]
         rejected = [records[reject.place] for reject in decoded.rejects]
-        return Vectors(event.partition, decoded, timestamps, rejected, event.next, event.end)
+        return Vectors(
+            event.partition, decoded, timestamps, rejected, offsets_of(records), event.next, event.end
+        )  # fmt: skip
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
         """Vectors of a batch: every value becomes vectors or a `Reject`.

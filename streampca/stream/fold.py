@@ -159,6 +159,10 @@ class Fold:
         fold = Fold(max(position, self.position), state, pending, retention[learned:].copy(), clock, tally)
         return fold, scores
 
+    def room(self, recipe: Recipe) -> int:
+        """How many more vectors can be learned without Algorithm 1, for which dear code must be there, at least."""
+        return learning.absorbed(self.state, recipe) + recipe.block - 1 - len(self.pending)
+
     def reject(self, reasons: Sequence[str]) -> "Fold":
         """Count records that could not be learned."""
         return replace(self, tally=self.tally.with_rejects(reasons))

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -54,6 +54,10 @@ class Batch(Sequence[Record]):
     def timestamps(self) -> list[int]:
         """The timestamp of each."""
 
+    @abstractmethod
+    def offsets(self) -> list[int]:
+        """The offset of each."""
+
 
 def values_of(records: Sequence[Record]) -> list[bytes | None]:
     """The value of each record."""
@@ -63,6 +67,16 @@ def values_of(records: Sequence[Record]) -> list[bytes | None]:
 def timestamps_of(records: Sequence[Record]) -> list[int]:
     """The timestamp of each record."""
     return records.timestamps() if isinstance(records, Batch) else [record.timestamp for record in records]
+
+
+def offsets_of(records: Sequence[Record]) -> Sequence[int]:
+    """The offset of each record; where none is missing between the first and the last, without a look at the others."""
+    if not records:
+        return ()
+    first, last = records[0].offset, records[-1].offset
+    if last - first == len(records) - 1:
+        return range(first, last + 1)
+    return records.offsets() if isinstance(records, Batch) else [record.offset for record in records]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +152,14 @@ class Vectors:
     """What was decoded of `Records`; of these, only those that hold no vector are left.
 
     `timestamps` (m,) are those of the records that hold vectors; `rejected` are the others, as in `decoded.rejects`.
+    `offsets` are those of all records, by their places.
     """
 
     partition: int
     decoded: Decoded
     timestamps: NDArray[np.int64]
     rejected: Sequence[Record]
+    offsets: Sequence[int]
     next: int
     end: int
 
@@ -156,6 +172,25 @@ class Vectors:
     def nbytes(self) -> int:
         """Bytes of all vectors, and of the values that hold none."""
         return self.decoded.vectors.nbytes + sum(len(record.value or b"") for record in self.rejected)
+
+    def first(self, most: int) -> "Vectors":
+        """The leading records, as many as hold no more than so many vectors together; `next` is that of the others."""
+        vectors, places, rejects, counts = self.decoded
+        taken = int(np.searchsorted(counts.cumsum(), most, side="right"))
+        if taken == len(places):
+            return self
+        place = int(places[taken])
+        before = [reject for reject in rejects if reject.place < place]
+        decoded = Decoded(vectors[: counts[:taken].sum()], places[:taken], before, counts[:taken])
+        rejected = self.rejected[: len(before)]
+        return replace(
+            self,
+            decoded=decoded,
+            timestamps=self.timestamps[:taken],
+            rejected=rejected,
+            offsets=self.offsets[:place],
+            next=self.offsets[place],
+        )
 
 
 @dataclass(frozen=True, slots=True)

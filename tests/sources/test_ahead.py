@@ -78,7 +78,7 @@ def inflated(event: Records) -> Vectors:
     """Each record as a vector of 100 numbers."""
     n = len(event.records)
     decoded = Decoded(np.zeros((n, 100)), np.arange(n), [], np.ones(n, np.int64))
-    return Vectors(event.partition, decoded, np.zeros(n, np.int64), [], event.next, event.end)
+    return Vectors(event.partition, decoded, np.zeros(n, np.int64), [], range(n), event.next, event.end)
 
 
 def test_a_flood_is_bounded_in_what_decoding_makes_of_it() -> None:

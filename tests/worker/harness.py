@@ -180,6 +180,7 @@ def cast(
     ends: bool = True,
     saves_in: Executor | None = None,
     ahead: int | None = None,
+    ready: Callable[[], bool] = lambda: True,
 ) -> Cast:
     """A worker on the stage. If it `ends`, it stops by itself when, after its script, polls bring nothing any more.
 
@@ -194,7 +195,7 @@ def cast(
     checkpoints = Checkpoints(store, TOPIC)
     publisher = Publisher(checkpoints, Models(store, TOPIC), own.shape, lambda: 0.0)
     read = source if ahead is None else Ahead(source, ahead, 10**6, own.codec.vectors_of)
-    worker = Worker(own, read, letters, Saver(checkpoints, publisher, saves_in or AtOnce()), heard)
+    worker = Worker(own, read, letters, Saver(checkpoints, publisher, saves_in or AtOnce()), heard, ready)
 
     def stop(cause: str) -> None:
         if ahead is None or all(heard.positions[p] == stage.topic.logs[p].end for p in source._owned):

@@ -1,0 +1,115 @@
+"""The compiled code that learning is done with: had from numba's cache, or compiled at the first start on a machine.
+
+The first messages of a partition are absorbed (pca/learning.py). That takes a few small functions, and these come first,
+in a second or less. The one function that learns a block of any later messages (pca/blocks.py) takes ten times as long to
+compile, and that is done in a thread of its own, while the worker joins its group, reads, and learns those first messages.
+
+Whoever calls the function meanwhile waits: numba compiles behind a lock, and whoever gets it looks first whether the
+code is there by now. So nothing is compiled twice, and what is learned never depends on when it was. A compilation
+cannot be broken off, and a process that ends in the midst of one crashes now and then; so its end waits for it.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import structlog
+from numba.core import event
+
+from streampca.pca import learning
+from streampca.pca.learning import Recipe
+from streampca.pca.state import Array, State
+
+log = structlog.get_logger()
+
+_FIRST, _MORE = 100, 10  # messages: few among many, else they were absorbed, too
+
+
+class Kernels:
+    """The compiled code of one recipe, and how far it is."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = Recipe(3, 2, 0, recipe.center, recipe.dtype, warm_up=_FIRST)
+        self._messages: Array = np.random.default_rng(0).standard_normal((_FIRST + _MORE, 3)).astype(recipe.dtype)
+        self._state = State.empty(3, recipe.dtype)
+        self._under_way: Future[None] | None = None
+        self._compiling = False
+        self._known = threading.Event()  # whether it is compiled, or just loaded
+
+    def have_small(self) -> None:
+        """Return when there is what absorbs a block."""
+        self._state = self._learned(self._messages[:_FIRST])
+
+    def have_all(self) -> None:
+        """Return when there is what learns a block, too."""
+        self.have_small()
+        self._have_block()
+
+    def begin_all(self) -> None:
+        """Return when there is what absorbs a block; the rest is had in a thread."""
+        self.have_small()
+        executor = ThreadPoolExecutor(1, thread_name_prefix="compiling")  # waited for when the interpreter ends
+        self._under_way = executor.submit(self._have_block)
+        executor.shutdown(wait=False)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is being compiled or loaded in a thread."""
+        return self._under_way is not None and not self._under_way.done()
+
+    def ready(self) -> bool:
+        """Whether a block can be learned now. Waits for code to be loaded, but not for any to be compiled.
+
+        Raises whatever the thread failed with.
+        """
+        if self._under_way is None:
+            return True
+        self._known.wait()
+        if self._compiling and not self._under_way.done():
+            return False
+        self._under_way.result()
+        return True
+
+    def _have_block(self) -> None:
+        started = time.perf_counter()
+        try:
+            with _heard_compiling(self._tell):
+                self._learned(self._messages[_FIRST:])
+        finally:
+            self._known.set()
+        if self._compiling:
+            log.info("compiled", seconds=round(time.perf_counter() - started, 1))
+
+    def _tell(self) -> None:
+        if not self._compiling:
+            log.info("compiling what learns, which is not in the cache yet")
+        self._compiling = True
+        self._known.set()
+
+    def _learned(self, V: Array) -> State:
+        return learning.learn(self._state, V, np.ones(len(V)), self._recipe)[0]
+
+
+class _Compilations(event.Listener):  # type: ignore[misc]  # numba has no types
+    """Hears of those in the thread that it was made in."""
+
+    def __init__(self, heard: Callable[[], None]) -> None:
+        self._heard, self._thread = heard, threading.get_ident()
+
+    def on_start(self, event: Any) -> None:
+        if threading.get_ident() == self._thread:
+            self._heard()
+
+    def on_end(self, event: Any) -> None:
+        """That it began is enough."""
+
+
+@contextmanager
+def _heard_compiling(heard: Callable[[], None]) -> Iterator[None]:
+    """Hear when numba begins to compile, which it does not when the code is loaded from its cache."""
+    with event.install_listener("numba:compile", _Compilations(heard)):
+        yield
