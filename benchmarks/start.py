@@ -2,7 +2,8 @@
 
 From the start of the process: `streampca --help` and `import streampca` to their end; the sidecar to its first answer
 that it is ready, with a model in its store; a worker to its first learned message, which waits for it on a real broker,
-with numba's cache empty (cold) and filled (warm). Each worker is the first of a new group on a new store. Medians.
+with numba's cache empty (cold) and filled (warm), and to the first that takes the code that is compiled meanwhile. Each
+worker is the first of a new group on a new store. Medians.
 Writes benchmarks/results/start.md.
 """
 
@@ -60,7 +61,10 @@ def main() -> None:
         tell("`streampca --help`", median(ended([*PROGRAM, "--help"]) for _ in range(runs)), 0.3)
         tell("`import streampca`", median(ended([sys.executable, "-c", "import streampca"]) for _ in range(runs)), 0.3)
         tell("sidecar, ready", median(sidecar(folder) for _ in range(runs)), 1.5)
-        stages = [f"\nThe worker's way there, in seconds:\n\n| | {' | '.join(WAY.values())} |", "|---" * (len(WAY) + 1) + "|"]
+        stages = [
+            f"\nThe worker's way there, in seconds:\n\n| | {' | '.join(WAY.values())} |",
+            "|---" * (len(WAY) + 1) + "|",
+        ]
         for kind, bar, found in workers(folder, runs):
             tell(f"worker, first message learned, {kind}", median(figures["learned"] for figures in found), bar)
             cells = [f"{median(figures[stage] for figures in found):.2f}" for stage in WAY]

@@ -1,8 +1,9 @@
 """The compiled code that learning is done with: had from numba's cache, or compiled at the first start on a machine.
 
-The first messages of a partition are absorbed (pca/learning.py). That takes a few small functions, and these come first,
-in a second or less. The one function that learns a block of any later messages (pca/blocks.py) takes ten times as long to
-compile, and that is done in a thread of its own, while the worker joins its group, reads, and learns those first messages.
+The first messages of a partition are absorbed (pca/learning.py). That takes a few small functions, and these come
+first, within a second or so. The one function that learns a block of later messages (pca/blocks.py) takes ten times as
+long to compile, and has that done in a thread of its own, while the worker joins its group, reads, and learns those
+first messages.
 
 Whoever calls the function meanwhile waits: numba compiles behind a lock, and whoever gets it looks first whether the
 code is there by now. So nothing is compiled twice, and what is learned never depends on when it was. A compilation
@@ -20,6 +21,7 @@ import numpy as np
 import structlog
 from numba.core import event
 
+from streampca.listening import Listener
 from streampca.pca import learning
 from streampca.pca.learning import Recipe
 from streampca.pca.state import Array, State
@@ -29,31 +31,29 @@ log = structlog.get_logger()
 _FIRST, _MORE = 100, 10  # messages: few among many, else they were absorbed, too
 
 
-class Kernels:
-    """The compiled code of one recipe, and how far it is."""
+class Kernels(Listener):
+    """The compiled code of one recipe, and how far it is; listens for the worker's end, which has to wait for it."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = Recipe(3, 2, 0, recipe.center, recipe.dtype, warm_up=_FIRST)
         self._messages: Array = np.random.default_rng(0).standard_normal((_FIRST + _MORE, 3)).astype(recipe.dtype)
-        self._state = State.empty(3, recipe.dtype)
         self._under_way: Future[None] | None = None
         self._compiling = False
         self._known = threading.Event()  # whether it is compiled, or just loaded
 
-    def have_small(self) -> None:
-        """Return when there is what absorbs a block."""
-        self._state = self._learned(self._messages[:_FIRST])
+    def have_small(self) -> State:
+        """Return when there is what absorbs a block, with the state of one that was."""
+        return self._learned(State.empty(3, self._recipe.dtype), self._messages[:_FIRST])
 
     def have_all(self) -> None:
         """Return when there is what learns a block, too."""
-        self.have_small()
-        self._have_block()
+        self._have_block(self.have_small())
 
     def begin_all(self) -> None:
         """Return when there is what absorbs a block; the rest is had in a thread."""
-        self.have_small()
+        state = self.have_small()
         executor = ThreadPoolExecutor(1, thread_name_prefix="compiling")  # waited for when the interpreter ends
-        self._under_way = executor.submit(self._have_block)
+        self._under_way = executor.submit(self._have_block, state)
         executor.shutdown(wait=False)
 
     @property
@@ -74,11 +74,15 @@ class Kernels:
         self._under_way.result()
         return True
 
-    def _have_block(self) -> None:
+    def stopping(self, cause: str) -> None:
+        if self._compiling and self.busy:
+            log.info("waiting for the compilation, which cannot be broken off")
+
+    def _have_block(self, state: State) -> None:
         started = time.perf_counter()
         try:
             with _heard_compiling(self._tell):
-                self._learned(self._messages[_FIRST:])
+                self._learned(state, self._messages[_FIRST:])
         finally:
             self._known.set()
         if self._compiling:
@@ -90,8 +94,8 @@ class Kernels:
         self._compiling = True
         self._known.set()
 
-    def _learned(self, V: Array) -> State:
-        return learning.learn(self._state, V, np.ones(len(V)), self._recipe)[0]
+    def _learned(self, state: State, V: Array) -> State:
+        return learning.learn(state, V, np.ones(len(V)), self._recipe)[0]
 
 
 class _Compilations(event.Listener):  # type: ignore[misc]  # numba has no types

@@ -60,7 +60,7 @@ class Worker:
         listener: Listener,
         ready: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`ready` says whether there is the code for Algorithm 1; until then partitions are learned as far as without."""
+        """`ready`: whether the code for Algorithm 1 is there; until then partitions are learned as far as without."""
         self._plan, self._source, self._dead_letters = plan, source, dead_letters
         self._saver, self._listener = saver, listener
         self._patience = Patience(source, listener)

@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "listening": ["stream", "pca"],
     "story": ["listening", "stream", "pca"],
     "metrics": ["histogram", "listening", "stream", "pca"],
-    "kernels": ["pca"],
+    "kernels": ["listening", "pca"],
     "health": ["errors", "listening", "stream.record"],
     "report": ["listening", "stores.reports", "stream", "errors"],
     "patience": ["listening", "sources.base"],

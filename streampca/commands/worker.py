@@ -13,8 +13,8 @@ from prometheus_client import disable_created_metrics
 from threadpoolctl import threadpool_limits
 
 from streampca import health, metrics, registry, story
-from streampca.listening import Listener, Listeners
 from streampca.kernels import Kernels
+from streampca.listening import Listener, Listeners
 from streampca.pca.learning import Recipe
 from streampca.publisher import Publisher
 from streampca.report import Reporter, name_of_process
@@ -57,15 +57,13 @@ def run(settings: WorkerSettings) -> None:
         store.check()
         with Reporter(Reports(store, settings.topic), name_of_process()) as reporter:
             told, kernels = story.Story(), Kernels(recipe_of(settings))
-            worker = _put_together(settings, store, Listeners(told, counts, alive, reporter), kernels)
+            worker = _put_together(settings, store, Listeners(told, counts, alive, reporter, kernels), kernels)
             log.info("worker started", **_introduction(settings), metrics=server.url)
             _stop_on_signals(worker)
             gc.freeze()  # what is imported and compiled by now stays: no looking through it again while records fly by
             try:
                 worker.run()
             finally:
-                if kernels.busy:
-                    log.info("will be gone when the compilation has ended, which cannot be broken off")
                 told.ended()
 
 

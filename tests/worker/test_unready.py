@@ -1,4 +1,4 @@
-"""A worker whose dear code is still being compiled: it learns what it can without, and all else later, to the same bits."""
+"""A worker whose dear code is still being compiled learns what it can without, and all else later, to the same bits."""
 
 import threading
 from dataclasses import dataclass
@@ -89,7 +89,9 @@ def test_a_partition_that_goes_on_from_a_checkpoint_waits_behind_a_block_that_is
 def test_no_model_is_published_before_since_that_takes_the_code() -> None:
     stage, switch = Stage(), Switch()
     stage.send(0, many(N))
-    one = cast(stage, script=[N, *[Pause()] * 5, Do(lambda: journal.extend(stage.calls("publish"))), Pause()], ready=switch)
+    one = cast(
+        stage, script=[N, *[Pause()] * 5, Do(lambda: journal.extend(stage.calls("publish"))), Pause()], ready=switch
+    )
     journal: list[object] = []
     one.run()
     assert journal == []
