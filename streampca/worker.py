@@ -173,8 +173,9 @@ class Worker:
 
     def _learnable(self, event: Vectors) -> Vectors:
         """As much of it as can be learned now, at once: whoever waits for code meanwhile keeps the group waiting."""
-        room = self._folds[event.partition].room(self._plan.shape.recipe)
-        return event if len(event.decoded.vectors) <= room or self._ready() else event.first(room)
+        if self._ready():
+            return event
+        return event.first(self._folds[event.partition].room(self._plan.shape.recipe))
 
     def _learn(self, event: Vectors) -> None:
         started = time.perf_counter()

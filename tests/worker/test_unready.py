@@ -149,6 +149,22 @@ def test_partitions_change_hands_meanwhile_without_waiting() -> None:
     stage.assert_complete()
 
 
+def test_what_was_given_up_meanwhile_is_let_be_when_the_code_is_there() -> None:
+    stage, switch = Stage(2), Switch()
+    own = plan(stage.shape, checkpoint_interval_s=1e9)
+    for partition in range(2):
+        stage.send(partition, many(N, partition))
+    first = cast(stage, own, ends=False, ahead=2000, ready=switch)
+    with at_work(first) as failures:
+        wait_until(lambda: first.heard.positions == {0: ROOM, 1: ROOM})
+        with at_work(cast(stage, own, ends=False, ahead=2000)) as others:
+            wait_until(lambda: first.heard.of("assigned")[-1] == {0: ROOM})
+            switch.turn()
+            wait_until(lambda: failures or first.heard.positions[0] == N)
+            assert first.heard.positions[1] == ROOM
+    assert failures == others == []
+
+
 def test_the_loop_goes_round_meanwhile() -> None:
     stage, ticks = Stage(), threading.Semaphore(0)
     stage.send(0, many(N))
