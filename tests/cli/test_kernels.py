@@ -160,11 +160,13 @@ class Compilation:
 
     def __init__(self, *, loads: bool = False, fails: Exception | None = None) -> None:
         self._loads, self._fails = loads, fails
-        self.end, self.began = threading.Event(), threading.Event()
+        self.may_begin, self.began, self.end = threading.Event(), threading.Event(), threading.Event()
+        self.may_begin.set()
 
     def __call__(self, state: Any, V: Any, *others: Any) -> Any:
         if len(V) == kernels._FIRST:
             return state, None
+        assert self.may_begin.wait(20)
         if not self._loads:
             event.start_event("numba:compile", data={})
         self.began.set()
@@ -203,6 +205,24 @@ def test_what_is_compiled_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
     told = [(line["log_level"], line["event"][:9].rstrip()) for line in said]
     assert told == [("info", "compiling"), ("info", "waiting f"), ("info", "compiled")]
     assert said[2]["seconds"] >= 0
+
+
+def test_whether_it_is_compiled_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    compilation = Compilation()
+    compilation.may_begin.clear()
+    monkeypatch.setattr(kernels.learning, "learn", compilation)
+    own = Kernels(RECIPE)
+    own.begin_all()
+    with ThreadPoolExecutor(1) as asking:
+        answer = asking.submit(own.ready)
+        with pytest.raises(TimeoutError):
+            answer.result(0.05)
+        compilation.may_begin.set()
+        try:
+            assert not answer.result(20)
+        finally:
+            compilation.end.set()
+    wait_until(own.ready)
 
 
 def test_what_is_loaded_is_waited_for_and_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
