@@ -1,7 +1,8 @@
 """Logs: one line an event on stderr, JSON for machines or text for people; configured once, by the command line.
 
 The standard library's loggers (kafka-python, uvicorn) go the same way as ours. kafka-python reports an absent broker
-several times a second, so its loggers are silent, unless ours are at debug: the Kafka source says it once.
+several times a second, so its loggers are silent, unless ours are at debug: the Kafka source says it once. numba's at
+debug write out every step of a compilation, 20 MB of them.
 """
 
 import logging
@@ -12,7 +13,7 @@ import orjson
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-_SILENCED = ("kafka", "uvicorn.access")  # the second: requests are counted in metrics
+_SILENCED = ("kafka", "numba", "uvicorn.access")  # the last: requests are counted in metrics
 
 
 def configure(level: str = "info", style: str = "auto", stream: TextIO | None = None) -> None:

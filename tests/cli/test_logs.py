@@ -23,7 +23,7 @@ def _logs_as_they_were() -> Iterator[None]:
     root.setLevel(level)
     logging.captureWarnings(False)
     structlog.reset_defaults()
-    for name in ("kafka", "uvicorn.access"):
+    for name in ("kafka", "numba", "uvicorn.access"):
         logging.getLogger(name).setLevel(logging.NOTSET)
 
 
@@ -83,6 +83,12 @@ def test_kafka_python_never_writes_out_what_it_sends() -> None:
     logging.getLogger("kafka.net.manager").error("Connection failed")
     assert "hush" not in stream.getvalue()
     assert "Connection failed" in stream.getvalue()
+
+
+def test_numba_does_not_write_out_how_it_compiles() -> None:
+    stream = configured("debug")
+    logging.getLogger("numba.core.ssa").debug("on stmt: return")
+    assert stream.getvalue() == ""
 
 
 def test_human_text() -> None:
