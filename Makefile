@@ -37,6 +37,7 @@ format: setup  ## Bring the format in order
 	$(BIN)/ruff format .
 
 bench: setup java  ## Measure everything anew and show it in README.md and docs/performance.md (an hour); make bench ARGS="speed"
+	$(BIN)/python -m pip install --quiet 'proSVD>=0.0.1,<0.1'
 	$(BIN)/python -m benchmarks.all $(ARGS)
 
 experiments: setup  ## Run the paper's experiments and write docs/experiments.md; make experiments ARGS="--runs 3"
