@@ -1,23 +1,19 @@
 """The daemon's life: poll → learn → save → acknowledge, until told to stop.
 
-The order in which a checkpoint is made is the guarantee: the dead letters are acknowledged, the topic is still the
-same one, the checkpoint is on disk, and only then is the group told. The position to go on from is the one inside the
-checkpoint; the group's own offsets are never read.
+The position to go on from is the one inside the checkpoint (keeper.py); the group's own offsets are never read.
 """
 
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import numpy as np
-
-from streampca.errors import BadRecordError, SourceError, StoreError, StreampcaError
+from streampca.errors import BadRecordError, SourceError, StreampcaError
+from streampca.keeper import Keeper
 from streampca.listening import Learned, Listener
 from streampca.patience import Held, Patience
 from streampca.saver import Saver
 from streampca.sources.base import DeadLetters, Source
 from streampca.stream import guard
-from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.codec import Codec
 from streampca.stream.fold import Fold, Shape
 from streampca.stream.record import (
@@ -32,7 +28,6 @@ from streampca.stream.record import (
 )
 
 _POLL_S = 0.2
-_FLUSH_S = 2.0  # longest wait for dead letters before a checkpoint is put off
 
 
 @dataclass(frozen=True)
@@ -62,14 +57,12 @@ class Worker:
     ) -> None:
         """`ready`: whether the code for Algorithm 1 is there; until then partitions are learned as far as without."""
         self._plan, self._source, self._dead_letters = plan, source, dead_letters
-        self._saver, self._listener = saver, listener
+        self._keeper = Keeper(plan.topic, plan.shape, source, dead_letters, saver, listener)
+        self._listener = listener
         self._patience = Patience(source, listener)
         self._ready, self._unready = ready, Held(source)
         self._folds: dict[int, Fold] = {}
-        self._saved: dict[int, Fold] = {}  # as they are on disk
         self._next_save = 0.0
-        self._troubled = False  # the last save failed: only time brings the next one, not the number of messages
-        self._topic_id = ""
         self._stop_cause: str | None = None
 
     def stop(self, cause: str) -> None:
@@ -82,10 +75,7 @@ class Worker:
         Raises `StreampcaError` for what a person has to mend. What was learned until then is saved where it can be.
         """
         try:
-            self._topic_id = self._source.topic_id()
-            # A mistake is told now, not when the group lets us in.
-            for partition in self._saver.checkpoints.partitions()[:1]:
-                self._load(partition)
+            self._keeper.open()
             self._next_save = clock() + self._plan.checkpoint_interval_s
             while self._stop_cause is None:
                 self._listener.ticked()
@@ -96,10 +86,10 @@ class Worker:
                     self._patience.resume(clock())
                 if self._unready and self._ready():
                     self._unready.let_go()
-                if not self._saver.busy and (clock() >= self._next_save or self._many_unsaved()):
-                    self._begin_save(self._folds, publish=self._is_publisher() and self._ready())
+                if not self._keeper.busy and (clock() >= self._next_save or self._many_unsaved()):
+                    self._keeper.begin(self._folds, publish=self._is_publisher() and self._ready())
                     self._next_save = clock() + self._plan.checkpoint_interval_s
-                self._settle(wait=False)
+                self._keeper.settle(wait=False)
         except TimeoutError as error:  # only at the start: later on a broker that is away is waited out
             self.stop(str(error))
             raise SourceError(str(error)) from None
@@ -115,18 +105,18 @@ class Worker:
         publisher = False
         try:
             if self._stop_cause is not None:
-                self._save(self._folds)
+                self._keeper.save(self._folds)
                 publisher = self._is_publisher()
         finally:
             self._dead_letters.close()
             self._source.close()
         if publisher:
-            self._saver.begin([], publish=True)
-            self._settle(wait=True)
+            self._keeper.begin({}, publish=True)
+            self._keeper.settle(wait=True)
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, Assigned | Revoked | Lost | OutOfRange):
-            self._settle(wait=True)  # whose partition is whose, and from where, is told of what is on disk
+            self._keeper.settle(wait=True)  # whose partition is whose, and from where, is told of what is on disk
         match event:
             case Records():  # not decoded ahead
                 self._handle(self._plan.codec.vectors_of(event))
@@ -139,7 +129,7 @@ class Worker:
             case Assigned(partitions):
                 self._take(partitions)
             case Revoked(partitions):
-                self._save(partitions)
+                self._keeper.save({p: fold for p, fold in self._folds.items() if p in partitions})
                 self._drop(partitions, lost=False)
             case Lost(partitions):
                 self._drop(partitions, lost=True)
@@ -149,24 +139,15 @@ class Worker:
     def _take(self, partitions: Iterable[int]) -> None:
         positions: dict[int, int | None] = {}
         for partition in sorted(partitions):
-            fold = self._load(partition)
-            self._folds[partition] = self._saved[partition] = fold
+            self._folds[partition] = fold = self._keeper.take(partition)
             positions[partition] = fold.position if fold.position >= 0 else None
         self._source.seek(positions)
         self._listener.assigned({p: self._folds[p].position for p in positions})
 
-    def _load(self, partition: int) -> Fold:
-        checkpoint = self._saver.checkpoints.newest(partition)
-        if checkpoint is None:
-            return Fold.empty(self._plan.shape.recipe)
-        guard.refuse_other_settings(checkpoint, self._plan.shape)
-        guard.refuse_other_topic(checkpoint, self._topic_id)
-        return checkpoint.fold
-
     def _drop(self, partitions: Iterable[int], *, lost: bool) -> None:
         owned = [p for p in partitions if self._folds.pop(p, None) is not None]
         for partition in owned:
-            self._saved.pop(partition)
+            self._keeper.drop(partition)
             self._patience.forget(partition)
             self._unready.forget(partition)
         self._listener.released(owned, lost=lost)
@@ -179,25 +160,19 @@ class Worker:
 
     def _learn(self, event: Vectors) -> None:
         started = time.perf_counter()
-        partition, decoded = event.partition, event.decoded
-        fatal = decoded.rejects[0] if decoded.rejects and self._plan.bad_records == "stop" else None
-        position = event.next if fatal is None else event.rejected[0].offset
-        good = len(decoded.places) if fatal is None else int(np.searchsorted(decoded.places, fatal.place))
-        counts, vectors = decoded.counts[:good], decoded.vectors
-        if fatal is not None:
-            vectors = vectors[: counts.sum()]
+        fatal = event.decoded.rejects[0] if event.decoded.rejects and self._plan.bad_records == "stop" else None
+        event = event if fatal is None else event.before(fatal.place)
+        decoded, partition = event.decoded, event.partition
         fold, scores = self._folds[partition].learn(
-            vectors, event.timestamps[:good], position, self._plan.shape, counts
+            decoded.vectors, event.timestamps, event.next, self._plan.shape, decoded.counts
         )
-        if fatal is None:
-            self._reject(event)
-            fold = fold.reject([reject.reason for reject in decoded.rejects])
-        self._folds[partition] = fold
+        self._reject(event)
+        self._folds[partition] = fold = fold.reject([reject.reason for reject in decoded.rejects])
         seconds = time.perf_counter() - started
-        self._listener.learned(Learned(partition, fold, good, scores, seconds, event.end - position))
+        self._listener.learned(Learned(partition, fold, len(decoded.places), scores, seconds, event.end - event.next))
         if fatal is not None:
             raise BadRecordError(
-                f"partition {partition} of {self._plan.topic}, offset {position}: {fatal.message} ({fatal.reason}); "
+                f"partition {partition} of {self._plan.topic}, offset {event.next}: {fatal.message} ({fatal.reason}); "
                 "set dead_letter_topic to put such records aside, or on_bad_record=skip to pass over them"
             )
 
@@ -209,7 +184,7 @@ class Worker:
 
     def _skip(self, event: OutOfRange) -> None:
         try:
-            self._check_topic()
+            self._keeper.check_topic()
         except TimeoutError:  # the broker went away again: ask once more, and be told once more
             self._source.seek({event.partition: event.position})
             return
@@ -222,63 +197,7 @@ class Worker:
         self._listener.skipped(event.partition, event.position, position)
 
     def _many_unsaved(self) -> bool:
-        return not self._troubled and any(
-            fold.tally.learned - self._saved[p].tally.learned >= self._plan.checkpoint_messages
-            for p, fold in self._folds.items()
-        )
-
-    def _save(self, partitions: Iterable[int]) -> None:
-        """Have those partitions on disk that have moved, before anything else happens."""
-        self._settle(wait=True)
-        self._begin_save(partitions, publish=False)
-        self._settle(wait=True)
-
-    def _begin_save(self, partitions: Iterable[int], *, publish: bool) -> None:
-        """Begin to write checkpoints of those partitions that have moved, in the order that the guarantee needs.
-
-        What cannot be saved now is kept and tried again: a lost checkpoint costs work, never truth.
-        """
-        moved = [p for p in partitions if p in self._folds and self._folds[p].position != self._saved[p].position]
-        try:
-            if moved:
-                self._dead_letters.flush(_FLUSH_S)
-                self._check_topic()
-        except (TimeoutError, StoreError) as error:
-            self._postpone(str(error))
-            moved = []
-        shape = self._plan.shape.as_dict()
-        checkpoints = [Checkpoint(self._plan.topic, self._topic_id, p, self._folds[p], shape) for p in moved]
-        if checkpoints or publish:
-            self._saver.begin(checkpoints, publish=publish)
-
-    def _settle(self, *, wait: bool) -> None:
-        """Take note of a save that has ended (with `wait`: of the one under way), and only then tell the group."""
-        outcome = self._saver.outcome(wait=wait)
-        if outcome is None:
-            return
-        for checkpoint, seconds in outcome.saved:
-            self._saved[checkpoint.partition] = checkpoint.fold
-            self._listener.saved(checkpoint.partition, checkpoint.fold, seconds)
-        if outcome.postponed:
-            self._postpone(outcome.postponed)
-        elif outcome.saved:
-            self._troubled = False
-        if outcome.saved:
-            self._source.commit({c.partition: c.fold.position for c, _ in outcome.saved if c.fold.position >= 0})
-        if outcome.published:
-            self._listener.published(*outcome.published)
-        if outcome.unpublished:
-            self._listener.unpublished(outcome.unpublished)
-        if outcome.fault:
-            raise outcome.fault
-
-    def _postpone(self, cause: str) -> None:
-        self._troubled = True
-        self._listener.postponed(cause)
-
-    def _check_topic(self) -> None:
-        """Look at the topic's id once more: then what was read since the last look came from this very topic."""
-        guard.refuse_replaced(self._plan.topic, self._topic_id, self._source.topic_id())
+        return self._keeper.unsaved(self._folds) >= self._plan.checkpoint_messages
 
     def _is_publisher(self) -> bool:
         """The owner of the lowest partition publishes for all."""

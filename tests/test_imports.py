@@ -36,9 +36,9 @@ MAY_IMPORT = {
     "patience": ["listening", "sources.base"],
     "publisher": ["stream", "pca", "errors", "stores.base", "stores.checkpoints", "stores.models"],
     "saver": ["publisher", "stream", "errors", "stores.checkpoints"],
+    "keeper": ["listening", "saver", "stream", "errors", "sources.base"],
     "worker": [
-        "listening", "patience", "saver", "stream", "pca", "errors",
-        "sources.base", "stores.base", "stores.checkpoints",
+        "keeper", "listening", "patience", "saver", "stream", "pca", "errors", "sources.base", "stores.base",
     ],
     "api": [
         "api", "stores.base", "stores.models", "stores.reports", "stream.published", "stream.formats", "pca.model",

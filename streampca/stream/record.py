@@ -175,19 +175,20 @@ class Vectors:
 
     def first(self, most: int) -> "Vectors":
         """The leading records, as many as hold no more than so many vectors together; `next` is that of the others."""
-        vectors, places, rejects, counts = self.decoded
+        places, counts = self.decoded.places, self.decoded.counts
         taken = int(np.searchsorted(counts.cumsum(), most, side="right"))
-        if taken == len(places):
-            return self
-        place = int(places[taken])
-        before = [reject for reject in rejects if reject.place < place]
-        decoded = Decoded(vectors[: counts[:taken].sum()], places[:taken], before, counts[:taken])
-        rejected = self.rejected[: len(before)]
+        return self if taken == len(places) else self.before(int(places[taken]))
+
+    def before(self, place: int) -> "Vectors":
+        """The records before that place of the batch; `next` is the offset of the record there."""
+        vectors, places, rejects, counts = self.decoded
+        taken = int(np.searchsorted(places, place))
+        rejects = [reject for reject in rejects if reject.place < place]
         return replace(
             self,
-            decoded=decoded,
+            decoded=Decoded(vectors[: counts[:taken].sum()], places[:taken], rejects, counts[:taken]),
             timestamps=self.timestamps[:taken],
-            rejected=rejected,
+            rejected=self.rejected[: len(rejects)],
             offsets=self.offsets[:place],
             next=self.offsets[place],
         )

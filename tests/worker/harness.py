@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from streampca.listening import Learned, Listener
+from streampca.listening import Learned, Listener, Listeners
 from streampca.pca.state import Array
 from streampca.publisher import Publisher
 from streampca.saver import Saver
@@ -168,6 +168,10 @@ class Cast:
 
     def run(self) -> None:
         self.worker.run(Rounds())
+
+    def tell(self, listener: Listener) -> None:
+        """Let another one listen, too."""
+        self.worker._listener = self.worker._keeper._listener = Listeners(self.heard, listener)
 
 
 def cast(

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from streampca.listening import Learned, Listeners
+from streampca.listening import Learned
 from streampca.metrics import WorkerMetrics, described
 from streampca.pca.learning import BLOCK, Scores
 from streampca.sources.memory import Do, Pause
@@ -52,7 +52,7 @@ def read(metrics: WorkerMetrics) -> Callable[[], Reading]:
 
 
 def listen(worker: Cast, metrics: WorkerMetrics) -> None:
-    worker.worker._listener = Listeners(worker.heard, metrics)
+    worker.tell(metrics)
 
 
 def batch(fold: Fold, scores: list[Scores] | None = None, lag: int = 0, messages: int = 0) -> Learned:

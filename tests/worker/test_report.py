@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from streampca.errors import BadRecordError, StoreError
-from streampca.listening import Learned, Listeners
+from streampca.listening import Learned
 from streampca.report import Reporter, name_of_process
 from streampca.stores.base import is_part
 from streampca.stores.memory import MemoryStore
@@ -245,7 +245,7 @@ def test_the_process_has_a_name_that_a_file_may_have(monkeypatch: pytest.MonkeyP
 def live(stage: Stage, store: MemoryStore, **options: Any) -> None:
     actor = cast(stage, plan(stage.shape, **options), [40, 40, 40])
     with Reporter(Reports(store, TOPIC), NAME) as reporter:
-        actor.worker._listener = Listeners(actor.heard, reporter)
+        actor.tell(reporter)
         actor.run()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from streampca.listening import Learned, Listeners
+from streampca.listening import Learned
 from streampca.sources.memory import Do, Pause, Step
 from streampca.story import Story
 from streampca.stream.record import Standing
@@ -24,7 +24,7 @@ def logs() -> Iterator[Logs]:
 
 def live(stage: Stage, script: list[Step], **options: Any) -> None:
     worker: Cast = cast(stage, plan(stage.shape, **options), script)
-    worker.worker._listener = Listeners(worker.heard, Story())
+    worker.tell(Story())
     worker.run()
 
 
@@ -136,7 +136,7 @@ def test_losing_partitions_is_a_warning(logs: Logs) -> None:
     worker: Cast = cast(
         stage, plan(checkpoint_interval_s=1e9), [50, Do(lambda: stage.topic.evict(worker.source)), Pause()]
     )
-    worker.worker._listener = Story()
+    worker.tell(Story())
     worker.run()
     [lost] = [line for line in logs if line["event"] == "partitions lost"]
     assert (lost["log_level"], lost["partitions"]) == ("warning", [0])
