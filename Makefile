@@ -25,7 +25,7 @@ demo: setup  ## Run the whole thing on this machine; make demo ARGS="--seconds 2
 	$(BIN)/streampca demo $(ARGS)
 
 test: setup java prometheus browser  ## Run every test, those on the real Kafka broker included; make test ARGS="-k fold"
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: setup  ## Check style, format and types
 	$(BIN)/ruff check .

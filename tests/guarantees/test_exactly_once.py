@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +15,24 @@ from tests.kafka_broker import Broker
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 
 PARTITIONS, MESSAGES, KILLS = 4, 50_000, 24
+LIFE = MESSAGES // (KILLS + 1)  # messages sent while a worker lives that will be killed
 
 
 def fill(broker: Broker, topic: str, count: int, seed: int) -> None:
     """`count` more messages, unevenly over the partitions."""
     shares = np.array_split(vectors(count, seed), [count // 8, count // 3, count // 2])
-    for partition, rows in enumerate(shares):
-        broker.produce(topic, partition, as_json(rows))
+    producer = broker.producer()
+    try:
+        sent = [
+            producer.send(topic, value, partition=partition)
+            for partition, rows in enumerate(shares)
+            for value in as_json(rows)
+        ]
+        producer.flush(60)
+        for future in sent:
+            future.get(1)
+    finally:
+        producer.close()
 
 
 def uninterrupted(broker: Broker, topic: str, folder: Path) -> dict[int, bytes]:
@@ -55,13 +67,15 @@ def test_kill_9_at_random_moments_changes_no_bit(broker: Broker, topic: str, tmp
     during_write = 0
     with group(broker, topic, tmp_path / "killed", BOTH, max_poll_records=25) as members:
         for life in range(KILLS):
-            fill(broker, topic, MESSAGES // (KILLS + 1), seed=life)
+            counts = iter([LIFE // 2, *[LIFE // 16] * 8])
+            fill(broker, topic, next(counts), seed=rng.randrange(2**31))
             worker = members.start(checkpoint_interval_s=rng.choice([0.02, 0.1, 0.3]))
             members.wait(lambda w=worker: w.count("partitions assigned"), "an assignment")
             members.wait_for_progress(worker, saves=rng.randrange(0, 6))
-            during_write += kill_during_write(worker, members) if life % 3 == 0 else kill_soon(worker, rng)
+            during_write += kill_during_write(worker, members, counts, rng) if life % 3 == 0 else kill_soon(worker, rng)
+            fill(broker, topic, sum(counts), seed=rng.randrange(2**31))
             members.committed_is_never_ahead()
-        fill(broker, topic, MESSAGES - KILLS * (MESSAGES // (KILLS + 1)), seed=KILLS)
+        fill(broker, topic, MESSAGES - KILLS * LIFE, seed=KILLS)
         members.start()
         members.wait_until_learned(120)
         assert learned(members) == MESSAGES
@@ -76,13 +90,15 @@ def kill_soon(worker: WorkerProcess, rng: random.Random) -> int:
     return 0
 
 
-def kill_during_write(worker: WorkerProcess, members: Group, patience_s: float = 3) -> int:
-    """Kill when a temporary file shows; 1 if it did, 0 when the worker had nothing more to write."""
-    deadline = time.monotonic() + patience_s
-    while time.monotonic() < deadline:
-        if temporaries(members.store):
-            worker.kill()
-            return int(bool(temporaries(members.store)))
+def kill_during_write(worker: WorkerProcess, members: Group, counts: Iterator[int], rng: random.Random) -> int:
+    """Kill when a temporary file shows, as more and more is sent; 1 if one is left, 0 if none was seen."""
+    for count in counts:
+        fill(members.broker, members.topic, count, seed=rng.randrange(2**31))
+        deadline = time.monotonic() + 0.5
+        while time.monotonic() < deadline:
+            if temporaries(members.store):
+                worker.kill()
+                return int(bool(temporaries(members.store)))
     worker.kill()
     return 0
 
