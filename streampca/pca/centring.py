@@ -48,7 +48,9 @@ def _weights(w: float, retention: F64, block: int) -> tuple[F64, F64, F64, F64]:
             w = retention[s] * w + 1.0
             a[s] = 1.0 / w
         total[i] = w
-        c[start:end], past[i] = shares(a[start:end])
+        of_block, past[i] = shares(a[start:end])
+        for s in range(start, end):  # an assignment to c[start:end] would take seconds to compile
+            c[s] = of_block[s - start]
     return a, c, past, total
 
 
