@@ -45,15 +45,16 @@ _WHY = """
 ### What the missed ones would take
 
 - **64 × 8.** In large batches IncrementalPCA needs but some 3 µs a message, and a sixth of that is less than
-  Algorithm 1's recursion takes for 18 columns alone. With so few dimensions the work of size K outweighs that of size d,
-  the products.
-- **Algorithm 1 in NumPy** is timed with k columns, ours with the k + 10 that accuracy takes. In double precision the
-  products alone (*limit* below) need about an eighth of its time, or more, from 3072 dimensions on.
-- **784 × 20 in double precision.** The products alone take a twelfth of IncrementalPCA's time by NumPy's BLAS, and nearly
-  a twentieth at the processor's peak.
-- **confluent-kafka** reads a message in less time than it takes to learn it. One thread of a worker learns, and for 0.7 of
-  that rate would have to be done, with all around it, in 1.4 times what reading alone takes. More workers share the
-  work where there are processors for them.
+  Algorithm 1's recursion takes for 18 columns alone. With so few dimensions the work of size K outweighs that
+  of size d, the products.
+- **Algorithm 1 in NumPy** is timed with k columns, ours with the k + 10 that accuracy takes. In double
+  precision the products alone (*limit* below) need about an eighth of its time, or more, from 3072 dimensions
+  on.
+- **784 × 20 in double precision.** The products alone take a twelfth of IncrementalPCA's time by NumPy's BLAS,
+  and nearly a twentieth at the processor's peak.
+- **confluent-kafka** reads a message in less time than it takes to learn it. One thread of a worker learns, and
+  for 0.7 of that rate would have to be done, with all around it, in 1.4 times what reading alone takes. More
+  workers share the work where there are processors for them.
 - **Two workers** have the broker on the same two cores, and each reads and decodes in a thread of its own.
 
 """
