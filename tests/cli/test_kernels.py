@@ -95,7 +95,9 @@ def refuse(*args: Any) -> Any:
 
 
 def put_together(store: Path) -> None:
-    settings = WorkerSettings(topic="readings", dimensions=5, components=2, format="json", store=store)
+    settings = WorkerSettings(
+        topic="readings", dimensions=5, components=2, format="json", store=store, kafka_client="confluent"
+    )
     with pytest.raises(JoiningError):
         worker._put_together(settings, DirectoryStore(store), Listener(), Kernels(worker.recipe_of(settings)))
 
