@@ -143,6 +143,30 @@ def test_a_paused_partition_is_silent_until_seek(make: Make) -> None:
     assert reader.offsets(0) == list(range(110))
 
 
+def test_all_partitions_paused_in_turn_are_read_to_their_ends_after_seek(make: Make) -> None:
+    """Of each a part of what was fetched is handed over, and the rest waits in the client."""
+    log = make(4)
+    for partition in range(4):
+        log.append(partition, values(0, 100))
+    reader = Reader(log.open(max_poll_records=10))
+    reader.assigned()
+    reader.source.seek(dict.fromkeys(range(4), 0))
+    paused: dict[int, int | None] = {}
+
+    def all_paused() -> bool:
+        for event in reader.poll():
+            if isinstance(event, Records) and event.records:
+                reader.source.pause(frozenset({event.partition}))
+                paused[event.partition] = event.next
+        return len(paused) == 4
+
+    wait_until(all_paused, 30, "records of all")
+    reader.poll()
+    reader.source.seek(paused)
+    reader.read_to(dict.fromkeys(range(4), 100))
+    assert [reader.offsets(partition) for partition in range(4)] == [list(range(100))] * 4
+
+
 def test_what_holds_no_record_is_passed_over(make: Make) -> None:
     log = make(1)
     log.append(0, values(0, 3))
