@@ -87,9 +87,7 @@ def _put_together(settings: WorkerSettings, store: Store, listener: Listener, ke
     plan.codec.decode([])  # what is not installed, or cannot be reached, is told at once and not after a compilation
     checkpoints = Checkpoints(store, settings.topic, settings.keep_checkpoints)
     client = client_of(settings)
-    # Going on from checkpoints takes it all, and the group does better without us until then. And kafka-python may read
-    # nothing more of a full topic once its partitions were all held.
-    if checkpoints.partitions() or settings.kafka_client != "confluent":
+    if checkpoints.partitions():  # going on from them takes it all, and the group does better without us until then
         kernels.have_all()
     else:
         kernels.begin_all()

@@ -95,9 +95,7 @@ def refuse(*args: Any) -> Any:
 
 
 def put_together(store: Path) -> None:
-    settings = WorkerSettings(
-        topic="readings", dimensions=5, components=2, format="json", store=store, kafka_client="confluent"
-    )
+    settings = WorkerSettings(topic="readings", dimensions=5, components=2, format="json", store=store)
     with pytest.raises(JoiningError):
         worker._put_together(settings, DirectoryStore(store), Listener(), Kernels(worker.recipe_of(settings)))
 

@@ -14,7 +14,7 @@ ROOM = SHAPE.recipe.start + SHAPE.recipe.block - 1  # messages of a partition th
 N = 3000
 
 
-@pytest.mark.parametrize(("client", "stops"), [("confluent", True), ("confluent", False)])
+@pytest.mark.parametrize(("client", "stops"), [("kafka-python", True), ("confluent", False)])
 def test_it_learns_while_it_compiles_and_all_else_then(
     broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, client: str, stops: bool
 ) -> None:
