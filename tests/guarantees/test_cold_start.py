@@ -11,10 +11,10 @@ from tests.kafka_broker import Broker
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 ROOM = SHAPE.recipe.start + SHAPE.recipe.block - 1  # messages of a partition that are learned without
-N = 3000
+N = 12_000  # more than what is handed over at once, so that the client holds back the rest of a held partition
 
 
-@pytest.mark.parametrize(("client", "stops"), [("kafka-python", True), ("confluent", False)])
+@pytest.mark.parametrize(("client", "stops"), [("kafka-python", False), ("confluent", True)])
 def test_it_learns_while_it_compiles_and_all_else_then(
     broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, client: str, stops: bool
 ) -> None:
