@@ -1,8 +1,9 @@
 """One worker and two, on the same topic: `python -m benchmarks.scaling`.
 
-8 partitions, d = 3072, k = 100, so that learning and not the broker is the limit. The workers have their partitions
-before the records come to be read: they are stopped by a signal while the topic is filled, and go on together.
-Messages a second between the first and the last tenth, all workers together. Medians of five runs of each, in turn.
+8 partitions, d = 3072, k = 100, so that learning and not the broker is the limit, with either client. The workers have
+their partitions before the records come to be read: they are stopped by a signal while the topic is filled, and go on
+together. Messages a second between the first and the last tenth, all workers together. Medians of five runs of each, in
+turn.
 Writes benchmarks/results/scaling.md.
 """
 
@@ -21,6 +22,7 @@ from tests.guarantees.harness import WorkerProcess, group
 from tests.kafka_broker import Broker, wait_until
 
 PART, PARTITIONS, RUNS = "scaling", 8, 5
+CLIENTS = ("kafka-python", "confluent")
 BAR = 1.8
 
 
@@ -30,28 +32,31 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--messages", type=int, default=64_000)
     given = parser.parse_args()
-    rates: dict[int, list[float]] = {1: [], 2: []}
+    rates: dict[tuple[str, int], list[float]] = {(client, workers): [] for client in CLIENTS for workers in (1, 2)}
     with tempfile.TemporaryDirectory() as folder, Broker(Path(folder) / "broker") as broker:
         for run in range(given.runs):
-            for workers in rates:
-                rates[workers].append(rate(broker, workers, f"run-{run}-{workers}", given.messages))
-    one, two = median(rates[1]), median(rates[2])
-    text = (
-        f"| workers | messages/s | ratio |\n|---|---|---|\n| 1 | {one:,.0f} | 1 |\n| 2 | {two:,.0f} | {two / one:.2f} |"
-    )
+            for client, workers in rates:
+                topic = f"{client}-{workers}-run-{run}"
+                rates[client, workers].append(rate(broker, client, workers, topic, given.messages))
+    lines, bars = ["| client | one worker, messages/s | two | ratio | bar |", "|---|---|---|---|---|"], []
+    for client in CLIENTS:
+        one, two = median(rates[client, 1]), median(rates[client, 2])
+        lines.append(f"| {client} | {one:,.0f} | {two:,.0f} | {two / one:.2f} | ≥ {BAR} |")
+        bars.append(Bar(PART, f"two workers beside one, 8 partitions, two cores, {client}", two / one, "≥", BAR, "×"))
+    text = "\n".join(lines)
     print(text)
     head = f"# Workers\n\nd = 3072, k = 100, {PARTITIONS} partitions. Made by `python -m benchmarks.{PART}`.\n\n"
     (RESULTS / f"{PART}.md").write_text(f"{head}{text}\n\n{machine()} The broker runs on the same cores.\n")
-    record(PART, [Bar(PART, "two workers beside one, 8 partitions, two cores", two / one, "≥", BAR, "×")])
+    record(PART, bars)
 
 
-def rate(broker: Broker, workers: int, topic: str, messages: int) -> float:
+def rate(broker: Broker, client: str, workers: int, topic: str, messages: int) -> float:
     """Of so many workers, on a topic of its own."""
     load = Load("float32", 3072, 100, messages, topic)
     broker.create_topic(topic, PARTITIONS)
     settings = {"dimensions": load.d, "components": load.k, "format": load.format, "log_level": "info",
                 "checkpoint_interval_s": 5, "session_timeout_s": 300}  # fmt: skip
-    with tempfile.TemporaryDirectory() as folder, group(broker, topic, Path(folder), **settings) as members:
+    with tempfile.TemporaryDirectory() as folder, group(broker, topic, Path(folder), [client], **settings) as members:
         for _ in range(workers):
             members.start()
         wait_until(lambda: all(owned(w) == PARTITIONS // workers for w in members.workers), 60, "the partitions")

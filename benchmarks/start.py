@@ -2,8 +2,8 @@
 
 From the start of the process: `streampca --help` and `import streampca` to their end; the sidecar to its first answer
 that it is ready, with a model in its store; a worker to its first learned message, which waits for it on a real broker,
-with numba's cache empty (cold) and filled (warm), and to the first that takes the code that is compiled meanwhile. Each
-worker is the first of a new group on a new store. Medians.
+with numba's cache empty (cold) and filled (warm), and to the first that takes the code that is compiled meanwhile; with
+either client. Each worker is the first of a new group on a new store. Medians.
 Writes benchmarks/results/start.md.
 """
 
@@ -35,6 +35,7 @@ from tests.broker_process import free_ports
 from tests.kafka_broker import Broker
 
 PART, TOPIC, D, K, MESSAGES = "start", "readings", 784, 20, 2000
+CLIENTS = ("kafka-python", "confluent")
 RUNS, GIVEN_UP_AFTER_S = 5, 60.0
 PROGRAM = [sys.executable, "-m", "streampca"]
 STAGES = ("worker started", "partitions assigned")  # what its log says on the way
@@ -110,17 +111,19 @@ def workers(folder: Path, runs: int) -> Iterator[tuple[str, float, list[Figures]
         broker.create_topic(TOPIC, 1)
         rows = np.random.default_rng(0).standard_normal((MESSAGES, D)).astype("<f4")
         broker.produce(TOPIC, 0, [row.tobytes() for row in rows])
-        cold = [worker(broker, folder, f"cold-{i}", folder / f"cache-{i}") for i in range(runs)]
-        warm = [worker(broker, folder, f"warm-{i}", folder / "cache-0") for i in range(runs)]
-    yield "cold", 5.0, cold
-    yield "warm", 2.0, warm
+        for client in CLIENTS:
+            for kind, bar in (("cold", 5.0), ("warm", 2.0)):
+                of_run = [folder / f"cache-{client}-{i if kind == 'cold' else 0}" for i in range(runs)]
+                found = [worker(broker, folder / f"{kind}-{client}-{i}", client, of_run[i]) for i in range(runs)]
+                yield f"{kind}, {client}", bar, found
 
 
-def worker(broker: Broker, folder: Path, name: str, cache: Path) -> Figures:
+def worker(broker: Broker, store: Path, client: str, cache: Path) -> Figures:
     """Seconds until each stage, and until something is learned."""
     (port,) = free_ports(1)
-    options = {"topic": TOPIC, "store": folder / name, "group-id": name, "dimensions": D, "components": K}
+    options = {"topic": TOPIC, "store": store, "group-id": store.name, "dimensions": D, "components": K}
     options |= {"bootstrap-servers": broker.bootstrap, "format": "float32", "worker-port": port, "log-format": "json"}
+    options |= {"kafka-client": client}
     command = [*PROGRAM, "worker", *(part for key, value in options.items() for part in (f"--{key}", str(value)))]
     learned = re.compile(r'^streampca_messages_total\{[^}]*outcome="learned"[^}]*\} (.*)$', re.MULTILINE)
 
