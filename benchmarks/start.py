@@ -123,7 +123,6 @@ def worker(broker: Broker, store: Path, client: str, cache: Path) -> Figures:
     (port,) = free_ports(1)
     options = {"topic": TOPIC, "store": store, "group-id": store.name, "dimensions": D, "components": K}
     options |= {"bootstrap-servers": broker.bootstrap, "format": "float32", "worker-port": port, "log-format": "json"}
-    options |= {"kafka-client": client}
     command = [*PROGRAM, "worker", *(part for key, value in options.items() for part in (f"--{key}", str(value)))]
     learned = re.compile(r'^streampca_messages_total\{[^}]*outcome="learned"[^}]*\} (.*)$', re.MULTILINE)
 
@@ -131,7 +130,7 @@ def worker(broker: Broker, store: Path, client: str, cache: Path) -> Figures:
         found = learned.search(text_of(f"http://127.0.0.1:{port}/metrics"))
         return bool(found) and float(found[1]) >= messages
 
-    with process(command, NUMBA_CACHE_DIR=str(cache)) as (running, began):
+    with process(command, NUMBA_CACHE_DIR=str(cache), STREAMPCA_KAFKA_CLIENT=client) as (running, began):
         reached: Figures = {}
         listening = threading.Thread(target=listen, args=(running, reached))
         listening.start()

@@ -1,6 +1,8 @@
 """A worker whose dear code is still being compiled learns what it can without, and all else later, to the same bits."""
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -8,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampca.sources.memory import Do, Pause, Step
+from streampca.worker import Plan
 from tests.kafka_broker import wait_until
 from tests.stream.streams import START, shape
-from tests.worker.harness import POISON, Stage, cast, many, plan
+from tests.worker.harness import POISON, Cast, Stage, cast, many, plan
 from tests.worker.test_ahead import at_work
 
 ROOM = START + 255  # messages: the block that is absorbed, and a next one that is not full
@@ -128,41 +131,43 @@ def test_no_bit_depends_on_when_the_code_is_there(
     assert set(put_aside) == bad
 
 
-def test_partitions_change_hands_meanwhile_without_waiting() -> None:
-    """One that lacks the code holds what it has; what it gives up goes on with the other, behind what it has saved."""
-    stage, switch = Stage(2), Switch()
+@contextmanager
+def at_work_without(stage: Stage, switch: Switch) -> Iterator[tuple[Cast, Plan]]:
+    """One of two partitions at work that has learned of them what it can, and its plan; it must not fail."""
     own = plan(stage.shape, checkpoint_interval_s=1e9)
     for partition in range(2):
         stage.send(partition, many(N, partition))
-    first = cast(stage, own, ends=False, ahead=2000, ready=switch)
-    with at_work(first) as failures:
-        wait_until(lambda: first.heard.positions == {0: ROOM, 1: ROOM})
+    one = cast(stage, own, ends=False, ahead=2000, ready=switch)
+    with at_work(one) as failures:
+        wait_until(lambda: one.heard.positions == {0: ROOM, 1: ROOM})
+        yield one, own
+    assert failures == []
+
+
+def test_partitions_change_hands_meanwhile_without_waiting() -> None:
+    """One that lacks the code holds what it has; what it gives up goes on with the other, behind what it has saved."""
+    stage, switch = Stage(2), Switch()
+    with at_work_without(stage, switch) as (first, own):
         second = cast(stage, own, ends=False, ahead=2000)
-        with at_work(second) as others:
+        with at_work(second) as failures:
             wait_until(lambda: second.heard.positions == {1: N})
             assert first.heard.of("released") == [([0, 1], False)]
             assert not switch.on
         wait_until(lambda: first.heard.of("assigned")[-1] == {0: ROOM, 1: N})
         switch.turn()
         wait_until(lambda: first.heard.positions == {0: N, 1: N})
-    assert failures == others == []
+    assert failures == []
     stage.assert_complete()
 
 
 def test_what_was_given_up_meanwhile_is_let_be_when_the_code_is_there() -> None:
     stage, switch = Stage(2), Switch()
-    own = plan(stage.shape, checkpoint_interval_s=1e9)
-    for partition in range(2):
-        stage.send(partition, many(N, partition))
-    first = cast(stage, own, ends=False, ahead=2000, ready=switch)
-    with at_work(first) as failures:
-        wait_until(lambda: first.heard.positions == {0: ROOM, 1: ROOM})
-        with at_work(cast(stage, own, ends=False, ahead=2000)) as others:
-            wait_until(lambda: first.heard.of("assigned")[-1] == {0: ROOM})
-            switch.turn()
-            wait_until(lambda: failures or first.heard.positions[0] == N)
-            assert first.heard.positions[1] == ROOM
-    assert failures == others == []
+    with at_work_without(stage, switch) as (first, own), at_work(cast(stage, own, ends=False, ahead=2000)) as failures:
+        wait_until(lambda: first.heard.of("assigned")[-1] == {0: ROOM})
+        switch.turn()
+        wait_until(lambda: first.heard.positions[0] == N)
+        assert first.heard.positions[1] == ROOM
+    assert failures == []
 
 
 def test_the_loop_goes_round_meanwhile() -> None:
