@@ -57,8 +57,6 @@ _WHY = """
   workers share the work where there are processors for them.
 - **Two workers** have the broker on the same two cores, and each reads and decodes in a thread of its own: the better
   one worker uses both, the less is left for a second.
-- **One vector in JSON** is answered by little work beside that of reading HTTP and parsing numbers, which the bare
-  application does too: checks, an array of the numbers, two products, and counting.
 
 """
 

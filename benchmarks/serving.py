@@ -4,7 +4,8 @@
 parses the same body (`orjson.loads`, `numpy.frombuffer`) and answers as many bytes. Rates are wrk's, eight connections
 that are never idle; response times are hey's, four connections that together ask at some third of that rate, so that a
 pause of the server is seen by all whom it keeps waiting. Then the same with a model published every second.
-All in turn, medians of five rounds, everything on the loopback. Writes benchmarks/results/serving.md.
+All in turn, everything on the loopback; medians, of rates over fifteen rounds (a machine's speed may change within
+seconds), of response times over five. Writes benchmarks/results/serving.md.
 
 Needs `apt-get install wrk hey`.
 """
@@ -38,7 +39,8 @@ from streampca.stream.published import Published
 from tests.api.process import SidecarProcess
 
 PART, TOPIC, D, K = "serving", "readings", 784, 20
-ROUNDS, SECONDS, CONNECTIONS, ASKING = 5, 2.0, 8, 4
+ROUNDS, SECONDS, CONNECTIONS, ASKING = 15, 2.0, 8, 4
+LATENCY_ROUNDS = 5
 SLOWER, LATENCY_SECONDS = 3, {1: 6.0, 256: 12.0}
 RATE_BAR, P99_BAR = 0.8, 1.5
 TYPES = {"json": "application/json", "npy": "application/x-npy", "raw": "application/octet-stream"}
@@ -91,7 +93,7 @@ def measure(folder: Path, given: argparse.Namespace) -> None:
             if load.kind == "json":
                 bars.append(Bar(PART, f"requests/s of /v1/project, {load.name}", ratio, "≥", RATE_BAR, "×"))
             if not given.no_latencies and load.kind == "json":
-                row, ratio = latencies_of(url, load, given.rounds, rate / SLOWER, models)
+                row, ratio = latencies_of(url, load, min(given.rounds, LATENCY_ROUNDS), rate / SLOWER, models)
                 latencies.append(row)
                 print(row, flush=True)
                 bars.append(Bar(PART, f"p99 while models are published, {load.name}", ratio, "≤", P99_BAR, "×"))
