@@ -16,13 +16,12 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.bars import RESULTS, Bar, record
-from benchmarks.daemon import Load, fill, learned, sustained
+from benchmarks.daemon import CLIENTS, Load, fill, learned, sustained
 from benchmarks.machine import machine
 from tests.guarantees.harness import WorkerProcess, group
 from tests.kafka_broker import Broker, wait_until
 
 PART, PARTITIONS, RUNS = "scaling", 8, 5
-CLIENTS = ("kafka-python", "confluent")
 BAR = 1.8
 
 

@@ -26,6 +26,7 @@ from statistics import median
 import numpy as np
 
 from benchmarks.bars import RESULTS, Bar, record
+from benchmarks.daemon import CLIENTS
 from benchmarks.machine import machine
 from benchmarks.serving import model
 from streampca.pca.learning import BLOCK, Recipe
@@ -35,7 +36,6 @@ from tests.broker_process import free_ports
 from tests.kafka_broker import Broker
 
 PART, TOPIC, D, K, MESSAGES = "start", "readings", 784, 20, 2000
-CLIENTS = ("kafka-python", "confluent")
 RUNS, GIVEN_UP_AFTER_S = 5, 60.0
 PROGRAM = [sys.executable, "-m", "streampca"]
 STAGES = ("worker started", "partitions assigned")  # what its log says on the way
