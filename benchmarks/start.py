@@ -32,8 +32,8 @@ from benchmarks.serving import model
 from streampca.pca.learning import BLOCK, Recipe
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
-from tests.broker_process import free_ports
 from tests.kafka_broker import Broker
+from tests.ports import free_ports
 
 PART, TOPIC, D, K, MESSAGES = "start", "readings", 784, 20, 2000
 RUNS, GIVEN_UP_AFTER_S = 5, 60.0

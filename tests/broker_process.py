@@ -22,6 +22,7 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from tests.maven import maven
+from tests.ports import free_ports
 
 POM = Path(__file__).with_name("broker-pom.xml")
 START_TIMEOUT_S = 40
@@ -110,15 +111,6 @@ def jars() -> Path:
     return lib
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nothing listens on."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
-
-
 def wait_until(condition: Callable[[], Any], timeout_s: float = 20, what: str = "the condition") -> Any:
     """The first true value of `condition`; fails the test when there is none within `timeout_s`."""
     deadline = time.monotonic() + timeout_s
@@ -181,6 +173,7 @@ class BrokerProcess:
     @property
     def admin(self) -> KafkaAdminClient:
         """A client for administration; made when first asked for, closed with the broker."""
+        self._must_run()
         if self._admin is None:
             self._admin = KafkaAdminClient(bootstrap_servers=self.bootstrap, bootstrap_timeout_ms=30_000)
         return self._admin
@@ -241,13 +234,19 @@ class BrokerProcess:
         formatting = ["kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", "server.properties"]
         subprocess.run(self._java(*formatting), cwd=self.folder, capture_output=True, check=True, timeout=60)
 
+    def _must_run(self) -> None:
+        assert self.running, f"the broker ended: {(self.folder / 'broker.log').read_text()[-2000:]}"
+
     def _java(self, *words: str) -> list[str]:
         return ["java", "-Dlog4j2.configurationFile=log4j2.properties", "-cp", f"{self._lib}/*", *words]
 
     def _answers(self) -> bool:
-        assert self.running, f"the broker ended: {(self.folder / 'broker.log').read_text()[-2000:]}"
-        with suppress(OSError, KafkaError):  # the port opens first, and says so for less than a client's failure costs
-            socket.create_connection(("127.0.0.1", self.plain), timeout=1).close()
+        self._must_run()
+        with suppress(OSError, KafkaError):
+            # Ports open before there are answers, and say so for less than a client's failure costs.
+            # All of them: it answers at the first before it tries to open the last.
+            for port in (self.plain, self.sasl, self.tls):
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
             cluster = self.admin.describe_cluster()
             topics = self.admin.describe_topics()
             return bool(cluster["brokers"]) and all(p["leader_id"] >= 0 for t in topics for p in t["partitions"])

@@ -16,8 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.broker_process import BrokerUnavailableError, free_ports, wait_until
+from tests.broker_process import BrokerUnavailableError, wait_until
 from tests.maven import maven
+from tests.ports import free_ports
 
 VERSION = "3.0.9"  # the last that runs on Java 17
 ARTIFACT = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"

@@ -14,10 +14,10 @@ import pytest
 
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
-from tests.broker_process import free_ports
 from tests.deploy import files
 from tests.deploy.container import Container, lack, running, until
 from tests.kafka_broker import Broker
+from tests.ports import free_ports
 
 
 @pytest.fixture(scope="module", autouse=True)

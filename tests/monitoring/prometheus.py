@@ -11,7 +11,8 @@ from typing import Any, Self
 import httpx
 import pytest
 
-from tests.broker_process import free_ports, wait_until
+from tests.broker_process import wait_until
+from tests.ports import free_ports
 
 DOCKER = Path(__file__).parents[2] / "docker"
 RULES = DOCKER / "prometheus" / "rules.yml"

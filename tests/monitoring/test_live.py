@@ -11,11 +11,12 @@ import pytest
 import yaml
 
 from tests.api.process import SidecarProcess
-from tests.broker_process import free_ports, wait_until
+from tests.broker_process import wait_until
 from tests.guarantees.harness import Group, as_json, group, vectors
 from tests.kafka_broker import Broker
 from tests.monitoring.prometheus import DOCKER, RULES, PrometheusProcess, program
 from tests.monitoring.test_dashboard import EXPRESSIONS
+from tests.ports import free_ports
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(200)]
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.broker_process import free_ports
 from tests.guarantees.harness import BOTH, as_json, group, vectors
 from tests.kafka_broker import Broker
+from tests.ports import free_ports
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
 
