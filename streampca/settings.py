@@ -110,6 +110,11 @@ class KafkaSettings(Settings):
                 "sasl_mechanism {s.sasl_mechanism} needs sasl_username and sasl_password",
             ),
             Rule(
+                ("sasl_mechanism",),
+                lambda s: s.sasl_mechanism == "GSSAPI" and find_spec("gssapi") is None,
+                "sasl_mechanism GSSAPI needs the package gssapi and Kerberos' libraries: pip install gssapi",
+            ),
+            Rule(
                 ("security_protocol", "ssl_cafile", "ssl_certfile", "ssl_keyfile"),
                 lambda s: "SSL" not in s.security_protocol and any((s.ssl_cafile, s.ssl_certfile, s.ssl_keyfile)),
                 "ssl_cafile, ssl_certfile and ssl_keyfile need security_protocol SSL or SASL_SSL",

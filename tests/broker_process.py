@@ -21,71 +21,14 @@ from typing import Any, Self
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
+from tests.broker_config import MECHANISMS, PASSWORD, USER, configure
+from tests.certificates import Certificates
 from tests.maven import maven
 from tests.ports import free_ports
 
 POM = Path(__file__).with_name("broker-pom.xml")
 START_TIMEOUT_S = 40
 STOP_TIMEOUT_S = 20
-
-# What a client of the SASL listener must know: `KafkaProducer(bootstrap_servers=broker.sasl_bootstrap, **SASL)`.
-USER, PASSWORD = "alice", "alice-secret"
-SASL = {
-    "security_protocol": "SASL_PLAINTEXT",
-    "sasl_mechanism": "PLAIN",
-    "sasl_plain_username": USER,
-    "sasl_plain_password": PASSWORD,
-}
-
-_PROPERTIES = """
-process.roles=broker,controller
-node.id=1
-controller.quorum.bootstrap.servers=127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{plain},LOGIN://127.0.0.1:{sasl},SECURE://127.0.0.1:{tls},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{plain},LOGIN://127.0.0.1:{sasl},SECURE://127.0.0.1:{tls}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,LOGIN:SASL_PLAINTEXT,SECURE:SASL_SSL,CONTROLLER:PLAINTEXT
-controller.listener.names=CONTROLLER
-inter.broker.listener.name=PLAINTEXT
-sasl.enabled.mechanisms=PLAIN
-listener.name.login.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule \\
-  required user_{user}="{password}";
-listener.name.secure.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule \\
-  required user_{user}="{password}";
-listener.name.secure.ssl.keystore.location=keystore.p12
-listener.name.secure.ssl.keystore.type=PKCS12
-listener.name.secure.ssl.keystore.password={password}
-log.dirs={data}
-auto.create.topics.enable=false
-num.partitions=1
-offsets.topic.num.partitions=1
-offsets.topic.replication.factor=1
-transaction.state.log.num.partitions=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-share.coordinator.state.topic.num.partitions=1
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
-broker.session.timeout.ms=2000
-broker.heartbeat.interval.ms=500
-group.initial.rebalance.delay.ms=0
-group.min.session.timeout.ms=1000
-log.retention.ms=-1
-log.retention.check.interval.ms=1000
-log.initial.task.delay.ms=1000
-log.cleaner.backoff.ms=500
-log.segment.delete.delay.ms=1000
-file.delete.delay.ms=1000
-"""
-
-_LOG4J = """
-status = error
-appender.out.type = Console
-appender.out.name = out
-appender.out.layout.type = PatternLayout
-appender.out.layout.pattern = %d %p %c{1} %m%n
-rootLogger.level = warn
-rootLogger.appenderRef.out.ref = out
-"""
 
 
 class BrokerUnavailableError(Exception):
@@ -120,14 +63,6 @@ def wait_until(condition: Callable[[], Any], timeout_s: float = 20, what: str = 
     return value
 
 
-def make_keystore(keystore: Path, certificate: Path) -> None:
-    """A key with a certificate for 127.0.0.1, and that certificate alone, by the JDK's own tool."""
-    store = ["-keystore", str(keystore), "-storetype", "PKCS12", "-storepass", PASSWORD, "-alias", "broker"]
-    name = ["-dname", "CN=broker", "-ext", "SAN=IP:127.0.0.1", "-keyalg", "EC", "-validity", "2"]
-    for words in (["-genkeypair", *name], ["-exportcert", "-rfc", "-file", str(certificate)]):
-        subprocess.run(["keytool", *words, *store], capture_output=True, check=True, timeout=60)
-
-
 @dataclass
 class BrokerProcess:
     """One broker process with its ports and data; `folder` must be empty at first."""
@@ -136,6 +71,7 @@ class BrokerProcess:
     plain: int = field(init=False)
     sasl: int = field(init=False)
     tls: int = field(init=False)
+    mutual: int = field(init=False)
     controller: int = field(init=False)
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _admin: KafkaAdminClient | None = field(default=None, init=False)
@@ -144,7 +80,7 @@ class BrokerProcess:
         if shutil.which("java") is None:
             raise BrokerUnavailableError("java is not installed")
         self._lib = jars()
-        self.plain, self.sasl, self.tls, self.controller = free_ports(4)
+        self.plain, self.sasl, self.tls, self.mutual, self.controller = free_ports(5)
 
     @property
     def bootstrap(self) -> str:
@@ -162,9 +98,14 @@ class BrokerProcess:
         return f"127.0.0.1:{self.tls}"
 
     @property
-    def certificate(self) -> Path:
-        """What a client of `tls_bootstrap` verifies the broker with, PEM."""
-        return self.folder / "broker.pem"
+    def mutual_bootstrap(self) -> str:
+        """host:port of the listener that speaks TLS and asks for a certificate."""
+        return f"127.0.0.1:{self.mutual}"
+
+    @property
+    def certificates(self) -> Certificates:
+        """The broker's own, what verifies it, and what it takes of a client."""
+        return Certificates(self.folder)
 
     @property
     def running(self) -> bool:
@@ -223,15 +164,14 @@ class BrokerProcess:
 
     def _format(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "log4j2.properties").write_text(_LOG4J)
-        make_keystore(self.folder / "keystore.p12", self.certificate)
-        ports = {"plain": self.plain, "sasl": self.sasl, "tls": self.tls, "controller": self.controller}
-        properties = _PROPERTIES.format(**ports, data=self.folder / "data", user=USER, password=PASSWORD)
-        (self.folder / "server.properties").write_text(properties)
+        ports = {"PLAINTEXT": self.plain, "LOGIN": self.sasl, "SECURE": self.tls, "MUTUAL": self.mutual}
+        configure(self.folder, ports, self.controller, self.certificates.make())
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if cluster.startswith("-"):  # the tool would take it for an option
             cluster = "A" + cluster[1:]
         formatting = ["kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", "server.properties"]
+        for mechanism in MECHANISMS[1:]:
+            formatting += ["--add-scram", f"{mechanism}=[name={USER},password={PASSWORD}]"]
         subprocess.run(self._java(*formatting), cwd=self.folder, capture_output=True, check=True, timeout=60)
 
     def _must_run(self) -> None:
@@ -245,7 +185,7 @@ class BrokerProcess:
         with suppress(OSError, KafkaError):
             # Ports open before there are answers, and say so for less than a client's failure costs.
             # All of them: it answers at the first before it tries to open the last.
-            for port in (self.plain, self.sasl, self.tls):
+            for port in (self.plain, self.sasl, self.tls, self.mutual):
                 socket.create_connection(("127.0.0.1", port), timeout=1).close()
             cluster = self.admin.describe_cluster()
             topics = self.admin.describe_topics()

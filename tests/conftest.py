@@ -2,16 +2,14 @@
 
 import logging
 import os
-import socket
 import uuid
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from hypothesis import settings
-from kafka.net.inet import KafkaNetSocket
 
 from tests.kafka_broker import Broker, BrokerUnavailableError
+from tests.kafka_sockets import close_what_is_not_used
 
 # As streampca/logs.py has it: else a failing test shows hundreds of lines of the client about an absent broker.
 logging.getLogger("kafka").setLevel(logging.CRITICAL)
@@ -22,19 +20,7 @@ settings.register_profile("person", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "person")
 
-_sock_connect = KafkaNetSocket.sock_connect
-
-
-async def _connect_or_close(self: KafkaNetSocket, net: Any, sock: socket.socket, *rest: Any, **named: Any) -> Any:
-    """As kafka-python connects, which leaves the socket to the garbage collector if that is refused or given up."""
-    try:
-        return await _sock_connect(self, net, sock, *rest, **named)
-    except BaseException:
-        sock.close()
-        raise
-
-
-KafkaNetSocket.sock_connect = _connect_or_close
+close_what_is_not_used()
 
 
 @pytest.fixture(scope="session")

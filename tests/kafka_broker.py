@@ -15,9 +15,10 @@ from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import KafkaError
 from kafka.serializer import Serializer
 
-from tests.broker_process import PASSWORD, SASL, USER, BrokerProcess, BrokerUnavailableError, wait_until
+from tests.broker_config import MECHANISMS, PASSWORD, SASL, USER
+from tests.broker_process import BrokerProcess, BrokerUnavailableError, wait_until
 
-__all__ = ["PASSWORD", "SASL", "USER", "Broker", "BrokerUnavailableError", "wait_until"]
+__all__ = ["MECHANISMS", "PASSWORD", "SASL", "USER", "Broker", "BrokerUnavailableError", "wait_until"]
 
 
 class _Unboxed(Serializer):  # type: ignore[misc]  # kafka-python has no types

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.broker_process import BrokerUnavailableError, wait_until
+from tests.certificates import Certificates
 from tests.maven import maven
 from tests.ports import free_ports
 
@@ -53,7 +54,8 @@ class RegistryProcess:
         if shutil.which("java") is None:
             raise BrokerUnavailableError("java is not installed")
         self._program = next(application().glob("*-runner.jar"))
-        [self._port] = free_ports(1)
+        self._port, self._tls_port = free_ports(2)
+        self.certificates = Certificates(folder).make()
         self._log = folder / "registry.log"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -61,12 +63,22 @@ class RegistryProcess:
     def url(self) -> str:
         return f"http://127.0.0.1:{self._port}/apis/ccompat/v7"
 
+    @property
+    def tls_url(self) -> str:
+        """The same, where it shows the certificate that `certificates.authority` has signed."""
+        return f"https://127.0.0.1:{self._tls_port}/apis/ccompat/v7"
+
     def start(self) -> None:
         """Start it on the port that it had before, and return when it answers."""
-        options = [f"-Dquarkus.http.port={self._port}", "-Dquarkus.http.host=127.0.0.1"]
+        options = {
+            "host": "127.0.0.1", "port": self._port, "ssl-port": self._tls_port,
+            "insecure-requests": "enabled", "ssl.certificate.files": self.certificates.server,
+            "ssl.certificate.key-files": self.certificates.server_key,
+        }  # fmt: skip
+        properties = [f"-Dquarkus.http.{name}={value}" for name, value in options.items()]
         with self._log.open("ab") as out:
             self._process = subprocess.Popen(
-                ["java", "-Xmx384m", "-XX:TieredStopAtLevel=1", *options, "-jar", str(self._program)],
+                ["java", "-Xmx384m", "-XX:TieredStopAtLevel=1", *properties, "-jar", str(self._program)],
                 cwd=self._log.parent, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
         wait_until(self._answers, START_TIMEOUT_S, "an answer of the registry")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from streampca import settings
 from streampca.errors import SettingsError
 from streampca.settings import ProduceSettings, ServeSettings, Settings, WorkerSettings, settings_named
 from streampca.settings_base import MASK
@@ -185,6 +186,15 @@ def test_certificates_without_tls_are_refused(tmp_path: Path) -> None:
         "ssl_cafile, ssl_certfile and ssl_keyfile need security_protocol SSL or SASL_SSL"
     ]
     assert mistakes(**REQUIRED, ssl_cafile=str(pem), security_protocol="SSL") == []
+
+
+def test_what_kerberos_needs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    kerberos = {"security_protocol": "SASL_SSL", "sasl_mechanism": "GSSAPI"}
+    monkeypatch.setattr(settings, "find_spec", lambda name: None)
+    [told] = mistakes(**REQUIRED, **kerberos)
+    assert told.endswith("pip install gssapi")
+    monkeypatch.setattr(settings, "find_spec", lambda name: name)
+    assert mistakes(**REQUIRED, **kerberos) == []
 
 
 def test_several_servers_and_ipv6() -> None:

@@ -13,7 +13,7 @@ from kafka.errors import KafkaError
 from streampca.commands.worker import plan_of
 from streampca.errors import BadRecordError, DamagedFileError, OffsetGapError, SourceError, StreampcaError
 from streampca.settings import WorkerSettings
-from streampca.sources.kafka_client import Link, options
+from streampca.sources.link import Link
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
 from streampca.stream import guard
@@ -44,6 +44,7 @@ class Examination:
             ("clock", self._clock),
             ("store", self._store_works),
             ("broker", self._broker),
+            ("Kafka client", self._client),
             ("topic", self._topic),
             ("dead-letter topic", self._dead_letter_topic),
             ("consumer group", self._group),
@@ -67,26 +68,29 @@ class Examination:
         return f"{self._settings.store} can be written and read"
 
     def _broker(self) -> str:
-        def make(opened: object) -> KafkaConsumer:
-            s = self._settings
-            self._consumer = KafkaConsumer(
-                **options(s),
-                kafka_client=opened,
-                group_id=s.group_id,
-                enable_auto_commit=False,
-                auto_offset_reset="none",
-                isolation_level=s.isolation_level,
-            )
+        def keep(**given: Any) -> KafkaConsumer:
+            self._consumer = KafkaConsumer(**given)
             return self._consumer
 
+        group = {"group_id": self._settings.group_id, "enable_auto_commit": False, "auto_offset_reset": "none"}
         try:
-            self._link.start(make)
+            self._link.start(keep, **group, isolation_level=self._settings.isolation_level)
         except SourceError as error:
             if self._consumer is None:
                 raise
             self._topic_problem = error  # the broker let us in: it is the next check that fails
         login = f", logged in as {self._settings.sasl_username}" if self._settings.sasl_username else ""
         return f"{self._settings.bootstrap_servers} answers ({self._settings.security_protocol}{login})"
+
+    def _client(self) -> str | None:
+        """Whether what the worker will read with gets through too: the other checks all use kafka-python."""
+        if self._consumer is None:
+            return None
+        if self._settings.kafka_client == "confluent":
+            from streampca.sources.confluent_client import connected  # an optional extra
+
+            connected(self._settings, lambda error: None).close()
+        return f"{self._settings.kafka_client} reaches it"
 
     def _topic(self) -> str | None:
         if self._topic_problem is not None:
@@ -111,7 +115,7 @@ class Examination:
         if self._consumer is None:
             return None
         letters = Link(self._settings, name)
-        letters.start(lambda opened: KafkaConsumer(**options(self._settings), kafka_client=opened)).close()
+        letters.start(KafkaConsumer).close()
         return f"{name} exists"
 
     def _group(self) -> str | None:

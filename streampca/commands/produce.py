@@ -15,7 +15,7 @@ from streampca.commands.rows import Array, Rows, open_rows
 from streampca.demo.vectors import LowRank
 from streampca.errors import InputError, SourceError
 from streampca.settings import ProduceSettings
-from streampca.sources.kafka_client import Link, options
+from streampca.sources.link import Link
 
 _ACKNOWLEDGED_WITHIN_S = 60.0
 _TICK_S = 0.02
@@ -80,11 +80,7 @@ class _Sender:
         self._encode = encoder(settings, settings.topic)
         self._failure: BaseException | None = None
         self.sent = 0
-
-        def make(opened: object) -> KafkaProducer:
-            return KafkaProducer(**options(settings), kafka_client=opened, acks="all", linger_ms=20)
-
-        self._producer = self._link.start(make)
+        self._producer = self._link.start(KafkaProducer, acks="all", linger_ms=20)
         self._partitions = itertools.cycle(sorted(self._producer.partitions_for(self._topic)))
 
     def send(self, vector: Array) -> None:

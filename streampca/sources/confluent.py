@@ -10,7 +10,6 @@ Fetching runs in librdkafka's own threads. What is asked of the cluster beside t
 partitions, whether a broker is there) is asked through kafka-python, in the words that the other source has for it.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,11 +24,10 @@ from kafka import TopicPartition as TopicPartitionOfLink
 
 from streampca.errors import SourceError
 from streampca.settings import WorkerSettings
-from streampca.sources.confluent_client import ConfluentBatch, Message, consumer_options, final
-from streampca.sources.kafka_client import Link, one_line, options
+from streampca.sources.confluent_client import ConfluentBatch, Message, connected, final
+from streampca.sources.link import Link
 from streampca.stream.record import Assigned, Event, Lost, OutOfRange, Records, Revoked, Standing
 
-_START_S = 5.0
 _SLICE_S = 0.05  # an event of the group is handed over after so long at most
 _OFFSETS_S = 3.0
 _CLOSE_S = 2.0
@@ -44,7 +42,7 @@ class ConfluentSource:
     def __init__(self, settings: WorkerSettings) -> None:
         self._topic, self._most = settings.topic, settings.max_poll_records
         self._link = Link(settings, settings.topic)
-        self._asker = self._link.start(lambda client: KafkaConsumer(kafka_client=client, **options(settings)))
+        self._asker = self._link.start(KafkaConsumer)
         self._asker.assign([TopicPartitionOfLink(settings.topic, 0)])  # it reads nothing, but hears of new partitions
         self._news: list[Assigned | Revoked | Lost] = []
         self._owned: frozenset[int] = frozenset()  # as told
@@ -54,27 +52,12 @@ class ConfluentSource:
         self._reported: dict[int, tuple[int, int]] = {}  # partitions being read: (next, end) as last handed over
         self._astray: dict[int, int] = {}  # positions that are out of range, not told yet
         self._closed = False
-        self._consumer = self._start(settings)
-
-    def _start(self, settings: WorkerSettings) -> Consumer:
         try:
-            callbacks = {"error_cb": self._errors.append, "on_commit": _note_commit}
-            consumer = Consumer(consumer_options(settings) | callbacks, logger=logging.getLogger("kafka.librdkafka"))
-        except KafkaException as error:
+            self._consumer = connected(settings, self._errors.append, _note_commit)
+        except SourceError:
             self._asker.close()
-            raise SourceError(f"confluent-kafka does not take these settings: {_text(error)}") from None
-        try:
-            consumer.list_topics(settings.topic, timeout=_START_S)
-        except KafkaException as error:
-            consumer.poll(0)  # here the client says what happened
-            cause = self._errors[-1].str() if self._errors else _text(error)
-            consumer.close()
-            self._asker.close()
-            raise SourceError(
-                f"confluent-kafka reaches no broker ({cause}); check ssl_cafile and bootstrap_servers"
-            ) from None
-        consumer.subscribe([settings.topic], self._on_assign, self._on_revoke, self._on_lost)
-        return consumer
+            raise
+        self._consumer.subscribe([settings.topic], self._on_assign, self._on_revoke, self._on_lost)
 
     def topic_id(self) -> str:
         return self._link.topic_id()
@@ -246,7 +229,3 @@ def _numbers(partitions: Iterable[TopicPartition]) -> frozenset[int]:
 def _note_commit(error: KafkaError | None, offsets: Any) -> None:
     if error is not None and error.code() != KafkaError._NO_OFFSET:
         log.warning("offsets not committed; lag tools will show older ones", error=error.str())
-
-
-def _text(error: KafkaException) -> str:
-    return one_line(Exception(error.args[0].str()))

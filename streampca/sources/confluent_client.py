@@ -3,17 +3,21 @@
 Its errors become those of kafka-python, which `Link.refused` has the sentences for, so that both clients say the same.
 """
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, overload
 
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException
 from kafka import errors
 
+from streampca.errors import SourceError
 from streampca.settings import WorkerSettings
+from streampca.sources.kafka_client import one_line
 from streampca.stream.record import Batch, Record
 
 Message: TypeAlias = Any  # confluent_kafka.Message, in whose types everything can be None
 
+_START_S = 5.0
 _FETCH_BYTES = 4 * 1024 * 1024  # of one partition at once: as much as kafka-python is told
 _GROUP_MOVES_ON = {  # the client joins again by itself
     KafkaError.ILLEGAL_GENERATION,
@@ -67,6 +71,38 @@ def consumer_options(settings: WorkerSettings) -> dict[str, Any]:
         "queued.max.messages.kbytes": max(int(settings.read_ahead_mib * 1024 / 2), 1),
         "fetch.queue.backoff.ms": 10,  # a full queue is empty again soon; by default it would be looked at in a second
     }
+
+
+def connected(
+    settings: WorkerSettings,
+    on_error: Callable[[KafkaError], None],
+    on_commit: Callable[[KafkaError | None, Any], None] | None = None,
+) -> Consumer:
+    """A consumer that has reached a broker and is in no group yet. Raises `SourceError`.
+
+    It is told of errors, and of committed offsets, from within its own methods.
+    """
+    failures: list[str] = []
+
+    def note(error: KafkaError) -> None:
+        failures.append(error.str())
+        on_error(error)
+
+    given = consumer_options(settings) | {"error_cb": note} | ({"on_commit": on_commit} if on_commit else {})
+    try:
+        consumer = Consumer(given, logger=logging.getLogger("kafka.librdkafka"))
+    except KafkaException as error:
+        raise SourceError(f"confluent-kafka does not take these settings: {_text(error)}") from None
+    try:
+        consumer.list_topics(settings.topic, timeout=_START_S)
+    except KafkaException as error:
+        consumer.poll(0)  # here the client says what happened
+        consumer.close()
+        cause = failures[-1] if failures else _text(error)
+        raise SourceError(
+            f"confluent-kafka reaches no broker ({cause}); check ssl_cafile and bootstrap_servers"
+        ) from None
+    return consumer
 
 
 def final(error: KafkaError) -> errors.KafkaError | None:
@@ -142,3 +178,7 @@ class ConfluentBatch(Batch):
 def _timestamp(message: Message) -> int:
     kind, stamp = message.timestamp()
     return -1 if kind == TIMESTAMP_NOT_AVAILABLE else int(stamp)
+
+
+def _text(error: KafkaException) -> str:
+    return one_line(Exception(error.args[0].str()))

@@ -17,8 +17,9 @@ from kafka.errors import KafkaError, LogTruncationError, OffsetOutOfRangeError, 
 from kafka.structs import OffsetAndMetadata
 
 from streampca.settings import WorkerSettings
-from streampca.sources.kafka_client import Link, one_line, options
+from streampca.sources.kafka_client import one_line
 from streampca.sources.kafka_letters import KafkaDeadLetters
+from streampca.sources.link import Link
 from streampca.stream.record import Assigned, Event, Lost, OutOfRange, Record, Records, Revoked, Standing
 
 __all__ = ["KafkaDeadLetters", "KafkaSource"]
@@ -38,7 +39,7 @@ class KafkaSource:
     def __init__(self, settings: WorkerSettings) -> None:
         self._topic = settings.topic
         self._link = Link(settings, settings.topic)
-        self._consumer = self._link.start(lambda client: KafkaConsumer(kafka_client=client, **_options(settings)))
+        self._consumer = self._link.start(KafkaConsumer, **_options(settings))
         self._news = _News(self._consumer._coordinator.request_rejoin)
         self._reported: dict[
             int, tuple[int, int]
@@ -182,7 +183,7 @@ class KafkaSource:
 
 
 def _options(settings: WorkerSettings) -> dict[str, Any]:
-    return options(settings) | {
+    return {
         "group_id": settings.group_id,
         "enable_auto_commit": False,
         "auto_offset_reset": "none",  # a position out of range is an event, not a silent jump

@@ -11,7 +11,7 @@ from kafka.serializer import Serializer
 from streampca.errors import SourceError
 from streampca.settings import WorkerSettings
 from streampca.sources.headers import Headers, errors_as_headers
-from streampca.sources.kafka_client import Link, options
+from streampca.sources.link import Link
 from streampca.stream.record import Record
 
 _REQUEST_BYTES = 100 * 1024 * 1024  # a broker's own limit; the topic's limit is to decide
@@ -36,7 +36,14 @@ class KafkaDeadLetters:
         self._source_topic, self._topic = settings.topic, settings.dead_letter_topic
         self._unanswered: deque[Any] = deque()  # futures, in the order sent
         self._link = Link(settings, self._topic)
-        self._producer = self._link.start(lambda client: KafkaProducer(kafka_client=client, **_options(settings)))
+        self._producer = self._link.start(
+            KafkaProducer,
+            value_serializer=_Unboxed(),
+            acks="all",
+            delivery_timeout_ms=_PATIENCE_MS,
+            max_block_ms=5000,
+            max_request_size=_REQUEST_BYTES,
+        )
         try:
             self._producer.partitions_for(self._topic)  # so that sending never waits for it
         except KafkaError as error:
@@ -88,13 +95,3 @@ class KafkaDeadLetters:
                 f"the topic itself; raise max.message.bytes of {self._topic}"
             )
         return self._link.refused(error)
-
-
-def _options(settings: WorkerSettings) -> dict[str, Any]:
-    return options(settings) | {
-        "value_serializer": _Unboxed(),
-        "acks": "all",
-        "delivery_timeout_ms": _PATIENCE_MS,
-        "max_block_ms": 5000,
-        "max_request_size": _REQUEST_BYTES,
-    }

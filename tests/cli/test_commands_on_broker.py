@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.cli.test_commands import assert_one_line, run
-from tests.kafka_broker import Broker
+from tests.kafka_broker import PASSWORD, USER, Broker
 
 pytestmark = pytest.mark.broker
 
@@ -72,16 +72,40 @@ def examined(broker: Broker, topic: str, store: Path, **environment: str) -> tup
     return outcome.returncode, {head[2:]: head[0] + " " + text for head, _, text in lines}
 
 
-def test_doctor_is_content(broker: Broker, topic: str, tmp_path: Path, vectors: Path) -> None:
+@pytest.mark.parametrize("client", ["kafka-python", "confluent"])
+def test_doctor_is_content(broker: Broker, topic: str, tmp_path: Path, vectors: Path, client: str) -> None:
     broker.create_topic(topic, 2)
     broker.create_topic(f"{topic}-dead")
     assert run("produce", vectors, "--topic", topic, "--bootstrap-servers", broker.bootstrap).returncode == 0
-    code, lines = examined(broker, topic, tmp_path / "store", STREAMPCA_DEAD_LETTER_TOPIC=f"{topic}-dead")
+    given = {"STREAMPCA_DEAD_LETTER_TOPIC": f"{topic}-dead", "STREAMPCA_KAFKA_CLIENT": client}
+    code, lines = examined(broker, topic, tmp_path / "store", **given)
     assert code == 0, lines
     assert all(line.startswith("✓") for line in lines.values()), lines
     assert "2 partitions and 1,001 records" in lines["topic"]
     assert "0 of 2 partitions, 1,001 behind" in lines["consumer group"]
     assert "a vector of 4 numbers" in lines["newest record"]
+    assert lines["Kafka client"] == f"✓ {client} reaches it"
+
+
+@pytest.mark.parametrize("client", ["kafka-python", "confluent"])
+def test_doctor_and_produce_over_tls_with_a_login(
+    broker: Broker, topic: str, tmp_path: Path, vectors: Path, client: str
+) -> None:
+    broker.create_topic(topic)
+    secure = {
+        "STREAMPCA_BOOTSTRAP_SERVERS": broker.tls_bootstrap, "STREAMPCA_SECURITY_PROTOCOL": "SASL_SSL",
+        "STREAMPCA_SASL_MECHANISM": "SCRAM-SHA-512", "STREAMPCA_SASL_USERNAME": USER,
+        "STREAMPCA_SASL_PASSWORD": PASSWORD, "STREAMPCA_SSL_CAFILE": str(broker.certificates.authority),
+        "STREAMPCA_TOPIC": topic, "STREAMPCA_DIMENSIONS": "4", "STREAMPCA_COMPONENTS": "2",
+        "STREAMPCA_STORE": str(tmp_path / "store"), "STREAMPCA_KAFKA_CLIENT": client,
+    }  # fmt: skip
+    assert run("produce", vectors, **secure).returncode == 0
+    content = run("doctor", **secure)
+    assert content.returncode == 0, content.stdout
+    assert f"(SASL_SSL, logged in as {USER})" in content.stdout
+    wrong = run("doctor", **secure | {"STREAMPCA_SSL_CAFILE": str(vectors)})
+    assert wrong.returncode == 1
+    assert "✗ broker: ssl_cafile" in wrong.stdout
 
 
 def test_doctor_finds_what_is_wrong(broker: Broker, topic: str, tmp_path: Path) -> None:

@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 from confluent_kafka import schema_registry
 
-from streampca.errors import SourceError
+from streampca.errors import SettingsError, SourceError
 from streampca.registry import Registry
 from streampca.settings_format import FormatSettings
 from streampca.stream.formats.protobuf import compiled
 from streampca.stream.formats.schemas import WriterSchema
 from streampca.stream.record import PlainRecord
 from tests.broker_process import BrokerUnavailableError
+from tests.certificates import Certificates
 from tests.guarantees.harness import Group, as_json, fold_of, group, vectors
 from tests.kafka_broker import Broker
 from tests.registry_process import RegistryProcess
@@ -144,6 +145,17 @@ def test_what_the_registry_is_asked(registry: RegistryProcess, asked: Asked) -> 
     assert "Inner" in compiled(found).file[0].message_type[0].name
     with pytest.raises(TimeoutError, match="cannot be asked"):
         asked("http://127.0.0.1:9").get(1)
+
+
+def test_a_registry_over_tls(registry: RegistryProcess, asked: Asked, tmp_path: Path) -> None:
+    schema = WriterSchema("AVRO", '{"type":"array","items":"double"}')
+    client = asked(registry.tls_url, schema_registry_cafile=str(registry.certificates.authority))
+    assert client.get(client.register("over-tls", schema)) == schema._replace(references={})
+    others = Certificates(tmp_path).make()
+    with pytest.raises(TimeoutError, match=r"cannot be asked.*CERTIFICATE_VERIFY_FAILED"):
+        asked(registry.tls_url, schema_registry_cafile=str(others.authority)).get(1)
+    with pytest.raises(SettingsError, match="schema_registry_cafile"):
+        asked(registry.tls_url, schema_registry_cafile=str(others.server_key))
 
 
 class Answers(http.server.BaseHTTPRequestHandler):

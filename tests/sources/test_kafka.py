@@ -18,20 +18,25 @@ import structlog
 from kafka import TopicPartition
 from kafka.errors import KafkaConnectionError
 
-from streampca.errors import SourceError
-from streampca.sources import confluent, kafka_client
+from streampca.errors import SettingsError, SourceError
+from streampca.settings import WorkerSettings
+from streampca.sources import confluent_client, link
 from streampca.sources.confluent import ConfluentSource
 from streampca.sources.confluent_client import consumer_options
 from streampca.sources.kafka import KafkaDeadLetters, KafkaSource
 from streampca.stream.record import Assigned, PlainRecord, Revoked
-from tests.broker_process import make_keystore
+from tests.certificates import KEY_PASSWORD, Certificates
 from tests.conftest import new_broker
-from tests.kafka_broker import PASSWORD, USER, Broker, wait_until
+from tests.kafka_broker import MECHANISMS, PASSWORD, USER, Broker, wait_until
 from tests.sources.backends import OnConfluent, OnKafka, Reader, settings_for
 
 pytestmark = pytest.mark.broker
 
-LOGIN = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_username": USER}
+
+def login(mechanism: str, **more: Any) -> dict[str, Any]:
+    """The settings of who logs in by that mechanism."""
+    given = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": mechanism, "sasl_username": USER}
+    return given | {"sasl_password": PASSWORD} | more
 
 
 @pytest.fixture(params=[OnKafka, OnConfluent])
@@ -99,48 +104,88 @@ def test_missing_topics(broker: Broker, topic: str, kind: type[OnKafka]) -> None
     assert f"{topic}-dead" not in broker.admin.list_topics()
 
 
-def test_wrong_and_right_credentials(broker: Broker, topic: str, kind: type[OnKafka]) -> None:
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_wrong_and_right_credentials(broker: Broker, topic: str, kind: type[OnKafka], mechanism: str) -> None:
     broker.create_topic(topic)
-    login = {**LOGIN, "bootstrap_servers": broker.sasl_bootstrap}
+    given = login(mechanism, bootstrap_servers=broker.sasl_bootstrap)
     for make in (kind.source, KafkaDeadLetters):
-        wrong = settings_for(broker, topic, **login, sasl_password=PASSWORD[::-1], dead_letter_topic="dead")
+        wrong = settings_for(broker, topic, **given | {"sasl_password": PASSWORD[::-1]}, dead_letter_topic="dead")
         text = refusal(make, wrong)
         assert "refuses the login" in text
         assert PASSWORD[::-1] not in text
-    source = kind.source(settings_for(broker, topic, **login, sasl_password=PASSWORD))
-    reader = Reader(source)
-    assert reader.assigned() == {0}
-    source.close()
-
-
-def test_tls_with_the_right_and_the_wrong_certificate(
-    broker: Broker, topic: str, tmp_path: Path, kind: type[OnKafka]
-) -> None:
-    broker.create_topic(topic)
-    secure = {
-        **LOGIN, "security_protocol": "SASL_SSL", "bootstrap_servers": broker.tls_bootstrap, "sasl_password": PASSWORD,
-    }  # fmt: skip
-    source = kind.source(settings_for(broker, topic, **secure, ssl_cafile=broker.certificate))
+    source = kind.source(settings_for(broker, topic, **given))
     assert Reader(source).assigned() == {0}
     source.close()
-    make_keystore(tmp_path / "other.p12", tmp_path / "other.pem")
-    text = refusal(kind.source, settings_for(broker, topic, **secure, ssl_cafile=tmp_path / "other.pem"))
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_tls_with_the_right_and_the_wrong_certificate(
+    broker: Broker, topic: str, tmp_path: Path, kind: type[OnKafka], mechanism: str
+) -> None:
+    broker.create_topic(topic)
+    secure = login(mechanism, security_protocol="SASL_SSL", bootstrap_servers=broker.tls_bootstrap)
+    source = kind.source(settings_for(broker, topic, **secure, ssl_cafile=broker.certificates.authority))
+    assert Reader(source).assigned() == {0}
+    source.close()
+    others = Certificates(tmp_path).make()
+    text = refusal(kind.source, settings_for(broker, topic, **secure, ssl_cafile=others.authority))
     assert "no broker answers" in text
     assert "CERTIFICATE_VERIFY_FAILED" in text
 
 
-def test_what_only_librdkafka_cannot_do(
-    broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_client_known_by_its_certificate(broker: Broker, topic: str, tmp_path: Path, kind: type[OnKafka]) -> None:
+    log = kind(broker, topic, 1)
+    log.append(0, values(0, 10))
+    ours, others = broker.certificates, Certificates(tmp_path).make()
+    to_broker = {"security_protocol": "SSL", "bootstrap_servers": broker.mutual_bootstrap, "ssl_cafile": ours.authority}
+    known = {"ssl_certfile": ours.client, "ssl_keyfile": ours.client_key, "ssl_password": KEY_PASSWORD}
+    reader = Reader(log.open(**to_broker, **known))
+    reader.assigned()
+    reader.source.seek({0: None})
+    reader.read_to({0: 10})
+    assert reader.values(0) == values(0, 10)
+    log.close()
+    stranger = known | {"ssl_certfile": others.client, "ssl_keyfile": others.client_key}
+    for wrong in ({}, stranger):
+        text = refusal(kind.source, settings_for(broker, topic, **to_broker, **wrong))
+        assert "no broker answers" in text
+        assert "ssl_certfile" in text
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"ssl_password": None}, "ssl_password must open the key"),
+        ({"ssl_password": "not it"}, "ssl_password must open the key"),
+        ({"ssl_keyfile": "server_key", "ssl_password": None}, "belong together"),
+        ({"ssl_certfile": "client_key"}, "ssl_certfile"),
+        ({"ssl_cafile": "client_key"}, "ssl_cafile"),
+    ],
+)
+def test_certificates_that_cannot_be_used_are_refused_before_connecting(
+    tmp_path: Path, wrong: dict[str, str | None], words: str
 ) -> None:
+    made = Certificates(tmp_path).make()
+    given: dict[str, Any] = {
+        "ssl_cafile": "authority", "ssl_certfile": "client", "ssl_keyfile": "client_key", "ssl_password": KEY_PASSWORD,
+    } | wrong  # fmt: skip
+    given |= {name: getattr(made, file) for name, file in given.items() if name.endswith("file")}
+    settings = WorkerSettings(topic="t", dimensions=2, components=1, security_protocol="SSL", **given)
+    with pytest.raises(SettingsError, match=words) as refused:
+        link.Link(settings, "t").start(lambda **options: pytest.fail(f"connects with {options}"))
+    assert str(wrong.get("ssl_password") or KEY_PASSWORD) not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_what_only_librdkafka_cannot_do(broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broker.create_topic(topic)
-    make_keystore(tmp_path / "other.p12", tmp_path / "other.pem")
     for options, text in (
         ({"sasl.mechanism": "GSSAPI", "security.protocol": "SASL_PLAINTEXT"}, "does not take these settings"),
         ({"security.protocol": "SSL", "bootstrap.servers": broker.tls_bootstrap}, "certificate verify failed"),
         ({"bootstrap.servers": "127.0.0.1:1"}, "Connection refused"),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(confluent, "consumer_options", lambda s, more=options: consumer_options(s) | more)
+            patch.setattr(confluent_client, "consumer_options", lambda s, more=options: consumer_options(s) | more)
             assert text in refusal(ConfluentSource, settings_for(broker, topic))
 
 
@@ -191,7 +236,7 @@ def test_an_outage_is_waited_out_and_told_once(own: Broker, topic: str, kind: ty
 
 def test_a_line_over_which_nothing_comes_is_none(own: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that hangs, or a network that swallows everything: no line is ever closed."""
-    monkeypatch.setattr(kafka_client, "_DEAF_S", 3.0)
+    monkeypatch.setattr(link, "_DEAF_S", 3.0)
     log = OnKafka(own, topic, 1)
     reader = Reader(log.open(session_timeout_s=30))
     reader.assigned()

@@ -1,0 +1,89 @@
+"""How the broker under test is configured: who may log in, which listeners it has, and a fast pace in everything."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.certificates import Certificates
+
+# What a client of the SASL listener must know: `KafkaProducer(bootstrap_servers=broker.sasl_bootstrap, **SASL)`.
+# The listeners that ask for a user take every mechanism of these.
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+USER, PASSWORD = "alice", "alice-secret"
+SASL = {
+    "security_protocol": "SASL_PLAINTEXT",
+    "sasl_mechanism": "PLAIN",
+    "sasl_plain_username": USER,
+    "sasl_plain_password": PASSWORD,
+}
+
+_PROPERTIES = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.bootstrap.servers=127.0.0.1:{controller}
+listeners={clients},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners={clients}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,LOGIN:SASL_PLAINTEXT,SECURE:SASL_SSL,MUTUAL:SSL,CONTROLLER:PLAINTEXT
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=PLAINTEXT
+sasl.enabled.mechanisms={mechanisms}
+{logins}
+ssl.keystore.type=PEM
+ssl.keystore.location=keystore.pem
+ssl.truststore.type=PEM
+ssl.truststore.location={authority}
+listener.name.mutual.ssl.client.auth=required
+log.dirs={data}
+auto.create.topics.enable=false
+num.partitions=1
+offsets.topic.num.partitions=1
+offsets.topic.replication.factor=1
+transaction.state.log.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+broker.session.timeout.ms=2000
+broker.heartbeat.interval.ms=500
+group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=1000
+log.retention.ms=-1
+log.retention.check.interval.ms=1000
+log.initial.task.delay.ms=1000
+log.cleaner.backoff.ms=500
+log.segment.delete.delay.ms=1000
+file.delete.delay.ms=1000
+"""
+
+_LOGIN = """
+listener.name.{listener}.plain.sasl.jaas.config={security}.plain.PlainLoginModule \\
+  required user_{user}="{password}";
+listener.name.{listener}.scram-sha-256.sasl.jaas.config={security}.scram.ScramLoginModule required;
+listener.name.{listener}.scram-sha-512.sasl.jaas.config={security}.scram.ScramLoginModule required;
+"""
+
+_LOG4J = """
+status = error
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d %p %c{1} %m%n
+rootLogger.level = warn
+rootLogger.appenderRef.out.ref = out
+"""
+
+
+def configure(folder: Path, ports: Mapping[str, int], controller: int, certificates: Certificates) -> None:
+    """Write the broker's files: its clients' listeners are on `ports` of the loopback, by name."""
+    (folder / "log4j2.properties").write_text(_LOG4J)
+    (folder / "keystore.pem").write_bytes(certificates.server_key.read_bytes() + certificates.server.read_bytes())
+    named = {"user": USER, "password": PASSWORD, "security": "org.apache.kafka.common.security"}
+    properties = _PROPERTIES.format(
+        clients=",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items()),
+        controller=controller,
+        mechanisms=",".join(MECHANISMS),
+        logins="".join(_LOGIN.format(listener=listener, **named) for listener in ("login", "secure")),
+        authority=certificates.authority,
+        data=folder / "data",
+    )
+    (folder / "server.properties").write_text(properties)
