@@ -35,8 +35,8 @@ class Listener:
     def rejected(self, partition: int, offset: int, reason: str, message: str) -> None:
         """A record could not be learned."""
 
-    def stalled(self, cause: str) -> None:
-        """Records could not be decoded now, through no fault of theirs; it will be tried again."""
+    def stalled(self, partition: int, lag: int, cause: str) -> None:
+        """Its records cannot be decoded now, through no fault of theirs; `learned` is the next when they can be."""
 
     def skipped(self, partition: int, position: int, to: int) -> None:
         """Retention has removed records before they could be read."""
@@ -85,9 +85,9 @@ class Listeners(Listener):
         for listener in self._listeners:
             listener.rejected(partition, offset, reason, message)
 
-    def stalled(self, cause: str) -> None:
+    def stalled(self, partition: int, lag: int, cause: str) -> None:
         for listener in self._listeners:
-            listener.stalled(cause)
+            listener.stalled(partition, lag, cause)
 
     def skipped(self, partition: int, position: int, to: int) -> None:
         for listener in self._listeners:

@@ -53,6 +53,12 @@ class WorkerMetrics(Listener):
         self._lag = Gauge(
             "streampca_consumer_lag_messages", "Offsets between us and the log's end.", by_partition, registry=registry
         )
+        self._stalled = Gauge(
+            "streampca_stalled",
+            "1 while a partition's records cannot be decoded, since the schema registry does not answer.",
+            by_partition,
+            registry=registry,
+        )
         self._next = Gauge(
             "streampca_next_offset", "Offset of each partition to be learned next.", by_partition, registry=registry
         )
@@ -109,7 +115,8 @@ class WorkerMetrics(Listener):
         )
         self._learn_seconds = Counter("streampca_learn_seconds", "Time spent on learning.", registry=registry)
         self._of_partitions = (
-            self._loss_ewma, self._lag, self._next, self._time_lag, self._saved_at, self._ahead, self._pinv_error
+            self._loss_ewma, self._lag, self._stalled, self._next, self._time_lag, self._saved_at, self._ahead,
+            self._pinv_error,
         )  # fmt: skip
 
     def ticked(self) -> None:
@@ -136,6 +143,7 @@ class WorkerMetrics(Listener):
         self._messages.labels("learned").inc(batch.messages)
         self._learn_seconds.inc(batch.seconds)
         self._lag.labels(*where).set(batch.lag)
+        self._stalled.labels(*where).set(0)
         self._next.labels(*where).set(batch.fold.position)
         self._ahead.labels(*where).set(batch.fold.clock.ahead)
         if tally.last_ms >= 0:
@@ -145,6 +153,10 @@ class WorkerMetrics(Listener):
         if batch.scores:
             residual, norm = (np.concatenate(column) for column in zip(*batch.scores, strict=True))
             self._loss_ratio.observe(residual[norm > 0] / norm[norm > 0])
+
+    def stalled(self, partition: int, lag: int, cause: str) -> None:
+        self._stalled.labels(self._topic, str(partition)).set(1)
+        self._lag.labels(self._topic, str(partition)).set(lag)
 
     def rejected(self, partition: int, offset: int, reason: str, message: str) -> None:
         self._messages.labels("rejected").inc()

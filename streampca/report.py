@@ -47,6 +47,7 @@ class Reporter(Listener):
         self._started_at = clock()
         self._state: State = "starting"
         self._troubles: dict[str, str] = {}  # what cannot be done → why
+        self._stalled: set[int] = set()
         self._partitions: dict[int, PartitionReport | Learned] = {}
         self._learned = 0  # messages
         self._last_learned = self._next_report = ticks()
@@ -81,9 +82,17 @@ class Reporter(Listener):
     def released(self, partitions: Iterable[int], *, lost: bool) -> None:
         for partition in partitions:
             self._partitions.pop(partition, None)
+            self._goes_on(partition)
         self._report()
 
+    def stalled(self, partition: int, lag: int, cause: str) -> None:
+        self._stalled.add(partition)
+        self._troubles["decoding"] = cause
+        known = _told(self._partitions[partition])
+        self._partitions[partition] = known.model_copy(update={"lag": lag})
+
     def learned(self, batch: Learned) -> None:
+        self._goes_on(batch.partition)
         self._partitions[batch.partition] = batch
         if batch.messages:
             self._learned += batch.messages
@@ -119,6 +128,11 @@ class Reporter(Listener):
     def stopping(self, cause: str) -> None:
         self._state = "stopping"
         self._report()
+
+    def _goes_on(self, partition: int) -> None:
+        self._stalled.discard(partition)
+        if not self._stalled:
+            self._troubles.pop("decoding", None)
 
     def _report(self) -> None:
         self._next_report = self._ticks() + _EVERY_S

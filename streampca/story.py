@@ -26,6 +26,7 @@ class Story(Listener):
         self._saving, self._publishing = _Trouble("checkpoint"), _Trouble("model")
         self._decoding = _Trouble("decoding", "goes on again")
         self._owned: dict[int, Learned | None] = {}  # partition → what was last heard of it
+        self._stalled: set[int] = set()
         self._caught_up = False  # since the last assignment
         self._rejected: Counter[str] = Counter()
         self._positions: dict[int, int] = {}  # as they are on disk
@@ -44,14 +45,20 @@ class Story(Listener):
         partitions = sorted(partitions)
         for partition in partitions:
             self._owned.pop(partition, None)
+            self._stalled.discard(partition)
             self._positions.pop(partition, None)
         (log.warning if lost else log.info)("partitions lost" if lost else "partitions revoked", partitions=partitions)
 
-    def stalled(self, cause: str) -> None:
+    def stalled(self, partition: int, lag: int, cause: str) -> None:
+        self._stalled.add(partition)
+        if known := self._owned.get(partition):
+            self._owned[partition] = known._replace(lag=lag)
         self._decoding.is_there(cause)
 
     def learned(self, batch: Learned) -> None:
-        self._decoding.is_over()
+        self._stalled.discard(batch.partition)
+        if not self._stalled:
+            self._decoding.is_over()
         self._learned += batch.messages
         self._owned[batch.partition] = batch
         if not self._caught_up and all(last and last.lag <= 0 for last in self._owned.values()):
@@ -127,6 +134,8 @@ class Story(Listener):
             return "waiting for a broker"
         if not standing.member:
             return "waiting for a place in the group"
+        if self._stalled:
+            return "waiting for the schema registry"
         return "nothing new to learn" if self._owned else "standing by, no partition is left for this worker"
 
     def _state(self) -> dict[str, object]:

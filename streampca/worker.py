@@ -125,7 +125,7 @@ class Worker:
                 if part is not event:
                     self._unready.hold(part.partition, part.next)
             case Undecoded():
-                self._patience.hold(event.partition, event.position, event.cause)
+                self._patience.hold(event)
             case Assigned(partitions):
                 self._take(partitions)
             case Revoked(partitions):

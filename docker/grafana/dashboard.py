@@ -140,8 +140,10 @@ STREAM = [
           "Near 100 % with lag: more workers are needed.",
           of("rate(streampca_learn_seconds_total[$__rate_interval])", "{{instance}}"), unit="percentunit"),
     lines("Lag in messages", "Offsets between each partition's position and its end. "
-          "While no broker answers (panel Up) it stands still.",
-          of("max by (partition) (streampca_consumer_lag_messages)", "{{partition}}")),
+          "While no broker answers (panel Up) it stands still. Stalled: its records cannot be decoded, as the schema "
+          "registry does not answer.",
+          of("max by (partition) (streampca_consumer_lag_messages)", "{{partition}}"),
+          of("max by (partition) (streampca_stalled) == 1", "{{partition}} stalled")),
     lines("Lag in time", "Age of the newest record learned, when it was learned. Steady while nothing comes.",
           of("max by (partition) (streampca_event_time_lag_seconds)", "{{partition}}"), unit="s"),
     lines("Positions", "Offset that each partition is learned from next.",

@@ -54,7 +54,7 @@ def run(wishes: Wishes) -> None:
         store = _fresh(wishes.store or folder / "store")
         broker = EmbeddedBroker(TOPIC, DEAD_LETTERS)
         stack.callback(broker.close)
-        ports = children.free_port(wishes.port), children.free_port(9100)
+        ports = children.free_port(wishes.port), children.free_port(0)
         family: list[Child] = []
         stack.callback(children.stop, family)
         family.append(Child("worker", _worker_settings(broker, store, vectors, ports[1]), folder / "worker.log"))

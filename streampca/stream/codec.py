@@ -53,7 +53,7 @@ class Codec:
         try:
             decoded = self.decode(values_of(records))
         except TimeoutError as error:
-            return Undecoded(event.partition, records[0].offset, len(records), str(error))
+            return Undecoded(event.partition, records[0].offset, len(records), event.end, str(error))
         timestamps = np.array(timestamps_of(records), np.int64)[decoded.places]
         rejected = [records[reject.place] for reject in decoded.rejects]
         return Vectors(

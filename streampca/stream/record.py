@@ -201,6 +201,7 @@ class Undecoded:
     partition: int
     position: int
     count: int
+    end: int  # of the partition's log
     cause: str
 
 

@@ -83,7 +83,7 @@ def test_its_page_is_alive(tmp_path: Path) -> None:
         assert "<!doctype html>" in httpx.get(address).text.lower()
     finally:
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        sys.stdout.writelines(process.communicate(timeout=30))  # pytest shows it if this failed
 
 
 def look(address: str, path: str) -> dict[str, Any]:

@@ -121,17 +121,17 @@ def test_what_could_not_be_decoded_is_bounded_too_and_thrown_away_with_its_parti
     topic = MemoryTopic()
     topic.append(0, *[b"x"] * 5000)
     inner = CountingSource(topic)
-    source = Ahead(inner, 40, 10_000, lambda event: Undecoded(event.partition, event.next - 10, 10, "away"))
+    source = Ahead(inner, 40, 10_000, lambda event: Undecoded(event.partition, event.next - 10, 10, event.end, "away"))
     with closing(source):
         next_event(source)
         source.seek({0: None})
-        assert next_event(source) == Undecoded(0, 0, 10, "away")
+        assert next_event(source) == Undecoded(0, 0, 10, 5000, "away")
         quiet(inner)
         assert inner.handed == 50
         source.pause(frozenset({0}))
         assert source.poll(0.05) == []
         source.seek({0: 20})
-        assert next_event(source) == Undecoded(0, 20, 10, "away")
+        assert next_event(source) == Undecoded(0, 20, 10, 5000, "away")
 
 
 @pytest.mark.parametrize("news", [Assigned, Revoked, Lost])

@@ -80,8 +80,8 @@ class Heard(Listener):
     def rejected(self, partition: int, offset: int, reason: str, message: str) -> None:
         self._note("rejected", partition, offset, reason)
 
-    def stalled(self, cause: str) -> None:
-        self._note("stalled", cause)
+    def stalled(self, partition: int, lag: int, cause: str) -> None:
+        self._note("stalled", (partition, lag, cause))
 
     def skipped(self, partition: int, position: int, to: int) -> None:
         self._note("skipped", partition, position, to)

@@ -137,7 +137,7 @@ def test_a_registry_that_is_away_costs_no_record(ahead: int, failures: int) -> N
     one = cast(stage, own, batch=10, ahead=ahead)
     one.run()
     assert stage.letters == []
-    assert "does not answer" in one.heard.of("stalled")[0]
+    assert "does not answer" in one.heard.of("stalled")[0][2]
     assert newest(stage) == learned_whole(stage, V, [1] * 100, 100)
 
 

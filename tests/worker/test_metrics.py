@@ -107,6 +107,20 @@ def test_lag_is_what_is_still_to_come(metrics: WorkerMetrics, read: Callable[[],
     assert read()("streampca_consumer_lag_messages", **of(0)) == 70
 
 
+def test_a_partition_that_cannot_be_decoded_is_told_and_its_lag_grows(
+    metrics: WorkerMetrics, read: Callable[[], Reading]
+) -> None:
+    fold = fold_of(vectors(300), shape(), [int(NOW * 1000)] * 300)
+    for partition in (0, 1):
+        metrics.learned(batch(fold)._replace(partition=partition))
+    metrics.stalled(1, 500, "no registry")
+    now = read()
+    assert [now("streampca_stalled", **of(p)) for p in (0, 1)] == [0, 1]
+    assert now("streampca_consumer_lag_messages", **of(1)) == 500
+    metrics.learned(batch(fold)._replace(partition=1))
+    assert read()("streampca_stalled", **of(1)) == 0
+
+
 def test_a_broker_that_is_away_is_told_while_the_lag_stands_still(
     metrics: WorkerMetrics, read: Callable[[], Reading]
 ) -> None:
@@ -135,7 +149,7 @@ def test_what_is_let_go_is_not_told_of_any_more(
     by_partition = [
         f.name for f in read().families.values() if any(s.labels.get("partition") == "0" for s in f.samples)
     ]
-    assert len(by_partition) == 7
+    assert len(by_partition) == 8
     metrics.released([0], lost=lost)
     now = read()
     for name in by_partition:

@@ -152,18 +152,32 @@ def test_it_is_written_every_few_seconds_however_fast_the_loop_goes(
     [
         (lambda r: r.postponed("disk full"), lambda r: r.saved(0, learned().fold, 0.1)),
         (lambda r: r.unpublished("disk full"), lambda r: r.published(None, 0.1)),
+        (lambda r: r.stalled(0, 7, "disk full"), lambda r: r.learned(learned())),
+        (lambda r: r.stalled(0, 7, "disk full"), lambda r: r.released([0], lost=True)),
     ],
 )
 def test_trouble_is_told_until_it_is_over(
     reporter: Reporter, store: Counting, time: Time, begin: Callable[[Any], None], end: Callable[[Any], None]
 ) -> None:
     with reporter:
+        reporter.assigned({0: 1, 1: 1})
         begin(reporter)
+        reporter.learned(learned()._replace(partition=1))
         later(reporter, time, 4)
         assert report(store).trouble == "disk full"
         end(reporter)
         later(reporter, time, 4)
         assert report(store).trouble is None
+
+
+def test_the_lag_of_a_partition_that_cannot_be_decoded_grows_on(reporter: Reporter, store: Counting) -> None:
+    reporter.assigned({0: 1, 1: 1})
+    reporter.learned(learned(300, lag=7))
+    reporter.stalled(0, 8, "no registry")
+    reporter.stalled(1, 9, "no registry")
+    reporter.stopping("now")
+    told = report(store).partitions
+    assert [(told[p].lag, told[p].learned) for p in "01"] == [(8, 300), (9, None)]
 
 
 def test_one_trouble_does_not_end_with_another(reporter: Reporter, store: Counting) -> None:

@@ -224,6 +224,25 @@ def test_what_keeps_it_from_learning_is_told_once(logs: Logs, standing: Standing
     assert events(logs)[-2:] == ["learning", words]
 
 
+def test_a_partition_that_waits_for_the_registry_is_told_once_while_others_go_on(logs: Logs) -> None:
+    clock = Clock()
+    story = Story(clock)
+    story.assigned({0: 5, 1: 5})
+    story.learned(learned(lag=0, partition=1))
+    for lag in (10, 20, 30):
+        story.stalled(1, lag, "the registry does not answer")
+        story.learned(learned(lag=0))
+    a_minute(story, clock)
+    assert logs[-1]["lag"] == 30
+    a_minute(story, clock)
+    assert events(logs)[-3:] == ["decoding postponed, will try again", "learning", "waiting for the schema registry"]
+    story.learned(learned(lag=0, partition=1))
+    a_minute(story, clock)
+    a_minute(story, clock)
+    assert events(logs)[-4:-2] == ["decoding goes on again", "caught up"]
+    assert events(logs)[-1] == "nothing new to learn"
+
+
 def test_the_first_model_is_told_and_later_ones_by_the_minute(logs: Logs) -> None:
     stage = Stage()
     stage.send(0, many(300))
