@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 from confluent_kafka import schema_registry
@@ -25,6 +26,7 @@ from tests.broker_process import BrokerUnavailableError
 from tests.certificates import Certificates
 from tests.guarantees.harness import Group, as_json, fold_of, group, vectors
 from tests.kafka_broker import Broker
+from tests.ports import free_ports
 from tests.registry_process import RegistryProcess
 
 pytestmark = pytest.mark.broker
@@ -97,13 +99,22 @@ def test_a_registry_that_is_away_is_waited_for(
     produce(broker, topic, rows, tmp_path, **settings)
     with group(broker, topic, tmp_path, on_bad_record="skip", **settings) as members:
         registry.freeze()
+        [port] = free_ports(1)
+
+        def told(name: str) -> list[str]:
+            metrics = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text.splitlines()
+            return [line.rpartition(" ")[2] for line in metrics if line.startswith(f"{name}{{")]
+
         try:
-            worker = members.start()
+            worker = members.start(worker_port=port)
             members.wait(lambda: worker.count("decoding postponed, will try again"), "word of the registry")
+            members.wait(lambda: told("streampca_stalled") == ["1.0"], "the metric")
+            assert told("streampca_consumer_lag_messages") == [f"{ROWS}.0"]
             assert members.positions() == {}
         finally:
             registry.thaw()
         members.wait_until_learned()
+        assert told("streampca_stalled") == told("streampca_consumer_lag_messages") == ["0.0"]
         assert worker.count("decoding postponed, will try again") == 1
         assert worker.count("decoding goes on again") == 1
         assert_learned(members, rows, {})
