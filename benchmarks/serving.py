@@ -12,25 +12,23 @@ Needs `apt-get install wrk hey`.
 
 import argparse
 import contextlib
-import csv
 import io
-import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 import orjson
 
+from benchmarks.bare import bare_process
 from benchmarks.bars import RESULTS, Bar, record
+from benchmarks.generators import TYPES, Load, hey, wrk
 from benchmarks.machine import machine
 from streampca.pca.model import Model
 from streampca.stores.directory import DirectoryStore
@@ -39,24 +37,10 @@ from streampca.stream.published import Published
 from tests.api.process import SidecarProcess
 
 PART, TOPIC, D, K = "serving", "readings", 784, 20
-ROUNDS, SECONDS, CONNECTIONS, ASKING = 15, 2.0, 8, 4
+ROUNDS, SECONDS = 15, 2.0
 LATENCY_ROUNDS = 5
 SLOWER, LATENCY_SECONDS = 3, {1: 6.0, 256: 12.0}
 RATE_BAR, P99_BAR = 0.8, 1.5
-TYPES = {"json": "application/json", "npy": "application/x-npy", "raw": "application/octet-stream"}
-
-
-@dataclass(frozen=True)
-class Load:
-    """What is sent again and again."""
-
-    kind: str
-    rows: int
-    body: Path
-
-    @property
-    def name(self) -> str:
-        return f"{self.kind}, {self.rows} vector{'s' if self.rows > 1 else ''}"
 
 
 def main() -> None:
@@ -66,11 +50,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=SECONDS)
     parser.add_argument("--kind", choices=TYPES, action="append")
     parser.add_argument("--no-latencies", action="store_true")
-    parser.add_argument("--bare", nargs=2, metavar=("KIND", "BYTES"), help="be the bare application")
     given = parser.parse_args()
-    if given.bare:
-        be_bare(given.bare[0], int(given.bare[1]))
-        return
     for tool in ("wrk", "hey"):
         if shutil.which(tool) is None:
             sys.exit(f"{tool} is not installed: apt-get install wrk hey")
@@ -104,9 +84,8 @@ def measure(folder: Path, given: argparse.Namespace) -> None:
 def rates_of(url: str, load: Load, rounds: int, seconds: float) -> tuple[str, float, float]:
     """A row of the table of rates, our share of the bare application's rate, and our rate."""
     answer = asked(url, load)
-    ours: list[Served] = []
-    bare: list[Served] = []
-    with bare_process(load.kind, len(answer)) as bare_url:
+    ours, bare = [], []
+    with bare_process(load.kind, len(answer), D) as bare_url:
         for _ in range(rounds):
             bare.append(wrk(bare_url, load, seconds))
             ours.append(wrk(url, load, seconds))
@@ -129,55 +108,6 @@ def latencies_of(url: str, load: Load, rounds: int, rate: float, models: Models)
     ratio = median(p[1] / q[1] for p, q in zip(publishing, quiet, strict=True))
     cells = [f"{median(pair[i] for pair in some):.2f}" for some in (quiet, publishing) for i in (0, 1)]
     return f"| {load.name} | {rate:,.0f} | " + " | ".join(cells) + f" | {ratio:.2f} |", ratio
-
-
-@dataclass(frozen=True)
-class Served:
-    """Requests a second, and response times in ms."""
-
-    rate: float
-    p50: float
-    p99: float
-
-
-_UNITS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
-
-
-def wrk(url: str, load: Load, seconds: float) -> Served:
-    """As fast as the connections go."""
-    script = load.body.with_suffix(".lua")
-    script.write_text(
-        f'wrk.method = "POST"\nwrk.body = io.open("{load.body}", "rb"):read("*a")\n'
-        f'wrk.headers["Content-Type"] = "{TYPES[load.kind]}"\n'
-    )
-    command = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds:g}s", "--latency", "-s", str(script), url]
-    told = tool(command, seconds)
-    assert "Non-2xx" not in told, told
-
-    def time_of(share: int) -> float:
-        found = re.search(rf"{share}%\s+([\d.]+)(us|ms|s)", told)
-        assert found, told
-        return float(found[1]) * _UNITS[found[2]]
-
-    rate = re.search(r"Requests/sec:\s+([\d.]+)", told)
-    assert rate, told
-    return Served(float(rate[1]), time_of(50), time_of(99))
-
-
-def hey(url: str, load: Load, rate: float, seconds: float) -> tuple[float, float]:
-    """p50 and p99 of the response time in ms, at a steady rate."""
-    command = ["hey", "-z", f"{seconds:g}s", "-c", str(ASKING), "-q", f"{rate / ASKING:.3f}", "-m", "POST"]
-    command += ["-D", str(load.body), "-T", TYPES[load.kind], "-o", "csv", url]
-    told = tool(command, seconds)
-    rows = list(csv.DictReader(io.StringIO(told)))
-    assert {row["status-code"] for row in rows} == {"200"}
-    times = np.array([float(row["response-time"]) for row in rows]) * 1e3
-    return float(np.percentile(times, 50)), float(np.percentile(times, 99))
-
-
-def tool(command: list[str], seconds: float) -> str:
-    """What a load generator says."""
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=seconds + 60).stdout  # noqa: S603
 
 
 @contextlib.contextmanager
@@ -240,45 +170,6 @@ def asked(url: str, load: Load) -> bytes:
     with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - ours
         body: bytes = answer.read()
     return body
-
-
-# --- the bare application -------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def bare_process(kind: str, size: int) -> Iterator[str]:
-    """The bare application as a process, and where it listens."""
-    command = [sys.executable, "-m", "benchmarks.serving", "--bare", kind, str(size)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - ourselves
-        assert process.stdout is not None
-        try:
-            yield process.stdout.readline().strip()
-        finally:
-            process.terminate()
-
-
-def be_bare(kind: str, size: int) -> None:
-    """Parse the body, answer `size` bytes."""
-    import uvicorn  # only this process needs them
-    from fastapi import FastAPI, Request, Response
-
-    from streampca.api.server import listen
-
-    app, answer = FastAPI(), b"x" * size
-    parse = {
-        "json": orjson.loads,
-        "npy": lambda body: np.load(io.BytesIO(body), allow_pickle=False),
-        "raw": lambda body: np.frombuffer(body, "<f4").reshape(-1, D),
-    }[kind]
-
-    @app.post("/")
-    async def echo(request: Request) -> Response:
-        parse(await request.body())
-        return Response(answer, media_type="application/json")
-
-    sockets = listen("127.0.0.1", 0)
-    print(f"http://127.0.0.1:{sockets[0].getsockname()[1]}/", flush=True)
-    uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run(sockets)
 
 
 def write(rates: list[str], latencies: list[str], bars: list[Bar]) -> None:

@@ -19,6 +19,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
@@ -132,19 +133,24 @@ def worker(broker: Broker, store: Path, client: str, cache: Path) -> Figures:
 
     with process(command, NUMBA_CACHE_DIR=str(cache), STREAMPCA_KAFKA_CLIENT=client) as (running, began):
         reached: Figures = {}
-        listening = threading.Thread(target=listen, args=(running, reached))
+        said: deque[str] = deque(maxlen=10)
+        listening = threading.Thread(target=listen, args=(running, reached, said))
         listening.start()
-        reached["learned"] = until(lambda: has_learned(1))
-        reached["compiled"] = until(lambda: has_learned(BY_COMPILED_CODE))
+        try:
+            reached["learned"] = until(lambda: has_learned(1))
+            reached["compiled"] = until(lambda: has_learned(BY_COMPILED_CODE))
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}; the worker's last lines:\n{''.join(said)}") from None
         running.terminate()
         listening.join(GIVEN_UP_AFTER_S)
     return {stage: reached[stage] - began for stage in WAY}
 
 
-def listen(running: "subprocess.Popen[str]", reached: Figures) -> None:
-    """Note when the log tells of a stage."""
+def listen(running: "subprocess.Popen[str]", reached: Figures, said: deque[str]) -> None:
+    """Note when the log tells of a stage, and what it says."""
     assert running.stderr is not None
     for line in running.stderr:
+        said.append(line)
         if line.startswith("{") and (event := json.loads(line)["event"]) in STAGES:
             reached.setdefault(event, time.perf_counter())
 
