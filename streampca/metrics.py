@@ -23,101 +23,80 @@ class WorkerMetrics(Listener):
         self._topic = topic
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        by_partition = ("topic", "partition")
-        self._messages = Counter(
-            "streampca_messages", "Messages handled, by outcome: learned or rejected.", ["outcome"], registry=registry
-        )
+        self._of_partitions: list[Gauge] = []
+
+        def count(name: str, text: str, *labels: str) -> Counter:
+            return Counter(name, text, labels, registry=registry)
+
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(name, text, registry=registry)
+
+        def time_of(name: str, text: str) -> Histogram:
+            return Histogram(name, text, registry=registry)
+
+        def of_partition(name: str, text: str) -> Gauge:
+            made = Gauge(name, text, ("topic", "partition"), registry=registry)
+            self._of_partitions.append(made)
+            return made
+
+        # What is learned.
+        self._messages = count("streampca_messages", "Messages handled, by outcome: learned or rejected.", "outcome")
+        self._learn_seconds = count("streampca_learn_seconds", "Time spent on learning.")
         self._loss_ratio = BulkHistogram(
             "streampca_prequential_loss_ratio",
             "‖r‖²/‖y‖² of each message, scored before it was learned.",
             registry=registry,
             buckets=_RATIO_BUCKETS,
         )
-        self._loss_ewma = Gauge(
-            "streampca_loss_ewma",
-            "The same ratio of each partition, over its last 1000 messages or so.",
-            by_partition,
-            registry=registry,
+        self._loss_ewma = of_partition(
+            "streampca_loss_ewma", "The same ratio of each partition, over its last 1000 messages or so."
         )
-        self._explained = Gauge(
-            "streampca_explained_variance_ratio",
-            "Share of the variance that the served components explain, of the model published last.",
-            registry=registry,
-        )
-        self._version = Gauge(
-            "streampca_published_version", "Version of the model published last: messages learned.", registry=registry
-        )
-        self._publish_seconds = Histogram(
-            "streampca_publish_duration_seconds", "Time to merge the folds and write a model.", registry=registry
-        )
-        self._lag = Gauge(
-            "streampca_consumer_lag_messages", "Offsets between us and the log's end.", by_partition, registry=registry
-        )
-        self._stalled = Gauge(
-            "streampca_stalled",
-            "1 while a partition's records cannot be decoded, since the schema registry does not answer.",
-            by_partition,
-            registry=registry,
-        )
-        self._next = Gauge(
-            "streampca_next_offset", "Offset of each partition to be learned next.", by_partition, registry=registry
-        )
-        self._time_lag = Gauge(
+        self._pinv_error = of_partition("streampca_pinv_error", "‖C†C − I‖, the largest entry, at the last checkpoint.")
+
+        # How far it is.
+        self._lag = of_partition("streampca_consumer_lag_messages", "Offsets between us and the log's end.")
+        self._next = of_partition("streampca_next_offset", "Offset of each partition to be learned next.")
+        self._time_lag = of_partition(
             "streampca_event_time_lag_seconds",
             "Age of the newest record learned, by its own timestamp, when it was learned.",
-            by_partition,
-            registry=registry,
         )
-        self._owned = Gauge("streampca_partitions_owned", "Partitions that this worker learns.", registry=registry)
-        self._connected = Gauge(
+        self._stalled = of_partition(
+            "streampca_stalled",
+            "1 while a partition's records cannot be decoded, since the schema registry does not answer.",
+        )
+
+        # What cannot be learned.
+        self._rejected = count("streampca_dead_letters", "Records that could not be learned, by reason.", "reason")
+        self._gap = count("streampca_offset_gap_messages", "Offsets that retention removed before they were read.")
+        self._ahead = of_partition(
+            "streampca_timestamps_ahead", "Records more than a day ahead of their partition's time."
+        )
+
+        # The worker and its group.
+        self._owned = gauge("streampca_partitions_owned", "Partitions that this worker learns.")
+        self._connected = gauge(
             "streampca_broker_connected",
             "1 while a broker answers, 0 while none does: then lag and offsets stand still.",
-            registry=registry,
         )
-        self._ticked_at = Gauge(
-            "streampca_loop_last_tick_timestamp_seconds", "When the loop last came round.", registry=registry
-        )
-        self._rebalances = Counter(
-            "streampca_rebalances", "Times that partitions came or went, by event.", ["event"], registry=registry
-        )
-        self._saved_at = Gauge(
+        self._ticked_at = gauge("streampca_loop_last_tick_timestamp_seconds", "When the loop last came round.")
+        self._rebalances = count("streampca_rebalances", "Times that partitions came or went, by event.", "event")
+
+        # What is on disk.
+        self._saved_at = of_partition(
             "streampca_checkpoint_last_success_timestamp_seconds",
             "When the last checkpoint of a partition was written.",
-            by_partition,
-            registry=registry,
         )
-        self._save_seconds = Histogram(
-            "streampca_checkpoint_duration_seconds", "Time to write one checkpoint.", registry=registry
+        self._save_seconds = time_of("streampca_checkpoint_duration_seconds", "Time to write one checkpoint.")
+        self._postponed = count("streampca_checkpoints_postponed", "Times that saving failed and was put off.")
+        self._version = gauge("streampca_published_version", "Version of the model published last: messages learned.")
+        self._explained = gauge(
+            "streampca_explained_variance_ratio",
+            "Share of the variance that the served components explain, of the model published last.",
         )
-        self._postponed = Counter(
-            "streampca_checkpoints_postponed", "Times that saving failed and was put off.", registry=registry
+        self._publish_seconds = time_of(
+            "streampca_publish_duration_seconds", "Time to merge the folds and write a model."
         )
-        self._unpublished = Counter(
-            "streampca_publish_failures", "Times that publishing a model failed and was put off.", registry=registry
-        )
-        self._rejected = Counter(
-            "streampca_dead_letters", "Records that could not be learned, by reason.", ["reason"], registry=registry
-        )
-        self._gap = Counter(
-            "streampca_offset_gap_messages", "Offsets that retention removed before they were read.", registry=registry
-        )
-        self._ahead = Gauge(
-            "streampca_timestamps_ahead",
-            "Records more than a day ahead of their partition's time.",
-            by_partition,
-            registry=registry,
-        )
-        self._pinv_error = Gauge(
-            "streampca_pinv_error",
-            "‖C†C − I‖, the largest entry, at the last checkpoint.",
-            by_partition,
-            registry=registry,
-        )
-        self._learn_seconds = Counter("streampca_learn_seconds", "Time spent on learning.", registry=registry)
-        self._of_partitions = (
-            self._loss_ewma, self._lag, self._stalled, self._next, self._time_lag, self._saved_at, self._ahead,
-            self._pinv_error,
-        )  # fmt: skip
+        self._unpublished = count("streampca_publish_failures", "Times that publishing a model failed and was put off.")
 
     def ticked(self) -> None:
         self._ticked_at.set_to_current_time()
