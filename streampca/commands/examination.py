@@ -49,6 +49,7 @@ class Examination:
             ("dead-letter topic", self._dead_letter_topic),
             ("consumer group", self._group),
             ("checkpoints", self._checkpoints_fit),
+            ("schema registry", self._registry),
             ("newest record", self._newest_record),
         ]
 
@@ -152,6 +153,18 @@ class Examination:
                 f"the checkpoint of partition {partition} goes on at offset {position}, but the log holds {first} to "
                 f"{end}; set on_offset_gap, or use another store folder"
             )
+
+    def _registry(self) -> str:
+        schemas = self._plan.codec.schemas
+        if schemas is None:
+            return f"none; format {self._settings.format} needs none"
+        try:
+            schemas.get(0)  # ids begin with 1: that there is none is an answer
+        except KeyError:
+            pass
+        except TimeoutError as error:
+            raise SourceError(str(error)) from None
+        return f"{self._settings.schema_registry_url} answers"
 
     def _newest_record(self) -> str | None:
         if self._bounds is None:

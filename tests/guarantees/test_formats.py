@@ -120,6 +120,19 @@ def test_a_registry_that_is_away_is_waited_for(
         assert_learned(members, rows, {})
 
 
+def test_doctor_asks_the_registry(broker: Broker, registry: RegistryProcess, topic: str, tmp_path: Path) -> None:
+    broker.create_topic(topic, 1)
+    command = [sys.executable, "-m", "streampca", "doctor", "--topic", topic, "--dimensions", "4", "--components", "2"]
+    command += ["--bootstrap-servers", broker.bootstrap, "--store", str(tmp_path / "store")]
+
+    def examined(url: str) -> str:
+        given = {**os.environ, "STREAMPCA_FORMAT": "avro", "STREAMPCA_SCHEMA_REGISTRY_URL": url}
+        return subprocess.run(command, env=given, capture_output=True, text=True, timeout=60, check=False).stdout
+
+    assert f"✓ schema registry: {registry.url} answers" in examined(registry.url)
+    assert "✗ schema registry: the schema registry http://127.0.0.1:9 cannot be asked" in examined("http://127.0.0.1:9")
+
+
 Asked = Callable[..., Registry]
 
 
