@@ -2,7 +2,6 @@
 
 from streampca.listening import Listener
 from streampca.sources.base import Source
-from streampca.stream.record import Undecoded
 
 _WAIT_S = 1.0
 
@@ -42,10 +41,10 @@ class Patience:
     def __bool__(self) -> bool:
         return bool(self._held)
 
-    def hold(self, what: Undecoded) -> None:
-        """Read nothing more of its partition until it is time to read it from there on once more."""
-        self._held.hold(what.partition, what.position)
-        self._listener.stalled(what.partition, what.end - what.position, what.cause)
+    def hold(self, partition: int, position: int, lag: int, cause: str) -> None:
+        """Read nothing more of the partition until it is time to read it from `position` on once more."""
+        self._held.hold(partition, position)
+        self._listener.stalled(partition, lag, cause)
 
     def resume(self, now: float) -> None:
         """Let all go on when they have waited long enough, counted from the first call after they were held."""

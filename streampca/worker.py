@@ -124,8 +124,8 @@ class Worker:
                 self._learn(part := self._learnable(event))
                 if part is not event:
                     self._unready.hold(part.partition, part.next)
-            case Undecoded():
-                self._patience.hold(event)
+            case Undecoded(partition, position):
+                self._patience.hold(partition, position, event.end - position, event.cause)
             case Assigned(partitions):
                 self._take(partitions)
             case Revoked(partitions):

@@ -140,18 +140,17 @@ STREAM = [
           "Near 100 % with lag: more workers are needed.",
           of("rate(streampca_learn_seconds_total[$__rate_interval])", "{{instance}}"), unit="percentunit"),
     lines("Lag in messages", "Offsets between each partition's position and its end. "
-          "While no broker answers (panel Up) it stands still. Stalled: its records cannot be decoded, as the schema "
-          "registry does not answer.",
-          of("max by (partition) (streampca_consumer_lag_messages)", "{{partition}}"),
-          of("max by (partition) (streampca_stalled) == 1", "{{partition}} stalled")),
+          "While no broker answers (panel Up) it stands still.",
+          of("max by (partition) (streampca_consumer_lag_messages)", "{{partition}}")),
     lines("Lag in time", "Age of the newest record learned, when it was learned. Steady while nothing comes.",
           of("max by (partition) (streampca_event_time_lag_seconds)", "{{partition}}"), unit="s"),
     lines("Positions", "Offset that each partition is learned from next.",
           of("max by (partition) (streampca_next_offset)", "{{partition}}")),
     lines("Dead letters", "Records a minute that cannot be learned, by reason.",
           of("60 * sum by (reason) (rate(streampca_dead_letters_total[$__rate_interval]))", "{{reason}}")),
-    lines("Partitions by worker", "Partitions that each worker owns, and rebalances a minute.",
-          of("streampca_partitions_owned", "{{instance}}"),
+    lines("Partitions by worker", "Partitions that each worker owns, those that wait because the schema registry does "
+          "not answer, and rebalances a minute.",
+          of("streampca_partitions_owned", "{{instance}}"), of("sum(streampca_stalled)", "stalled"),
           of("60 * sum by (event) (rate(streampca_rebalances_total[$__rate_interval]))", "{{event}} a minute")),
     lines("Odd records", "Offsets that retention removed before they were read, and records from the future.",
           of("sum(streampca_offset_gap_messages_total)", "offset gap"),
