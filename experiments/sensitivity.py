@@ -10,10 +10,10 @@ from experiments.datasets import Data
 from experiments.plan import Job, Plan, command, complete
 from experiments.results import Results, average
 from streampca.pca import axes
-from streampca.pca.learning import Recipe, learn
+from streampca.pca.learning import BLOCK, Recipe, learn
 from streampca.pca.state import State
 
-STANDARD = {"oversampling": 10, "block": 64, "warm-up": 200}
+STANDARD = {"oversampling": 10, "block": BLOCK, "warm-up": 200}  # as the package has it
 WHAT = {
     "oversampling": "columns beside the k (0 … 2k)",
     "block": "messages in a block",
