@@ -90,7 +90,7 @@ class Examination:
         if self._settings.kafka_client == "confluent":
             from streampca.sources.confluent_client import connected  # an optional extra
 
-            connected(self._settings, lambda error: None).close()
+            connected(self._settings, []).close()
         return f"{self._settings.kafka_client} reaches it"
 
     def _topic(self) -> str | None:

@@ -53,7 +53,7 @@ class ConfluentSource:
         self._astray: dict[int, int] = {}  # positions that are out of range, not told yet
         self._closed = False
         try:
-            self._consumer = connected(settings, self._errors.append, _note_commit)
+            self._consumer = connected(settings, self._errors, _note_commit)
         except SourceError:
             self._asker.close()
             raise

@@ -75,20 +75,16 @@ def consumer_options(settings: WorkerSettings) -> dict[str, Any]:
 
 def connected(
     settings: WorkerSettings,
-    on_error: Callable[[KafkaError], None],
+    failures: list[KafkaError],
     on_commit: Callable[[KafkaError | None, Any], None] | None = None,
 ) -> Consumer:
     """A consumer that has reached a broker and is in no group yet. Raises `SourceError`.
 
-    It is told of errors, and of committed offsets, from within its own methods.
+    From within its own methods it appends its errors to `failures`, for as long as it lives, and calls `on_commit`.
     """
-    failures: list[str] = []
-
-    def note(error: KafkaError) -> None:
-        failures.append(error.str())
-        on_error(error)
-
-    given = consumer_options(settings) | {"error_cb": note} | ({"on_commit": on_commit} if on_commit else {})
+    given = consumer_options(settings) | {"error_cb": failures.append}
+    if on_commit is not None:
+        given["on_commit"] = on_commit
     try:
         consumer = Consumer(given, logger=logging.getLogger("kafka.librdkafka"))
     except KafkaException as error:
@@ -98,7 +94,7 @@ def connected(
     except KafkaException as error:
         consumer.poll(0)  # here the client says what happened
         consumer.close()
-        cause = failures[-1] if failures else _text(error)
+        cause = failures[-1].str() if failures else _text(error)
         raise SourceError(
             f"confluent-kafka reaches no broker ({cause}); check ssl_cafile and bootstrap_servers"
         ) from None
