@@ -73,10 +73,15 @@ rootLogger.appenderRef.out.ref = out
 """
 
 
+def write_keystore(folder: Path, certificates: Certificates) -> None:
+    """The broker's own key and certificate, as it reads them at its start."""
+    (folder / "keystore.pem").write_bytes(certificates.server_key.read_bytes() + certificates.server.read_bytes())
+
+
 def configure(folder: Path, ports: Mapping[str, int], controller: int, certificates: Certificates) -> None:
     """Write the broker's files: its clients' listeners are on `ports` of the loopback, by name."""
     (folder / "log4j2.properties").write_text(_LOG4J)
-    (folder / "keystore.pem").write_bytes(certificates.server_key.read_bytes() + certificates.server.read_bytes())
+    write_keystore(folder, certificates)
     named = {"user": USER, "password": PASSWORD, "security": "org.apache.kafka.common.security"}
     properties = _PROPERTIES.format(
         clients=",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items()),

@@ -21,7 +21,7 @@ from typing import Any, Self
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
-from tests.broker_config import MECHANISMS, PASSWORD, USER, configure
+from tests.broker_config import MECHANISMS, PASSWORD, USER, configure, write_keystore
 from tests.certificates import Certificates
 from tests.maven import maven
 from tests.ports import free_ports
@@ -106,6 +106,10 @@ class BrokerProcess:
     def certificates(self) -> Certificates:
         """The broker's own, what verifies it, and what it takes of a client."""
         return Certificates(self.folder)
+
+    def renew_certificates(self) -> None:
+        """All of them in the same files, of a new authority; the broker takes them at its next start."""
+        write_keystore(self.folder, self.certificates.make())
 
     @property
     def running(self) -> bool:

@@ -25,13 +25,13 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 
 from streampca.settings import KafkaSettings
-from streampca.sources.tls import context_of
+from streampca.sources import tls
 
 _REFUSALS = (SaslAuthenticationFailedError, UnsupportedSaslMechanismError, IllegalSaslStateError, AuthorizationError)
 
 
 def options(settings: KafkaSettings) -> dict[str, Any]:
-    """What kafka-python's consumer and producer must both be told. Raises `SettingsError` for unusable certificates."""
+    """What kafka-python's consumer and producer must both be told."""
     version = settings.kafka_api_version
     return {
         "bootstrap_servers": [server.strip() for server in settings.bootstrap_servers.split(",")],
@@ -39,7 +39,7 @@ def options(settings: KafkaSettings) -> dict[str, Any]:
         "sasl_mechanism": settings.sasl_mechanism,
         "sasl_plain_username": settings.sasl_username,
         "sasl_plain_password": settings.sasl_password and settings.sasl_password.get_secret_value(),
-        "ssl_context": context_of(settings),
+        **tls.options(settings),
         "api_version": version and tuple(int(part) for part in version.split(".")),
         "client_id": "streampca",
         "allow_auto_create_topics": False,

@@ -27,6 +27,7 @@ from kafka.protocol.metadata import MetadataRequest
 
 from streampca.errors import SourceError
 from streampca.settings import KafkaSettings
+from streampca.sources import tls
 from streampca.sources.kafka_client import Client, Manager, one_line, options
 
 _START_TIMEOUT_S = 6.0  # with the next: a person waits, and a mistake must be told within ten seconds
@@ -54,9 +55,9 @@ class Link:
 
         Raises `SourceError`, and `SettingsError` for certificates that cannot be used.
         """
-        known = options(self._settings)
+        tls.check(self._settings)
         try:
-            made = kind(**known, **more, kafka_client=self._open)
+            made = kind(**options(self._settings), **more, kafka_client=self._open)
         except (KafkaError, OSError, ValueError) as error:
             raise self.refused(error) from None
         try:

@@ -152,6 +152,26 @@ def test_a_client_known_by_its_certificate(broker: Broker, topic: str, tmp_path:
         assert "ssl_certfile" in text
 
 
+def test_certificates_that_are_replaced_meanwhile_are_used_at_the_next_connection(own: Broker, topic: str) -> None:
+    log, certificates = OnKafka(own, topic, 1), own.certificates
+    log.append(0, values(0, 10))
+    secure = {
+        "security_protocol": "SSL", "bootstrap_servers": own.mutual_bootstrap, "ssl_cafile": certificates.authority,
+        "ssl_certfile": certificates.client, "ssl_keyfile": certificates.client_key, "ssl_password": KEY_PASSWORD,
+    }  # fmt: skip
+    reader = Reader(log.open(**secure))
+    reader.assigned()
+    reader.source.seek({0: None})
+    reader.read_to({0: 10})
+    own.stop()
+    own.renew_certificates()
+    own.start()
+    log.append(0, values(10, 20))
+    reader.read_to({0: 20})
+    assert reader.values(0) == values(0, 20)
+    log.close()
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
