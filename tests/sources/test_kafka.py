@@ -167,7 +167,7 @@ def test_certificates_that_are_replaced_meanwhile_are_used_at_the_next_connectio
     own.renew_certificates()
     own.start()
     log.append(0, values(10, 20))
-    reader.read_to({0: 20})
+    _read_on(reader, 0, 20)
     assert reader.values(0) == values(0, 20)
     log.close()
 
