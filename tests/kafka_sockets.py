@@ -4,6 +4,8 @@ Each would be a ResourceWarning, and that an error in whatever test runs by then
 to close are left alone.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
@@ -13,31 +15,31 @@ from kafka.net.transport import KafkaSSLTransport
 _connect, _secure, _shake_hands = KafkaNetSocket.sock_connect, KafkaSSLTransport.__init__, KafkaSSLTransport.handshake
 
 
+@contextmanager
+def _closed_on_failure(used: Any) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:  # also when the client is closed meanwhile, and the coroutine with it
+        used.close()
+        raise
+
+
 @wraps(_connect)
 async def _connect_or_close(self: Any, net: Any, sock: Any, *rest: Any, **named: Any) -> Any:
-    try:
+    with _closed_on_failure(sock):
         return await _connect(self, net, sock, *rest, **named)
-    except BaseException:  # refused, or the client was closed meanwhile
-        sock.close()
-        raise
 
 
 @wraps(_secure)
 def _secure_or_close(self: Any, net: Any, sock: Any, *rest: Any, **named: Any) -> None:
-    try:
+    with _closed_on_failure(sock):  # a certificate or a key may not be readable
         _secure(self, net, sock, *rest, **named)
-    except BaseException:  # a certificate or a key that cannot be read
-        sock.close()
-        raise
 
 
 @wraps(_shake_hands)
 async def _shake_hands_or_close(self: Any) -> None:
-    try:
+    with _closed_on_failure(self):
         await _shake_hands(self)
-    except BaseException:
-        self.close()
-        raise
 
 
 def close_what_is_not_used() -> None:

@@ -164,8 +164,9 @@ class Link:
                 return SourceError(f"the broker {at} refuses the login: {text}; check the sasl_ settings")
             case KafkaTimeoutError() | TimeoutError():
                 cause = f" ({self._manager.last_failure})" if self._manager.last_failure else ""
-                tls = ", ssl_cafile and ssl_certfile" if "SSL" in self._settings.security_protocol else ""
-                check = f"bootstrap_servers{',' if tls else ' and'} security_protocol{tls}"
+                check = "bootstrap_servers and security_protocol"
+                if "SSL" in self._settings.security_protocol:
+                    check = "bootstrap_servers, security_protocol, ssl_cafile and ssl_certfile"
                 return SourceError(f"no broker answers {at}{cause}; check {check}")
             case UnsupportedCodecError():
                 return SourceError(
