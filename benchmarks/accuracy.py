@@ -20,12 +20,12 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.data import NAMES, default_folder, load
 from benchmarks.machine import machine
+from streampca.pca.arrays import F64
 from streampca.pca.axes import principal
-from streampca.pca.learning import Recipe, learn
+from streampca.pca.learning import LearningConfig, learn
 from streampca.pca.merge import merge
 from streampca.pca.state import State
 
-F64 = NDArray[np.float64]
 Pixels = NDArray[np.uint8]
 Indices = NDArray[np.int64]
 
@@ -93,12 +93,12 @@ class Batch:
 
 def one_pass(X: Pixels, order: Indices, k: int) -> tuple[State, float]:
     """The state after one pass with the default settings, and the processor seconds that the learning took."""
-    recipe = Recipe(dimensions=X.shape[1], components=k)
+    config = LearningConfig(dimensions=X.shape[1], components=k)
     state, start, seconds = State.empty(X.shape[1]), 0, 0.0
     while start < len(order):
-        block = X[order[start : start + recipe.next_block(state)]] / 255
+        block = X[order[start : start + config.next_block(state)]] / 255
         began = time.process_time()
-        state, _ = learn(state, block, np.ones(len(block)), recipe)
+        state, _ = learn(state, block, np.ones(len(block)), config)
         seconds += time.process_time() - began
         start += len(block)
     return state, seconds
@@ -141,7 +141,7 @@ def merged_rows(name: str, X: Pixels, y: Indices, batch: Batch) -> Iterator[Row]
     for how, bar in MERGE_BARS.items():
         for parts in (10, 100):
             folds = [one_pass(X, part, k) for part in parts_of(y, parts, how)]
-            state = merge([fold for fold, _ in folds], Recipe(X.shape[1], k).columns)
+            state = merge([fold for fold, _ in folds], LearningConfig(X.shape[1], k).columns)
             seconds = sum(spent for _, spent in folds)
             excess = batch.excess(principal(state.C, k)[0], state.mean)
             yield Row(name, k, f"merged from {parts} parts, {how}", excess, bar, None, 1e6 * seconds / len(X))

@@ -17,16 +17,16 @@ from threadpoolctl import threadpool_limits
 from benchmarks.bars import RESULTS, Bar, record
 from benchmarks.endless import Endless
 from benchmarks.machine import machine
-from streampca.commands.worker import plan_of
-from streampca.listening import Listener
-from streampca.publisher import Publisher
-from streampca.saver import Saver
+from streampca.commands.worker import worker_config_of
 from streampca.settings import WorkerSettings
 from streampca.sources.base import NoDeadLetters
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
-from streampca.worker import Plan, Worker
+from streampca.worker.checkpoint_writer import CheckpointWriter
+from streampca.worker.listener import Listener
+from streampca.worker.loop import Worker, WorkerConfig
+from streampca.worker.publisher import Publisher
 
 PART, D, K, PARTITIONS, BATCH = "checkpoints", 3072, 100, 8, 256
 ROUNDS, SECONDS, WARM = 5, 20.0, 4.0
@@ -39,12 +39,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     rounds = parser.parse_args().rounds
     settings = WorkerSettings(topic="endless", dimensions=D, components=K, format="float32")
-    saving = plan_of(settings)
+    saving = worker_config_of(settings)
     never = replace(saving, checkpoint_interval_s=1e9, checkpoint_messages=10**12)
     rates: dict[str, list[float]] = {"never": [], "saving": []}
     for _ in range(rounds):
-        for name, plan in (("never", never), ("saving", saving)):
-            rates[name].append(rate(plan, settings))
+        for name, worker_config in (("never", never), ("saving", saving)):
+            rates[name].append(rate(worker_config, settings))
     without, with_ = median(rates["never"]), median(rates["saving"])
     cost = 100 * (1 - with_ / without)
     text = (
@@ -57,7 +57,7 @@ def main() -> None:
     record(PART, [Bar(PART, f"checkpoints' share of throughput, {D}×{K}, 8 partitions", cost, "≤", BAR, "%")])
 
 
-def rate(plan: Plan, settings: WorkerSettings) -> float:
+def rate(worker_config: WorkerConfig, settings: WorkerSettings) -> float:
     """Messages a second of one worker, once it is warm."""
     marks: list[tuple[float, int]] = []
     started = time.perf_counter()
@@ -72,9 +72,9 @@ def rate(plan: Plan, settings: WorkerSettings) -> float:
     with tempfile.TemporaryDirectory(dir=".") as folder, threadpool_limits(1):
         store = DirectoryStore(Path(folder))
         checkpoints = Checkpoints(store, settings.topic)
-        publisher = Publisher(checkpoints, Models(store, settings.topic), plan.shape, time.time)
+        publisher = Publisher(checkpoints, Models(store, settings.topic), worker_config.fold, time.time)
         source = Endless(D, K, PARTITIONS, BATCH, look)
-        worker = Worker(plan, source, NoDeadLetters(), Saver(checkpoints, publisher), Listener())
+        worker = Worker(worker_config, source, NoDeadLetters(), CheckpointWriter(checkpoints, publisher), Listener())
         worker.run()
     (began, before), (ended, after) = marks[0], marks[-1]
     return (after - before) / (ended - began)

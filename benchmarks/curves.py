@@ -17,8 +17,8 @@ from threadpoolctl import threadpool_limits
 from benchmarks.bars import RESULTS
 from benchmarks.machine import machine
 from streampca.pca import learning
-from streampca.pca.learning import Recipe
-from streampca.stream.fold import Fold, Shape
+from streampca.pca.learning import LearningConfig
+from streampca.stream.fold import Fold, FoldConfig
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "cost.png"
 ROUNDS, MESSAGES = 5, 2048
@@ -57,8 +57,8 @@ def cost(d: int, k: int, *, partitions: int = 1, stretch: int | None = None) -> 
     """Learning of folds that are past their start, each in turn a poll's worth."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((MESSAGES, k)) @ rng.standard_normal((k, d)) + rng.standard_normal((MESSAGES, d))
-    shape = Shape(Recipe(d, k), format="float64")
-    begun, _ = Fold.empty(shape.recipe).learn(X, [0] * MESSAGES, MESSAGES, shape)
+    fold_config = FoldConfig(LearningConfig(d, k), format="float64")
+    begun, _ = Fold.empty(fold_config.learning).learn(X, [0] * MESSAGES, MESSAGES, fold_config)
     folds = [begun] * partitions
     poll = max(MESSAGES // partitions, learning.BLOCK)
 
@@ -67,7 +67,7 @@ def cost(d: int, k: int, *, partitions: int = 1, stretch: int | None = None) -> 
         try:
             started = time.perf_counter()
             for i in range(partitions):
-                folds[i], _ = folds[i].learn(X[:poll], [0] * poll, folds[i].position + poll, shape)
+                folds[i], _ = folds[i].learn(X[:poll], [0] * poll, folds[i].position + poll, fold_config)
             return (time.perf_counter() - started) / (partitions * poll)
         finally:
             learning.STRETCH = usual

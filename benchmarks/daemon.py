@@ -27,7 +27,8 @@ from kafka import KafkaConsumer
 from benchmarks import bars
 from benchmarks.machine import machine
 from streampca.settings import WorkerSettings
-from streampca.sources import confluent_client, kafka
+from streampca.sources.confluent import client as confluent_client
+from streampca.sources.kafka_python import source
 from tests.guarantees.harness import group
 from tests.kafka_broker import Broker, wait_until
 
@@ -204,8 +205,8 @@ def read(bootstrap: str, topic: str, count: str, client: str, kind: str) -> None
 
 def with_kafka_python(settings: WorkerSettings) -> Iterator[list[Any]]:
     """Batches of records."""
-    consumer = KafkaConsumer(**kafka._options(settings))
-    consumer.assign([kafka.TopicPartition(settings.topic, p) for p in range(PARTITIONS)])
+    consumer = KafkaConsumer(**source._options(settings))
+    consumer.assign([source.TopicPartition(settings.topic, p) for p in range(PARTITIONS)])
     consumer.seek_to_beginning()
     while True:
         yield from consumer.poll(200).values()

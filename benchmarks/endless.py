@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from streampca.stream.record import Assigned, Event, PlainRecord, Records, Standing
+from streampca.stream.record import Assigned, Event, PlainRecord, Records, SourceStatus
 
 _VALUES = 1024  # different vectors; the same again and again after them
 
@@ -39,8 +39,8 @@ class Endless:
         self._read += self._batch
         return [Records(partition, records, end, end)]
 
-    def standing(self) -> Standing:
-        return Standing(connected=True, member=True)
+    def status(self) -> SourceStatus:
+        return SourceStatus(connected=True, member=True)
 
     def seek(self, positions: Mapping[int, int | None]) -> None:
         self._next.update({p: position or 0 for p, position in positions.items()})

@@ -112,7 +112,7 @@ def produce(broker: Broker, count: int, seed: int) -> None:
 
 def learned(members: Group) -> int:
     """Messages in the newest checkpoints."""
-    return sum(checkpoint.fold.tally.learned for checkpoint in members.newest().values())
+    return sum(checkpoint.fold.stats.learned for checkpoint in members.newest().values())
 
 
 def resident(members: Group, kind: str) -> float:

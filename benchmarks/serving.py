@@ -33,7 +33,7 @@ from benchmarks.machine import machine
 from streampca.pca.model import Model
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
-from streampca.stream.published import Published
+from streampca.stream.model_file import PublishedModel
 from tests.api.process import SidecarProcess
 
 PART, TOPIC, D, K = "serving", "readings", 784, 20
@@ -128,13 +128,13 @@ def published_each_second(models: Models) -> Iterator[None]:
         thread.join()
 
 
-def model(version: int) -> Published:
+def model(version: int) -> PublishedModel:
     """One as a worker would publish it."""
     rng = np.random.default_rng(version)
     axes = np.ascontiguousarray(np.linalg.qr(rng.standard_normal((D, K)))[0].T)
     variance = np.sort(rng.uniform(1, 9, K))[::-1].copy()
     learned = Model(axes, variance, rng.standard_normal(D), float(variance.sum() * 2), float(version))
-    return Published(version, learned, TOPIC, published_at=time.time())
+    return PublishedModel(version, learned, TOPIC, published_at=time.time())
 
 
 def loads(folder: Path, kinds: list[str]) -> Iterator[Load]:

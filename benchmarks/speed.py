@@ -20,14 +20,14 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.decomposition import IncrementalPCA
 from threadpoolctl import threadpool_limits
 
 from benchmarks import bars
 from benchmarks.machine import machine
-from streampca.pca import krasulina
-from streampca.pca.learning import Recipe, learn
+from streampca.pca import algorithm1
+from streampca.pca.arrays import Array
+from streampca.pca.learning import LearningConfig, learn
 from streampca.pca.state import State
 
 proSVD: Any = None  # noqa: N816 - its own name
@@ -41,7 +41,6 @@ ROUNDS, MESSAGES, SINGLE = 5, 2560, 200
 INCREMENTAL = {(784, 20): 15.0}  # times as fast as IncrementalPCA; elsewhere 6
 ALGORITHM_1, LIMIT = 8.0, 0.6
 
-Array = NDArray[np.floating[Any]]
 Timed = Callable[[], float]  # seconds a message
 
 _HEAD = """# Learning one message
@@ -134,14 +133,14 @@ def measured(d: int, k: int, dtype: str) -> Row:
 
 def ours(X: Array, k: int) -> Timed:
     """All blocks in one call, as the worker learns those of a batch."""
-    recipe = Recipe(X.shape[1], k, dtype=X.dtype.name)
-    start = learn(State.empty(X.shape[1], recipe.dtype), X[: recipe.start], np.ones(recipe.start), recipe)[0]
-    B = recipe.block
-    learn(start, X[:B], np.ones(B), recipe)  # the first time it is compiled
+    config = LearningConfig(X.shape[1], k, dtype=X.dtype.name)
+    start = learn(State.empty(X.shape[1], config.dtype), X[: config.start], np.ones(config.start), config)[0]
+    B = config.block
+    learn(start, X[:B], np.ones(B), config)  # the first time it is compiled
 
     def timed() -> float:
         began = time.perf_counter()
-        learn(start, X[:MESSAGES], np.ones(MESSAGES), recipe)
+        learn(start, X[:MESSAGES], np.ones(MESSAGES), config)
         return (time.perf_counter() - began) / MESSAGES
 
     return timed
@@ -149,8 +148,8 @@ def ours(X: Array, k: int) -> Timed:
 
 def products(X: Array, k: int) -> Timed:
     """P = YC, G = YYᵀ and CΠ + YᵀZ of the same blocks, and nothing else."""
-    recipe, rng = Recipe(X.shape[1], k), np.random.default_rng(1)
-    B, K = recipe.stretch, recipe.columns
+    config, rng = LearningConfig(X.shape[1], k), np.random.default_rng(1)
+    B, K = config.stretch, config.columns
     C, Pi, Z = (rng.standard_normal(shape).astype(X.dtype) for shape in ((X.shape[1], K), (K, K), (B, K)))
 
     def timed() -> float:
@@ -170,7 +169,7 @@ def algorithm_1(X: Array, k: int) -> Timed:
     def timed() -> float:
         factor, S, began = C, np.eye(k, dtype=X.dtype), time.perf_counter()
         for t in range(SINGLE):
-            factor, S, _ = krasulina.sherman_morrison(factor, S, X[t], 1 / (t + 1))
+            factor, S, _ = algorithm1.sherman_morrison(factor, S, X[t], 1 / (t + 1))
         return (time.perf_counter() - began) / SINGLE
 
     return timed

@@ -22,19 +22,19 @@ import orjson
 from benchmarks.daemon import CLIENTS, LOADS, PARTITIONS, Load, fill
 from benchmarks.machine import machine
 from streampca.commands import worker
-from streampca.metrics import WorkerMetrics
-from streampca.publisher import Publisher
 from streampca.settings import WorkerSettings
-from streampca.sources.confluent import ConfluentSource
-from streampca.sources.kafka import KafkaSource
+from streampca.sources.confluent.source import ConfluentSource
+from streampca.sources.kafka_python.source import KafkaPythonSource
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stream.codec import Codec
 from streampca.stream.fold import Fold
+from streampca.worker.listeners.metrics import WorkerMetrics
+from streampca.worker.publisher import Publisher
 from tests.kafka_broker import Broker
 
 RESULT = Path(__file__).parent / "results" / "stages.md"
 STAGES = {
-    "poll": [(KafkaSource, "poll"), (ConfluentSource, "poll")],
+    "poll": [(KafkaPythonSource, "poll"), (ConfluentSource, "poll")],
     "decode": [(Codec, "decode")],
     "learn": [(Fold, "learn")],
     "metrics": [(WorkerMetrics, "learned")],

@@ -30,7 +30,7 @@ from benchmarks.bars import RESULTS, Bar, record
 from benchmarks.daemon import CLIENTS
 from benchmarks.machine import machine
 from benchmarks.serving import model
-from streampca.pca.learning import BLOCK, Recipe
+from streampca.pca.learning import BLOCK, LearningConfig
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.kafka_broker import Broker
@@ -41,7 +41,7 @@ RUNS, GIVEN_UP_AFTER_S = 5, 60.0
 PROGRAM = [sys.executable, "-m", "streampca"]
 STAGES = ("worker started", "partitions assigned")  # what its log says on the way
 WAY = {stage: stage for stage in STAGES} | {"learned": "first learned", "compiled": "first by compiled code"}
-BY_COMPILED_CODE = Recipe(D, K).start + BLOCK  # messages: so many are not learned without it
+BY_COMPILED_CODE = LearningConfig(D, K).start + BLOCK  # messages: so many are not learned without it
 
 Figures = dict[str, float]  # seconds since the process was started
 

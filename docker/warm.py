@@ -2,8 +2,8 @@
 
 from itertools import product
 
-from streampca.kernels import Kernels
-from streampca.pca.learning import Recipe
+from streampca.pca.learning import LearningConfig
+from streampca.worker.kernels import Kernels
 
 for center, dtype in product((True, False), ("float64", "float32")):
-    Kernels(Recipe(3, 2, 0, center, dtype)).have_all()
+    Kernels(LearningConfig(3, 2, 0, center, dtype)).have_all()

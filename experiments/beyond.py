@@ -8,14 +8,14 @@ import numpy as np
 from sklearn.decomposition import IncrementalPCA
 
 from experiments import charts, distributed, passes
+from experiments.baselines import combine
+from experiments.baselines.orthonormal import orthonormal
 from experiments.datasets import F64, Data, Indices
 from experiments.methods import BLOCK, LABELS, SKLEARN_BATCH, WARM_UP, Default, method
 from experiments.plan import Job, Plan, command, complete
 from experiments.results import Results, average, spread
 from streampca.pca import axes
-from streampca.pca.baselines import combine
-from streampca.pca.baselines.orthonormal import orthonormal
-from streampca.pca.learning import Recipe
+from streampca.pca.learning import LearningConfig
 from streampca.pca.merge import merge
 
 ORDERS = ("random order", "sorted by label")
@@ -116,7 +116,7 @@ def many_streams(
     order, C = passes.beginning(data, k, seed)
     parts = np.array_split(ordered(data, order, split), partitions)
     if how == "merge":
-        state = merge([fold(data, part, k) for part in parts], Recipe(data.d, k).columns)
+        state = merge([fold(data, part, k) for part in parts], LearningConfig(data.d, k).columns)
         return (round(data.batch.excess(axes.principal(state.C, k)[0], state.mean), 6),)
     starts = [
         C if how == "average" else passes.beginning(data, k, 10_000 * (seed + 1) + i)[1] for i in range(partitions)

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from benchmarks.accuracy import Batch
 from benchmarks.data import load
+from streampca.pca.arrays import F64
 
-F64 = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 CACHE = Path.home() / ".cache" / "streampca" / "experiments"  # covariances: minutes of work, and 75 MB for CIFAR-10

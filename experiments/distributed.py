@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from experiments import charts, passes
+from experiments.baselines import combine, incremental
 from experiments.datasets import F64, Data
 from experiments.methods import BLOCK, LABELS, TUNED, WARM_UP, Method, method
 from experiments.plan import Job, Plan, command, complete
 from experiments.results import Claim, Results, average, curve, spread
 from streampca.pca import axes as principal_axes
-from streampca.pca.baselines import combine, incremental
-from streampca.pca.learning import Recipe
+from streampca.pca.learning import LearningConfig
 from streampca.pca.merge import merge
 
 METHODS = ("oja", "krasulina", "incremental", "implicit", "default")
@@ -82,7 +82,7 @@ def _exchanged(way: Method, name: str, states: Sequence[Any], k: int) -> tuple[F
     """The basis of the combined model, and the machines' states after it has been sent back to them."""
     if name == "default":
         d = len(states[0].C)
-        merged = merge(states, Recipe(d, k).columns)
+        merged = merge(states, LearningConfig(d, k).columns)
         return principal_axes.principal(merged.C, k)[0].T, list(states)
     back = _sent_back(name, states)
     return way.basis(back[0]), back
@@ -95,7 +95,7 @@ def _sent_back(name: str, states: Sequence[Any]) -> list[Any]:
     if name == "incremental":
         U = np.asarray(combine.average_orthonormal([state.U for state in states]), np.float64)
         s = np.asarray(np.mean([state.s for state in states], axis=0), np.float64)
-        return [incremental.State(U, s, state.count) for state in states]
+        return [incremental.IncrementalState(U, s, state.count) for state in states]
     # LAPACK's signs depend on the spans of the columns alone, not on the signs that came in, so that one
     # QR at the end gives those of a QR after every message.
     signed = [np.linalg.qr(C)[0] if name in RESIGNED else C for C, _ in states]

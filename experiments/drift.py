@@ -14,7 +14,7 @@ from experiments.datasets import F64, Data
 from experiments.plan import Job, Plan, command, complete
 from experiments.results import Results, average, curve
 from streampca.pca import axes
-from streampca.pca.learning import BLOCK, Recipe, learn
+from streampca.pca.learning import BLOCK, LearningConfig, learn
 from streampca.pca.state import State
 
 HALF_LIVES = (1000, 5000, 20_000)
@@ -82,12 +82,12 @@ def _shown(way: str, chunks: list[F64], k: int, decay: float) -> Shown:
 
 
 def _folded(chunks: list[F64], k: int, decay: float) -> Shown:
-    recipe = Recipe(chunks[0].shape[1], k)
-    state = State.empty(recipe.dimensions)
+    config = LearningConfig(chunks[0].shape[1], k)
+    state = State.empty(config.dimensions)
     for chunk in chunks:
-        first = recipe.next_block(state)
+        first = config.next_block(state)
         for block in np.split(chunk, np.arange(first, len(chunk), BLOCK)):
-            state, _ = learn(state, block, np.full(len(block), decay), recipe)
+            state, _ = learn(state, block, np.full(len(block), decay), config)
         yield axes.principal(state.C, k)[0], state.mean
 
 

@@ -1,19 +1,17 @@
 """The paper's competitors in exact blocks: what their plain steps do, at matrix-multiply speed.
 
-As in streampca/pca/blocks.py a block Y (B, d) enters only as P = YC (B, k) and G = YYᵀ (B, B), and leaves as
+As in streampca/pca/blocked/update.py a block Y (B, d) enters only as P = YC (B, k) and G = YYᵀ (B, B), and leaves as
 C ← C Pi + YᵀZ. Oja's and Krasulina's steps commute with any change of basis from the right that is upper triangular
 with a positive diagonal, and that is all that QR does to C; so one QR at the end of a block gives the same C as one
-after each message. The tests hold each to the plain form in streampca/pca/baselines.
+after each message. The tests hold each to the plain form in experiments/baselines.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-from streampca.pca.baselines import incremental
-from streampca.pca.baselines.orthonormal import orthonormal
-from streampca.pca.compiled import compiled
-
-F64 = NDArray[np.float64]
+from experiments.baselines import incremental
+from experiments.baselines.orthonormal import orthonormal
+from streampca.pca.arrays import F64
+from streampca.pca.blocked.jit import compiled
 
 GROWTH = 1e5  # C is orthonormalised before its columns may have grown by more than this: the digits lost stay few
 
@@ -35,10 +33,10 @@ def krasulina(C: F64, Y: F64, eta: F64) -> F64:
     return C
 
 
-def increment(state: incremental.State, Y: F64) -> incremental.State:
+def increment(state: incremental.IncrementalState, Y: F64) -> incremental.IncrementalState:
     """The incremental step for each message of Y (B, d)."""
     Pi, Z, s = _increment(Y @ state.U, Y @ Y.T, state.s, state.count)
-    return incremental.State(_orthonormal(state.U @ Pi + Y.T @ Z), s, state.count + len(Y))
+    return incremental.IncrementalState(_orthonormal(state.U @ Pi + Y.T @ Z), s, state.count + len(Y))
 
 
 def _orthonormal(C: F64) -> F64:

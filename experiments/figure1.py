@@ -12,18 +12,16 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from experiments import charts, passes
+from experiments.baselines import incremental, krasulina_qr, oja
 from experiments.datasets import Data
 from experiments.methods import BLOCK, LABELS, SKLEARN_BATCH, method
 from experiments.plan import Job, Plan, command, complete
 from experiments.results import Claim, Results, average
 from experiments.table1 import METHODS, SETTINGS, by_setting
-from streampca.pca import krasulina
-from streampca.pca.baselines import incremental, krasulina_qr, oja
-
-F64 = NDArray[np.float64]
+from streampca.pca import algorithm1
+from streampca.pca.arrays import F64
 
 ROUNDS, MESSAGES = 5, 400
 LENGTH = {"mnist": 70_000, "cifar10": 60_000}
@@ -69,8 +67,8 @@ def _messages(name: str, C: F64, Y: F64) -> None:
     step, state = {
         "oja": (partial(oja.step, eta=1e-4), C),
         "krasulina": (partial(krasulina_qr.step, eta=1e-4), C),
-        "implicit": (lambda factor, y: krasulina.meyer(factor, y, 1e-2)[0], krasulina.Factor.of(C)),
-        "incremental": (incremental.step, incremental.State(C, np.ones(C.shape[1]), 1000)),
+        "implicit": (lambda factor, y: algorithm1.meyer(factor, y, 1e-2)[0], algorithm1.Factor.of(C)),
+        "incremental": (incremental.step, incremental.IncrementalState(C, np.ones(C.shape[1]), 1000)),
     }[name]
     for y in Y:
         state = step(state, y)  # type: ignore[operator]

@@ -4,18 +4,16 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.decomposition import IncrementalPCA
 
 from experiments import exact
-from streampca.pca import axes, free, learning
-from streampca.pca.baselines import incremental
-from streampca.pca.baselines.orthonormal import orthonormal
-from streampca.pca.learning import Recipe
+from experiments.baselines import incremental
+from experiments.baselines.orthonormal import orthonormal
+from streampca.pca import axes, free_gauge, learning
+from streampca.pca.arrays import F64
+from streampca.pca.free_gauge import PowerStep
+from streampca.pca.learning import LearningConfig
 from streampca.pca.state import State
-from streampca.pca.step import PowerStep
-
-F64 = NDArray[np.float64]
 
 GAMMA = {"oja": 0.9, "krasulina": 0.9, "implicit": 0.8}  # as in the paper
 TUNED = tuple(GAMMA)
@@ -76,16 +74,16 @@ class Implicit:
 
     step: PowerStep
 
-    def start(self, C: F64) -> free.FreeState:
+    def start(self, C: F64) -> free_gauge.FreeState:
         """C itself."""
-        return free.start(C, "float64")
+        return free_gauge.start(C, "float64")
 
-    def learn(self, state: free.FreeState, Y: F64) -> free.FreeState:
+    def learn(self, state: free_gauge.FreeState, Y: F64) -> free_gauge.FreeState:
         """Message by message, in an exact block."""
         d, k = state.state.C.shape
-        return free.learn(state, Y, self.step, Recipe(d, k, oversampling=0, center=False))
+        return free_gauge.learn(state, Y, self.step, LearningConfig(d, k, oversampling=0, center=False))
 
-    def basis(self, state: free.FreeState) -> F64:
+    def basis(self, state: free_gauge.FreeState) -> F64:
         """C has any scale; its span is what counts."""
         return np.asarray(orthonormal(state.state.C), np.float64)
 
@@ -94,15 +92,15 @@ class Implicit:
 class Incremental:
     """Rank-k truncated update; nothing to start from, nothing to tune."""
 
-    def start(self, C: F64) -> incremental.State:
+    def start(self, C: F64) -> incremental.IncrementalState:
         """Only the shape of C matters."""
         return incremental.start(*C.shape)
 
-    def learn(self, state: incremental.State, Y: F64) -> incremental.State:
+    def learn(self, state: incremental.IncrementalState, Y: F64) -> incremental.IncrementalState:
         """Message by message, in an exact block."""
         return exact.increment(state, Y)
 
-    def basis(self, state: incremental.State) -> F64:
+    def basis(self, state: incremental.IncrementalState) -> F64:
         """U."""
         return state.U
 
@@ -119,7 +117,7 @@ class Default:
 
     def learn(self, state: State, Y: F64) -> State:
         """A block."""
-        return learning.learn(state, Y, np.ones(len(Y)), Recipe(Y.shape[1], self.k))[0]
+        return learning.learn(state, Y, np.ones(len(Y)), LearningConfig(Y.shape[1], self.k))[0]
 
     def basis(self, state: State) -> F64:
         """The k leading axes."""

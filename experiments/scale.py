@@ -16,7 +16,7 @@ from experiments.datasets import F64, Data
 from experiments.plan import Job, Plan, command, complete
 from experiments.results import Results
 from streampca.pca import axes
-from streampca.pca.learning import Recipe, learn
+from streampca.pca.learning import LearningConfig, learn
 from streampca.pca.merge import merge
 from streampca.pca.state import State
 
@@ -83,28 +83,28 @@ def merged(
     _: Data | None, partitions: int, split: str, count: int, length: int
 ) -> tuple[int, float, float, float, float]:
     """Messages, percent of excess, µs a message, seconds of the merge, megabytes of all folds."""
-    recipe = Recipe(NARROW, NARROW_K)
+    config = LearningConfig(NARROW, NARROW_K)
     folds = [State.empty(NARROW) for _ in range(partitions)]
     total, moment, seconds = np.zeros(NARROW), np.zeros((NARROW, NARROW)), 0.0
     for i, piece in enumerate(pieces(count, length, split)):
         total, moment = total + piece.sum(axis=0), moment + piece.T @ piece
         began, mine = time.process_time(), i * partitions // count
-        folds[mine] = _learned(folds[mine], piece, recipe)
+        folds[mine] = _learned(folds[mine], piece, config)
         seconds += time.process_time() - began
     n = count * length
     mean = total / n
     covariance = moment / n - np.outer(mean, mean)
     began = time.process_time()
-    whole = merge(folds, recipe.columns)
+    whole = merge(folds, config.columns)
     took = time.process_time() - began
     batch = Batch(covariance, mean, np.asarray(np.linalg.eigvalsh(covariance)[::-1], np.float64))
     excess = batch.excess(axes.principal(whole.C, NARROW_K)[0], whole.mean)
     return n, round(excess, 6), round(1e6 * seconds / n, 2), round(took, 4), round(sum(map(_megabytes, folds)), 3)
 
 
-def _learned(state: State, V: F64, recipe: Recipe) -> State:
-    for part in np.split(V, np.arange(recipe.next_block(state), len(V), BLOCK)):
-        state, _ = learn(state, part, np.ones(len(part)), recipe)
+def _learned(state: State, V: F64, config: LearningConfig) -> State:
+    for part in np.split(V, np.arange(config.next_block(state), len(V), BLOCK)):
+        state, _ = learn(state, part, np.ones(len(part)), config)
     return state
 
 
@@ -114,13 +114,13 @@ def _megabytes(state: State) -> float:
 
 def cost(_: Data | None, d: int, k: int, blocks: int) -> tuple[float, float, float]:
     """µs a message (median of the blocks after the first), megabytes of the fold and of one block."""
-    rng, recipe = np.random.default_rng(0), Recipe(d, k)
-    state = learn(State.empty(d), rng.standard_normal((recipe.start, d)), np.ones(recipe.start), recipe)[0]
+    rng, config = np.random.default_rng(0), LearningConfig(d, k)
+    state = learn(State.empty(d), rng.standard_normal((config.start, d)), np.ones(config.start), config)[0]
     taken = []
     for _block in range(blocks):
         V = rng.standard_normal((BLOCK, d))
         began = time.process_time()
-        state = learn(state, V, np.ones(BLOCK), recipe)[0]
+        state = learn(state, V, np.ones(BLOCK), config)[0]
         taken.append(1e6 * (time.process_time() - began) / BLOCK)
     return round(median(taken), 2), round(_megabytes(state), 4), round(BLOCK * d * 8 / 1e6, 4)
 
@@ -130,11 +130,11 @@ def sparse(_: Data | None, d: int, messages: int, seed: int) -> tuple[int, float
 
     Each of ten directions lives on 200 coordinates, and each message has noise on 100 others: made block by block.
     """
-    rng, recipe = np.random.default_rng(seed), Recipe(d, WIDE_K)
+    rng, config = np.random.default_rng(seed), LearningConfig(d, WIDE_K)
     support = rng.permutation(d)[: min(200, d // WIDE_K) * WIDE_K].reshape(WIDE_K, -1)
     strength, state, learned, seconds = np.linspace(4, 1, WIDE_K), State.empty(d), 0, 0.0
     while learned < messages:
-        size = recipe.next_block(state)
+        size = config.next_block(state)
         V = np.zeros((size, d))
         scores = rng.standard_normal((size, WIDE_K)) * strength
         for direction, where in enumerate(support):
@@ -143,7 +143,7 @@ def sparse(_: Data | None, d: int, messages: int, seed: int) -> tuple[int, float
             (size, min(100, d))
         )
         began = time.process_time()
-        state, _scores = learn(state, V, np.ones(size), recipe)
+        state, _scores = learn(state, V, np.ones(size), config)
         seconds, learned = seconds + time.process_time() - began, learned + size
     components = axes.principal(state.C, WIDE_K)[0]
     on_axes = np.stack([components[:, where].sum(axis=1) / np.sqrt(len(where)) for where in support])

@@ -10,7 +10,7 @@ from experiments.datasets import Data
 from experiments.plan import Job, Plan, command, complete
 from experiments.results import Results, average
 from streampca.pca import axes
-from streampca.pca.learning import BLOCK, Recipe, learn
+from streampca.pca.learning import BLOCK, LearningConfig, learn
 from streampca.pca.state import State
 
 STANDARD = {"oversampling": 10, "block": BLOCK, "warm-up": 200}  # as the package has it
@@ -51,11 +51,11 @@ def run(plan: Plan) -> None:
 def one_pass(data: Data, k: int, setting: str, value: int, seed: int) -> tuple[float]:
     """Percent of excess after one pass with one setting changed; raw pixels, running mean."""
     chosen = STANDARD | {setting: value}
-    recipe = Recipe(data.d, k, oversampling=chosen["oversampling"], warm_up=chosen["warm-up"])
+    config = LearningConfig(data.d, k, oversampling=chosen["oversampling"], warm_up=chosen["warm-up"])
     order, _ = passes.beginning(data, k, seed)
     state = State.empty(data.d)
     for part in np.split(order, np.arange(chosen["warm-up"], len(order), chosen["block"])):
-        state, _ = learn(state, data.raw(part), np.ones(len(part)), recipe)
+        state, _ = learn(state, data.raw(part), np.ones(len(part)), config)
     return (round(data.batch.excess(axes.principal(state.C, k)[0], state.mean), 6),)
 
 

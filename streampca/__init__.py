@@ -10,17 +10,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from streampca.pca.estimator import ImplicitKrasulina, merge
+    from streampca.estimator.estimator import ImplicitKrasulina, merge
+    from streampca.pca.free_gauge import PowerStep
     from streampca.pca.model import Model
-    from streampca.pca.step import PowerStep
 
 __all__ = ["ImplicitKrasulina", "Model", "PowerStep", "merge"]
 
 _HOMES = {
-    "ImplicitKrasulina": "streampca.pca.estimator",
-    "merge": "streampca.pca.estimator",
+    "ImplicitKrasulina": "streampca.estimator.estimator",
+    "merge": "streampca.estimator.estimator",
     "Model": "streampca.pca.model",
-    "PowerStep": "streampca.pca.step",
+    "PowerStep": "streampca.pca.free_gauge",
 }
 
 

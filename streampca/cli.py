@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from streampca import options
+from streampca.commands import options
 from streampca.errors import SettingsError, StreampcaError
 from streampca.version import __version__
 
@@ -120,7 +120,7 @@ def demo(
     """
     from streampca.demo import run as command
 
-    command.run(command.Wishes(seconds=seconds, file=file, rate=rate, store=store, port=port))
+    command.run(command.DemoOptions(seconds=seconds, file=file, rate=rate, store=store, port=port))
 
 
 @app.command()
@@ -169,8 +169,10 @@ def fit(
     """
     from streampca.commands import fit as command
 
-    shape = command.shape_of(components, oversampling, center, half_life, "float32" if single else "float64")
-    command.run(file, output, shape)
+    fold_config = command.fold_config_of(
+        components, oversampling, center, half_life, "float32" if single else "float64"
+    )
+    command.run(file, output, fold_config)
 
 
 @app.command()

@@ -10,9 +10,9 @@ from typer.main import get_command
 from streampca.api.app import create_app
 from streampca.api.metrics import METRICS
 from streampca.cli import app as command_line
-from streampca.metrics import WorkerMetrics, described
 from streampca.settings import ServeSettings, WorkerSettings
 from streampca.stores.memory import MemoryStore
+from streampca.worker.listeners.metrics import WorkerMetrics, described
 
 README = Path(__file__).parent.parent / "README.md"
 

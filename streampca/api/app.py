@@ -17,21 +17,21 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from streampca.api import schemas
 from streampca.api.binary import NPZ
-from streampca.api.edge import Edge
-from streampca.api.endpoints import Sidecar, json_response
-from streampca.api.front import Page
+from streampca.api.endpoints import Endpoints, json_response
 from streampca.api.history import History
-from streampca.api.incoming import BINARY, NPY, RequestError
 from streampca.api.metrics import SidecarMetrics
-from streampca.api.overview import Overview
-from streampca.api.probes import Probes
-from streampca.api.serving import NoModelError, Serving, UnknownVersionError
+from streampca.api.middleware import Middleware
+from streampca.api.model_cache import ModelCache, NoModelError, UnknownVersionError
+from streampca.api.page_endpoints import PageEndpoints
+from streampca.api.page_files import PageFiles
+from streampca.api.recent_vectors import RecentVectors
+from streampca.api.request import BINARY, NPY, RequestError
 from streampca.errors import DamagedFileError, StoreError
 from streampca.pca.model import Basis
 from streampca.settings import ServeSettings
 from streampca.stores.base import Store
 from streampca.stores.models import Models
-from streampca.stores.reports import Reports
+from streampca.stores.worker_status import WorkerStatuses
 from streampca.version import __version__
 
 _DESCRIPTION = """Projections by the newest model that the workers have published, or by an older one that is kept.
@@ -100,7 +100,7 @@ def create_app(store: Store, settings: ServeSettings) -> FastAPI:
     """The application. It watches the store between its startup and its shutdown."""
     models = Models(store, settings.topic)
     history = History(models)
-    serving, probes = Serving(models, loaded=history.note), Probes()
+    serving, probes = ModelCache(models, loaded=history.note), RecentVectors()
     metrics = SidecarMetrics(serving)
 
     @asynccontextmanager
@@ -122,11 +122,11 @@ def create_app(store: Store, settings: ServeSettings) -> FastAPI:
         lifespan=lifespan,
     )
     app.state.serving = serving
-    app.add_middleware(Edge, metrics=metrics)
+    app.add_middleware(Middleware, metrics=metrics)
     _tell_faults(app)
     sidecar, overview = (
-        Sidecar(serving, metrics, settings, probes),
-        Overview(serving, history, probes, Reports(store, settings.topic), settings),
+        Endpoints(serving, metrics, settings, probes),
+        PageEndpoints(serving, history, probes, WorkerStatuses(store, settings.topic), settings),
     )
     for method, path, endpoint, documentation in [*_routes(sidecar), *_overview_routes(overview)]:
         kind = Plain if method == "POST" else APIRoute
@@ -134,13 +134,13 @@ def create_app(store: Store, settings: ServeSettings) -> FastAPI:
             path, endpoint, methods=[method], response_model=None, route_class_override=kind, **documentation
         )
     app.router.routes.sort(key=lambda route: not isinstance(route, Plain))  # asked most, so looked at first
-    page = Page()
+    page = PageFiles()
     app.add_api_route("/", page.index, methods=["GET", "HEAD"], include_in_schema=False)
     app.mount("/page", page)
     return app
 
 
-def _routes(sidecar: Sidecar) -> list[Route]:
+def _routes(sidecar: Endpoints) -> list[Route]:
     """Method, path, what it does, and what the OpenAPI page says of it."""
     of_body, of_version = (400, 413, 415), (404, 422, 500, 503)
     npy, npz = {NPY: _BYTES}, {NPZ: _BYTES}
@@ -158,12 +158,12 @@ def _routes(sidecar: Sidecar) -> list[Route]:
     ]  # fmt: skip
 
 
-def _overview_routes(overview: Overview) -> list[Route]:
+def _overview_routes(overview: PageEndpoints) -> list[Route]:
     """The same for what the page at `/` asks for."""
     return [
-        ("GET", "/v1/history", overview.history, _page(schemas.History, 422, 503)),
-        ("GET", "/v1/probes", overview.probes, _page(schemas.Probes, 404, 422, 500, 503)),
-        ("GET", "/v1/workers", overview.workers, _page(schemas.Workers, 503)),
+        ("GET", "/v1/history", overview.history, _page(schemas.ModelHistory, 422, 503)),
+        ("GET", "/v1/probes", overview.probes, _page(schemas.RecentProjections, 404, 422, 500, 503)),
+        ("GET", "/v1/workers", overview.workers, _page(schemas.WorkerList, 503)),
     ]
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from streampca.api.incoming import NPY, Body, RequestError, check_width
-from streampca.pca.model import Array
+from streampca.api.request import NPY, Body, RequestError, check_width
+from streampca.pca.arrays import Array
 from streampca.stream.formats.base import FaultError
 from streampca.stream.formats.npy import header_of
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from streampca.pca.model import Array
+from streampca.pca.arrays import Array
 from streampca.stream.formats.base import FaultError
 from streampca.stream.formats.json import JsonReader
 

@@ -9,15 +9,15 @@ import anyio.to_thread
 import orjson
 from fastapi import Query, Request, Response
 
-from streampca.api import answers, binary
-from streampca.api.answers import Answer, Find, Limits
+from streampca.api import binary, compute
 from streampca.api.binary import NPZ
-from streampca.api.incoming import BINARY, NPY, Body, read_body
+from streampca.api.compute import Find, Limits, Result
 from streampca.api.metrics import SidecarMetrics
-from streampca.api.probes import Probes
-from streampca.api.serving import NotLoadedError, Serving
+from streampca.api.model_cache import ModelCache, NotLoadedError
+from streampca.api.recent_vectors import RecentVectors
+from streampca.api.request import BINARY, NPY, Body, read_body
 from streampca.settings import ServeSettings
-from streampca.stream.published import Published
+from streampca.stream.model_file import PublishedModel
 
 _INLINE_BYTES = 32 * 1024  # a body so short is answered faster than a thread is woken
 _JSON = "application/json"
@@ -27,10 +27,12 @@ A = TypeVarTuple("A")
 VersionQuery = Annotated[int | None, Query(ge=0, lt=2**63, description="Version of the model; absent: the newest.")]
 
 
-class Sidecar:
+class Endpoints:
     """The endpoints."""
 
-    def __init__(self, serving: Serving, metrics: SidecarMetrics, settings: ServeSettings, probes: Probes) -> None:
+    def __init__(
+        self, serving: ModelCache, metrics: SidecarMetrics, settings: ServeSettings, probes: RecentVectors
+    ) -> None:
         self._serving, self._metrics, self._settings, self._probes = serving, metrics, settings, probes
         # A body of n bytes holds at most n/2 numbers; an answer may hold no more.
         self._limits = Limits(settings.max_rows, settings.max_body_bytes // 2)
@@ -42,19 +44,19 @@ class Sidecar:
         body = await read_body(request, self._settings.max_body_bytes)
         if len(body.data) <= _INLINE_BYTES:
             try:
-                return self._respond(answers.project, self._serving.loaded, body)
+                return self._respond(compute.project, self._serving.loaded, body)
             except NotLoadedError:
                 pass  # reading an old version takes a thread
-        return await self._in_thread(self._respond, answers.project, self._serving.at, body)
+        return await self._in_thread(self._respond, compute.project, self._serving.at, body)
 
     async def reconstruct(self, request: Request) -> Response:
         """Vectors from coordinates; or what the components keep of vectors, with the squared error of each."""
         body = await read_body(request, self._settings.max_body_bytes)
-        return await self._in_thread(self._respond, answers.reconstruct, self._serving.at, body)
+        return await self._in_thread(self._respond, compute.reconstruct, self._serving.at, body)
 
     async def model(self, version: VersionQuery = None) -> Response:
         """A model's dimensions, variances, losses and where in the stream it stands."""
-        return _json(answers.about(await self._find(version)))
+        return _json(compute.about(await self._find(version)))
 
     async def models(self) -> Response:
         """The versions that can be asked for."""
@@ -67,11 +69,11 @@ class Sidecar:
         """The axes: JSON with variances and mean, or (Accept: application/x-npy) the matrix alone for `numpy.load`."""
         served = await self._find(version)
         if not _wants(request.headers.get("accept", ""), *BINARY):
-            return await self._in_thread(lambda: _json(answers.components(served, self._limits)))
+            return await self._in_thread(lambda: _json(compute.components(served, self._limits)))
         headers = version_header(served.version) | {
             "Content-Disposition": f'attachment; filename="components-{served.version}.npy"'
         }
-        data = await self._in_thread(answers.components_npy, served)
+        data = await self._in_thread(compute.components_npy, served)
         return Response(data, media_type=NPY, headers=headers)
 
     async def healthz(self) -> Response:
@@ -91,13 +93,13 @@ class Sidecar:
         text, content_type = self._metrics.text(request.headers.get("accept", ""))
         return Response(text, headers={"Content-Type": content_type})
 
-    async def _find(self, version: int | None) -> Published:
+    async def _find(self, version: int | None) -> PublishedModel:
         try:
             return self._serving.loaded(version)
         except NotLoadedError:
             return await self._in_thread(self._serving.at, version)
 
-    def _respond(self, answer: Callable[[Find, Body, Limits], Answer], find: Find, body: Body) -> Response:
+    def _respond(self, answer: Callable[[Find, Body, Limits], Result], find: Find, body: Body) -> Response:
         answered = answer(find, body, self._limits)
         self._metrics.took(answer.__name__, answered.vectors)
         if answered.probes is not None:
@@ -118,11 +120,11 @@ def version_header(version: int) -> dict[str, str]:
     return {"X-Model-Version": str(version)}
 
 
-def _json(answer: Answer) -> Response:
+def _json(answer: Result) -> Response:
     return json_response(answer.fields, headers=version_header(answer.version))
 
 
-def _npz(answer: Answer) -> Response:
+def _npz(answer: Result) -> Response:
     return Response(binary.npz(answer.fields), headers=version_header(answer.version), media_type=NPZ)
 
 

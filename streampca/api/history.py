@@ -7,7 +7,7 @@ import structlog
 
 from streampca.errors import DamagedFileError
 from streampca.stores.models import Models
-from streampca.stream.published import Published
+from streampca.stream.model_file import PublishedModel
 
 log = structlog.get_logger()
 
@@ -23,7 +23,7 @@ class History:
         self._lock = threading.Lock()  # of _figures
         self._closed = threading.Event()
 
-    def note(self, served: Published) -> None:
+    def note(self, served: PublishedModel) -> None:
         """A version was loaded for another purpose: its file need not be read again. From any thread."""
         with self._lock:
             self._figures[served.version] = _figures(served)
@@ -61,7 +61,7 @@ class History:
                 self._figures.setdefault(version, None)
 
 
-def _figures(served: Published) -> Figures:
+def _figures(served: PublishedModel) -> Figures:
     return {
         "version": served.version,
         "published_at": served.published_at,

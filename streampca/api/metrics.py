@@ -7,8 +7,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from streampca.api.serving import Serving
-from streampca.stream.published import Published
+from streampca.api.model_cache import ModelCache
+from streampca.stream.model_file import PublishedModel
 
 METRICS = {
     "streampca_model_version": "Version of the model in use: messages learned.",
@@ -22,7 +22,7 @@ METRICS = {
     "streampca_request_duration_seconds": "Time to answer a request, by route and status code.",
 }
 
-_FIGURES: dict[str, Callable[[Published], float | None]] = {
+_FIGURES: dict[str, Callable[[PublishedModel], float | None]] = {
     "streampca_model_version": lambda served: served.version,
     "streampca_model_loss_mean": lambda served: served.loss,
     "streampca_model_loss_ratio": lambda served: served.loss_ratio,
@@ -34,7 +34,7 @@ _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 class SidecarMetrics:
     """Counts what is answered, and shows the model in use when it is asked."""
 
-    def __init__(self, serving: Serving) -> None:
+    def __init__(self, serving: ModelCache) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_ModelCollector(serving))
         self._durations = self._histogram("streampca_request_duration_seconds", ["route", "code"])
@@ -70,7 +70,7 @@ class SidecarMetrics:
 class _ModelCollector(Collector):
     """The model in use, looked at when it is scraped, so that nothing can be stale."""
 
-    def __init__(self, serving: Serving) -> None:
+    def __init__(self, serving: ModelCache) -> None:
         self._serving = serving
 
     def collect(self) -> Iterator[Metric]:
@@ -81,7 +81,7 @@ class _ModelCollector(Collector):
         yield self._ratios(served)
         yield self._failures()
 
-    def _ratios(self, served: Published | None) -> Metric:
+    def _ratios(self, served: PublishedModel | None) -> Metric:
         name = "streampca_model_explained_variance_ratio"
         family = GaugeMetricFamily(name, METRICS[name], labels=["component"])
         for i, ratio in enumerate([] if served is None else served.model.explained_variance_ratio, start=1):

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from streampca.pca.model import Basis
-from streampca.stores.reports import Report
+from streampca.stores.worker_status import WorkerStatus
 
 Rows = list[list[float]]
 
@@ -131,7 +131,7 @@ class ModelList(BaseModel):
     versions: list[int] = Field(description="All that can be asked for, rising.")
 
 
-class Moment(BaseModel):
+class HistoryPoint(BaseModel):
     """One version's figures."""
 
     version: Version
@@ -142,16 +142,16 @@ class Moment(BaseModel):
     explained_variance_ratio: float = Field(description="Share of the variance along all k axes together.")
 
 
-class History(BaseModel):
+class ModelHistory(BaseModel):
     """The versions that the store keeps, in the order in which they were published."""
 
     now: float = Field(description="Seconds since 1970, by the server's clock.")
     version: int | None = Field(description="The one that is served; null: none yet.")
     not_ready: list[str] = Field(description="Why /readyz says 503, in words; empty when it does not.")
-    models: list[Moment]
+    models: list[HistoryPoint]
 
 
-class Probes(BaseModel):
+class RecentProjections(BaseModel):
     """The vectors that were projected last, as two components of a model show them; never the vectors themselves."""
 
     version: Version
@@ -163,7 +163,7 @@ class Probes(BaseModel):
     at: list[float] = Field(description="When each was projected, in seconds since 1970.")
 
 
-class Worker(Report):
+class WorkerEntry(WorkerStatus):
     """A worker, as it reported last."""
 
     silent_s: float = Field(
@@ -171,11 +171,11 @@ class Worker(Report):
     )
 
 
-class Workers(BaseModel):
+class WorkerList(BaseModel):
     """The workers of the topic that reported within the hour, by name."""
 
     now: float = Field(description="Seconds since 1970, by the server's clock.")
-    workers: list[Worker]
+    workers: list[WorkerEntry]
 
 
 class Components(BaseModel):

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from streampca.commands.printing import console
 from streampca.settings import ServeSettings, WorkerSettings
-from streampca.settings_base import Effective
+from streampca.settings.base import Effective
 
 
 def run(config: Path | None, **options: Any) -> int:

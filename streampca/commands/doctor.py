@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from streampca.commands.examination import Examination
+from streampca.commands.doctor_checks import DoctorChecks
 from streampca.commands.printing import console
 from streampca.errors import StreampcaError
 from streampca.settings import WorkerSettings
@@ -17,7 +17,7 @@ def run(config: Path | None, **given: Any) -> int:
     """Print a line for each check; the exit code. Raises `SettingsError` when the settings are wrong already."""
     settings = WorkerSettings.read(config, **given)
     out = console()
-    examination = Examination(settings)
+    examination = DoctorChecks(settings)
     failed = 0
     try:
         for name, check in examination.checks():

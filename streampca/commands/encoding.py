@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import orjson
 
-from streampca import registry
-from streampca.commands.rows import Array
 from streampca.errors import SettingsError, SourceError
-from streampca.settings_format import FormatSettings
+from streampca.pca.arrays import Array
+from streampca.settings.formats import FormatSettings
+from streampca.sources import schema_registry
 from streampca.stream.formats.schemas import WriterSchema
 
 Encoder = Callable[[Array], bytes]
@@ -78,7 +78,7 @@ def arrow_encoder(name: str) -> Encoder:
 
 def _frame(settings: FormatSettings, topic: str, schema: WriterSchema) -> bytes:
     try:
-        with contextlib.closing(registry.Registry(settings)) as client:
+        with contextlib.closing(schema_registry.SchemaRegistry(settings)) as client:
             schema_id = client.register(f"{topic}-value", schema)
     except (TimeoutError, KeyError) as error:
         raise SourceError(str(error)) from None

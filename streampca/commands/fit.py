@@ -10,73 +10,75 @@ from threadpoolctl import threadpool_limits
 
 from streampca.commands.printing import console
 from streampca.commands.progress import progress
-from streampca.commands.rows import Rows, open_rows
 from streampca.errors import InputError, SettingsError, StoreError
-from streampca.pca.learning import Recipe
-from streampca.pca.summary import model_of
-from streampca.stream import published
-from streampca.stream.fold import Fold, Shape
-from streampca.stream.published import Published
+from streampca.pca.axes import model_of
+from streampca.pca.learning import LearningConfig
+from streampca.stream import model_file
+from streampca.stream.fold import Fold, FoldConfig
+from streampca.stream.model_file import PublishedModel
+from streampca.vectors.files import Rows, open_rows
 
 _COMPONENTS = 10  # where the file has as many dimensions
 
 
-def run(file: Path, output: Path, shape: Shape) -> None:
-    """Learn the file and write the model; `shape.recipe.dimensions` is taken from the file."""
+def run(file: Path, output: Path, fold_config: FoldConfig) -> None:
+    """Learn the file and write the model; `fold_config.learning.dimensions` is taken from the file."""
     rows = open_rows(file)
-    shape = _fitted(shape, rows)
+    fold_config = _fitted(fold_config, rows)
     _refuse_unwritable(output)
     with threadpool_limits(1):  # as in the worker: the same bits
-        fold, seconds = _learn(rows, shape)
-    if fold.tally.learned < 2:
+        fold, seconds = _learn(rows, fold_config)
+    if fold.stats.learned < 2:
         raise InputError(f"{file} holds one vector only; a direction takes two")
-    model = _published(fold, shape)
-    _write(output, published.encode(model))
+    model = _published(fold, fold_config)
+    _write(output, model_file.encode(model))
     _report(model, output, seconds)
 
 
-def shape_of(components: int | None, oversampling: int, center: bool, half_life: float | None, dtype: str) -> Shape:
+def fold_config_of(
+    components: int | None, oversampling: int, center: bool, half_life: float | None, dtype: str
+) -> FoldConfig:
     """What shapes the model, apart from the dimensions, which the file will tell (and the components, if None)."""
-    return Shape(Recipe(0, components or 0, oversampling, center, dtype), half_life_messages=half_life)
+    return FoldConfig(LearningConfig(0, components or 0, oversampling, center, dtype), half_life_messages=half_life)
 
 
-def _fitted(shape: Shape, rows: Rows) -> Shape:
-    r, d = shape.recipe, rows.dimensions
+def _fitted(fold_config: FoldConfig, rows: Rows) -> FoldConfig:
+    r, d = fold_config.learning, rows.dimensions
     if r.components > d:
         raise SettingsError(f"components ({r.components}) cannot exceed the dimensions of {rows.path} ({d})")
-    recipe = Recipe(d, r.components or min(_COMPONENTS, d), r.oversampling, r.center, r.dtype)
-    return Shape(recipe, half_life_messages=shape.half_life_messages)
+    learning_config = LearningConfig(d, r.components or min(_COMPONENTS, d), r.oversampling, r.center, r.dtype)
+    return FoldConfig(learning_config, half_life_messages=fold_config.half_life_messages)
 
 
-def _learn(rows: Rows, shape: Shape) -> tuple[Fold, float]:
-    recipe, fold = shape.recipe, Fold.empty(shape.recipe)
+def _learn(rows: Rows, fold_config: FoldConfig) -> tuple[Fold, float]:
+    learning_config, fold = fold_config.learning, Fold.empty(fold_config.learning)
     started = time.perf_counter()
     with progress() as bar:
         task = bar.add_task("learning", total=1.0, rows=0, note="")
         for vectors, share in rows.pieces():
-            learned = fold.tally.learned
-            too_large = abs(vectors).max(axis=1) > recipe.largest_value
+            learned = fold.stats.learned
+            too_large = abs(vectors).max(axis=1) > learning_config.largest_value
             if too_large.any():
                 row = learned + int(too_large.argmax()) + 1
-                raise InputError(f"{rows.path}, row {row}: beyond ±{recipe.largest_value:g} squares overflow")
-            vectors = vectors.astype(recipe.dtype, copy=False)
-            fold, _ = fold.learn(vectors, [-1] * len(vectors), learned + len(vectors), shape)
-            tally = fold.tally
-            loss = f"loss ratio {tally.loss_ewma / tally.norm_ewma:.4f}" if tally.norm_ewma else ""
-            bar.update(task, completed=share, rows=tally.learned, note=loss)
+                raise InputError(f"{rows.path}, row {row}: beyond ±{learning_config.largest_value:g} squares overflow")
+            vectors = vectors.astype(learning_config.dtype, copy=False)
+            fold, _ = fold.learn(vectors, [-1] * len(vectors), learned + len(vectors), fold_config)
+            stats = fold.stats
+            loss = f"loss ratio {stats.loss_ewma / stats.norm_ewma:.4f}" if stats.norm_ewma else ""
+            bar.update(task, completed=share, rows=stats.learned, note=loss)
     return fold, time.perf_counter() - started
 
 
-def _published(fold: Fold, shape: Shape) -> Published:
-    tally = fold.tally
-    return Published(
-        version=tally.learned,
-        model=model_of(fold.provisional(shape.recipe), shape.recipe.components),
-        loss=tally.loss if tally.scored else None,
-        loss_ratio=tally.loss / tally.norm if tally.norm else None,
-        loss_ewma=tally.loss_ewma / tally.norm_ewma if tally.norm_ewma else None,
+def _published(fold: Fold, fold_config: FoldConfig) -> PublishedModel:
+    stats = fold.stats
+    return PublishedModel(
+        version=stats.learned,
+        model=model_of(fold.provisional(fold_config.learning), fold_config.learning.components),
+        loss=stats.loss if stats.scored else None,
+        loss_ratio=stats.loss / stats.norm if stats.norm else None,
+        loss_ewma=stats.loss_ewma / stats.norm_ewma if stats.norm_ewma else None,
         published_at=time.time(),
-        settings=shape.as_dict(),
+        settings=fold_config.as_dict(),
     )
 
 
@@ -100,7 +102,7 @@ def _write(output: Path, data: bytes) -> None:
         raise StoreError(f"cannot write {output}: {error.strerror}") from None
 
 
-def _report(result: Published, output: Path, seconds: float) -> None:
+def _report(result: PublishedModel, output: Path, seconds: float) -> None:
     model = result.model
     out = console()
     table = Table(box=None, pad_edge=False)

@@ -13,9 +13,9 @@ from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from streampca.stream import checkpoint as checkpoints
-from streampca.stream import published as models
+from streampca.stream import model_file as models
 from streampca.stream.checkpoint import Checkpoint
-from streampca.stream.published import Published
+from streampca.stream.model_file import PublishedModel
 
 
 def run(path: Path, *, as_json: bool) -> None:
@@ -43,7 +43,7 @@ def _file(path: Path) -> dict[str, Any]:
         raise DamagedFileError(f"{path}: {error}") from None
 
 
-def _model(published: Published) -> dict[str, Any]:
+def _model(published: PublishedModel) -> dict[str, Any]:
     model = published.model
     return {
         "version": published.version,
@@ -69,26 +69,26 @@ def _model(published: Published) -> dict[str, Any]:
 
 
 def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
-    fold, tally, state = checkpoint.fold, checkpoint.fold.tally, checkpoint.fold.state
+    fold, stats, state = checkpoint.fold, checkpoint.fold.stats, checkpoint.fold.state
     return {
         "topic": checkpoint.topic,
         "topic_id": checkpoint.topic_id,
         "partition": checkpoint.partition,
         "next_offset": fold.position,
-        "learned": tally.learned,
+        "learned": stats.learned,
         "of_these_pending": len(fold.pending),
-        "rejected": dict(tally.rejected or {}),
-        "gap": tally.gap,
+        "rejected": dict(stats.rejected or {}),
+        "gap": stats.gap,
         "dimensions": state.C.shape[0],
         "columns": state.rank,
         "dtype": str(state.C.dtype),
         "weight": state.weight,
         "total_variance": state.total_variance,
-        "loss": tally.loss,
-        "loss_ratio": tally.loss / tally.norm if tally.norm else None,
-        "loss_ratio_ewma": tally.loss_ewma / tally.norm_ewma if tally.norm_ewma else None,
-        "first_timestamp": _time(tally.first_ms / 1000),
-        "last_timestamp": _time(tally.last_ms / 1000),
+        "loss": stats.loss,
+        "loss_ratio": stats.loss / stats.norm if stats.norm else None,
+        "loss_ratio_ewma": stats.loss_ewma / stats.norm_ewma if stats.norm_ewma else None,
+        "first_timestamp": _time(stats.first_ms / 1000),
+        "last_timestamp": _time(stats.last_ms / 1000),
         "settings": checkpoint.settings,
     }
 
@@ -111,8 +111,8 @@ def _topic(store: DirectoryStore, topic: str) -> dict[str, Any]:
         partitions[str(partition)] = {
             "checkpoints": len(saved.offsets(partition)),
             "next_offset": newest.fold.position if newest else None,
-            "learned": newest.fold.tally.learned if newest else None,
-            "rejected": sum((newest.fold.tally.rejected or {}).values()) if newest else None,
+            "learned": newest.fold.stats.learned if newest else None,
+            "rejected": sum((newest.fold.stats.rejected or {}).values()) if newest else None,
         }
     return {"partitions": partitions, "models": len(versions), "newest_model": versions[-1] if versions else None}
 

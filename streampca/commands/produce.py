@@ -11,11 +11,12 @@ from kafka.errors import KafkaError
 from streampca.commands.encoding import encoder
 from streampca.commands.printing import console
 from streampca.commands.progress import progress
-from streampca.commands.rows import Array, Rows, open_rows
-from streampca.demo.vectors import LowRank
 from streampca.errors import InputError, SourceError
+from streampca.pca.arrays import Array
 from streampca.settings import ProduceSettings
-from streampca.sources.link import Link
+from streampca.sources.kafka_python.connection import Connection
+from streampca.vectors.files import Rows, open_rows
+from streampca.vectors.synthetic import LowRank
 
 _ACKNOWLEDGED_WITHIN_S = 60.0
 _TICK_S = 0.02
@@ -76,7 +77,7 @@ class _Sender:
     """Sends values to one partition after the other, and remembers the first failure."""
 
     def __init__(self, settings: ProduceSettings) -> None:
-        self._link, self._topic = Link(settings, settings.topic), settings.topic
+        self._link, self._topic = Connection(settings, settings.topic), settings.topic
         self._encode = encoder(settings, settings.topic)
         self._failure: BaseException | None = None
         self.sent = 0

@@ -12,25 +12,28 @@ import structlog
 from prometheus_client import disable_created_metrics
 from threadpoolctl import threadpool_limits
 
-from streampca import health, metrics, registry, story
-from streampca.kernels import Kernels
-from streampca.listening import Listener, Listeners
-from streampca.pca.learning import Recipe
-from streampca.publisher import Publisher
-from streampca.report import Reporter, name_of_process
-from streampca.saver import Saver
+from streampca.pca.learning import LearningConfig
 from streampca.settings import WorkerSettings
+from streampca.sources import schema_registry
 from streampca.sources.base import DeadLetters, NoDeadLetters
 from streampca.sources.choice import client_of, reading_ahead
-from streampca.sources.kafka_letters import KafkaDeadLetters
+from streampca.sources.kafka_python.dead_letters import KafkaPythonDeadLetters
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
-from streampca.stores.reports import Reports
+from streampca.stores.worker_status import WorkerStatuses
 from streampca.stream.codec import Codec
-from streampca.stream.fold import Shape
-from streampca.worker import Plan, Worker
+from streampca.stream.fold import FoldConfig
+from streampca.worker.checkpoint_writer import CheckpointWriter
+from streampca.worker.kernels import Kernels
+from streampca.worker.listener import Listener, Listeners
+from streampca.worker.listeners.health import HealthListener, HealthServer
+from streampca.worker.listeners.log import LogListener
+from streampca.worker.listeners.metrics import WorkerMetrics
+from streampca.worker.listeners.status import StatusListener, name_of_process
+from streampca.worker.loop import Worker, WorkerConfig
+from streampca.worker.publisher import Publisher
 
 log = structlog.get_logger()
 
@@ -45,18 +48,18 @@ _KEPT = {-3: 32 * 2**20, -1: 64 * 2**20}
 
 def run(settings: WorkerSettings) -> None:
     """Work until SIGTERM or SIGINT. Raises `StreampcaError` for what a person has to mend."""
-    counts, alive = metrics.WorkerMetrics(settings.topic), health.Health()
+    counts, alive = WorkerMetrics(settings.topic), HealthListener()
     sys.setswitchinterval(_TURN_S)
     keep_freed_memory()
     disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the number of series for no one
     with (
         threadpool_limits(1),  # one BLAS thread: the same bits, and no threads fighting over blocks this small
-        health.HealthServer(settings.worker_host, settings.worker_port, counts.registry, alive) as server,
+        HealthServer(settings.worker_host, settings.worker_port, counts.registry, alive) as server,
     ):
         store = DirectoryStore(settings.store)
         store.check()
-        with Reporter(Reports(store, settings.topic), name_of_process()) as reporter:
-            told, kernels = story.Story(), Kernels(recipe_of(settings))
+        with StatusListener(WorkerStatuses(store, settings.topic), name_of_process()) as reporter:
+            told, kernels = LogListener(), Kernels(learning_config_of(settings))
             worker = _put_together(settings, store, Listeners(told, counts, alive, reporter, kernels), kernels)
             log.info("worker started", **_introduction(settings), metrics=server.url)
             _stop_on_signals(worker)
@@ -83,26 +86,28 @@ def _introduction(settings: WorkerSettings) -> dict[str, str]:
 
 
 def _put_together(settings: WorkerSettings, store: Store, listener: Listener, kernels: Kernels) -> Worker:
-    plan = plan_of(settings)
-    plan.codec.decode([])  # what is not installed, or cannot be reached, is told at once and not after a compilation
+    config = worker_config_of(settings)
+    config.codec.decode([])  # what is not installed, or cannot be reached, is told at once and not after a compilation
     checkpoints = Checkpoints(store, settings.topic, settings.keep_checkpoints)
     client = client_of(settings)
     if checkpoints.partitions():  # going on from them takes it all, and the group does better without us until then
         kernels.have_all()
     else:
         kernels.begin_all()
-    source = reading_ahead(client, settings, plan.codec.vectors_of)
-    publisher = Publisher(checkpoints, Models(store, settings.topic, settings.keep_models), plan.shape, time.time)
-    return Worker(plan, source, _dead_letters(settings), Saver(checkpoints, publisher), listener, kernels.ready)
+    source = reading_ahead(client, settings, config.codec.vectors_of)
+    publisher = Publisher(checkpoints, Models(store, settings.topic, settings.keep_models), config.fold, time.time)
+    return Worker(
+        config, source, _dead_letters(settings), CheckpointWriter(checkpoints, publisher), listener, kernels.ready
+    )
 
 
-def plan_of(settings: WorkerSettings) -> Plan:
+def worker_config_of(settings: WorkerSettings) -> WorkerConfig:
     """What these settings ask of a worker."""
-    recipe = recipe_of(settings)
-    return Plan(
+    learning_config = learning_config_of(settings)
+    return WorkerConfig(
         topic=settings.topic,
-        shape=Shape(
-            recipe,
+        fold=FoldConfig(
+            learning_config,
             settings.half_life_messages,
             settings.half_life_seconds,
             settings.format,
@@ -111,10 +116,10 @@ def plan_of(settings: WorkerSettings) -> Plan:
         codec=Codec(
             settings.format,
             settings.dimensions,
-            recipe.largest_value,
+            learning_config.largest_value,
             settings.dtype,
             settings.field,
-            registry.schemas_of(settings),
+            schema_registry.schemas_of(settings),
         ),
         bad_records="dead_letter" if settings.dead_letter_topic else settings.on_bad_record,
         offset_gap=settings.on_offset_gap,
@@ -123,13 +128,15 @@ def plan_of(settings: WorkerSettings) -> Plan:
     )
 
 
-def recipe_of(settings: WorkerSettings) -> Recipe:
+def learning_config_of(settings: WorkerSettings) -> LearningConfig:
     """What these settings make of a model."""
-    return Recipe(settings.dimensions, settings.components, settings.oversampling, settings.center, settings.dtype)
+    return LearningConfig(
+        settings.dimensions, settings.components, settings.oversampling, settings.center, settings.dtype
+    )
 
 
 def _dead_letters(settings: WorkerSettings) -> DeadLetters:
-    return KafkaDeadLetters(settings) if settings.dead_letter_topic else NoDeadLetters()
+    return KafkaPythonDeadLetters(settings) if settings.dead_letter_topic else NoDeadLetters()
 
 
 def keep_freed_memory() -> None:

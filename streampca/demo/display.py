@@ -8,8 +8,8 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from streampca.demo.vectors import Truth
-from streampca.stream.published import Published
+from streampca.stream.model_file import PublishedModel
+from streampca.vectors.synthetic import Truth
 
 _BARS = "▁▂▃▄▅▆▇█"
 _PLAIN_EVERY_S = 2.0
@@ -23,7 +23,7 @@ class Reading:
     elapsed: float
     sent: int
     rate: float  # messages learned a second, lately
-    model: Published | None
+    model: PublishedModel | None
     truth: Truth | None
 
     def figures(self) -> dict[str, str]:

@@ -7,7 +7,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from streampca.demo.vectors import F32
+from streampca.pca.arrays import F32
 
 _TIMEOUT_S = 2.0
 

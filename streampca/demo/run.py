@@ -12,17 +12,18 @@ from pathlib import Path
 
 from rich.console import Console
 
-from streampca.demo import children, projection
+from streampca.demo import processes, projection
 from streampca.demo.broker import API_VERSION, EmbeddedBroker
-from streampca.demo.children import Child
 from streampca.demo.display import Display, Reading
-from streampca.demo.streamer import Streamer
-from streampca.demo.vectors import F32, FileVectors, LowRank, Vectors
+from streampca.demo.processes import ChildProcess
+from streampca.demo.producer import DemoProducer
 from streampca.errors import SettingsError, StreampcaError
+from streampca.pca.arrays import F32
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
-from streampca.stream.published import Published
+from streampca.stream.model_file import PublishedModel
+from streampca.vectors.synthetic import FileVectors, LowRank, VectorStream
 
 TOPIC, DEAD_LETTERS = "readings", "readings-dead-letters"
 _LOOK_EVERY_S = 0.5
@@ -32,7 +33,7 @@ _PROBES = 8  # vectors at a time, for the page to show
 
 
 @dataclass(frozen=True)
-class Wishes:
+class DemoOptions:
     """What the person asked for."""
 
     seconds: float | None = None  # from the first projection on
@@ -42,24 +43,26 @@ class Wishes:
     port: int = 8000
 
 
-def run(wishes: Wishes) -> None:
+def run(wishes: DemoOptions) -> None:
     """Until `seconds` have passed since the first projection, Ctrl-C or SIGTERM.
 
     Raises `StreampcaError` when a part of it fails.
     """
-    vectors: Vectors = FileVectors(wishes.file) if wishes.file else LowRank()
+    vectors: VectorStream = FileVectors(wishes.file) if wishes.file else LowRank()
     ended = _end_on_signals()
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="streampca-demo-")))
         store = _fresh(wishes.store or folder / "store")
         broker = EmbeddedBroker(TOPIC, DEAD_LETTERS)
         stack.callback(broker.close)
-        ports = children.free_port(wishes.port), children.free_port(0)
-        family: list[Child] = []
-        stack.callback(children.stop, family)
-        family.append(Child("worker", _worker_settings(broker, store, vectors, ports[1]), folder / "worker.log"))
-        family.append(Child("serve", {"topic": TOPIC, "store": store.root, "port": ports[0]}, folder / "serve.log"))
-        streamer = Streamer(vectors, broker.address, TOPIC, broker.partitions[TOPIC], wishes.rate)
+        ports = processes.free_port(wishes.port), processes.free_port(0)
+        family: list[ChildProcess] = []
+        stack.callback(processes.stop, family)
+        family.append(ChildProcess("worker", _worker_settings(broker, store, vectors, ports[1]), folder / "worker.log"))
+        family.append(
+            ChildProcess("serve", {"topic": TOPIC, "store": store.root, "port": ports[0]}, folder / "serve.log")
+        )
+        streamer = DemoProducer(vectors, broker.address, TOPIC, broker.partitions[TOPIC], wishes.rate)
         stack.callback(streamer.stop)
         display = stack.enter_context(Display(Console()))
         display.note(_where_to_look(broker.address, ports, store, folder))
@@ -71,11 +74,17 @@ class _Watch:
     """Looks at everything, twice a second, until the end."""
 
     def __init__(
-        self, vectors: Vectors, streamer: Streamer, family: list[Child], models: Models, display: Display, folder: Path
+        self,
+        vectors: VectorStream,
+        streamer: DemoProducer,
+        family: list[ChildProcess],
+        models: Models,
+        display: Display,
+        folder: Path,
     ) -> None:
         self._vectors, self._streamer, self._family = vectors, streamer, family
         self._models, self._display, self._folder = models, display, folder
-        self._model: Published | None = None
+        self._model: PublishedModel | None = None
         self._history: deque[tuple[float, int]] = deque(maxlen=11)  # time and messages learned, of 5 seconds
         self._probes = _portions(vectors)
         self._next_probe = 0.0  # seconds from the start
@@ -125,7 +134,7 @@ class _Watch:
         self._display.note(projection.told(address, answer, request_file, elapsed))
 
 
-def _portions(vectors: Vectors) -> Iterator[F32]:
+def _portions(vectors: VectorStream) -> Iterator[F32]:
     """A few at a time, for ever."""
     for piece in vectors.pieces():
         for start in range(0, len(piece), _PROBES):
@@ -138,7 +147,9 @@ def _ticks(started: float, ended: threading.Event) -> Iterator[float]:
         yield time.monotonic() - started
 
 
-def _worker_settings(broker: EmbeddedBroker, store: DirectoryStore, vectors: Vectors, port: int) -> dict[str, object]:
+def _worker_settings(
+    broker: EmbeddedBroker, store: DirectoryStore, vectors: VectorStream, port: int
+) -> dict[str, object]:
     return {
         "topic": TOPIC,
         "dead_letter_topic": DEAD_LETTERS,

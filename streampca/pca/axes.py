@@ -3,12 +3,11 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from streampca.pca.gauge import cholesky
-
-Array = NDArray[np.floating[Any]]
-F64 = NDArray[np.float64]
+from streampca.pca.arrays import F64, Array
+from streampca.pca.blocked.gauge import cholesky
+from streampca.pca.model import Model
+from streampca.pca.state import State
 
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -98,3 +97,11 @@ def keep_signs(components: F64, reference: Array) -> F64:
     alike = components @ reference.T
     nearest = alike[np.arange(len(alike)), np.abs(alike).argmax(axis=1)]
     return components * np.where(nearest < 0, -1.0, 1.0)[:, None]
+
+
+def model_of(state: State, components: int, reference: Array | None = None) -> Model:
+    """The k leading components of a state; signs as in `reference` (rows of components), where one is given."""
+    rows, variance = principal(state.C, components)
+    if reference is not None and reference.shape[1] == rows.shape[1]:
+        rows = keep_signs(rows, reference)
+    return Model(rows, variance, state.mean, state.total_variance, state.weight)

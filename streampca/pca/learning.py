@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from streampca.pca import axes, blocks, centring
-from streampca.pca.blocks import Factor
-from streampca.pca.state import Array, State
-
-F64 = NDArray[np.float64]
+from streampca.pca import axes
+from streampca.pca.arrays import F64, Array
+from streampca.pca.blocked import centring, update
+from streampca.pca.blocked.update import Factor
+from streampca.pca.state import State
 
 BLOCK = 256  # messages
 STRETCH = 64  # of them, taken through the factor at once; chosen by measurement, see docs/mathematics.md
@@ -31,7 +30,7 @@ BLOCKS_BETWEEN_TURNS = 16
 
 
 @dataclass(frozen=True)
-class Recipe:
+class LearningConfig:
     """What shapes a model, beside the data."""
 
     dimensions: int  # d
@@ -76,9 +75,9 @@ class Recipe:
         return self.block if state.count else max(self.start, 1)
 
 
-def absorbed(state: State, recipe: Recipe) -> int:
+def absorbed(state: State, config: LearningConfig) -> int:
     """How many messages the next block takes if it is sure to be absorbed; 0 if it may be learned by Algorithm 1."""
-    return recipe.next_block(state) if state.rank < recipe.columns else 0
+    return config.next_block(state) if state.rank < config.columns else 0
 
 
 class Scores(NamedTuple):
@@ -91,62 +90,62 @@ class Scores(NamedTuple):
 NO_SCORES = Scores(np.zeros(0), np.zeros(0))
 
 
-def learn(state: State, V: Array, retention: F64, recipe: Recipe) -> tuple[State, Scores]:
+def learn(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Scores]:
     """Learn V (n, d), each message's share of the past that it keeps in `retention` (n,), 1 for all of it.
 
-    V is one block while nothing has been learned, later any number of `recipe.block` messages each, of which the last
-    may be shorter. It must be finite and within `recipe.largest_value`. Neither how it lies in memory nor how many
+    V is one block while nothing has been learned, later any number of `config.block` messages each, of which the last
+    may be shorter. It must be finite and within `config.largest_value`. Neither how it lies in memory nor how many
     blocks it holds matters to the bits of the result. The messages of the very first block are not scored (there was
     no model yet): its scores are empty.
     """
-    V, block, scores = blocks.frozen(V, recipe.dtype), recipe.block if state.count else len(V), [NO_SCORES]
+    V, block, scores = update.frozen(V, config.dtype), config.block if state.count else len(V), [NO_SCORES]
     while len(V):
-        learned = _krasulina(state, V, retention, recipe) or _absorb(state, V[:block], retention[:block], recipe)
+        learned = _krasulina(state, V, retention, config) or _absorb(state, V[:block], retention[:block], config)
         n = learned[0].count - state.count
         V, retention, state = V[n:], retention[n:], _upkeep(learned[0], state)
         scores.append(learned[1])
     return state, scores[-1] if len(scores) <= 2 else Scores(*map(np.concatenate, zip(*scores, strict=True)))
 
 
-def centred(state: State, V: Array, weights: centring.Weights, recipe: Recipe) -> tuple[F64, F64]:
+def centred(state: State, V: Array, weights: centring.Weights, config: LearningConfig) -> tuple[F64, F64]:
     """Weights (n,) in the running mean, zero where that is not taken off, and the mean before the blocks."""
-    if not recipe.center:
+    if not config.center:
         return np.zeros(len(V)), state.mean
     # A mean without weight may be any; the block's own keeps the squares free of a large offset.
     return weights.a, state.mean if state.weight else V.mean(axis=0, dtype=np.float64)
 
 
-def _krasulina(state: State, V: Array, retention: F64, recipe: Recipe) -> tuple[State, Scores] | None:
+def _krasulina(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Scores] | None:
     """Algorithm 1 on each message and the unit gauge, for as many blocks as that goes; None where it does for none."""
-    if state.rank < recipe.columns:
+    if state.rank < config.columns:
         return None
-    most = recipe.block * (BLOCKS_BETWEEN_TURNS - state.blocks)
-    V, weights = V[:most], centring.weights(state.weight, retention[:most], recipe.block)
-    a, mean = centred(state, V, weights, recipe)
-    factor, seen = blocks.learn(
+    most = config.block * (BLOCKS_BETWEEN_TURNS - state.blocks)
+    V, weights = V[:most], centring.weights(state.weight, retention[:most], config.block)
+    a, mean = centred(state, V, weights, config)
+    factor, seen = update.learn(
         V,
         Factor(state.C, state.N, np.eye(state.rank), mean),
-        blocks.Weights(weights.a, a, weights.c, weights.past),
-        blocks.Steps(min(recipe.components, state.rank), recipe.block, recipe.stretch, unit=True),
+        update.Weights(weights.a, a, weights.c, weights.past),
+        update.Steps(min(config.components, state.rank), config.block, config.stretch, unit=True),
     )
     if not len(seen.squares):
         return None
     return advanced(state, factor, len(seen.norm), seen.squares, weights), Scores(seen.residual, seen.norm)
 
 
-def _absorb(state: State, V: Array, retention: F64, recipe: Recipe) -> tuple[State, Scores]:
+def _absorb(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Scores]:
     """The leading K directions of the covariance of factor and block together."""
     weights = centring.weights(state.weight, retention, len(V))
-    a, mean = centred(state, V, weights, recipe)
+    a, mean = centred(state, V, weights, config)
     Y = V - mean
-    after = mean + (centring.shares(a)[0] @ Y if recipe.center else 0.0)
+    after = mean + (centring.shares(a)[0] @ Y if config.center else 0.0)
     centring.about(Y, a)
     norm, scores = (Y * Y).sum(axis=1), NO_SCORES
     if state.count:
-        scores = Scores(np.clip(norm - axes.captured(Y @ state.C, state.N, recipe.components), 0.0, norm), norm)
+        scores = Scores(np.clip(norm - axes.captured(Y @ state.C, state.N, config.components), 0.0, norm), norm)
     Y *= np.sqrt(weights.c * (1 - a))[:, None]
     F = np.hstack([np.sqrt(weights.past) * state.C, Y.T])
-    C, variance = axes.leading(F, recipe.columns, recipe.dtype)
+    C, variance = axes.leading(F, config.columns, config.dtype)
     squares = np.array([weights.c @ (norm * (1 - a))])
     return advanced(state, Factor(C, np.diag(variance), np.eye(len(variance)), after), len(V), squares, weights), scores
 

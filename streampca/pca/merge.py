@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from streampca.pca import axes
-from streampca.pca.state import F64, Array, State
+from streampca.pca.arrays import F64, Array
+from streampca.pca.state import State
 
 _WIDE = 512  # columns beyond which the singular directions are taken from a Gram matrix
 _MOST = 2048  # beyond which folds are merged in groups first

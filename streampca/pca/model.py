@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.floating[Any]]
+from streampca.pca.arrays import Array
+
 Basis = Literal["principal", "whitened"]
 
 _BLOCK = 32  # rows projected at once: more, and what lies between the steps no longer fits the processor's cache

@@ -2,13 +2,10 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.floating[Any]]
-F64 = NDArray[np.float64]
+from streampca.pca.arrays import F64, Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ and no other worker can read the partition meanwhile. No callback ever runs: the
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from streampca.stream.record import Event, Record, Standing
+from streampca.stream.record import Event, Record, SourceStatus
 
 
 class Source(Protocol):
@@ -33,7 +33,7 @@ class Source(Protocol):
     def poll(self, timeout_s: float) -> Sequence[Event]:
         """The next events, of each partition's records no more than one; empty when none came within `timeout_s`."""
 
-    def standing(self) -> Standing:
+    def status(self) -> SourceStatus:
         """How we stand with the brokers, as last heard; never waits."""
 
     def seek(self, positions: Mapping[int, int | None]) -> None:

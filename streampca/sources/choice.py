@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from streampca.settings import WorkerSettings
-from streampca.sources.ahead import Ahead
 from streampca.sources.base import Source
+from streampca.sources.prefetch import Prefetch
 from streampca.stream.record import Event, Records
 
 _POLLS_AHEAD = 5  # as many records as so many polls can bring
@@ -13,12 +13,12 @@ _POLLS_AHEAD = 5  # as many records as so many polls can bring
 def client_of(settings: WorkerSettings) -> Source:
     """A member of the group on the client that the settings name. Raises `SourceError`."""
     if settings.kafka_client == "confluent":
-        from streampca.sources.confluent import ConfluentSource
+        from streampca.sources.confluent.source import ConfluentSource
 
         return ConfluentSource(settings)
-    from streampca.sources.kafka import KafkaSource
+    from streampca.sources.kafka_python.source import KafkaPythonSource
 
-    return KafkaSource(settings)
+    return KafkaPythonSource(settings)
 
 
 def reading_ahead(source: Source, settings: WorkerSettings, decode: Callable[[Records], Event]) -> Source:
@@ -28,4 +28,4 @@ def reading_ahead(source: Source, settings: WorkerSettings, decode: Callable[[Re
         most_bytes //= 2
     if not most_bytes:
         return source
-    return Ahead(source, _POLLS_AHEAD * settings.max_poll_records, most_bytes, decode)
+    return Prefetch(source, _POLLS_AHEAD * settings.max_poll_records, most_bytes, decode)

@@ -14,8 +14,8 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from streampca.sources.memory_letters import MemoryDeadLetters
-from streampca.stream.record import Assigned, Event, Lost, OutOfRange, PlainRecord, Records, Revoked, Standing
+from streampca.sources.memory_dead_letters import MemoryDeadLetters
+from streampca.stream.record import Assigned, Event, Lost, OutOfRange, PlainRecord, Records, Revoked, SourceStatus
 
 __all__ = ["Do", "MemoryDeadLetters", "MemorySource", "MemoryTopic", "Pause", "Step"]
 
@@ -170,8 +170,8 @@ class MemorySource:
             news = self._news()
             return [news] if news else self._records(step if isinstance(step, int) else self._batch)
 
-    def standing(self) -> Standing:
-        return Standing(not self._topic.away, member=not self.evicted and self._topic.is_settled)
+    def status(self) -> SourceStatus:
+        return SourceStatus(not self._topic.away, member=not self.evicted and self._topic.is_settled)
 
     def seek(self, positions: Mapping[int, int | None]) -> None:
         for partition, position in positions.items():

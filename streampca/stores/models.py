@@ -5,8 +5,8 @@ import structlog
 from streampca.errors import DamagedFileError
 from streampca.stores import numbered
 from streampca.stores.base import Store
-from streampca.stream import published
-from streampca.stream.published import Published
+from streampca.stream import model_file
+from streampca.stream.model_file import PublishedModel
 
 log = structlog.get_logger()
 
@@ -26,14 +26,14 @@ class Models:
         """Versions there are, rising."""
         return numbered.numbers(self._store, self._folder)
 
-    def load(self, version: int) -> Published:
+    def load(self, version: int) -> PublishedModel:
         """One version. Raises `FileNotFoundError` or `DamagedFileError`."""
-        model = published.decode(self._store.read(numbered.path(self._folder, version)))
+        model = model_file.decode(self._store.read(numbered.path(self._folder, version)))
         if model.version != version:
             raise DamagedFileError(f"the file of version {version} holds version {model.version}")
         return model
 
-    def newest(self) -> Published | None:
+    def newest(self) -> PublishedModel | None:
         """The newest version that is whole; None when there is none. A damaged file is passed over, loudly."""
         for version in reversed(self.versions()):
             try:
@@ -44,11 +44,11 @@ class Models:
                 log.error("model damaged, falling back to the one before", version=version, error=str(error))
         return None
 
-    def save(self, model: Published) -> bool:
+    def save(self, model: PublishedModel) -> bool:
         """Write a version, unless it is there whole; remove the oldest beyond those kept. Whether it was written."""
         if model.version in self.versions() and self._is_whole(model.version):
             return False
-        numbered.write(self._store, self._folder, model.version, published.encode(model), self._keep)
+        numbered.write(self._store, self._folder, model.version, model_file.encode(model), self._keep)
         return True
 
     def _is_whole(self, version: int) -> bool:

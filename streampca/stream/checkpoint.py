@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import DamagedFileError
-from streampca.pca.state import F64, Array, State
-from streampca.stream import archive
-from streampca.stream.clock import Clock
-from streampca.stream.fold import Fold, Tally
+from streampca.pca.arrays import F64, Array
+from streampca.pca.state import State
+from streampca.stream import npz
+from streampca.stream.event_time import EventTime
+from streampca.stream.fold import Fold, FoldStats
 
 KIND = "checkpoint"
 FORMAT_VERSION = 1
@@ -49,7 +50,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "count": state.count,
         "blocks": state.blocks,
         "clock": asdict(fold.clock),
-        "tally": {**asdict(fold.tally), "rejected": dict(fold.tally.rejected)},
+        "tally": {**asdict(fold.stats), "rejected": dict(fold.stats.rejected)},
     }
     arrays = {
         "C": state.C,
@@ -59,12 +60,12 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "pending": fold.pending,
         "pending_retention": fold.retention,
     }
-    return archive.encode(header, arrays)
+    return npz.encode(header, arrays)
 
 
 def decode(data: bytes) -> Checkpoint:
     """What `encode` wrote. Raises `DamagedFileError` for anything else."""
-    header, arrays = archive.decode(data, KIND, FORMAT_VERSION)
+    header, arrays = npz.decode(data, KIND, FORMAT_VERSION)
     try:
         state = State(
             arrays["C"],
@@ -75,8 +76,8 @@ def decode(data: bytes) -> Checkpoint:
             int(header["count"]),
             int(header["blocks"]),
         )
-        clock, tally = Clock(**header["clock"]), Tally(**header["tally"])
-        fold = Fold(int(header["next_offset"]), state, arrays["pending"], arrays["pending_retention"], clock, tally)
+        clock, stats = EventTime(**header["clock"]), FoldStats(**header["tally"])
+        fold = Fold(int(header["next_offset"]), state, arrays["pending"], arrays["pending_retention"], clock, stats)
         checkpoint = Checkpoint(header["topic"], header["topic_id"], int(header["partition"]), fold, header["settings"])
         _verify(arrays)
     except (KeyError, TypeError, ValueError) as error:

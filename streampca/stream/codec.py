@@ -11,20 +11,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from streampca.pca.arrays import Array
 from streampca.stream.formats import reader_of
 from streampca.stream.formats.base import FaultError, Numbers, Reader
 from streampca.stream.formats.schemas import Schemas
-from streampca.stream.record import (
-    Array,
-    Decoded,
-    Records,
-    Reject,
-    Undecoded,
-    Vectors,
-    offsets_of,
-    timestamps_of,
-    values_of,
-)
+from streampca.stream.record import Decoded, Records, Reject, Undecoded, Vectors, offsets_of, timestamps_of, values_of
 
 REASONS = ("no_value", "undecodable", "unknown_schema", "wrong_length", "not_finite", "too_large")
 

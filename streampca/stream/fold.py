@@ -12,18 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.pca import learning
-from streampca.pca.learning import Recipe, Scores
-from streampca.pca.state import Array, State
-from streampca.stream.clock import Clock
+from streampca.pca.arrays import Array
+from streampca.pca.learning import LearningConfig, Scores
+from streampca.pca.state import State
+from streampca.stream.event_time import EventTime
 
 _EWMA_MESSAGES = 1000
 
 
 @dataclass(frozen=True)
-class Shape:
+class FoldConfig:
     """Everything beside the records that shapes the bits of a fold. A checkpoint made with another one is refused."""
 
-    recipe: Recipe
+    learning: LearningConfig
     half_life_messages: float | None = None
     half_life_seconds: float | None = None
     format: str = "json"
@@ -32,8 +33,14 @@ class Shape:
     def as_dict(self) -> dict[str, Any]:
         """Names and values, as they are written into a checkpoint."""
         own = asdict(self)
-        recipe = own.pop("recipe")
-        return {**recipe, **own, "block": self.recipe.block, "stretch": self.recipe.stretch, "start": self.recipe.start}
+        learning_config = own.pop("learning")
+        return {
+            **learning_config,
+            **own,
+            "block": self.learning.block,
+            "stretch": self.learning.stretch,
+            "start": self.learning.start,
+        }
 
     def retention(self, steps_ms: NDArray[np.int64]) -> NDArray[np.float64]:
         """λ of each message: the share of the past that it keeps, given by how much it advanced the clock."""
@@ -53,7 +60,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Tally:
+class FoldStats:
     """Counts and losses of a partition, from its first record on."""
 
     learned: int = 0  # vectors in the state and in pending
@@ -67,15 +74,15 @@ class Tally:
     first_ms: int = -1  # timestamps of the records learned, the least and the greatest
     last_ms: int = -1
 
-    def with_scores(self, scores: Scores, block: int) -> "Tally":
-        """The tally after blocks of so many messages with these scores."""
-        tally = self
+    def with_scores(self, scores: Scores, block: int) -> "FoldStats":
+        """The stats after blocks of so many messages with these scores."""
+        stats = self
         for start in range(0, len(scores.residual), block):
             residual, norm = (float(np.add.reduce(part[start : start + block])) for part in scores)
-            tally = tally._with_block(min(block, len(scores.residual) - start), residual, norm)
-        return tally
+            stats = stats._with_block(min(block, len(scores.residual) - start), residual, norm)
+        return stats
 
-    def _with_block(self, n: int, residual: float, norm: float) -> "Tally":
+    def _with_block(self, n: int, residual: float, norm: float) -> "FoldStats":
         """After n messages more, of which these are the sums."""
         residual, norm, scored = residual / n, norm / n, self.scored + n
         kept = (1 - 1 / _EWMA_MESSAGES) ** n if self.scored else 0.0
@@ -88,8 +95,8 @@ class Tally:
             norm_ewma=kept * self.norm_ewma + (1 - kept) * norm,
         )
 
-    def with_messages(self, timestamps: NDArray[np.int64], vectors: int) -> "Tally":
-        """The tally after learning so many vectors of messages with these timestamps."""
+    def with_messages(self, timestamps: NDArray[np.int64], vectors: int) -> "FoldStats":
+        """The stats after learning so many vectors of messages with these timestamps."""
         known = timestamps[timestamps >= 0]
         if not len(known):
             return replace(self, learned=self.learned + vectors)
@@ -101,8 +108,8 @@ class Tally:
             last_ms=max(self.last_ms, last),
         )
 
-    def with_rejects(self, reasons: Sequence[str]) -> "Tally":
-        """The tally after records that could not be learned."""
+    def with_rejects(self, reasons: Sequence[str]) -> "FoldStats":
+        """The stats after records that could not be learned."""
         counts = dict(self.rejected)
         for reason in reasons:
             counts[reason] = counts.get(reason, 0) + 1
@@ -117,21 +124,28 @@ class Fold:
     state: State
     pending: Array  # (p, d): vectors that do not fill a block yet
     retention: NDArray[np.float64]  # (p,): their λ
-    clock: Clock
-    tally: Tally
+    clock: EventTime
+    stats: FoldStats
 
     @classmethod
-    def empty(cls, recipe: Recipe) -> "Fold":
+    def empty(cls, learning_config: LearningConfig) -> "Fold":
         """Before the first record."""
-        pending = np.zeros((0, recipe.dimensions), recipe.dtype)
-        return cls(-1, State.empty(recipe.dimensions, recipe.dtype), pending, np.zeros(0), Clock(), Tally())
+        pending = np.zeros((0, learning_config.dimensions), learning_config.dtype)
+        return cls(
+            -1,
+            State.empty(learning_config.dimensions, learning_config.dtype),
+            pending,
+            np.zeros(0),
+            EventTime(),
+            FoldStats(),
+        )
 
     def learn(
         self,
         vectors: Array,
         timestamps: Sequence[int] | NDArray[np.int64],
         position: int,
-        shape: Shape,
+        fold_config: FoldConfig,
         counts: NDArray[np.int64] | None = None,
     ) -> tuple["Fold", list[Scores]]:
         """Learn vectors (n, d) of records with these timestamps, all before `position`; the scores of whole blocks.
@@ -140,43 +154,43 @@ class Fold:
         """
         timestamps = np.asarray(timestamps, np.int64)
         clock, steps = self.clock.advance(timestamps)
-        V = np.ascontiguousarray(vectors, shape.recipe.dtype)
+        V = np.ascontiguousarray(vectors, fold_config.learning.dtype)
         if counts is not None and len(V) > len(timestamps):
             steps = _at_first_vectors(steps, counts)
-        retention = np.concatenate([self.retention, shape.retention(steps)])
+        retention = np.concatenate([self.retention, fold_config.retention(steps)])
         state, waiting, learned, taken = self.state, self.pending, 0, 0
-        tally = self.tally.with_messages(timestamps, len(V)) if len(V) else self.tally
+        stats = self.stats.with_messages(timestamps, len(V)) if len(V) else self.stats
         scores: list[Scores] = []
-        while (size := shape.recipe.next_block(state)) <= len(waiting) + len(V) - taken:
+        while (size := fold_config.learning.next_block(state)) <= len(waiting) + len(V) - taken:
             whole = size if len(waiting) or not state.count else (len(V) - taken) // size * size  # several at once
             end = taken + whole - len(waiting)
             block = np.concatenate([waiting, V[taken:end]]) if len(waiting) else V[taken:end]
-            state, score = learning.learn(state, block, retention[learned : learned + whole], shape.recipe)
-            tally = tally.with_scores(score, size)
+            state, score = learning.learn(state, block, retention[learned : learned + whole], fold_config.learning)
+            stats = stats.with_scores(score, size)
             scores.append(score)
             waiting, taken, learned = self.pending[:0], end, learned + whole
         pending = np.concatenate([waiting, V[taken:]])
-        fold = Fold(max(position, self.position), state, pending, retention[learned:].copy(), clock, tally)
+        fold = Fold(max(position, self.position), state, pending, retention[learned:].copy(), clock, stats)
         return fold, scores
 
-    def room(self, recipe: Recipe) -> int:
+    def room(self, learning_config: LearningConfig) -> int:
         """How many more vectors can be learned without Algorithm 1, for which dear code must be there, at least."""
-        return learning.absorbed(self.state, recipe) + recipe.block - 1 - len(self.pending)
+        return learning.absorbed(self.state, learning_config) + learning_config.block - 1 - len(self.pending)
 
     def reject(self, reasons: Sequence[str]) -> "Fold":
         """Count records that could not be learned."""
-        return replace(self, tally=self.tally.with_rejects(reasons))
+        return replace(self, stats=self.stats.with_rejects(reasons))
 
     def skip(self, position: int) -> "Fold":
         """Go on from a later position; the offsets between are gone for good and are counted."""
         lost = max(position - self.position, 0) if self.position >= 0 else 0
-        return replace(self, position=position, tally=replace(self.tally, gap=self.tally.gap + lost))
+        return replace(self, position=position, stats=replace(self.stats, gap=self.stats.gap + lost))
 
-    def provisional(self, recipe: Recipe) -> State:
+    def provisional(self, learning_config: LearningConfig) -> State:
         """The state with the pending messages learned as well: what is published."""
         if not len(self.pending):
             return self.state
-        return learning.learn(self.state, self.pending, self.retention, recipe)[0]
+        return learning.learn(self.state, self.pending, self.retention, learning_config)[0]
 
 
 def _at_first_vectors(steps: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -3,12 +3,12 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.floating[Any]]
+from streampca.pca.arrays import Array
 
 
 class Record(Protocol):
@@ -216,7 +216,7 @@ class OutOfRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SourceStatus:
     """How a source stands with the brokers."""
 
     connected: bool  # a broker has answered lately

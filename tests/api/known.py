@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from streampca.pca.model import Model
-from streampca.stream.published import Published
+from streampca.stream.model_file import PublishedModel
 
 TOPIC = "readings"
 D, K = 5, 2
@@ -25,8 +25,8 @@ def known_model(version: int, d: int = D, k: int = K, dtype: Any = np.float64) -
     )
 
 
-def known(version: int, published_at: float | None = None, **model: Any) -> Published:
-    return Published(
+def known(version: int, published_at: float | None = None, **model: Any) -> PublishedModel:
+    return PublishedModel(
         version=version, model=known_model(version, **model), topic=TOPIC, topic_id="id", positions={0: 3, 1: version},
         rejected=1, loss=0.5, loss_ratio=0.25, loss_ewma=0.125, first_timestamp_ms=1, last_timestamp_ms=2,
         published_at=time.time() if published_at is None else published_at, settings={"components": K},

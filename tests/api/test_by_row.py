@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from streampca.api import bodies, by_row
+from streampca.api import by_row, parsing
 from streampca.api.by_row import fields_by_row
-from streampca.api.incoming import Body, RequestError
+from streampca.api.request import Body, RequestError
 from tests.api.test_faults import JSON
 
 PROJECT, RECONSTRUCT = ("vectors",), ("coordinates", "vectors")
@@ -31,10 +31,10 @@ def outcome(text: bytes, names: Sequence[str], width: int, most: int) -> list[An
     """All that can be asked of a body, as answers or faults."""
     told: list[Any] = []
     for ask in (
-        lambda: bodies.parse(Body(text), names).basis,
-        lambda: bodies.parse(Body(text), names).version,
-        lambda: [bodies.parse(Body(text), names).has(name) for name in names],
-        *(lambda name=name: numbers_of(bodies.parse(Body(text), names).rows(name, width, most)) for name in names),
+        lambda: parsing.parse(Body(text), names).basis,
+        lambda: parsing.parse(Body(text), names).version,
+        lambda: [parsing.parse(Body(text), names).has(name) for name in names],
+        *(lambda name=name: numbers_of(parsing.parse(Body(text), names).rows(name, width, most)) for name in names),
     ):
         try:
             told.append(ask())
@@ -52,7 +52,7 @@ def check(text: bytes, names: Sequence[str] = PROJECT, *, taken: bool | None = N
     found = fields_by_row(text, names)
     by_rows = [outcome(text, names, width, most) for most in (2, 100)]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(bodies, "fields_by_row", lambda text, names: None)
+        patched.setattr(parsing, "fields_by_row", lambda text, names: None)
         assert by_rows == [outcome(text, names, width, most) for most in (2, 100)], text
     if taken is not None:
         assert (found is not None) is taken, text

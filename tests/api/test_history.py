@@ -13,7 +13,7 @@ from streampca.api.history import History
 from streampca.settings import ServeSettings
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
-from streampca.stream.published import Published
+from streampca.stream.model_file import PublishedModel
 from tests.api.client import Client
 from tests.api.known import TOPIC, file_of, known, known_model
 
@@ -25,7 +25,7 @@ class Counting(Models):
         super().__init__(store, TOPIC, keep=3)
         self.read: list[int] = []
 
-    def load(self, version: int) -> Published:
+    def load(self, version: int) -> PublishedModel:
         self.read.append(version)
         return super().load(version)
 

@@ -10,10 +10,10 @@ import numpy as np
 import orjson
 import pytest
 
-from streampca.api import bodies
+from streampca.api import parsing
 from streampca.api.app import create_app
 from streampca.api.by_row import fields_by_row
-from streampca.api.incoming import Body
+from streampca.api.request import Body
 from streampca.settings import ServeSettings
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
@@ -48,8 +48,8 @@ def all_at_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         read.append(len(body.data))
         return plain(body)
 
-    plain = bodies._object
-    monkeypatch.setattr(bodies, "_object", note)
+    plain = parsing._object
+    monkeypatch.setattr(parsing, "_object", note)
     return read
 
 

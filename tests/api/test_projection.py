@@ -12,7 +12,7 @@ from streampca.pca.model import Model
 from streampca.settings import ServeSettings
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
-from streampca.stream.published import Published
+from streampca.stream.model_file import PublishedModel
 from tests.api.client import Client
 from tests.api.known import TOPIC, D, K, known_model
 
@@ -66,7 +66,7 @@ def test_agrees_with_scikit_learn(store: MemoryStore) -> None:
     total = float(pca.explained_variance_.sum() / pca.explained_variance_ratio_.sum())
     model = Model(pca.components_, pca.explained_variance_, pca.mean_, total, 200.0)
     models = Models(store, TOPIC)
-    models.save(Published(200, model, TOPIC))
+    models.save(PublishedModel(200, model, TOPIC))
     with Client(create_app(store, ServeSettings(topic=TOPIC))) as client:
         some = data[:9]
         answer = post(client, "/v1/project", vectors=some.tolist())
@@ -96,7 +96,7 @@ def test_reconstructs_from_coordinates_and_from_vectors(client: Client) -> None:
 def test_many_rows_are_answered_as_few_are(store: MemoryStore) -> None:
     """A long body goes through a thread, a short one does not: the numbers are the same to rounding."""
     models = Models(store, TOPIC)
-    models.save(Published(1, known_model(1), TOPIC))
+    models.save(PublishedModel(1, known_model(1), TOPIC))
     rows = CHANCE.normal(size=(3000, D))
     with Client(create_app(store, ServeSettings(topic=TOPIC))) as client:
         many = post(client, "/v1/project", vectors=rows.tolist())
@@ -118,7 +118,7 @@ def test_whole_numbers_are_numbers(client: Client) -> None:
 def test_a_model_in_float32_is_served_and_answers_are_as_fine_as_it_is(store: MemoryStore) -> None:
     models = Models(store, TOPIC)
     model = known_model(1, dtype=np.float32)
-    models.save(Published(1, model, TOPIC))
+    models.save(PublishedModel(1, model, TOPIC))
     with Client(create_app(store, ServeSettings(topic=TOPIC))) as client:
         answer = post(client, "/v1/project", vectors=VECTORS.tolist())
         np.testing.assert_allclose(answer["coordinates"], (VECTORS - model.mean) @ model.components.T, rtol=1e-12)

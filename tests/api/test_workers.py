@@ -5,25 +5,25 @@ from typing import Any
 
 from streampca.api import schemas
 from streampca.stores.memory import MemoryStore
-from streampca.stores.reports import PartitionReport, Report, Reports
+from streampca.stores.worker_status import PartitionStatus, WorkerStatus, WorkerStatuses
 from tests.api.client import Client
 from tests.api.known import TOPIC
 
 
-def report(store: MemoryStore, name: str, age: float) -> Report:
-    partition = PartitionReport(position=5, lag=0, learned=4, rejected=1, loss_ewma=None)
-    report = Report(
+def report(store: MemoryStore, name: str, age: float) -> WorkerStatus:
+    partition = PartitionStatus(position=5, lag=0, learned=4, rejected=1, loss_ewma=None)
+    report = WorkerStatus(
         name=name, state="waiting", trouble="disk full", started_at=1.0, updated_at=time.time() - age,
         messages_per_second=2.5, partitions={"0": partition},
     )  # fmt: skip
-    Reports(store, TOPIC).write(report)
+    WorkerStatuses(store, TOPIC).write(report)
     return report
 
 
 def workers(client: Client) -> list[dict[str, Any]]:
     answer = client.get("/v1/workers")
     assert answer.status_code == 200
-    schemas.Workers.model_validate(answer.json(), strict=True)
+    schemas.WorkerList.model_validate(answer.json(), strict=True)
     found: list[dict[str, Any]] = answer.json()["workers"]
     return found
 

@@ -94,7 +94,7 @@ def test_kernels_compiled_at_the_build_are_loaded(image: Path, tmp_path: Path) -
 )
 def test_kernels_that_were_not_kept_are_compiled_again(image: Path, tmp_path: Path, other: dict[str, str]) -> None:
     """Looked at in the small ones, which take a second."""
-    have = "from streampca.kernels import *; print(Kernels(Recipe(3, 2, 0)).have_small().rank)"
+    have = "from streampca.worker.kernels import *; print(Kernels(LearningConfig(3, 2, 0)).have_small().rank)"
     assert "data loaded from" in said(image, tmp_path, "python", "-c", have, NUMBA_DEBUG_CACHE="1")
     told = said(image, tmp_path, "python", "-c", have, NUMBA_DEBUG_CACHE="1", **other)
     assert told.endswith("2\n")

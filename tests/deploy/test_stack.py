@@ -17,13 +17,13 @@ import yaml
 from kafka.admin import ConfigResource, ConfigResourceType
 from typer.main import get_command
 
-from streampca import health
 from streampca.api.app import create_app
 from streampca.cli import app as command_line
 from streampca.settings import ProduceSettings, ServeSettings, WorkerSettings
-from streampca.settings_base import Settings
+from streampca.settings.base import Settings
 from streampca.stores.memory import MemoryStore
 from streampca.version import __version__
+from streampca.worker.listeners import health
 from tests.deploy import files
 from tests.kafka_broker import Broker
 

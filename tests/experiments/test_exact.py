@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from experiments import exact
-from streampca.pca.baselines import incremental, krasulina_qr, oja
+from experiments.baselines import incremental, krasulina_qr, oja
 
 D, K, N = 30, 4, 300
 

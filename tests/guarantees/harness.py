@@ -17,12 +17,12 @@ import orjson
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from streampca.pca.learning import Recipe
+from streampca.pca.learning import LearningConfig
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.codec import Codec
-from streampca.stream.fold import Fold, Shape
+from streampca.stream.fold import Fold, FoldConfig
 from tests.kafka_broker import Broker, wait_until
 
 D, K = 12, 3
@@ -41,8 +41,8 @@ def as_json(rows: NDArray[np.float64]) -> list[bytes]:
     return [orjson.dumps(row.tolist()) for row in rows]
 
 
-SHAPE = Shape(Recipe(D, K))
-CODEC = Codec("json", D, SHAPE.recipe.largest_value)
+SHAPE = FoldConfig(LearningConfig(D, K))
+CODEC = Codec("json", D, SHAPE.learning.largest_value)
 
 
 def folded(broker: Broker, topic: str) -> dict[int, Fold]:
@@ -62,7 +62,7 @@ def fold_of(records: Sequence[Any], position: int) -> Fold:
     decoded = CODEC.decode([record.value for record in records])
     times = [records[i].timestamp for i in decoded.places]
     with threadpool_limits(1):  # as the worker does: bits depend on how a sum is split
-        fold, _ = Fold.empty(SHAPE.recipe).learn(decoded.vectors, times, position, SHAPE)
+        fold, _ = Fold.empty(SHAPE.learning).learn(decoded.vectors, times, position, SHAPE)
     return fold.reject([reject.reason for reject in decoded.rejects])
 
 

@@ -10,7 +10,7 @@ from tests.kafka_broker import Broker
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
-ROOM = SHAPE.recipe.start + SHAPE.recipe.block - 1  # messages of a partition that are learned without
+ROOM = SHAPE.learning.start + SHAPE.learning.block - 1  # messages of a partition that are learned without
 N = 12_000  # more than what is handed over at once, so that the client holds back the rest of a held partition
 
 

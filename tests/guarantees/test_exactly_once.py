@@ -52,13 +52,13 @@ def assert_same_bits(members: Group, folder: Path) -> None:
     for partition, data in files.items():
         fold = decode(data).fold
         assert fold.position == expected[partition].position
-        assert fold.tally == expected[partition].tally
+        assert fold.stats == expected[partition].stats
         assert fold.state.C.tobytes() == expected[partition].state.C.tobytes()
         assert fold.pending.tobytes() == expected[partition].pending.tobytes()
 
 
 def learned(members: Group) -> int:
-    return sum(checkpoint.fold.tally.learned for checkpoint in members.newest().values())
+    return sum(checkpoint.fold.stats.learned for checkpoint in members.newest().values())
 
 
 def test_kill_9_at_random_moments_changes_no_bit(broker: Broker, topic: str, tmp_path: Path) -> None:

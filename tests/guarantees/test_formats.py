@@ -17,8 +17,8 @@ import pytest
 from confluent_kafka import schema_registry
 
 from streampca.errors import SettingsError, SourceError
-from streampca.registry import Registry
-from streampca.settings_format import FormatSettings
+from streampca.settings.formats import FormatSettings
+from streampca.sources.schema_registry import SchemaRegistry
 from streampca.stream.formats.protobuf import compiled
 from streampca.stream.formats.schemas import WriterSchema
 from streampca.stream.record import PlainRecord
@@ -63,8 +63,8 @@ def assert_learned(members: Group, rows: np.ndarray, rejected: dict[str, int]) -
     expected = fold_of([PlainRecord(i, value) for i, value in enumerate(as_json(rows))], len(rows))
     assert found.state.C.tobytes() == expected.state.C.tobytes()
     assert found.pending.tobytes() == expected.pending.tobytes()
-    assert found.tally.learned == len(rows)
-    assert dict(found.tally.rejected) == rejected
+    assert found.stats.learned == len(rows)
+    assert dict(found.stats.rejected) == rejected
 
 
 @pytest.mark.parametrize(("kind", "field"), [("avro", "a.v"), ("protobuf", "a.v"), ("arrow", "v"), ("json", "a.v")])
@@ -133,22 +133,22 @@ def test_doctor_asks_the_registry(broker: Broker, registry: RegistryProcess, top
     assert "✗ schema registry: the schema registry http://127.0.0.1:9 cannot be asked" in examined("http://127.0.0.1:9")
 
 
-Asked = Callable[..., Registry]
+ParsedRequest = Callable[..., SchemaRegistry]
 
 
 @pytest.fixture
-def asked() -> Iterator[Asked]:
+def asked() -> Iterator[ParsedRequest]:
     """Clients of a registry, closed afterwards."""
     with contextlib.ExitStack() as stack:
 
-        def client(url: str, **login: str) -> Registry:
+        def client(url: str, **login: str) -> SchemaRegistry:
             settings = FormatSettings.model_validate({"format": "avro", "schema_registry_url": url, **login})
-            return stack.enter_context(contextlib.closing(Registry(settings)))
+            return stack.enter_context(contextlib.closing(SchemaRegistry(settings)))
 
         yield client
 
 
-def test_what_the_registry_is_asked(registry: RegistryProcess, asked: Asked) -> None:
+def test_what_the_registry_is_asked(registry: RegistryProcess, asked: ParsedRequest) -> None:
     """An id that it does not know, schemas that refer to others, and no registry at all."""
     client = asked(registry.url)
     with pytest.raises(KeyError):
@@ -171,7 +171,7 @@ def test_what_the_registry_is_asked(registry: RegistryProcess, asked: Asked) -> 
         asked("http://127.0.0.1:9").get(1)
 
 
-def test_a_registry_over_tls(registry: RegistryProcess, asked: Asked, tmp_path: Path) -> None:
+def test_a_registry_over_tls(registry: RegistryProcess, asked: ParsedRequest, tmp_path: Path) -> None:
     schema = WriterSchema("AVRO", '{"type":"array","items":"double"}')
     client = asked(registry.tls_url, schema_registry_cafile=str(registry.certificates.authority))
     assert client.get(client.register("over-tls", schema)) == schema._replace(references={})
@@ -203,7 +203,7 @@ class Answers(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def test_passwords_and_faults_of_a_registry(asked: Asked) -> None:
+def test_passwords_and_faults_of_a_registry(asked: ParsedRequest) -> None:
     """Apicurio's has no passwords without an identity provider, so this one is a few lines."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -68,8 +68,8 @@ def test_poison_is_put_aside_and_changes_no_bit(
     assert found.state.C.tobytes() == expected.state.C.tobytes()
     assert found.state.mean.tobytes() == expected.state.mean.tobytes()
     assert found.pending.tobytes() == expected.pending.tobytes()
-    assert found.tally.learned == MESSAGES
-    assert sum(found.tally.rejected.values()) == len(poison)
+    assert found.stats.learned == MESSAGES
+    assert sum(found.stats.rejected.values()) == len(poison)
     assert_dead_letters(broker, topic, dead, poison, repeats=bool(kills))
 
 
@@ -114,7 +114,7 @@ def test_no_checkpoint_passes_a_record_whose_dead_letter_is_refused(broker: Brok
         broker.configure_topic(dead, max_message_bytes=1_000_000)
         members.start()
         members.wait_until_learned()
-        assert members.newest()[0].fold.tally.learned == 600
+        assert members.newest()[0].fold.stats.learned == 600
     assert [(offset, value) for offset, value, _ in letters(broker, dead)] == [(300, b"poison")]
 
 
@@ -132,6 +132,6 @@ def test_without_a_dead_letter_topic_the_worker_stops_at_the_record(broker: Brok
         skipping = members.start(on_bad_record="skip")
         members.wait_until_learned()
         skipping.stop()
-        tally = members.newest()[0].fold.tally
-        assert (tally.learned, dict(tally.rejected)) == (600, {"wrong_length": 1})
+        stats = members.newest()[0].fold.stats
+        assert (stats.learned, dict(stats.rejected)) == (600, {"wrong_length": 1})
     assert CODEC.decode([values[450]]).rejects[0].reason == "wrong_length"

@@ -46,7 +46,7 @@ def test_a_broker_that_is_away_for_a_while_changes_no_bit(
         members.committed_is_never_ahead()
         for partition, fold in folded(own_broker, topic).items():
             found = members.newest()[partition].fold
-            assert (found.position, found.tally) == (fold.position, fold.tally)
+            assert (found.position, found.stats) == (fold.position, fold.stats)
             assert found.state.C.tobytes() == fold.state.C.tobytes()
         told = [e for e in worker.events() if e["level"] in ("warning", "error") and "logger" not in e]  # ours
         assert 1 <= len(told) <= 6, f"said once, not a thousand times: {told}"
@@ -123,8 +123,8 @@ def test_offsets_that_retention_removed(broker: Broker, topic: str, tmp_path: Pa
         members.wait(lambda: worker.count("offsets skipped, removed by retention"), "a gap")
         broker.produce(topic, 0, rows[1000:])
         members.wait_until_learned()
-        tally = members.newest()[0].fold.tally
-        assert (tally.gap, tally.learned) == ((200, 1300) if policy == "earliest" else (500, 1000))
+        stats = members.newest()[0].fold.stats
+        assert (stats.gap, stats.learned) == ((200, 1300) if policy == "earliest" else (500, 1000))
 
 
 def test_partitions_that_are_added_are_learned_from_their_start(broker: Broker, topic: str, tmp_path: Path) -> None:
@@ -136,4 +136,4 @@ def test_partitions_that_are_added_are_learned_from_their_start(broker: Broker, 
         broker.add_partitions(topic, 3)
         broker.produce(topic, 2, as_json(vectors(300, seed=2)))
         members.wait_until_learned(60)
-        assert members.newest()[2].fold.tally.learned == 300
+        assert members.newest()[2].fold.stats.learned == 300

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from streampca.api.metrics import METRICS
-from streampca.metrics import WorkerMetrics, described
+from streampca.worker.listeners.metrics import WorkerMetrics, described
 from tests.monitoring.prometheus import DOCKER, RULES, metrics_in, program
 
 FOLDER = DOCKER / "prometheus"

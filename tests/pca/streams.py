@@ -1,12 +1,10 @@
 """What the laws of the mathematics share: streams, one pass over them, and what NumPy says of them."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-from streampca.pca.learning import Recipe, Scores, learn
+from streampca.pca.arrays import F64
+from streampca.pca.learning import LearningConfig, Scores, learn
 from streampca.pca.state import State
-
-F64 = NDArray[np.float64]
 
 
 def gaussian(seed: int, n: int, spectrum: F64, offset: float = 0.0, turned: bool = True) -> F64:
@@ -17,14 +15,14 @@ def gaussian(seed: int, n: int, spectrum: F64, offset: float = 0.0, turned: bool
     return (random.standard_normal((n, d)) * spectrum) @ axes + offset
 
 
-def one_pass(X: F64, recipe: Recipe, retention: F64 | float = 1.0) -> tuple[State, list[Scores]]:
+def one_pass(X: F64, config: LearningConfig, retention: F64 | float = 1.0) -> tuple[State, list[Scores]]:
     """The state after the stream X (n, d), its last block as short as it comes, and each block's scores."""
     kept = np.broadcast_to(np.asarray(retention, np.float64), len(X))
-    state, scores, start = State.empty(recipe.dimensions, recipe.dtype), [], 0
+    state, scores, start = State.empty(config.dimensions, config.dtype), [], 0
     while start < len(X):
-        end = start + recipe.next_block(state)
-        V = X[start:end].astype(recipe.dtype, copy=False)
-        state, score = learn(state, V, kept[start:end].copy(), recipe)
+        end = start + config.next_block(state)
+        V = X[start:end].astype(config.dtype, copy=False)
+        state, score = learn(state, V, kept[start:end].copy(), config)
         scores.append(score)
         start = end
     return state, scores

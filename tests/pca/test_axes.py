@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampca.pca import axes
-from streampca.pca.learning import Recipe
-from streampca.pca.summary import model_of
+from streampca.pca.axes import model_of
+from streampca.pca.learning import LearningConfig
 from tests.pca.streams import close, covariance, gaussian, one_pass
 
 factors = st.tuples(st.integers(1, 15), st.integers(1, 15), st.integers(0, 2**32 - 1)).map(
@@ -75,10 +75,10 @@ def test_signs_stay_when_axes_change_places() -> None:
 @settings(max_examples=8, deadline=None)
 def test_signs_are_kept_along_a_stream(seed: int) -> None:
     X = gaussian(seed, 4000, np.array([3.0, 2, 1, 0.3, 0.3, 0.3]))
-    recipe = Recipe(6, 3)
+    config = LearningConfig(6, 3)
     reference = None
     for n in range(500, 4001, 500):
-        model = model_of(one_pass(X[:n], recipe)[0], 3, reference)
+        model = model_of(one_pass(X[:n], config)[0], 3, reference)
         if reference is not None:
             assert ((model.components * reference).sum(axis=1) > 0).all()
         reference = model.components
@@ -88,7 +88,7 @@ class TestModel:
     """What is served: coordinates, residuals, reconstructions."""
 
     X = gaussian(2, 2000, np.array([3.0, 2, 1, 0.2]), offset=1.0)
-    model = model_of(one_pass(X, Recipe(4, 2))[0], 2)
+    model = model_of(one_pass(X, LearningConfig(4, 2))[0], 2)
 
     def test_principal_coordinates_have_the_explained_variances(self) -> None:
         Z, _ = self.model.project(self.X)
@@ -113,10 +113,10 @@ class TestModel:
 
     def test_a_component_without_variance_has_the_whitened_coordinate_zero(self) -> None:
         line = np.outer(np.arange(500.0), np.ones(3))
-        model = model_of(one_pass(line, Recipe(3, 2))[0], 2)
+        model = model_of(one_pass(line, LearningConfig(3, 2))[0], 2)
         Z, residual = model.project(line, "whitened")
         assert not Z[:, 1].any()
         assert residual == pytest.approx(0, abs=1e-15 * 500**2)
         assert model.explained_variance[1] == 0
-        constant = model_of(one_pass(np.ones((9, 3)), Recipe(3, 2))[0], 2)
+        constant = model_of(one_pass(np.ones((9, 3)), LearningConfig(3, 2))[0], 2)
         assert not constant.explained_variance_ratio.any()

@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampca.pca import axes, krasulina, learning
-from streampca.pca.learning import BLOCK, Recipe, learn
+from streampca.pca import algorithm1, axes, learning
+from streampca.pca.arrays import F64
+from streampca.pca.learning import BLOCK, LearningConfig, learn
 from streampca.pca.state import State
-from tests.pca.streams import F64, close, covariance, excess, gaussian, learned, one_pass, shares
+from tests.pca.streams import close, covariance, excess, gaussian, learned, one_pass, shares
 
 
 def check(state: State, X: F64, retention: F64, center: bool, tolerance: float) -> None:
@@ -57,7 +58,7 @@ def test_with_as_many_columns_as_dimensions_the_weighted_covariance_is_exact(cas
     offset = case["offset"] if case["center"] else 0.0
     X = random.standard_normal((n, d)) @ random.standard_normal((d, d)) + offset
     retention = retention_of(case["kind"], n, random)
-    state, _ = one_pass(X, Recipe(d, d, 0, case["center"], warm_up=case["warm_up"]), retention)
+    state, _ = one_pass(X, LearningConfig(d, d, 0, case["center"], warm_up=case["warm_up"]), retention)
     if shares(retention).sum() > 1.01:  # else the covariance is zero but for rounding
         check(state, X, retention, case["center"], 1e-9 if offset < 10 else 1e-7)
 
@@ -66,25 +67,25 @@ def test_with_as_many_columns_as_dimensions_the_weighted_covariance_is_exact(cas
 def test_forgetting_is_the_exponentially_weighted_covariance(half_life: float) -> None:
     X = np.vstack([gaussian(1, 3000, np.array([3.0, 1, 0.5, 0.2])), gaussian(2, 3000, np.array([0.1, 1, 2, 4]), 5.0)])
     retention = np.full(6000, 2 ** (-1 / half_life))
-    state, _ = one_pass(X, Recipe(4, 4), retention)
+    state, _ = one_pass(X, LearningConfig(4, 4), retention)
     check(state, X, retention, True, 1e-10)
 
 
 def test_with_nothing_kept_only_the_last_message_counts() -> None:
     X = gaussian(0, 300, np.ones(3))
-    state, _ = one_pass(X, Recipe(3, 3), 0.0)
+    state, _ = one_pass(X, LearningConfig(3, 3), 0.0)
     assert state.weight == 1
     assert state.mean == pytest.approx(X[-1])
     assert state.total_variance == pytest.approx(0, abs=1e-25)
     assert state.rank == 0
-    state, _ = one_pass(X, Recipe(3, 3, center=False), 0.0)
+    state, _ = one_pass(X, LearningConfig(3, 3, center=False), 0.0)
     assert close(learned(state), np.outer(X[-1], X[-1]), 1e-12)
 
 
 def test_one_pass_finds_what_batch_pca_finds() -> None:
     X = gaussian(3, 20_000, 1 / np.arange(1, 41) ** 0.7, offset=2.0)
     exact = covariance(X)
-    state, _ = one_pass(X, Recipe(40, 5))
+    state, _ = one_pass(X, LearningConfig(40, 5))
     assert excess(axes.principal(state.C, 5)[0], exact) <= 2e-4
     assert axes.principal(state.C, 5)[1] == pytest.approx(np.linalg.eigvalsh(exact)[::-1][:5], rel=0.02)
     assert state.total_variance == pytest.approx(np.trace(exact), rel=1e-10)
@@ -94,7 +95,7 @@ def test_a_drifting_stream_is_followed_as_by_the_exactly_weighted_covariance() -
     spectrum = np.concatenate([[5, 4, 3.0], np.full(27, 0.3)])
     X = np.vstack([gaussian(seed, 6000, spectrum) for seed in (1, 2)])
     retention = np.full(len(X), 2 ** (-1 / 1000))
-    state, _ = one_pass(X, Recipe(30, 3), retention)
+    state, _ = one_pass(X, LearningConfig(30, 3), retention)
     now = covariance(X[6000:])
     exact = np.linalg.eigh(covariance(X, shares(retention)))[1][:, :-4:-1].T
     assert excess(axes.principal(state.C, 3)[0], now) <= excess(exact, now) + 5e-3
@@ -103,8 +104,8 @@ def test_a_drifting_stream_is_followed_as_by_the_exactly_weighted_covariance() -
 def test_rotating_the_data_rotates_what_is_learned() -> None:
     X = gaussian(4, 3000, 1 / np.arange(1, 13.0), turned=False)
     turn = np.linalg.qr(np.random.default_rng(9).standard_normal((12, 12)))[0]
-    plain, _ = one_pass(X, Recipe(12, 3, 2))
-    turned, _ = one_pass(X @ turn, Recipe(12, 3, 2))
+    plain, _ = one_pass(X, LearningConfig(12, 3, 2))
+    turned, _ = one_pass(X @ turn, LearningConfig(12, 3, 2))
     assert close(turn @ learned(turned) @ turn.T, learned(plain), 1e-9)
 
 
@@ -112,11 +113,11 @@ def test_rotating_the_data_rotates_what_is_learned() -> None:
 def test_every_state_is_consistent(center: bool) -> None:
     """N = CᵀC and C†C = I after every block, between turns too."""
     X = gaussian(5, 3000, 1 / np.arange(1, 21.0), offset=0.3)
-    recipe = Recipe(20, 4, 3, center)
+    config = LearningConfig(20, 4, 3, center)
     state, start = State.empty(20), 0
     while start < len(X):
-        V = X[start : start + recipe.next_block(state)]
-        state, _ = learn(state, V, np.ones(len(V)), recipe)
+        V = X[start : start + config.next_block(state)]
+        state, _ = learn(state, V, np.ones(len(V)), config)
         start += len(V)
         assert close(state.N, state.C.T @ state.C, 1e-11)
         assert np.abs(state.C_pinv @ state.C - np.eye(state.rank)).max() <= 1e-10
@@ -126,7 +127,7 @@ def test_every_state_is_consistent(center: bool) -> None:
 def test_the_gauge_keeps_whitened_coordinates_at_one() -> None:
     """With K = d the weighted second moment of C†y over all that was learned is the identity."""
     X = gaussian(6, 2000, np.array([5.0, 1, 0.2]))
-    state, _ = one_pass(X, Recipe(3, 3))
+    state, _ = one_pass(X, LearningConfig(3, 3))
     whitened = (X - X.mean(axis=0)) @ state.C_pinv.T
     assert np.abs(whitened.T @ whitened / len(X) - np.eye(3)).max() <= 1e-10
 
@@ -135,11 +136,11 @@ def test_models_with_many_columns_take_longer_stretches() -> None:
     """A function of d and K alone, so that what is learned does not depend on how the messages arrive."""
     X = gaussian(17, 700, 1 / np.arange(1, 101.0))
     for k, stretch in ((85, 64), (86, 128), (100, 128)):
-        recipe = Recipe(100, k)
-        state, scores = one_pass(X, recipe)
+        config = LearningConfig(100, k)
+        state, scores = one_pass(X, config)
         assert [len(s.norm) for s in scores[1:]] == [BLOCK, 700 - 200 - BLOCK]
-        assert (recipe.next_block(state), recipe.next_block(State.empty(60))) == (BLOCK, 200)
-        assert recipe.stretch == stretch
+        assert (config.next_block(state), config.next_block(State.empty(60))) == (BLOCK, 200)
+        assert config.stretch == stretch
         check(state, X, np.ones(700), True, 1e-9 if k >= 90 else 1)
 
 
@@ -149,7 +150,7 @@ def test_how_long_a_stretch_is_matters_to_rounding_only(dtype: str, monkeypatch:
     states = []
     for length in (1, 7, 64, 1000):
         monkeypatch.setattr(learning, "STRETCH", length)
-        states.append(one_pass(X.astype(dtype), Recipe(20, 4, 3, dtype=dtype), 2 ** (-1 / 500))[0])
+        states.append(one_pass(X.astype(dtype), LearningConfig(20, 4, 3, dtype=dtype), 2 ** (-1 / 500))[0])
     for state in states[1:]:
         assert close(learned(state), learned(states[0]), 1e-12 if dtype == "float64" else 1e-4)
 
@@ -161,7 +162,7 @@ class TestEdges:
     @pytest.mark.parametrize("center", [True, False])
     def test_a_constant_stream(self, value: float, center: bool) -> None:
         X = np.full((1000, 4), value)
-        state, scores = one_pass(X, Recipe(4, 2, center=center))
+        state, scores = one_pass(X, LearningConfig(4, 2, center=center))
         assert state.mean == pytest.approx(np.full(4, value if center else 0.0), rel=1e-12)
         assert state.total_variance == pytest.approx(0.0 if center else 4 * value**2, rel=1e-12, abs=1e-29 * value**2)
         assert np.isfinite(state.C).all()
@@ -172,17 +173,17 @@ class TestEdges:
     def test_zero_messages_among_others(self) -> None:
         X = gaussian(0, 1000, np.array([2.0, 1, 0.5]))
         X[::3] = 0
-        state, _ = one_pass(X, Recipe(3, 3, center=False))
+        state, _ = one_pass(X, LearningConfig(3, 3, center=False))
         check(state, X, np.ones(1000), False, 1e-11)
 
     @pytest.mark.parametrize(("d", "k", "over"), [(1, 1, 0), (1, 1, 10), (3, 3, 10), (2, 1, 10)])
     def test_few_dimensions(self, d: int, k: int, over: int) -> None:
         X = gaussian(1, 700, np.arange(1, d + 1.0), offset=1.0)
-        state, _ = one_pass(X, Recipe(d, k, over))
+        state, _ = one_pass(X, LearningConfig(d, k, over))
         check(state, X, np.ones(700), True, 1e-11)
 
     def test_a_single_message(self) -> None:
-        state, scores = one_pass(np.array([[1.0, 2.0]]), Recipe(2, 1))
+        state, scores = one_pass(np.array([[1.0, 2.0]]), LearningConfig(2, 1))
         assert state.mean == pytest.approx([1, 2])
         assert (state.rank, state.total_variance, state.count) == (0, 0.0, 1)
         assert len(scores[0].residual) == 0
@@ -192,42 +193,42 @@ class TestEdges:
         random = np.random.default_rng(2)
         few = random.standard_normal((1500, 2)) @ random.standard_normal((2, 20))
         more = random.standard_normal((1500, 5)) @ random.standard_normal((5, 20))
-        early, _ = one_pass(few, Recipe(20, 3, 5))
+        early, _ = one_pass(few, LearningConfig(20, 3, 5))
         assert early.rank == 2
         X = np.vstack([few, more])
-        state, _ = one_pass(X, Recipe(20, 3, 5))
+        state, _ = one_pass(X, LearningConfig(20, 3, 5))
         assert state.rank == 7
         check(state, X, np.ones(3000), True, 1e-10)
         full = np.vstack([X, gaussian(3, 3000, 1 / np.arange(1, 21.0))])
-        state, _ = one_pass(full, Recipe(20, 3, 5))
+        state, _ = one_pass(full, LearningConfig(20, 3, 5))
         assert state.rank == 8
         assert excess(axes.principal(state.C, 3)[0], covariance(full)) <= 1e-3
 
     @pytest.mark.parametrize("scale", [1e-150, 1e-100, 1e100, 1e150])
     def test_extreme_scales(self, scale: float) -> None:
         X = gaussian(4, 1500, np.array([1, 0.3, 0.1, 0.03]))
-        plain, _ = one_pass(X, Recipe(4, 2, 1))
-        state, _ = one_pass(X * scale, Recipe(4, 2, 1))
+        plain, _ = one_pass(X, LearningConfig(4, 2, 1))
+        state, _ = one_pass(X * scale, LearningConfig(4, 2, 1))
         assert close(learned(state) / scale / scale, learned(plain), 1e-11)
         assert state.total_variance == pytest.approx(plain.total_variance * scale**2, rel=1e-11)
 
     def test_a_scale_by_a_power_of_two_does_not_change_a_bit(self) -> None:
         X = gaussian(4, 1500, np.array([1, 0.3, 0.1, 0.03]))
-        plain, _ = one_pass(X, Recipe(4, 2, 1))
-        state, _ = one_pass(X * 2.0**300, Recipe(4, 2, 1))
+        plain, _ = one_pass(X, LearningConfig(4, 2, 1))
+        state, _ = one_pass(X * 2.0**300, LearningConfig(4, 2, 1))
         assert np.array_equal(state.C, plain.C * 2.0**300)
 
     def test_the_largest_value_is_safe(self) -> None:
         for dtype in ("float64", "float32"):
-            recipe = Recipe(50, 3, dtype=dtype)
-            X = recipe.largest_value * np.sign(gaussian(5, 1000, np.ones(50)))
-            state, scores = one_pass(X.astype(dtype), recipe)
+            config = LearningConfig(50, 3, dtype=dtype)
+            X = config.largest_value * np.sign(gaussian(5, 1000, np.ones(50)))
+            state, scores = one_pass(X.astype(dtype), config)
             assert np.isfinite(state.C).all()
             assert np.isfinite(state.total_variance)
             assert np.isfinite([s.norm.sum() for s in scores]).all()
 
     def test_a_stream_whose_squares_vanish_counts_as_constant(self) -> None:
-        state, _ = one_pass(1e-170 * gaussian(6, 500, np.ones(3)), Recipe(3, 2))
+        state, _ = one_pass(1e-170 * gaussian(6, 500, np.ones(3)), LearningConfig(3, 2))
         assert state.rank == 0
         assert state.total_variance == 0
 
@@ -237,7 +238,7 @@ class TestEdges:
         sizes = np.array([1e3, 1, 1e-3, 30, 0.03])
         X = gaussian(7, 20_000, np.ones(5))
         X = (X @ np.random.default_rng(1).standard_normal((5, 5)) if turned else X) * sizes
-        state, _ = one_pass(X, Recipe(5, 5))
+        state, _ = one_pass(X, LearningConfig(5, 5))
         exact = covariance(X)
         assert close(learned(state), exact, 1e-10)
         unit = np.sqrt(np.diag(exact))
@@ -249,9 +250,9 @@ class TestEdges:
         X = gaussian(8, 3000, 10 ** np.linspace(0, -2, 30))
         X[where] *= size
         exact = covariance(X)
-        state, _ = one_pass(X, Recipe(30, 30))
+        state, _ = one_pass(X, LearningConfig(30, 30))
         assert close(learned(state), exact, 1e-9)
-        state, _ = one_pass(X, Recipe(30, 4, 6))
+        state, _ = one_pass(X, LearningConfig(30, 4, 6))
         assert excess(axes.principal(state.C, 4)[0], exact) <= 0.02
         assert close(state.N, state.C.T @ state.C, 1e-11)
 
@@ -259,25 +260,25 @@ class TestEdges:
         X = gaussian(9, 45_000, np.array([2.0, 1, 1, 0.5]), turned=False)
         X[3000:40_000, 0] = 0
         retention = np.full(len(X), 2 ** (-1 / 100))
-        dead, _ = one_pass(X[:40_000], Recipe(4, 4), retention[:40_000])
+        dead, _ = one_pass(X[:40_000], LearningConfig(4, 4), retention[:40_000])
         assert dead.rank == 3
-        state, _ = one_pass(X, Recipe(4, 4), retention)
+        state, _ = one_pass(X, LearningConfig(4, 4), retention)
         check(state, X, retention, True, 1e-10)
 
     def test_a_stream_that_goes_silent_dies_out_without_harm(self) -> None:
         X = gaussian(10, 30_000, np.ones(3))
         X[1000:] = 0
-        state, scores = one_pass(X, Recipe(3, 2), 2 ** (-1 / 20))
+        state, scores = one_pass(X, LearningConfig(3, 2), 2 ** (-1 / 20))
         assert state.rank == 0
         assert np.isfinite(np.concatenate([s.residual for s in scores])).all()
-        again, _ = one_pass(np.vstack([X, X[:500]]), Recipe(3, 2), 2 ** (-1 / 20))
+        again, _ = one_pass(np.vstack([X, X[:500]]), LearningConfig(3, 2), 2 ** (-1 / 20))
         assert close(learned(again), covariance(X[:500], shares(np.full(500, 2 ** (-1 / 20)))), 1e-6)
 
     def test_a_large_offset_costs_no_digits_at_the_start(self) -> None:
         X = gaussian(11, 150, np.array([1.0, 0.1, 0.01]))
         for dtype, tolerance in (("float64", 1e-9), ("float32", 1e-4)):
             offset = (X + 1024).astype(dtype)
-            state, _ = one_pass(offset, Recipe(3, 3, dtype=dtype))
+            state, _ = one_pass(offset, LearningConfig(3, 3, dtype=dtype))
             exact = covariance(offset)
             assert close(learned(state), exact, tolerance)
             assert state.total_variance == pytest.approx(np.trace(exact), rel=tolerance)
@@ -290,21 +291,21 @@ class TestFloat32:
 
     def test_exact_to_single_precision(self) -> None:
         X = gaussian(0, 5000, np.array([3.0, 1, 0.3, 0.1]), offset=1.0).astype(np.float32)
-        state, _ = one_pass(X, Recipe(4, 4, dtype="float32"))
+        state, _ = one_pass(X, LearningConfig(4, 4, dtype="float32"))
         assert state.C.dtype == np.float32
         check(state, X, np.ones(5000), True, 100 * self.eps)
 
     @pytest.mark.parametrize("scale", [1e-15, 1e15])
     def test_scales(self, scale: float) -> None:
         X = (scale * gaussian(1, 2000, np.array([1, 0.3, 0.1, 0.03]))).astype(np.float32)
-        state, _ = one_pass(X, Recipe(4, 4, dtype="float32"))
+        state, _ = one_pass(X, LearningConfig(4, 4, dtype="float32"))
         assert close(learned(state), covariance(X), 100 * self.eps)
 
     def test_as_good_as_double_precision(self) -> None:
         X = gaussian(2, 10_000, 10 ** np.linspace(0, -3, 40))
         exact = covariance(X)
         losses = [
-            excess(axes.principal(one_pass(X.astype(t), Recipe(40, 8, dtype=t))[0].C, 8)[0], exact)
+            excess(axes.principal(one_pass(X.astype(t), LearningConfig(40, 8, dtype=t))[0].C, 8)[0], exact)
             for t in ("float64", "float32")
         ]
         assert losses[1] == pytest.approx(losses[0], rel=0.05, abs=1e-6)
@@ -314,7 +315,7 @@ def test_the_factor_is_turned_to_its_axes_from_time_to_time() -> None:
     X = gaussian(16, 200 + 40 * BLOCK, 1 / np.arange(1, 9.0))
     turned = []
     for blocks in range(41):
-        state, _ = one_pass(X[: 200 + blocks * BLOCK], Recipe(8, 2, 2))
+        state, _ = one_pass(X[: 200 + blocks * BLOCK], LearningConfig(8, 2, 2))
         off_diagonal = state.N - np.diag(np.diag(state.N))
         if not off_diagonal.any():
             assert (np.diff(np.diag(state.N)) < 0).all()
@@ -326,7 +327,7 @@ def test_the_gram_matrix_does_not_drift_from_the_factor() -> None:
     """C and N are updated side by side; 1,600 blocks later they still agree, in both precisions."""
     X = gaussian(12, 100_000, np.array([3.0, 2, 1, 0.5, 0.2, 0.1, 0.1, 0.1]))
     for dtype, tolerance in (("float64", 1e-13), ("float32", 1e-6)):
-        state, _ = one_pass(X.astype(dtype), Recipe(8, 3, 2, dtype=dtype), 2 ** (-1 / 500))
+        state, _ = one_pass(X.astype(dtype), LearningConfig(8, 3, 2, dtype=dtype), 2 ** (-1 / 500))
         C = state.C.astype(np.float64)
         assert close(state.N, C.T @ C, tolerance)
 
@@ -340,18 +341,18 @@ class TestBits:
     @pytest.mark.parametrize("dtype", ["float64", "float32"])
     def test_however_they_lie_in_memory(self, center: bool, dtype: str) -> None:
         X = self.X.astype(dtype)
-        recipe = Recipe(37, 5, 6, center, dtype)
-        plain, plain_scores = one_pass(X, recipe)
+        config = LearningConfig(37, 5, 6, center, dtype)
+        plain, plain_scores = one_pass(X, config)
         size = X.itemsize
         raw = bytearray(X.nbytes + 64)
         for shift in (1, size, 3 * size):  # the first is not even aligned to its own size
             copy = np.frombuffer(raw, dtype, X.size, shift).reshape(X.shape)
             copy[:] = X
-            self._same(one_pass(copy, recipe), (plain, plain_scores))
+            self._same(one_pass(copy, config), (plain, plain_scores))
         wide = np.zeros((len(X), 80), dtype)
         wide[:, 3:40] = X
         for other in (np.asfortranarray(X), wide[:, 3:40], X[::-1].copy()[::-1], np.repeat(X, 2, axis=0)[::2]):
-            self._same(one_pass(other, recipe), (plain, plain_scores))
+            self._same(one_pass(other, config), (plain, plain_scores))
 
     @staticmethod
     def _same(one: tuple[State, list[learning.Scores]], other: tuple[State, list[learning.Scores]]) -> None:
@@ -368,20 +369,20 @@ class TestBits:
         """Over turns of the factor, over blocks that are absorbed, and to a last block that is short."""
         n = 200 + 40 * BLOCK + 17
         X = gaussian(8, n, 1 / np.arange(1, 21.0) * (np.arange(20) < 7 if case == "of low rank" else 1), offset=1.0)
-        retention, recipe = np.ones(n), Recipe(20, 4, 4, center, dtype)
+        retention, config = np.ones(n), LearningConfig(20, 4, 4, center, dtype)
         if case == "outliers":
             X[[300, 3000, 3001, 9000]] *= 1e6
         if case == "forgetting":
             retention[2000:2600] = 0.97  # weighs too much for Algorithm 1
             retention[5000] = 0.0
         X = X.astype(dtype)
-        alone, scores = one_pass(X, recipe, retention)
+        alone, scores = one_pass(X, config, retention)
         for cut in (1, 7, 33, 100):
-            state = learn(State.empty(20, dtype), X[:200], retention[:200], recipe)[0]
+            state = learn(State.empty(20, dtype), X[:200], retention[:200], config)[0]
             found = []
             for start in range(200, n, cut * BLOCK):
                 end = start + cut * BLOCK
-                state, together = learn(state, X[start:end], retention[start:end], recipe)
+                state, together = learn(state, X[start:end], retention[start:end], config)
                 found.append(together)
             for one, other in zip((state.C, state.N, state.mean), (alone.C, alone.N, alone.mean), strict=True):
                 assert one.tobytes() == other.tobytes()
@@ -392,17 +393,17 @@ class TestBits:
                 assert np.array_equal(one, other)
 
     def test_again_and_again(self) -> None:
-        recipe = Recipe(37, 5)
-        first = one_pass(self.X, recipe)
+        config = LearningConfig(37, 5)
+        first = one_pass(self.X, config)
         for _ in range(5):
-            self._same(one_pass(self.X.copy(), recipe), first)
+            self._same(one_pass(self.X.copy(), config), first)
 
     def test_learning_leaves_its_arguments_alone(self) -> None:
-        recipe = Recipe(37, 5)
-        state, _ = one_pass(self.X, recipe)
+        config = LearningConfig(37, 5)
+        state, _ = one_pass(self.X, config)
         before = [np.copy(a) for a in (state.C, state.N, state.mean)]
         V, kept = self.X[:BLOCK].copy(), np.ones(BLOCK)
-        learn(state, V, kept, recipe)
+        learn(state, V, kept, config)
         assert all(np.array_equal(a, b) for a, b in zip(before, (state.C, state.N, state.mean), strict=True))
         assert np.array_equal(V, self.X[:BLOCK])
 
@@ -426,11 +427,11 @@ class TestScores:
     @staticmethod
     def _check(retention: float, center: bool, absorbed: bool) -> None:
         X = gaussian(14, 2500, 1 / np.arange(1, 16.0), offset=1.0)
-        recipe = Recipe(15, 3, 4, center, warm_up=100)
+        config = LearningConfig(15, 3, 4, center, warm_up=100)
         state, start, w, m = State.empty(15), 0, 0.0, np.zeros(15)
         while start < len(X):
-            V = X[start : start + recipe.next_block(state)]
-            after, scores = learn(state, V, np.full(len(V), retention), recipe)
+            V = X[start : start + config.next_block(state)]
+            after, scores = learn(state, V, np.full(len(V), retention), config)
             C = axes.principal(state.C, state.rank)[0].T * np.sqrt(axes.principal(state.C, state.rank)[1])
             S = np.linalg.inv(C.T @ C)
             for s, v in enumerate(V):
@@ -442,18 +443,18 @@ class TestScores:
                     assert scores.norm[s] == pytest.approx(y @ y, rel=1e-9)
                     assert scores.residual[s] == pytest.approx(r @ r, rel=1e-7, abs=1e-9 * (y @ y))
                     if not absorbed:
-                        C, S, _ = krasulina.sherman_morrison(C, S, np.sqrt(1 - center / w) * y, 1 / w)
+                        C, S, _ = algorithm1.sherman_morrison(C, S, np.sqrt(1 - center / w) * y, 1 / w)
                 m = m + y / w if center else m
             state, start = after, start + len(V)
 
     def test_the_first_block_has_none(self) -> None:
-        _, scores = one_pass(self._steady(), Recipe(6, 2))
+        _, scores = one_pass(self._steady(), LearningConfig(6, 2))
         assert len(scores[0].norm) == len(scores[0].residual) == 0
         assert all(len(s.norm) == BLOCK for s in scores[1:-1])
 
     def test_they_tell_the_loss_that_is_left(self) -> None:
         X = self._steady()
-        _, scores = one_pass(X, Recipe(6, 2))
+        _, scores = one_pass(X, LearningConfig(6, 2))
         mean = np.mean(np.concatenate([s.residual for s in scores]))
         assert mean == pytest.approx(np.linalg.eigvalsh(covariance(X))[:-2].sum(), rel=0.03)
 

@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 
 from streampca.pca import axes
 from streampca.pca import merge as merging
-from streampca.pca.learning import Recipe
+from streampca.pca.arrays import F64
+from streampca.pca.learning import LearningConfig
 from streampca.pca.merge import merge
 from streampca.pca.state import State
-from tests.pca.streams import F64, close, covariance, excess, gaussian, learned, one_pass
+from tests.pca.streams import close, covariance, excess, gaussian, learned, one_pass
 
 
 def parts(seed: int, sizes: list[int], d: int) -> list[F64]:
@@ -19,9 +20,9 @@ def parts(seed: int, sizes: list[int], d: int) -> list[F64]:
     return [random.standard_normal((n, d)) * random.uniform(0.1, 3, d) + 5 * random.standard_normal(d) for n in sizes]
 
 
-def folds(streams: list[F64], recipe: Recipe) -> list[State]:
+def folds(streams: list[F64], config: LearningConfig) -> list[State]:
     """Each stream's own state."""
-    return [one_pass(X, recipe)[0] for X in streams]
+    return [one_pass(X, config)[0] for X in streams]
 
 
 @given(st.integers(0, 2**32 - 1), st.lists(st.integers(1, 400), min_size=1, max_size=6), st.integers(1, 6))
@@ -29,7 +30,7 @@ def folds(streams: list[F64], recipe: Recipe) -> list[State]:
 def test_with_all_columns_it_is_the_covariance_of_everything(seed: int, sizes: list[int], d: int) -> None:
     streams = parts(seed, sizes, d)
     everything = np.vstack(streams)
-    state = merge(folds(streams, Recipe(d, d)), d)
+    state = merge(folds(streams, LearningConfig(d, d)), d)
     exact = covariance(everything)
     assert np.linalg.norm(learned(state) - exact) <= 1e-10 * max(np.linalg.norm(exact), 1e-9)
     assert state.mean == pytest.approx(everything.mean(axis=0), rel=1e-10, abs=1e-10)
@@ -40,7 +41,7 @@ def test_with_all_columns_it_is_the_covariance_of_everything(seed: int, sizes: l
 @given(st.integers(0, 2**32 - 1), st.permutations(range(5)))
 @settings(max_examples=30, deadline=None)
 def test_neither_order_nor_grouping_matters(seed: int, order: list[int]) -> None:
-    states = folds(parts(seed, [50, 300, 7, 120, 900], 4), Recipe(4, 4))
+    states = folds(parts(seed, [50, 300, 7, 120, 900], 4), LearningConfig(4, 4))
     plain = merge(states, 4)
     for other in (
         merge([states[i] for i in order], 4),
@@ -52,13 +53,13 @@ def test_neither_order_nor_grouping_matters(seed: int, order: list[int]) -> None
 
 
 def test_order_matters_to_rounding_only_with_few_columns() -> None:
-    states = folds([gaussian(1, 900, 1 / np.arange(1, 31.0), offset=m) for m in range(8)], Recipe(30, 4, 6))
+    states = folds([gaussian(1, 900, 1 / np.arange(1, 31.0), offset=m) for m in range(8)], LearningConfig(30, 4, 6))
     assert close(learned(merge(states[::-1], 10)), learned(merge(states, 10)), 1e-11)
 
 
 def test_older_folds_count_for_less() -> None:
     streams = parts(3, [400, 600], 3)
-    state = merge(folds(streams, Recipe(3, 3)), 3, decay=[0.25, 1.0])
+    state = merge(folds(streams, LearningConfig(3, 3)), 3, decay=[0.25, 1.0])
     weights = np.concatenate([np.full(400, 0.25), np.ones(600)])
     assert close(learned(state), covariance(np.vstack(streams), weights), 1e-11)
     assert state.weight == pytest.approx(700)
@@ -67,20 +68,20 @@ def test_older_folds_count_for_less() -> None:
 
 def test_folds_without_messages_are_left_out() -> None:
     X = gaussian(2, 500, np.ones(3))
-    one = one_pass(X, Recipe(3, 3))[0]
+    one = one_pass(X, LearningConfig(3, 3))[0]
     state = merge([State.empty(3), one, State.empty(3)], 3)
     assert close(learned(state), learned(one), 1e-12)
     assert merge([State.empty(3)], 3).count == 0
-    constant = one_pass(np.ones((10, 3)), Recipe(3, 3))[0]
+    constant = one_pass(np.ones((10, 3)), LearningConfig(3, 3))[0]
     assert merge([constant, constant], 3).rank == 0
 
 
 def test_merged_parts_are_as_good_as_one_pass() -> None:
     X = gaussian(4, 20_000, 1 / np.arange(1, 41) ** 0.7, offset=1.0)
     exact = covariance(X)
-    recipe = Recipe(40, 5)
+    config = LearningConfig(40, 5)
     for split in (np.array_split(X, 20), np.array_split(X[np.argsort(X[:, 0])], 20)):
-        state = merge(folds(split, recipe), recipe.columns)
+        state = merge(folds(split, config), config.columns)
         assert excess(axes.principal(state.C, 5)[0], exact) <= 2e-3
         assert close(state.N, state.C.T @ state.C, 1e-11)
         assert state.total_variance == pytest.approx(np.trace(exact), rel=1e-9)
@@ -99,7 +100,7 @@ def test_the_gram_matrices_give_what_the_singular_values_give(d: int, n: int, mo
 
 def test_very_many_folds_are_merged_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     streams = [gaussian(6, 300, 1 / np.arange(1, 61.0), offset=m / 10) for m in range(30)]
-    states = folds(streams, Recipe(60, 4, 6))
+    states = folds(streams, LearningConfig(60, 4, 6))
     plain = merge(states, 10)
     monkeypatch.setattr(merging, "_MOST", 40)
     exact = covariance(np.vstack(streams))
@@ -118,7 +119,7 @@ def test_wide_folds_of_one_stream_still_end() -> None:
 
 def test_float32_folds_stay_float32() -> None:
     X = gaussian(8, 800, np.array([2.0, 1, 0.5])).astype(np.float32)
-    recipe = Recipe(3, 3, dtype="float32")
-    state = merge([one_pass(X[:300], recipe)[0], one_pass(X[300:], recipe)[0]], 3)
+    config = LearningConfig(3, 3, dtype="float32")
+    state = merge([one_pass(X[:300], config)[0], one_pass(X[300:], config)[0]], 3)
     assert state.C.dtype == np.float32
     assert close(learned(state), covariance(X), 1e-5)

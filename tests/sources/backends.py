@@ -9,11 +9,11 @@ from typing import Any
 from kafka.admin import MemberToRemove
 
 from streampca.settings import WorkerSettings
-from streampca.sources.ahead import Ahead
 from streampca.sources.base import DeadLetters, Source
-from streampca.sources.confluent import ConfluentSource
-from streampca.sources.kafka import KafkaDeadLetters, KafkaSource
+from streampca.sources.confluent.source import ConfluentSource
+from streampca.sources.kafka_python.source import KafkaPythonDeadLetters, KafkaPythonSource
 from streampca.sources.memory import MemoryDeadLetters, MemorySource, MemoryTopic
+from streampca.sources.prefetch import Prefetch
 from streampca.stream.record import Assigned, Event, Record, Records
 from tests.kafka_broker import Broker, wait_until
 
@@ -102,7 +102,7 @@ class InMemoryAhead(InMemory):
 
     def _open(self, **settings: Any) -> Source:
         member = MemorySource(self.topic, batch=settings.get("max_poll_records", 1000))
-        source = Ahead(member, most_records=20, most_bytes=1000)
+        source = Prefetch(member, most_records=20, most_bytes=1000)
         self.members.append((source, member))
         return source
 
@@ -113,7 +113,7 @@ class InMemoryAhead(InMemory):
 
 
 class OnKafka(Backend):
-    source: Callable[[WorkerSettings], Source] = KafkaSource
+    source: Callable[[WorkerSettings], Source] = KafkaPythonSource
 
     def __init__(self, broker: Broker, topic: str, partitions: int) -> None:
         super().__init__(topic)
@@ -159,7 +159,7 @@ class OnKafka(Backend):
 
     def dead_letters(self) -> tuple[DeadLetters, Callable[[], Sequence[Record]]]:
         dead = self.broker.create_topic(f"{self.topic}-dead")
-        return KafkaDeadLetters(self.settings(dead_letter_topic=dead)), lambda: self.broker.read_all(dead)
+        return KafkaPythonDeadLetters(self.settings(dead_letter_topic=dead)), lambda: self.broker.read_all(dead)
 
 
 class OnConfluent(OnKafka):
@@ -168,7 +168,7 @@ class OnConfluent(OnKafka):
 
 class OnConfluentAhead(OnKafka):
     def _open(self, **settings: Any) -> Source:
-        return Ahead(ConfluentSource(self.settings(**settings)), most_records=5000, most_bytes=1_000_000)
+        return Prefetch(ConfluentSource(self.settings(**settings)), most_records=5000, most_bytes=1_000_000)
 
 
 def settings_for(broker: Broker, topic: str, **settings: Any) -> WorkerSettings:

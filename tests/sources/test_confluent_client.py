@@ -10,7 +10,7 @@ from kafka import errors
 from streampca import settings as settings_module
 from streampca.errors import SettingsError
 from streampca.settings import WorkerSettings
-from streampca.sources.confluent_client import ConfluentBatch, consumer_options, final
+from streampca.sources.confluent.client import ConfluentBatch, consumer_options, final
 from streampca.stream.record import timestamps_of, values_of
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from streampca.stream.record import Assigned, Lost, OutOfRange, PlainRecord, Records, Revoked, Standing
+from streampca.stream.record import Assigned, Lost, OutOfRange, PlainRecord, Records, Revoked, SourceStatus
 from tests.kafka_broker import Broker, wait_until
 from tests.sources.backends import Backend, InMemory, InMemoryAhead, OnConfluentAhead, OnKafka, Reader
 
@@ -69,7 +69,7 @@ def test_how_it_stands_with_the_brokers_is_known_also_without_partitions(make: M
     def settled() -> bool:
         for reader in readers:
             reader.poll(0.05)
-        return len(holders()) == 1 and all(r.source.standing() == Standing(True, True) for r in readers)
+        return len(holders()) == 1 and all(r.source.status() == SourceStatus(True, True) for r in readers)
 
     wait_until(settled, 30, "a group of two, one of them without a partition")
     (holder,) = holders()
@@ -77,10 +77,10 @@ def test_how_it_stands_with_the_brokers_is_known_also_without_partitions(make: M
     holder.source.close()
     log.opened.remove(holder.source)
     other.assigned()
-    other.until(lambda: other.source.standing() == Standing(connected=True, member=True))
+    other.until(lambda: other.source.status() == SourceStatus(connected=True, member=True))
     log.evict_all()
-    other.until(lambda: not other.source.standing().member or other.of(Lost))
-    other.until(lambda: other.source.standing().member)
+    other.until(lambda: not other.source.status().member or other.of(Lost))
+    other.until(lambda: other.source.status().member)
 
 
 def test_a_record_without_a_value_arrives(make: Make) -> None:

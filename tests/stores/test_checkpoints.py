@@ -15,9 +15,9 @@ from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import Crash, MemoryStore
 from streampca.stream.checkpoint import Checkpoint, encode
-from tests.stream.streams import checkpoint_of, fold_of, shape, vectors
+from tests.stream.streams import checkpoint_of, fold_config, fold_of, vectors
 
-OWN = shape()
+OWN = fold_config()
 
 
 def checkpoint(position: int, partition: int = 0) -> Checkpoint:

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from streampca.pca.learning import Recipe
-from streampca.pca.state import F64, Array
+from streampca.pca.arrays import F64, Array
+from streampca.pca.learning import LearningConfig
 from streampca.stream import checkpoint as files
 from streampca.stream.checkpoint import Checkpoint
-from streampca.stream.fold import Fold, Shape
+from streampca.stream.fold import Fold, FoldConfig
 
 D = 5
 START = 20  # messages that the start waits for, so that a stream can be short
@@ -22,23 +22,25 @@ def vectors(n: int, d: int = D, seed: int = 0, dtype: str = "float64") -> Array:
     return (random.standard_normal((n, d)) @ spread + random.standard_normal(d)).astype(dtype)
 
 
-def shape(half_life_messages: float | None = None, half_life_seconds: float | None = None, **recipe: Any) -> Shape:
-    """A small shape; `recipe` overrides what the recipe says."""
+def fold_config(
+    half_life_messages: float | None = None, half_life_seconds: float | None = None, **learning_config: Any
+) -> FoldConfig:
+    """A small fold_config; `learning_config` overrides what the learning_config says."""
     own: dict[str, Any] = {"dimensions": D, "components": 2, "oversampling": 1, "warm_up": START}
-    return Shape(Recipe(**own | recipe), half_life_messages, half_life_seconds)
+    return FoldConfig(LearningConfig(**own | learning_config), half_life_messages, half_life_seconds)
 
 
 def fold_of(
-    V: Array, shape: Shape, timestamps: Sequence[int] | None = None, offsets: Sequence[int] | None = None
+    V: Array, fold_config: FoldConfig, timestamps: Sequence[int] | None = None, offsets: Sequence[int] | None = None
 ) -> Fold:
     """All messages in one go."""
-    return folded(Fold.empty(shape.recipe), V, shape, timestamps, offsets, [len(V)])
+    return folded(Fold.empty(fold_config.learning), V, fold_config, timestamps, offsets, [len(V)])
 
 
 def folded(
     fold: Fold,
     V: Array,
-    shape: Shape,
+    fold_config: FoldConfig,
     timestamps: Sequence[int] | None,
     offsets: Sequence[int] | None,
     chunks: Iterable[int],
@@ -50,19 +52,19 @@ def folded(
     for size in chunks:
         end = min(start + size, len(V))
         position = places[end - 1] + 1 if end else fold.position
-        fold, _ = fold.learn(V[start:end], stamps[start:end], position, shape)
+        fold, _ = fold.learn(V[start:end], stamps[start:end], position, fold_config)
         start = end
     assert start == len(V)
     return fold
 
 
-def checkpoint_of(fold: Fold, shape: Shape, partition: int = 0, topic: str = "readings") -> Checkpoint:
-    return Checkpoint(topic, "id-1", partition, fold, shape.as_dict())
+def checkpoint_of(fold: Fold, fold_config: FoldConfig, partition: int = 0, topic: str = "readings") -> Checkpoint:
+    return Checkpoint(topic, "id-1", partition, fold, fold_config.as_dict())
 
 
-def bits(fold: Fold, shape: Shape) -> bytes:
+def bits(fold: Fold, fold_config: FoldConfig) -> bytes:
     """The fold, as the bytes of its checkpoint: two folds are the same when these are."""
-    return files.encode(checkpoint_of(fold, shape))
+    return files.encode(checkpoint_of(fold, fold_config))
 
 
 def covariance(V: Array, weights: F64 | None = None) -> F64:

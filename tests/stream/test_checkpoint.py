@@ -17,34 +17,34 @@ from hypothesis import strategies as st
 
 from streampca.errors import DamagedFileError
 from streampca.pca.state import State
-from streampca.stream import archive
 from streampca.stream import checkpoint as files
+from streampca.stream import npz
 from streampca.stream.checkpoint import Checkpoint, decode, encode
-from streampca.stream.clock import Clock
-from streampca.stream.fold import Fold, Shape, Tally
-from tests.stream.streams import bits, checkpoint_of, fold_of, folded, shape, vectors
+from streampca.stream.event_time import EventTime
+from streampca.stream.fold import Fold, FoldConfig, FoldStats
+from tests.stream.streams import bits, checkpoint_of, fold_config, fold_of, folded, vectors
 
 SOME = {
-    "nothing read": (shape(), 0),
-    "before the start": (shape(), 7),
-    "in full swing": (shape(half_life_seconds=9.0), 250),
-    "no pending": (shape(), 20 + 64),
-    "float32": (shape(dtype="float32", center=False), 250),
-    "one dimension": (shape(dimensions=1, components=1, oversampling=0), 100),
+    "nothing read": (fold_config(), 0),
+    "before the start": (fold_config(), 7),
+    "in full swing": (fold_config(half_life_seconds=9.0), 250),
+    "no pending": (fold_config(), 20 + 64),
+    "float32": (fold_config(dtype="float32", center=False), 250),
+    "one dimension": (fold_config(dimensions=1, components=1, oversampling=0), 100),
 }
 
 
-def some(name: str) -> tuple[Fold, Shape]:
+def some(name: str) -> tuple[Fold, FoldConfig]:
     own, n = SOME[name]
-    d = own.recipe.dimensions
-    fold = fold_of(vectors(n, d, dtype=own.recipe.dtype), own, [10**12 + 7 * i for i in range(n)])
+    d = own.learning.dimensions
+    fold = fold_of(vectors(n, d, dtype=own.learning.dtype), own, [10**12 + 7 * i for i in range(n)])
     return fold.reject(["undecodable", "no_value", "undecodable"]).skip(n + 40), own
 
 
 def assert_same(one: Checkpoint, other: Checkpoint) -> None:
     for name in ("topic", "topic_id", "partition", "settings"):
         assert getattr(one, name) == getattr(other, name)
-    for name in ("position", "clock", "tally"):
+    for name in ("position", "clock", "stats"):
         assert getattr(one.fold, name) == getattr(other.fold, name)
     pairs = [(getattr(one.fold.state, f.name), getattr(other.fold.state, f.name)) for f in fields(State)]
     pairs += [(one.fold.pending, other.fold.pending), (one.fold.retention, other.fold.retention)]
@@ -69,23 +69,23 @@ counts = st.integers(0, 2**62)
 
 
 @given(
-    tally=st.builds(
-        Tally, counts, st.dictionaries(st.text(max_size=5), counts, max_size=3), counts, counts,
+    stats=st.builds(
+        FoldStats, counts, st.dictionaries(st.text(max_size=5), counts, max_size=3), counts, counts,
         finite, finite, finite, finite, counts, counts,
     ),
-    clock=st.builds(Clock, counts, counts, counts, counts),
+    clock=st.builds(EventTime, counts, counts, counts, counts),
     numbers=st.tuples(counts, finite, finite, counts, counts),
     words=st.tuples(st.text(max_size=9), st.text(max_size=9)),
     partition=counts,
 )  # fmt: skip
 @settings(max_examples=60, deadline=None)
 def test_any_counts_and_losses_come_back(
-    tally: Tally, clock: Clock, numbers: Any, words: tuple[str, str], partition: int
+    stats: FoldStats, clock: EventTime, numbers: Any, words: tuple[str, str], partition: int
 ) -> None:
-    own = shape()
+    own = fold_config()
     position, weight, variance, count, blocks = numbers
     state = replace(State.empty(5), weight=weight, total_variance=variance, count=count, blocks=blocks)
-    fold = replace(Fold.empty(own.recipe), position=position, state=state, clock=clock, tally=tally)
+    fold = replace(Fold.empty(own.learning), position=position, state=state, clock=clock, stats=stats)
     checkpoint = Checkpoint(*words, partition, fold, own.as_dict())
     assert_same(decode(encode(checkpoint)), checkpoint)
 
@@ -93,7 +93,7 @@ def test_any_counts_and_losses_come_back(
 @pytest.mark.parametrize("name", SOME)
 def test_a_fold_goes_on_from_its_file_as_if_it_had_never_stopped(name: str) -> None:
     fold, own = some(name)
-    more = vectors(200, own.recipe.dimensions, seed=9, dtype=own.recipe.dtype)
+    more = vectors(200, own.learning.dimensions, seed=9, dtype=own.learning.dtype)
     restarted = decode(bits(fold, own)).fold
     stamps = [10**12 + 10**6 + i for i in range(200)]
     on, restarted_on = (folded(f, more, own, stamps, range(500, 700), [200]) for f in (fold, restarted))
@@ -157,8 +157,8 @@ def assert_noticed(damaged: bytes, data: bytes) -> None:
 def forged(header: Mapping[str, Any] = {}, arrays: Mapping[str, Any] = {}) -> bytes:
     """A file with a good digest and other content."""
     fold, own = some("in full swing")
-    true_header, true_arrays = archive.decode(bits(fold, own), files.KIND, files.FORMAT_VERSION)
-    return archive.encode({**true_header, **header}, {**true_arrays, **arrays})
+    true_header, true_arrays = npz.decode(bits(fold, own), files.KIND, files.FORMAT_VERSION)
+    return npz.encode({**true_header, **header}, {**true_arrays, **arrays})
 
 
 def test_a_model_file_is_no_checkpoint() -> None:
@@ -224,11 +224,11 @@ def test_a_factor_that_does_not_fit_its_inverse_is_refused(name: str, change: fl
 def test_what_was_learned_of_very_unequal_directions_can_be_loaded(dtype: str, exponents: tuple[int, int]) -> None:
     """Exact linear relations between sensors make columns of C that differ by ten orders of magnitude."""
     d, n = 8, 1500
-    own = shape(dimensions=d, components=3, oversampling=3, dtype=dtype)
+    own = fold_config(dimensions=d, components=3, oversampling=3, dtype=dtype)
     random = np.random.default_rng(0)
     turn = np.linalg.qr(random.standard_normal((d, d)))[0]
     V = (random.standard_normal((n, d)) * np.logspace(*exponents, d) @ turn).astype(dtype)
-    fold = Fold.empty(own.recipe)
+    fold = Fold.empty(own.learning)
     for start in range(0, n, 50):
         fold = folded(fold, V[start : start + 50], own, [-1] * 50, range(start, start + 50), [50])
         decode(bits(fold, own))
@@ -259,7 +259,7 @@ def test_order_of_counting_does_not_show() -> None:
     fold, own = some("before the start")
     one = fold.reject(["too_large"]).reject(["not_finite"])
     other = fold.reject(["not_finite"]).reject(["too_large"])
-    assert asdict(one.tally) == asdict(other.tally)
+    assert asdict(one.stats) == asdict(other.stats)
     assert bits(one, own) == bits(other, own)
 
 

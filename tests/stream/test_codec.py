@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampca.pca.learning import Recipe
+from streampca.pca.learning import LearningConfig
 from streampca.stream import codec as codecs
 from streampca.stream.codec import REASONS, Codec
 from streampca.stream.record import Decoded
@@ -117,7 +117,7 @@ SOME_BYTES = st.one_of(
 @given(values=st.lists(SOME_BYTES, max_size=12), dtype=st.sampled_from(["float32", "float64"]))
 @pytest.mark.parametrize("kind", FORMATS)
 def test_whatever_comes_nothing_raises_and_nothing_is_missed(kind: str, values: list[bytes | None], dtype: str) -> None:
-    one = codec(kind, dtype=dtype, largest_value=Recipe(D, 1, dtype=dtype).largest_value)
+    one = codec(kind, dtype=dtype, largest_value=LearningConfig(D, 1, dtype=dtype).largest_value)
     decoded = one.decode(values)
     refused = [reject.place for reject in decoded.rejects]
     assert sorted([*decoded.places.tolist(), *refused]) == list(range(len(values)))
@@ -272,7 +272,7 @@ def test_a_signalling_nan_raises_no_warning(kind: str, pattern: bytes) -> None:
     [(kind, dtype) for kind in FORMATS for dtype in ("float32", "float64") if (kind, dtype) != ("float32", "float64")],
 )  # no float32 reaches what float64 cannot square
 def test_the_largest_value_is_the_last_that_is_taken(kind: str, dtype: str) -> None:
-    largest = Recipe(D, 1, dtype=dtype).largest_value
+    largest = LearningConfig(D, 1, dtype=dtype).largest_value
     if kind == "float32":  # the nearest that it can hold on either side
         low = float(np.float32(largest))
         low = low if low <= largest else float(np.nextafter(np.float32(low), np.float32(0)))

@@ -11,22 +11,22 @@ from typing import Any
 
 import numpy as np
 
-from streampca.listening import Learned, Listener, Listeners
-from streampca.pca.state import Array
-from streampca.publisher import Publisher
-from streampca.saver import Saver
-from streampca.sources.ahead import Ahead
+from streampca.pca.arrays import Array
 from streampca.sources.memory import Do, MemoryDeadLetters, MemorySource, MemoryTopic, Step
+from streampca.sources.prefetch import Prefetch
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from streampca.stream.checkpoint import Checkpoint, encode
 from streampca.stream.codec import Codec
-from streampca.stream.fold import Fold, Shape
-from streampca.stream.published import Published
+from streampca.stream.fold import Fold, FoldConfig
+from streampca.stream.model_file import PublishedModel
 from streampca.stream.record import Record
-from streampca.worker import Plan, Worker
-from tests.stream.streams import shape, vectors
+from streampca.worker.checkpoint_writer import CheckpointWriter
+from streampca.worker.listener import Learned, Listener, Listeners
+from streampca.worker.loop import Worker, WorkerConfig
+from streampca.worker.publisher import Publisher
+from tests.stream.streams import fold_config, vectors
 
 TOPIC = "readings"
 POISON = b"poison"
@@ -34,12 +34,12 @@ POISON = b"poison"
 Hook = Callable[[str], None]  # is told the name of every call before it is carried out, and may raise
 
 
-def plan(shape: Shape = shape(), **options: Any) -> Plan:  # noqa: B008 - frozen
-    """A plan that saves and publishes in every round of the loop; `options` override."""
-    recipe = shape.recipe
-    codec = Codec("float64", recipe.dimensions, recipe.largest_value, recipe.dtype)
+def worker_config(fold_config: FoldConfig = fold_config(), **options: Any) -> WorkerConfig:  # noqa: B008 - frozen
+    """A worker_config that saves and publishes in every round of the loop; `options` override."""
+    learning_config = fold_config.learning
+    codec = Codec("float64", learning_config.dimensions, learning_config.largest_value, learning_config.dtype)
     own: dict[str, Any] = {"bad_records": "stop", "checkpoint_interval_s": 0.0}
-    return Plan(TOPIC, replace(shape, format="float64"), codec, **own | options)
+    return WorkerConfig(TOPIC, replace(fold_config, format="float64"), codec, **own | options)
 
 
 class Rounds:
@@ -92,7 +92,7 @@ class Heard(Listener):
     def postponed(self, cause: str) -> None:
         self._note("postponed", cause)
 
-    def published(self, model: Published, seconds: float) -> None:
+    def published(self, model: PublishedModel, seconds: float) -> None:
         self._note("published", model.version)
 
     def unpublished(self, cause: str) -> None:
@@ -114,9 +114,9 @@ class AtOnce(Executor):
 class Stage:
     """What outlives a worker: the topic, the files, the dead letters; and the journal of all calls."""
 
-    def __init__(self, partitions: int = 1, shape: Shape = shape()) -> None:  # noqa: B008
+    def __init__(self, partitions: int = 1, fold_config: FoldConfig = fold_config()) -> None:  # noqa: B008
         self.topic = MemoryTopic(partitions, TOPIC)
-        self.shape = replace(shape, format="float64")
+        self.fold_config = replace(fold_config, format="float64")
         self.files = MemoryStore()
         self.checkpoints = Checkpoints(self.files, TOPIC)
         self.models = Models(self.files, TOPIC)
@@ -134,10 +134,12 @@ class Stage:
         """The checkpoint at the log's end, learned at one stroke without a worker; bad records counted."""
         log = self.topic.logs[partition]
         good = [record for record in log.records if record.value is not None and record.value != POISON]
-        V = np.array([np.frombuffer(record.value or b"") for record in good]).reshape(-1, self.shape.recipe.dimensions)
-        fold, _ = Fold.empty(self.shape.recipe).learn(V, [r.timestamp for r in good], log.end, self.shape)
+        V = np.array([np.frombuffer(record.value or b"") for record in good]).reshape(
+            -1, self.fold_config.learning.dimensions
+        )
+        fold, _ = Fold.empty(self.fold_config.learning).learn(V, [r.timestamp for r in good], log.end, self.fold_config)
         bad = ["no_value" if r.value is None else "wrong_length" for r in log.records if r not in good]
-        return Checkpoint(TOPIC, self.topic.id, partition, fold.reject(bad), self.shape.as_dict())
+        return Checkpoint(TOPIC, self.topic.id, partition, fold.reject(bad), self.fold_config.as_dict())
 
     def assert_complete(self) -> None:
         """Every partition's newest checkpoint is, to the byte, what its whole log makes."""
@@ -171,12 +173,12 @@ class Cast:
 
     def tell(self, listener: Listener) -> None:
         """Let another one listen, too."""
-        self.worker._listener = self.worker._keeper._listener = Listeners(self.heard, listener)
+        self.worker._listener = self.worker._checkpointer._listener = Listeners(self.heard, listener)
 
 
 def cast(
     stage: Stage,
-    own: Plan | None = None,
+    own: WorkerConfig | None = None,
     script: Iterable[Step] = (),
     *,
     batch: int = 1000,
@@ -192,14 +194,14 @@ def cast(
     `ahead`, in a thread, so many records at most, ends when it has learned every partition of its own to the end.
     The script begins after the assignment, and a `Do` is no poll of its own: it happens before the next one.
     """
-    own = own or plan(stage.shape)
+    own = own or worker_config(stage.fold_config)
     stage.puts_aside = own.bad_records == "dead_letter"
     source, letters, heard = SpySource(stage, hook, script, batch), SpyLetters(stage, hook), Heard()
     store = SpyStore(stage, hook)
     checkpoints = Checkpoints(store, TOPIC)
-    publisher = Publisher(checkpoints, Models(store, TOPIC), own.shape, lambda: 0.0)
-    read = source if ahead is None else Ahead(source, ahead, 10**6, own.codec.vectors_of)
-    worker = Worker(own, read, letters, Saver(checkpoints, publisher, saves_in or AtOnce()), heard, ready)
+    publisher = Publisher(checkpoints, Models(store, TOPIC), own.fold, lambda: 0.0)
+    read = source if ahead is None else Prefetch(source, ahead, 10**6, own.codec.vectors_of)
+    worker = Worker(own, read, letters, CheckpointWriter(checkpoints, publisher, saves_in or AtOnce()), heard, ready)
 
     def stop(cause: str) -> None:
         if ahead is None or all(heard.positions[p] == stage.topic.logs[p].end for p in source._owned):

@@ -10,24 +10,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampca.errors import BadRecordError, SourceError
-from streampca.pca.state import Array
+from streampca.pca.arrays import Array
 from streampca.sources.memory import Do, Pause
 from streampca.stream.checkpoint import Checkpoint, encode
 from streampca.stream.codec import Codec
 from streampca.stream.fold import Fold
 from streampca.stream.formats.schemas import MemorySchemas, WriterSchema
-from streampca.worker import Plan
+from streampca.worker.loop import WorkerConfig
 from tests.stream.streams import D
 from tests.stream.structured import arrow, avro, avro_datum, avro_schema, memory
-from tests.worker.harness import TOPIC, Cast, Stage, cast, many, plan
+from tests.worker.harness import TOPIC, Cast, Stage, cast, many, worker_config
 
 SCHEMA = avro_schema({"type": "array", "items": "double"}, "v")
 
 
-def plan_for(stage: Stage, kind: str, schemas: MemorySchemas | None = None, **options: object) -> Plan:
-    codec = Codec(kind, D, stage.shape.recipe.largest_value, field="v", schemas=schemas)
-    stage.shape = replace(stage.shape, format=kind, field="v")
-    return replace(plan(stage.shape, **options), shape=stage.shape, codec=codec)
+def plan_for(stage: Stage, kind: str, schemas: MemorySchemas | None = None, **options: object) -> WorkerConfig:
+    codec = Codec(kind, D, stage.fold_config.learning.largest_value, field="v", schemas=schemas)
+    stage.fold_config = replace(stage.fold_config, format=kind, field="v")
+    return replace(worker_config(stage.fold_config, **options), fold=stage.fold_config, codec=codec)
 
 
 def arrows(V: Array, counts: Iterable[int]) -> list[bytes]:
@@ -48,8 +48,10 @@ def newest(stage: Stage) -> bytes:
 
 
 def learned_whole(stage: Stage, V: Array, counts: list[int], position: int, rejected: list[str] = []) -> bytes:  # noqa: B006
-    fold, _ = Fold.empty(stage.shape.recipe).learn(V, [-1] * len(counts), position, stage.shape, np.array(counts))
-    return encode(Checkpoint(TOPIC, stage.topic.id, 0, fold.reject(rejected), stage.shape.as_dict()))
+    fold, _ = Fold.empty(stage.fold_config.learning).learn(
+        V, [-1] * len(counts), position, stage.fold_config, np.array(counts)
+    )
+    return encode(Checkpoint(TOPIC, stage.topic.id, 0, fold.reject(rejected), stage.fold_config.as_dict()))
 
 
 @settings(deadline=None, max_examples=30)

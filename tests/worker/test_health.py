@@ -10,10 +10,10 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.parser import text_string_to_metric_families
 
 from streampca.errors import StreampcaError
-from streampca.health import Health, HealthServer
-from streampca.stream.record import Standing
+from streampca.stream.record import SourceStatus
+from streampca.worker.listeners.health import HealthListener, HealthServer
 
-MEMBER, STRANGER = Standing(connected=True, member=True), Standing(connected=True, member=False)
+MEMBER, STRANGER = SourceStatus(connected=True, member=True), SourceStatus(connected=True, member=False)
 
 
 class Clock:
@@ -29,12 +29,12 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def health(clock: Clock) -> Health:
-    return Health(clock)
+def health(clock: Clock) -> HealthListener:
+    return HealthListener(clock)
 
 
 @pytest.fixture
-def server(health: Health) -> Iterator[HealthServer]:
+def server(health: HealthListener) -> Iterator[HealthServer]:
     registry = CollectorRegistry()
     Counter("streampca_trials", "Times that it was tried.", ["outcome"], registry=registry).labels("ok").inc(3)
     with HealthServer("127.0.0.1", 0, registry, health) as server:
@@ -58,7 +58,9 @@ def test_metrics_are_what_the_registry_holds(server: HealthServer) -> None:
     assert samples["streampca_trials_total"] == 3
 
 
-def test_alive_while_the_loop_has_ticked_within_a_minute(server: HealthServer, health: Health, clock: Clock) -> None:
+def test_alive_while_the_loop_has_ticked_within_a_minute(
+    server: HealthServer, health: HealthListener, clock: Clock
+) -> None:
     assert ask(server, "/healthz")[0] == 200
     clock.now += 59
     assert ask(server, "/healthz")[0] == 200
@@ -69,7 +71,7 @@ def test_alive_while_the_loop_has_ticked_within_a_minute(server: HealthServer, h
     assert ask(server, "/healthz")[0] == 200
 
 
-def test_ready_from_the_first_assignment_on(server: HealthServer, health: Health) -> None:
+def test_ready_from_the_first_assignment_on(server: HealthServer, health: HealthListener) -> None:
     status, _, text = ask(server, "/readyz")
     assert status == 503
     assert "group" in text
@@ -77,13 +79,13 @@ def test_ready_from_the_first_assignment_on(server: HealthServer, health: Health
     assert ask(server, "/readyz")[0] == 200
 
 
-def test_one_that_stands_by_is_ready_once_its_place_is_settled(health: Health, clock: Clock) -> None:
+def test_one_that_stands_by_is_ready_once_its_place_is_settled(health: HealthListener, clock: Clock) -> None:
     """More workers than partitions: the group counts it in, and gives it nothing."""
     health.polled(MEMBER)
     assert health.hindrance() is not None  # an empty assignment that may be followed by another
     clock.now += 9
-    for standing in (MEMBER, STRANGER, MEMBER):
-        health.polled(standing)
+    for status in (MEMBER, STRANGER, MEMBER):
+        health.polled(status)
     clock.now += 9
     health.polled(MEMBER)
     assert health.hindrance() is not None
@@ -97,7 +99,9 @@ def test_one_that_stands_by_is_ready_once_its_place_is_settled(health: Health, c
     assert health.hindrance() == "no place in the consumer group yet"
 
 
-def test_partitions_lost_are_no_place_in_the_group_however_long_it_was_in_it(health: Health, clock: Clock) -> None:
+def test_partitions_lost_are_no_place_in_the_group_however_long_it_was_in_it(
+    health: HealthListener, clock: Clock
+) -> None:
     health.polled(MEMBER)
     health.assigned({0: 5})
     clock.now += 100
@@ -106,7 +110,7 @@ def test_partitions_lost_are_no_place_in_the_group_however_long_it_was_in_it(hea
     assert health.hindrance() is not None
 
 
-def test_a_rebalance_leaves_it_ready_and_a_loss_does_not(health: Health) -> None:
+def test_a_rebalance_leaves_it_ready_and_a_loss_does_not(health: HealthListener) -> None:
     health.assigned({0: 5})
     health.released([0], lost=False)
     assert health.hindrance() is None
@@ -116,7 +120,7 @@ def test_a_rebalance_leaves_it_ready_and_a_loss_does_not(health: Health) -> None
     assert health.hindrance() is None
 
 
-def test_one_that_stops_is_alive_and_not_ready(server: HealthServer, health: Health) -> None:
+def test_one_that_stops_is_alive_and_not_ready(server: HealthServer, health: HealthListener) -> None:
     health.assigned({0: 5})
     health.stopping("SIGTERM")
     status, _, text = ask(server, "/readyz")
@@ -148,20 +152,22 @@ def test_garbage_and_hanging_up_disturb_nothing(server: HealthServer) -> None:
     assert ask(server, "/healthz")[0] == 200
 
 
-def test_the_port_that_is_taken_is_named_with_the_setting_to_change(server: HealthServer, health: Health) -> None:
+def test_the_port_that_is_taken_is_named_with_the_setting_to_change(
+    server: HealthServer, health: HealthListener
+) -> None:
     with pytest.raises(StreampcaError, match=rf"127\.0\.0\.1:{server.port}.*worker_port") as refusal:
         HealthServer("127.0.0.1", server.port, CollectorRegistry(), health)
     assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize(("host", "port"), [("203.0.113.1", 0), ("no such host", 0), ("127.0.0.1", 70000)])
-def test_an_address_that_is_none_of_ours_is_refused_in_one_line(health: Health, host: str, port: int) -> None:
+def test_an_address_that_is_none_of_ours_is_refused_in_one_line(health: HealthListener, host: str, port: int) -> None:
     with pytest.raises(StreampcaError, match="worker_host") as refusal:
         HealthServer(host, port, CollectorRegistry(), health)
     assert "\n" not in str(refusal.value)
 
 
-def test_it_also_listens_on_ipv6(health: Health) -> None:
+def test_it_also_listens_on_ipv6(health: HealthListener) -> None:
     if not socket.has_ipv6:
         pytest.skip("no IPv6 here")
     try:
@@ -173,7 +179,7 @@ def test_it_also_listens_on_ipv6(health: Health) -> None:
         assert client.recv(100).startswith(b"HTTP/1.0 200")
 
 
-def test_closing_frees_the_port_and_ends_the_thread(health: Health) -> None:
+def test_closing_frees_the_port_and_ends_the_thread(health: HealthListener) -> None:
     server = HealthServer("127.0.0.1", 0, CollectorRegistry(), health)
     port = server.port
     server.close()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from streampca.histogram import BulkHistogram
+from streampca.worker.listeners.histogram import BulkHistogram
 
 BOUNDS = (0.001, 0.1, 0.5, 1.0)
 

@@ -9,13 +9,13 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from streampca.listening import Learned
-from streampca.metrics import WorkerMetrics, described
 from streampca.pca.learning import BLOCK, Scores
 from streampca.sources.memory import Do, Pause
 from streampca.stream.fold import Fold
-from tests.stream.streams import fold_of, shape, vectors
-from tests.worker.harness import POISON, TOPIC, Cast, Stage, cast, many, plan
+from streampca.worker.listener import Learned
+from streampca.worker.listeners.metrics import WorkerMetrics, described
+from tests.stream.streams import fold_config, fold_of, vectors
+from tests.worker.harness import POISON, TOPIC, Cast, Stage, cast, many, worker_config
 
 NOW = 1_700_000_000.0
 
@@ -64,7 +64,7 @@ def test_after_a_life_the_numbers_are_right(metrics: WorkerMetrics, read: Callab
     stage.send(0, many(580), timestamp=int(NOW * 1000) - 90_000)
     stage.send(1, [POISON, None, POISON])
     stage.send(1, many(40, seed=1))
-    worker = cast(stage, plan(bad_records="skip"), [500])
+    worker = cast(stage, worker_config(bad_records="skip"), [500])
     listen(worker, metrics)
     worker.run()
     now = read()
@@ -91,9 +91,9 @@ def test_after_a_life_the_numbers_are_right(metrics: WorkerMetrics, read: Callab
     assert now("streampca_explained_variance_ratio") == pytest.approx(newest.model.explained_variance_ratio.sum())
     fold = stage.checkpoints.newest(0)
     assert fold is not None
-    tally = fold.fold.tally
-    assert now("streampca_loss_ewma", **of(0)) == pytest.approx(tally.loss_ewma / tally.norm_ewma)
-    assert now("streampca_prequential_loss_ratio_count") == tally.scored == 2 * BLOCK
+    stats = fold.fold.stats
+    assert now("streampca_loss_ewma", **of(0)) == pytest.approx(stats.loss_ewma / stats.norm_ewma)
+    assert now("streampca_prequential_loss_ratio_count") == stats.scored == 2 * BLOCK
     assert 0 <= (now("streampca_pinv_error", **of(0)) or 0) < 1e-9
     assert (now("streampca_learn_seconds_total") or 0) > 0
 
@@ -110,7 +110,7 @@ def test_lag_is_what_is_still_to_come(metrics: WorkerMetrics, read: Callable[[],
 def test_a_partition_that_cannot_be_decoded_is_told_and_its_lag_grows(
     metrics: WorkerMetrics, read: Callable[[], Reading]
 ) -> None:
-    fold = fold_of(vectors(300), shape(), [int(NOW * 1000)] * 300)
+    fold = fold_of(vectors(300), fold_config(), [int(NOW * 1000)] * 300)
     for partition in (0, 1):
         metrics.learned(batch(fold)._replace(partition=partition))
     metrics.stalled(1, 500, "no registry")
@@ -140,7 +140,7 @@ def test_a_broker_that_is_away_is_told_while_the_lag_stands_still(
 def test_what_is_let_go_is_not_told_of_any_more(
     metrics: WorkerMetrics, read: Callable[[], Reading], lost: bool
 ) -> None:
-    own = shape()
+    own = fold_config()
     fold = fold_of(vectors(300), own, [int(NOW * 1000)] * 300)
     for partition in (0, 1):
         metrics.assigned({partition: -1})
@@ -162,7 +162,7 @@ def test_what_is_let_go_is_not_told_of_any_more(
 
 def test_losses_fall_into_the_bucket_of_their_ratio(metrics: WorkerMetrics, read: Callable[[], Reading]) -> None:
     norm = np.array([2.0, 2.0, 2.0, 0.0, 1e-300])
-    metrics.learned(batch(fold_of(vectors(5), shape()), [Scores(norm * [0.05, 0.25, 1.0, 0, 0], norm)]))
+    metrics.learned(batch(fold_of(vectors(5), fold_config()), [Scores(norm * [0.05, 0.25, 1.0, 0, 0], norm)]))
     now = read()
     assert now("streampca_prequential_loss_ratio_bucket", le="0.1") == 2
     assert now("streampca_prequential_loss_ratio_bucket", le="0.3") == 3
@@ -176,7 +176,7 @@ def test_gaps_troubles_and_odd_timestamps_are_counted(metrics: WorkerMetrics, re
     metrics.postponed("disk full")
     metrics.unpublished("disk full")
     far = [1000, 1000, 1000, 10**12, 1000]
-    metrics.learned(batch(fold_of(vectors(5), shape(), far)))
+    metrics.learned(batch(fold_of(vectors(5), fold_config(), far)))
     now = read()
     assert now("streampca_offset_gap_messages_total") == 80
     assert now("streampca_checkpoints_postponed_total") == 2
@@ -185,8 +185,8 @@ def test_gaps_troubles_and_odd_timestamps_are_counted(metrics: WorkerMetrics, re
 
 
 def test_nothing_is_said_about_a_loss_before_there_is_one(metrics: WorkerMetrics, read: Callable[[], Reading]) -> None:
-    metrics.learned(batch(fold_of(vectors(5), shape())))
-    metrics.saved(0, fold_of(vectors(5), shape()), 0.1)
+    metrics.learned(batch(fold_of(vectors(5), fold_config())))
+    metrics.saved(0, fold_of(vectors(5), fold_config()), 0.1)
     now = read()
     assert now("streampca_loss_ewma", **of(0)) is None
     assert now("streampca_pinv_error", **of(0)) is None

@@ -8,37 +8,37 @@ import numpy as np
 import pytest
 
 from streampca.errors import SettingsError, StoreError, TopicReplacedError
+from streampca.pca.axes import model_of
 from streampca.pca.learning import BLOCK
 from streampca.pca.merge import merge
 from streampca.pca.model import Model
-from streampca.pca.summary import model_of
-from streampca.publisher import Publisher
 from streampca.sources.memory import Do, MemorySource, Pause, Step
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from streampca.stream.checkpoint import Checkpoint
-from streampca.stream.fold import Fold, Shape
-from streampca.stream.published import Published, encode
-from tests.stream.streams import D, checkpoint_of, covariance, fold_of, shape, vectors
-from tests.worker.harness import Cast, Stage, cast, many, plan
+from streampca.stream.fold import Fold, FoldConfig
+from streampca.stream.model_file import PublishedModel, encode
+from streampca.worker.publisher import Publisher
+from tests.stream.streams import D, checkpoint_of, covariance, fold_config, fold_of, vectors
+from tests.worker.harness import Cast, Stage, cast, many, worker_config
 
-OWN = shape()
-EXACT = shape(components=D)
+OWN = fold_config()
+EXACT = fold_config(components=D)
 
 
 class Desk:
     """A publisher with its stores, without a worker."""
 
-    def __init__(self, shape: Shape = OWN) -> None:
-        self.shape, self.store = shape, MemoryStore()
+    def __init__(self, fold_config: FoldConfig = OWN) -> None:
+        self.fold_config, self.store = fold_config, MemoryStore()
         self.checkpoints, self.models = Checkpoints(self.store, "readings"), Models(self.store, "readings")
-        self.publisher = Publisher(self.checkpoints, self.models, shape, lambda: 1234.5)
+        self.publisher = Publisher(self.checkpoints, self.models, fold_config, lambda: 1234.5)
 
     def save(self, partition: int, fold: Fold) -> None:
-        self.checkpoints.save(checkpoint_of(fold, self.shape, partition))
+        self.checkpoints.save(checkpoint_of(fold, self.fold_config, partition))
 
-    def publish(self) -> Published:
+    def publish(self) -> PublishedModel:
         model = self.publisher.publish()
         assert model is not None
         newest = self.models.newest()
@@ -60,7 +60,7 @@ def pooled(model: Model) -> Any:
 def test_without_two_messages_there_is_no_model(desk: Desk) -> None:
     assert desk.publisher.publish() is None
     desk.save(0, fold_of(vectors(1), OWN))
-    desk.save(1, Fold.empty(OWN.recipe).skip(7))
+    desk.save(1, Fold.empty(OWN.learning).skip(7))
     assert desk.publisher.publish() is None
     assert desk.models.versions() == []
     desk.save(2, fold_of(vectors(1, seed=1), OWN))
@@ -80,7 +80,7 @@ def test_the_version_is_the_number_of_messages_learned_of_all_partitions(desk: D
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_checkpoints_at_hand_give_the_same_bytes_as_those_that_are_read(dtype: str) -> None:
-    own = shape(dtype=dtype)
+    own = fold_config(dtype=dtype)
     read, at_hand = Desk(own), Desk(own)
     checkpoints = [checkpoint_of(fold_of(vectors(300 + n, seed=n), own), own, n) for n in range(3)]
     for desk in (read, at_hand):
@@ -105,8 +105,8 @@ def test_the_model_is_the_merge_of_the_folds(desk: Desk) -> None:
     folds = [fold_of(vectors(n, seed=n), OWN) for n in (300, 7, 90)]
     for partition, fold in enumerate(folds):
         desk.save(partition, fold)
-    state = merge([fold.provisional(OWN.recipe) for fold in folds], OWN.recipe.columns)
-    expected, found = model_of(state, OWN.recipe.components), desk.publish().model
+    state = merge([fold.provisional(OWN.learning) for fold in folds], OWN.learning.columns)
+    expected, found = model_of(state, OWN.learning.components), desk.publish().model
     np.testing.assert_array_equal(found.components, expected.components)
     np.testing.assert_array_equal(found.explained_variance, expected.explained_variance)
     np.testing.assert_array_equal(found.mean, expected.mean)
@@ -127,7 +127,7 @@ def test_with_all_components_it_is_the_covariance_of_all_messages_of_all_partiti
 
 def test_folds_are_brought_to_one_common_time_before_they_are_merged() -> None:
     """A partition that has been silent for two half-lives weighs a quarter."""
-    own = shape(components=D, half_life_seconds=10.0)
+    own = fold_config(components=D, half_life_seconds=10.0)
     desk, parts = Desk(own), [vectors(200, seed=1), vectors(200, seed=2) + 1]
     for partition, (V, stamp) in enumerate(zip(parts, (10**12, 10**12 + 20_000), strict=True)):
         desk.save(partition, fold_of(V, own, [stamp] * 200))
@@ -138,7 +138,7 @@ def test_folds_are_brought_to_one_common_time_before_they_are_merged() -> None:
 
 
 def test_a_partition_without_any_time_is_not_forgotten() -> None:
-    own = shape(components=D, half_life_seconds=10.0)
+    own = fold_config(components=D, half_life_seconds=10.0)
     desk, parts = Desk(own), [vectors(200, seed=1), vectors(200, seed=2)]
     desk.save(0, fold_of(parts[0], own))
     desk.save(1, fold_of(parts[1], own, [10**12] * 200))
@@ -149,13 +149,13 @@ def test_losses_are_those_of_all_messages_scored(desk: Desk) -> None:
     folds = [fold_of(vectors(n, seed=n), OWN) for n in (600, 7, 300)]
     for partition, fold in enumerate(folds):
         desk.save(partition, fold)
-    tallies, model = [fold.tally for fold in folds], desk.publish()
-    scored = sum(t.scored for t in tallies)
+    all_stats, model = [fold.stats for fold in folds], desk.publish()
+    scored = sum(t.scored for t in all_stats)
     assert scored == 2 * BLOCK + BLOCK
-    loss, norm = (sum(t.scored * getattr(t, name) for t in tallies) / scored for name in ("loss", "norm"))
+    loss, norm = (sum(t.scored * getattr(t, name) for t in all_stats) / scored for name in ("loss", "norm"))
     assert model.loss == pytest.approx(loss)
     assert model.loss_ratio == pytest.approx(loss / norm)
-    ewma = [sum(t.scored * getattr(t, name) for t in tallies) for name in ("loss_ewma", "norm_ewma")]
+    ewma = [sum(t.scored * getattr(t, name) for t in all_stats) for name in ("loss_ewma", "norm_ewma")]
     assert model.loss_ewma == pytest.approx(ewma[0] / ewma[1])
 
 
@@ -253,7 +253,7 @@ def test_signs_follow_the_version_before_and_not_a_rule_of_their_own(desk: Desk,
 
 def test_a_checkpoint_of_other_settings_is_not_merged(desk: Desk) -> None:
     desk.save(0, fold_of(vectors(100), OWN))
-    other = shape(components=1)
+    other = fold_config(components=1)
     desk.checkpoints.save(checkpoint_of(fold_of(vectors(100), other), other, partition=1))
     with pytest.raises(SettingsError, match="partition 1"):
         desk.publisher.publish()
@@ -279,7 +279,7 @@ def test_a_store_that_fails_leaves_the_version_to_the_next_time(desk: Desk) -> N
 
 @pytest.fixture
 def stage() -> Iterator[Stage]:
-    stage = Stage(partitions=2, shape=EXACT)
+    stage = Stage(partitions=2, fold_config=EXACT)
     for partition in (0, 1):
         stage.send(partition, many(150, seed=partition) + partition)
     yield stage
@@ -310,7 +310,7 @@ def test_only_the_owner_of_the_lowest_partition_publishes(stage: Stage, lowest: 
     meet: list[Step] = [Do(lambda: members[0].poll(0)), Pause()]
     if not lowest:
         join.act()
-    worker = cast(stage, plan(EXACT), [join, *meet * 4] if lowest else meet * 4)
+    worker = cast(stage, worker_config(EXACT), [join, *meet * 4] if lowest else meet * 4)
     worker.run()
     mine = worker.heard.of("assigned")[-1]
     assert list(mine) == [0 if lowest else 1]
@@ -320,7 +320,7 @@ def test_only_the_owner_of_the_lowest_partition_publishes(stage: Stage, lowest: 
 
 def test_the_last_act_of_a_worker_is_to_publish_what_it_saved(stage: Stage) -> None:
     worker: Cast = cast(
-        stage, plan(EXACT, checkpoint_interval_s=1e9), [50, Do(lambda: worker.worker.stop("SIGTERM")), Pause()]
+        stage, worker_config(EXACT, checkpoint_interval_s=1e9), [50, Do(lambda: worker.worker.stop("SIGTERM")), Pause()]
     )
     worker.run()
     assert stage.models.versions() == [100]

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from streampca.errors import SourceError, StoreError
 from streampca.stores.memory import Crash
-from streampca.stream.fold import Shape
-from streampca.worker import Plan
-from tests.stream.streams import shape
-from tests.worker.harness import POISON, Stage, cast, many, plan
+from streampca.stream.fold import FoldConfig
+from streampca.worker.loop import WorkerConfig
+from tests.stream.streams import fold_config
+from tests.worker.harness import POISON, Stage, cast, many, worker_config
 
 PARTITIONS = 3
 ACTORS = 3
@@ -29,7 +29,7 @@ PATIENCE_S = 60.0
 class Actor:
     """A worker as a process that stops at each of its calls until it is told to go on, and can be killed there."""
 
-    def __init__(self, stage: Stage, own: Plan, batch: int) -> None:
+    def __init__(self, stage: Stage, own: WorkerConfig, batch: int) -> None:
         self._go, self._came = threading.Semaphore(0), threading.Semaphore(0)
         self._doomed = False
         self._at = "start"
@@ -77,9 +77,9 @@ class Actor:
 class Theatre:
     """The stage, its actors, and everything that may befall them. Numbers pick among the living."""
 
-    def __init__(self, own: Shape, interval_s: float) -> None:
+    def __init__(self, own: FoldConfig, interval_s: float) -> None:
         self.stage = Stage(PARTITIONS, own)
-        self.plan = plan(own, bad_records="dead_letter", checkpoint_interval_s=interval_s)
+        self.plan = worker_config(own, bad_records="dead_letter", checkpoint_interval_s=interval_s)
         self.actors: list[Actor] = []
         self._seed = self._stamp = 0
         self._damaged = False
@@ -199,7 +199,7 @@ acts = st.one_of(
     st.tuples(st.just("damage"), partitions),
 )
 
-SHAPES = {"plain": shape(), "half-life": shape(half_life_seconds=2.0)}
+SHAPES = {"plain": fold_config(), "half-life": fold_config(half_life_seconds=2.0)}
 
 
 @pytest.mark.parametrize("name", SHAPES)

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampca.sources.memory import Do, Pause, Step
-from streampca.worker import Plan
+from streampca.worker.loop import WorkerConfig
 from tests.kafka_broker import wait_until
-from tests.stream.streams import START, shape
-from tests.worker.harness import POISON, Cast, Stage, cast, many, plan
-from tests.worker.test_ahead import at_work
+from tests.stream.streams import START, fold_config
+from tests.worker.harness import POISON, Cast, Stage, cast, many, worker_config
+from tests.worker.test_prefetch import at_work
 
 ROOM = START + 255  # messages: the block that is absorbed, and a next one that is not full
 N = 900
@@ -53,7 +53,7 @@ def test_all_else_is_learned_when_the_code_is_there() -> None:
     stage.send(0, many(N))
     one = cast(stage, script=[N, Pause(), Do(switch.turn), Pause(), N], ready=switch)
     one.run()
-    learned = [batch.fold.tally.learned for batch in one.heard.of("learned")]
+    learned = [batch.fold.stats.learned for batch in one.heard.of("learned")]
     assert learned[0] == ROOM
     assert switch.refused
     stage.assert_complete()
@@ -113,7 +113,7 @@ def test_no_model_is_published_before_since_that_takes_the_code() -> None:
 def test_no_bit_depends_on_when_the_code_is_there(
     counts: list[int], polls: list[int], later: list[int], ahead: int | None, rebalances: bool
 ) -> None:
-    stage, switch = Stage(3, shape(half_life_seconds=2.0)), Switch()
+    stage, switch = Stage(3, fold_config(half_life_seconds=2.0)), Switch()
     for partition, count in enumerate(counts):
         for start in range(0, count, 90):
             stage.send(partition, many(count, partition)[start : start + 90], 10**12 + 30 * start)
@@ -123,7 +123,7 @@ def test_no_bit_depends_on_when_the_code_is_there(
     for poll in polls:
         script += [poll, *[Do(stage.topic.rebalance)] * rebalances, poll]
     script += [Do(switch.turn), *later]
-    one = cast(stage, plan(stage.shape, bad_records="dead_letter"), script, ahead=ahead, ready=switch)
+    one = cast(stage, worker_config(stage.fold_config, bad_records="dead_letter"), script, ahead=ahead, ready=switch)
     one.run()
     stage.assert_complete()
     put_aside = [(p, offset) for p, offset, _ in stage.letters]
@@ -132,9 +132,9 @@ def test_no_bit_depends_on_when_the_code_is_there(
 
 
 @contextmanager
-def at_work_without(stage: Stage, switch: Switch) -> Iterator[tuple[Cast, Plan]]:
-    """One of two partitions at work that has learned of them what it can, and its plan; it must not fail."""
-    own = plan(stage.shape, checkpoint_interval_s=1e9)
+def at_work_without(stage: Stage, switch: Switch) -> Iterator[tuple[Cast, WorkerConfig]]:
+    """One of two partitions at work that has learned of them what it can, and its worker_config; it must not fail."""
+    own = worker_config(stage.fold_config, checkpoint_interval_s=1e9)
     for partition in range(2):
         stage.send(partition, many(N, partition))
     one = cast(stage, own, ends=False, ahead=2000, ready=switch)
@@ -203,7 +203,7 @@ def test_a_bad_record_behind_what_can_be_learned_is_met_when_its_turn_comes() ->
     stage.send(0, many(ROOM))
     stage.send(0, [POISON])
     stage.send(0, many(N))
-    one = cast(stage, plan(stage.shape, bad_records="skip"), script=[N, Pause()], ready=switch)
+    one = cast(stage, worker_config(stage.fold_config, bad_records="skip"), script=[N, Pause()], ready=switch)
     one.run()
     assert one.heard.positions == {0: ROOM + 1}  # it needs no code
     assert [offset for _, offset, _ in one.heard.of("rejected")] == [ROOM]

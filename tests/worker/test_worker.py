@@ -17,12 +17,12 @@ from streampca.errors import (
     StreampcaError,
     TopicReplacedError,
 )
-from streampca.listening import Learned
 from streampca.sources.memory import Do, MemorySource, Pause
 from streampca.stores.memory import Crash
 from streampca.stream.record import Assigned, OutOfRange
-from tests.stream.streams import shape
-from tests.worker.harness import POISON, Cast, Hook, Stage, cast, many, plan
+from streampca.worker.listener import Learned
+from tests.stream.streams import fold_config
+from tests.worker.harness import POISON, Cast, Hook, Stage, cast, many, worker_config
 
 NEVER: dict[str, Any] = {"checkpoint_interval_s": 1e9}  # but at the end
 N = 300
@@ -55,7 +55,7 @@ def test_it_learns_every_message_of_every_partition(batch: int) -> None:
     stage = Stage(partitions=3)
     for partition, n in enumerate((200, 10, 1)):
         stage.send(partition, many(n, seed=partition))
-    worker = cast(stage, plan(checkpoint_interval_s=20.0), batch=batch)
+    worker = cast(stage, worker_config(checkpoint_interval_s=20.0), batch=batch)
     worker.run()
     assert worker.heard.of("assigned") == [{0: -1, 1: -1, 2: -1}]
     assert stage.calls("seek") == [("seek", {0: None, 1: None, 2: None})]
@@ -63,7 +63,7 @@ def test_it_learns_every_message_of_every_partition(batch: int) -> None:
 
 
 def test_a_checkpoint_is_made_in_the_order_that_the_guarantee_needs(full: Stage) -> None:
-    worker = cast(full, plan(bad_records="dead_letter"), [100, 100, 100])
+    worker = cast(full, worker_config(bad_records="dead_letter"), [100, 100, 100])
     worker.run()
     order = [entry for entry in full.journal if entry[0] in ("flush", "topic id", "save", "commit")]
     at_start, rounds = order[:1], order[1:]
@@ -138,12 +138,12 @@ def test_partitions_that_are_added_are_learned_from_their_start(full: Stage) -> 
 
 def test_it_saves_when_the_time_has_come_and_at_the_end(full: Stage) -> None:
     """The clock goes on by one second each time it is asked: once in every round, and when a save is done."""
-    cast(full, plan(checkpoint_interval_s=4.5), [10] * 9).run()
+    cast(full, worker_config(checkpoint_interval_s=4.5), [10] * 9).run()
     assert [entry[2] for entry in full.calls("save")] == [40, 90, N]  # the assignment took a round
 
 
 def test_it_saves_when_many_messages_are_unsaved(full: Stage) -> None:
-    cast(full, plan(checkpoint_messages=100, **NEVER), [30] * 10).run()
+    cast(full, worker_config(checkpoint_messages=100, **NEVER), [30] * 10).run()
     assert [entry[2] for entry in full.calls("save")] == [120, 240, 300]
 
 
@@ -157,7 +157,7 @@ def test_what_has_not_moved_is_not_saved_again() -> None:
 
 
 def test_told_to_stop_it_finishes_the_batch_saves_publishes_and_leaves(full: Stage) -> None:
-    worker: Cast = cast(full, plan(**NEVER), [100, Do(lambda: worker.worker.stop("SIGTERM")), 50, 50])
+    worker: Cast = cast(full, worker_config(**NEVER), [100, Do(lambda: worker.worker.stop("SIGTERM")), 50, 50])
     worker.run()
     assert full.position() == 150
     assert full.journal[-2:] == [("close",), ("publish", 150)]
@@ -187,7 +187,7 @@ def test_what_is_revoked_is_saved_before_it_is_granted_to_another(full: Stage) -
             saved_when_granted.append((full.position(0), full.position(1), dict(full.topic.committed)))
 
     joins, looks = Do(lambda: others.append(MemorySource(full.topic))), Do(look)
-    worker = cast(full, plan(**NEVER), [40, 40, joins, looks, 40, looks, 40, looks, 40, looks])
+    worker = cast(full, worker_config(**NEVER), [40, 40, joins, looks, 40, looks, 40, looks, 40, looks])
     worker.run()
     assert worker.heard.of("released") == [([0, 1], False)]
     assert saved_when_granted == [(80, 80, {0: 80, 1: 80})]
@@ -196,7 +196,7 @@ def test_what_is_revoked_is_saved_before_it_is_granted_to_another(full: Stage) -
 
 
 def test_what_is_lost_is_dropped_without_saving(full: Stage) -> None:
-    worker: Cast = cast(full, plan(**NEVER), [100, 100, Do(lambda: full.topic.evict(worker.source)), Pause()])
+    worker: Cast = cast(full, worker_config(**NEVER), [100, 100, Do(lambda: full.topic.evict(worker.source)), Pause()])
     worker.run()
     assert worker.heard.of("released") == [([0], True)]
     assert [entry[2] for entry in full.calls("save")] == [N]
@@ -225,25 +225,25 @@ def poisoned(stage: Stage) -> None:
 @pytest.mark.parametrize("batch", [1, 13, 1000])
 def test_stop_learns_and_saves_what_came_before_and_names_the_record(stage: Stage, batch: int) -> None:
     poisoned(stage)
-    worker = cast(stage, plan(bad_records="stop"), batch=batch)
+    worker = cast(stage, worker_config(bad_records="stop"), batch=batch)
     with pytest.raises(BadRecordError, match=r"partition 0 of readings, offset 50: 6 bytes .*wrong_length") as refusal:
         worker.run()
     assert "dead_letter_topic" in one_line(refusal.value)
     assert stage.position() == 50
     newest = stage.checkpoints.newest(0)
     assert newest is not None
-    assert (newest.fold.tally.learned, dict(newest.fold.tally.rejected)) == (50, {})
+    assert (newest.fold.stats.learned, dict(newest.fold.stats.rejected)) == (50, {})
     assert worker.heard.of("rejected") == []
     stage.journal.clear()
     with pytest.raises(BadRecordError, match="offset 50"):  # and again, until someone mends it
-        cast(stage, plan(bad_records="stop")).run()
+        cast(stage, worker_config(bad_records="stop")).run()
     assert stage.calls("save") == []
 
 
 @pytest.mark.parametrize("batch", [1, 13, 1000])
 def test_skip_counts_them_and_goes_on(stage: Stage, batch: int) -> None:
     poisoned(stage)
-    worker = cast(stage, plan(bad_records="skip"), batch=batch)
+    worker = cast(stage, worker_config(bad_records="skip"), batch=batch)
     worker.run()
     assert worker.heard.of("rejected") == [(0, 50, "wrong_length"), (0, 51, "no_value"), (0, 112, "wrong_length")]
     stage.assert_complete()
@@ -253,7 +253,7 @@ def test_skip_counts_them_and_goes_on(stage: Stage, batch: int) -> None:
 @pytest.mark.parametrize("batch", [1, 13, 1000])
 def test_dead_letters_are_acknowledged_before_a_checkpoint_passes_them(stage: Stage, batch: int) -> None:
     poisoned(stage)
-    cast(stage, plan(bad_records="dead_letter"), batch=batch).run()
+    cast(stage, worker_config(bad_records="dead_letter"), batch=batch).run()
     assert stage.letters == [(0, 50, "wrong_length"), (0, 51, "no_value"), (0, 112, "wrong_length")]
     stage.assert_complete()
 
@@ -270,7 +270,7 @@ def test_a_flush_that_takes_too_long_postpones_the_checkpoint_and_not_the_learni
         seen.append((stage.position(), dict(stage.topic.committed)))
         worker.letters.away = False
 
-    worker: Cast = cast(stage, plan(bad_records="dead_letter"), [30, Do(go), 40, 40, Do(come_back), 40])
+    worker: Cast = cast(stage, worker_config(bad_records="dead_letter"), [30, Do(go), 40, 40, Do(come_back), 40])
     worker.run()
     assert seen == [(30, {0: 30})]
     assert worker.heard.of("postponed") == ["2 dead letters are not acknowledged yet"] * 2
@@ -280,7 +280,7 @@ def test_a_flush_that_takes_too_long_postpones_the_checkpoint_and_not_the_learni
 
 def test_a_dead_letter_that_is_refused_for_good_stops_the_worker_before_the_record(stage: Stage) -> None:
     poisoned(stage)
-    worker = cast(stage, plan(bad_records="dead_letter"), [40, 40])
+    worker = cast(stage, worker_config(bad_records="dead_letter"), [40, 40])
     worker.letters.refusal = SourceError("the dead-letter topic is not there")
     with pytest.raises(SourceError, match="not there"):
         worker.run()
@@ -321,14 +321,14 @@ def test_when_one_of_two_checkpoints_cannot_be_written_only_the_other_is_committ
 
 def test_a_disk_that_is_full_is_not_tried_at_every_poll(full: Stage) -> None:
     full.files.fail_writes(100)
-    worker = cast(full, plan(checkpoint_messages=20, **NEVER), [20] * 15)
+    worker = cast(full, worker_config(checkpoint_messages=20, **NEVER), [20] * 15)
     worker.run()
     assert len(worker.heard.of("postponed")) == 2  # when it was due, and on the way out
 
 
 def test_after_trouble_the_number_of_messages_counts_again(full: Stage) -> None:
     full.files.fail_writes(1)
-    cast(full, plan(checkpoint_messages=20, checkpoint_interval_s=6.5), [20] * 15).run()
+    cast(full, worker_config(checkpoint_messages=20, checkpoint_interval_s=6.5), [20] * 15).run()
     positions = [entry[2] for entry in full.calls("save")]
     assert positions[0] > 60
     assert positions[1:] == list(range(positions[0] + 20, N + 1, 20))
@@ -391,7 +391,7 @@ def test_a_broker_that_is_away_at_the_start_is_a_clear_error(full: Stage) -> Non
 
 
 def test_a_source_that_refuses_for_good_ends_it_after_saving(full: Stage) -> None:
-    worker = cast(full, plan(**NEVER), [100, SourceError("not authorized")])
+    worker = cast(full, worker_config(**NEVER), [100, SourceError("not authorized")])
     with pytest.raises(SourceError, match="not authorized"):
         worker.run()
     assert full.position() == 100
@@ -400,7 +400,7 @@ def test_a_source_that_refuses_for_good_ends_it_after_saving(full: Stage) -> Non
 
 
 def test_a_bug_saves_nothing_and_still_leaves_the_group(full: Stage) -> None:
-    worker = cast(full, plan(**NEVER), [100, ValueError("a bug")])
+    worker = cast(full, worker_config(**NEVER), [100, ValueError("a bug")])
     with pytest.raises(ValueError, match="a bug"):
         worker.run()
     assert full.calls("save", "commit", "publish") == []
@@ -445,7 +445,7 @@ def test_other_settings_than_the_checkpoints_are_refused_by_name(full: Stage) ->
     cast(full).run()
     full.journal.clear()
     with pytest.raises(SettingsError, match=r"components=2 \(now 1\)"):
-        cast(full, plan(shape(components=1))).run()
+        cast(full, worker_config(fold_config(components=1))).run()
     assert full.calls("save", "commit", "seek", "publish") == []
 
 
@@ -498,21 +498,21 @@ def trimmed(full: Stage) -> Stage:
 
 def test_a_gap_stops_the_worker_and_says_what_to_set(trimmed: Stage) -> None:
     with pytest.raises(OffsetGapError, match=r"offset 100 was removed.* 180.*on_offset_gap"):
-        cast(trimmed, plan(offset_gap="fail")).run()
+        cast(trimmed, worker_config(offset_gap="fail")).run()
     assert trimmed.calls("save", "commit") == []
 
 
 @pytest.mark.parametrize(("policy", "position"), [("earliest", 180), ("latest", N)])
 def test_a_gap_is_passed_as_set_and_counted(trimmed: Stage, policy: str, position: int) -> None:
-    worker = cast(trimmed, plan(offset_gap=policy))
+    worker = cast(trimmed, worker_config(offset_gap=policy))
     worker.run()
     assert worker.heard.of("skipped") == [(0, 100, position)]
     assert trimmed.calls("seek")[1] == ("seek", {0: position})
     newest = trimmed.checkpoints.newest(0)
     assert newest is not None
     assert newest.fold.position == N
-    assert newest.fold.tally.gap == position - 100
-    assert newest.fold.tally.learned == 100 + N - position
+    assert newest.fold.stats.gap == position - 100
+    assert newest.fold.stats.learned == 100 + N - position
 
 
 def test_a_log_that_ends_before_the_checkpoint_has_lost_data(full: Stage) -> None:
@@ -521,14 +521,14 @@ def test_a_log_that_ends_before_the_checkpoint_has_lost_data(full: Stage) -> Non
     del log.records[200:]
     log.end = 200
     with pytest.raises(OffsetGapError, match="lost data"):
-        cast(full, plan(offset_gap="earliest")).run()
+        cast(full, worker_config(offset_gap="earliest")).run()
     assert full.position() == N
 
 
 def test_a_gap_before_anything_was_read_is_none(stage: Stage) -> None:
     """Retention was quicker than the first poll."""
     stage.send(0, many(100))
-    worker = cast(stage, plan(offset_gap="fail"))
+    worker = cast(stage, worker_config(offset_gap="fail"))
     inner = worker.source.poll
     told = iter([OutOfRange(0, 0, 40, 100)])
 
@@ -543,11 +543,11 @@ def test_a_gap_before_anything_was_read_is_none(stage: Stage) -> None:
     assert stage.calls("seek") == [("seek", {0: None}), ("seek", {0: None})]
     newest = stage.checkpoints.newest(0)
     assert newest is not None
-    assert (newest.fold.tally.learned, newest.fold.tally.gap) == (60, 0)
+    assert (newest.fold.stats.learned, newest.fold.stats.gap) == (60, 0)
 
 
 def test_a_broker_that_goes_away_again_during_a_gap_is_asked_once_more(trimmed: Stage) -> None:
-    worker = cast(trimmed, plan(offset_gap="earliest"), hook=away_at_look(trimmed, 2))
+    worker = cast(trimmed, worker_config(offset_gap="earliest"), hook=away_at_look(trimmed, 2))
     worker.run()
     assert [entry[1] for entry in trimmed.calls("seek")] == [{0: 100}, {0: 100}, {0: 180}]
     assert worker.heard.of("skipped") == [(0, 100, 180)]
@@ -558,7 +558,7 @@ def test_a_topic_replaced_is_not_taken_for_a_gap(trimmed: Stage) -> None:
         trimmed.topic.create(1)
 
     with pytest.raises(TopicReplacedError):
-        cast(trimmed, plan(offset_gap="earliest"), [Do(replace_topic), 10]).run()
+        cast(trimmed, worker_config(offset_gap="earliest"), [Do(replace_topic), 10]).run()
     assert trimmed.calls("save", "commit") == []
 
 

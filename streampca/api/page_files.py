@@ -1,0 +1,37 @@
+"""The page at `/`, whose files lie in `page/`, with headers that let it ask nobody but the sidecar for anything."""
+
+from os import PathLike, stat_result
+from pathlib import Path
+
+from fastapi import Request, Response
+from fastapi.staticfiles import StaticFiles
+from starlette.types import Scope
+
+FOLDER = Path(__file__).parent / "page"
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-cache",  # asked for again by ETag each time, so that no page outlives its sidecar
+}
+
+
+class PageFiles(StaticFiles):
+    """The page's files, read as they are asked for; nothing is ever written beside them."""
+
+    def __init__(self, folder: Path = FOLDER) -> None:
+        super().__init__(directory=folder)
+
+    async def index(self, request: Request) -> Response:
+        """The page itself, which refers to its other files as `page/…`, so that it also works behind a path prefix."""
+        return await self.get_response("index.html", request.scope)
+
+    def file_response(
+        self, full_path: str | PathLike[str], stat_result: stat_result, scope: Scope, status_code: int = 200
+    ) -> Response:
+        """One file, or 304 for who has it already."""
+        response = super().file_response(full_path, stat_result, scope, status_code)
+        response.headers.update(HEADERS)
+        return response

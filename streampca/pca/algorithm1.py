@@ -1,0 +1,75 @@
+"""The stochastic implicit Krasulina update as the paper states it, one message at a time: the reference.
+
+    x ← C†y                                         Algorithm 1
+    r ← Cx − y
+    h ← η / (1 + η‖x‖²)
+    C ← C − h r xᵀ                                  eq. 10
+    C† ← RankOnePinvUpdate(C, C†, h r, x)
+
+`meyer` keeps C† by Meyer's rank-one formula, `sherman_morrison` keeps S = (CᵀC)⁻¹ instead; both are O(dk).
+Everything faster in this package must equal these to rounding.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from streampca.pca.arrays import Array
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """C and C† together."""
+
+    C: Array  # (d, k), full column rank
+    C_pinv: Array  # (k, d)
+
+    @classmethod
+    def of(cls, C: Array) -> "Factor":
+        """The factor C with C† = (CᵀC)⁻¹Cᵀ."""
+        return cls(C, np.linalg.solve(C.T @ C, C.T))
+
+
+def meyer(factor: Factor, y: Array, eta: float) -> tuple[Factor, float]:
+    """One step of Algorithm 1 on a message y (d,): the next factor, and ‖r‖² before the step."""
+    C, C_pinv = factor.C, factor.C_pinv
+    x = C_pinv @ y
+    r = C @ x - y
+    h = eta / (1 + eta * (x @ x))
+    return Factor(C - h * np.outer(r, x), _pinv_update(C_pinv, -h * r, x)), float(r @ r)
+
+
+def _pinv_update(C_pinv: Array, w: Array, x: Array) -> Array:
+    """(C + w xᵀ)† from C†, where w ⟂ range(C) and C has full column rank.
+
+    Of the six cases of Meyer's formula only this one occurs here, because the residual is orthogonal to range(C).
+    """
+    ww = w @ w
+    if ww == 0:  # the message lay in the span: C has not changed
+        return C_pinv
+    n = C_pinv.T @ x
+    nn = n @ n
+    return C_pinv + np.outer(C_pinv @ n / (1 + nn * ww), w - ww * n)
+
+
+def sherman_morrison(C: Array, S: Array, y: Array, eta: float) -> tuple[Array, Array, float]:
+    """The same step with S = (CᵀC)⁻¹ in place of C†: the next C and S, and ‖r‖² before the step.
+
+    As r ⟂ range(C), CᵀC grows by exactly h²‖r‖² x xᵀ: a rank-one change, not the paper's rank two.
+    """
+    x = S @ (C.T @ y)
+    r = C @ x - y
+    h = eta / (1 + eta * (x @ x))
+    growth = h**2 * (r @ r)
+    u = S @ x
+    return C - h * np.outer(r, x), S - growth / (1 + growth * (x @ u)) * np.outer(u, u), float(r @ r)
+
+
+def mini_batch(C: Array, Y: Array, eta: float) -> Array:
+    """The implicit update for N messages at once, rows of Y (N, d): eq. 9."""
+    n, k = Y.shape[0], C.shape[1]
+    X = np.linalg.solve(C.T @ C, C.T @ Y.T)  # (k, N)
+    left = Y.T @ X.T / n + C / eta
+    right = X @ X.T / n + np.eye(k) / eta
+    updated: Array = np.linalg.solve(right, left.T).T
+    return updated

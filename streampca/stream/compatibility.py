@@ -1,0 +1,55 @@
+"""Decisions about whether a checkpoint may be continued, and where."""
+
+from streampca.errors import OffsetGapError, SettingsError, TopicReplacedError
+from streampca.stream.checkpoint import Checkpoint
+from streampca.stream.fold import FoldConfig
+from streampca.stream.record import OutOfRange
+
+
+def refuse_other_settings(checkpoint: Checkpoint, fold_config: FoldConfig) -> None:
+    """Raise `SettingsError` that lists every setting in which the checkpoint differs from the worker."""
+    wanted = fold_config.as_dict()
+    names = sorted(wanted.keys() | checkpoint.settings.keys())
+    differing = [n for n in names if wanted.get(n) != checkpoint.settings.get(n)]
+    if differing:
+        listed = ", ".join(f"{n}={checkpoint.settings.get(n)} (now {wanted.get(n)})" for n in differing)
+        raise SettingsError(
+            f"the checkpoint of partition {checkpoint.partition} of {checkpoint.topic} was made with {listed}; "
+            "restore these settings, or start afresh with another store folder"
+        )
+
+
+def refuse_other_topic(checkpoint: Checkpoint, topic_id: str) -> None:
+    """Raise `TopicReplacedError` when the cluster's topic is not the one that the checkpoint was made from."""
+    if topic_id and checkpoint.topic_id and topic_id != checkpoint.topic_id:
+        raise TopicReplacedError(
+            f"topic {checkpoint.topic} was deleted and created again (its id is {topic_id}, the checkpoint of "
+            f"partition {checkpoint.partition} says {checkpoint.topic_id}); "
+            "to learn the new one, use another store folder"
+        )
+
+
+def refuse_replaced(topic: str, before: str, now: str) -> None:
+    """Raise `TopicReplacedError` when the topic is no longer the one that this worker started with."""
+    if now != before:
+        raise TopicReplacedError(
+            f"topic {topic} was deleted and created again while it was being read (its id was {before}, now it is "
+            f"{now}); what was learned since the last checkpoint is dropped; "
+            "to learn the new one, use another store folder"
+        )
+
+
+def resolve_gap(event: OutOfRange, policy: str, topic: str) -> int:
+    """The position to go on from when the one asked for is not in the log. Raises `OffsetGapError`."""
+    where = f"partition {event.partition} of {topic}: offset {event.position}"
+    if event.position >= event.earliest:  # it was beyond the log's end, and the log may have grown past it since
+        raise OffsetGapError(
+            f"{where} is not where the log goes on (it holds {event.earliest} to {event.latest}): records that were "
+            "learned are gone from the broker (it lost data); use another store folder to learn afresh"
+        )
+    if policy == "fail":
+        raise OffsetGapError(
+            f"{where} was removed by retention, the log starts at {event.earliest}; set on_offset_gap to earliest or "
+            "latest to go on without the records between"
+        )
+    return event.earliest if policy == "earliest" else event.latest

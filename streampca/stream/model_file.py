@@ -1,0 +1,107 @@
+"""A published model, and its file: what the sidecar serves and `streampca fit` writes."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from streampca.errors import DamagedFileError
+from streampca.pca.model import Model
+from streampca.stream import npz
+
+KIND = "model"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, eq=False)
+class PublishedModel:
+    """A model with its version and where it comes from.
+
+    The version is the number of messages learned, so it only grows, also over restarts, and says what it means.
+    """
+
+    version: int
+    model: Model
+    topic: str = ""
+    topic_id: str = ""
+    positions: dict[int, int] = field(default_factory=dict)  # partition → next offset; every record before is in
+    rejected: int = 0  # records that could not be learned
+    loss: float | None = None  # mean ‖r‖² of all messages, each scored before it was learned
+    loss_ratio: float | None = None  # Σ‖r‖² / Σ‖y‖² of the same
+    loss_ewma: float | None = None  # ‖r‖²/‖y‖², exponentially weighted over the last ~1000 messages
+    first_timestamp_ms: int = -1  # of the records learned; -1 when unknown
+    last_timestamp_ms: int = -1
+    published_at: float = 0.0  # seconds since 1970
+    settings: dict[str, Any] = field(default_factory=dict)  # those that shape the model
+
+
+_HEADER = (
+    "version", "topic", "topic_id", "rejected", "loss", "loss_ratio", "loss_ewma",
+    "first_timestamp_ms", "last_timestamp_ms", "published_at", "settings",
+)  # fmt: skip
+
+
+def encode(published: PublishedModel) -> bytes:
+    """The bytes of a model file: the same model gives the same bytes. `ValueError` for what `decode` would refuse."""
+    model = published.model
+    if flaw := _flaw(published):
+        raise ValueError(f"this model cannot be written: {flaw}")
+    header = {name: getattr(published, name) for name in _HEADER}
+    header |= {
+        "kind": KIND,
+        "format_version": FORMAT_VERSION,
+        "positions": {str(p): o for p, o in sorted(published.positions.items())},
+        "total_variance": model.total_variance,
+        "weight": model.weight,
+    }
+    arrays = {
+        "components": model.components,
+        "explained_variance": model.explained_variance,
+        "mean": model.mean,
+    }
+    return npz.encode(header, arrays)
+
+
+def decode(data: bytes) -> PublishedModel:
+    """What `encode` wrote. Raises `DamagedFileError` for anything else."""
+    header, arrays = npz.decode(data, KIND, FORMAT_VERSION)
+    try:
+        model = Model(
+            arrays["components"],
+            arrays["explained_variance"],
+            arrays["mean"],
+            float(header["total_variance"]),
+            float(header["weight"]),
+        )
+        positions = {int(p): int(o) for p, o in header["positions"].items()}
+        published = PublishedModel(model=model, positions=positions, **{name: header[name] for name in _HEADER})
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise DamagedFileError(f"not a model file: {error!r}") from None
+    if flaw := _flaw(published):
+        raise DamagedFileError(flaw)
+    return published
+
+
+def _flaw(published: PublishedModel) -> str | None:
+    """What is wrong with it, in words; None when nothing is."""
+    model = published.model
+    if not _is_version(published.version):
+        return f"version {published.version!r} is not a number of messages"
+    k, d = model.components.shape if model.components.ndim == 2 else (0, 0)
+    if k < 1 or model.explained_variance.shape != (k,) or model.mean.shape != (d,):
+        return "the arrays of the model do not fit each other"
+    for name in ("components", "explained_variance", "mean"):
+        values = getattr(model, name)
+        if values.dtype.kind != "f" or not np.isfinite(values).all():
+            return f"{name} holds values that are not finite numbers"
+    if not np.isfinite([model.total_variance, model.weight]).all():
+        return "the total variance or the weight is not finite"
+    if min(model.explained_variance.min(), model.total_variance, model.weight) < 0:
+        return "a variance or the weight is negative"
+    with np.errstate(all="ignore"):
+        orthonormal = np.abs(model.components @ model.components.T - np.eye(k)).max() <= 1e-3
+    return None if orthonormal else "the components are not orthonormal"
+
+
+def _is_version(version: object) -> bool:
+    return isinstance(version, int) and not isinstance(version, bool) and 0 <= version < 2**63

@@ -1,0 +1,149 @@
+"""Vectors in files, as rows: read in pieces, so that a file may be larger than memory."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from streampca.errors import InputError
+from streampca.pca.arrays import Array
+
+_PIECE_BYTES = 1 << 20
+_MOST_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a file. `count` is unknown (None) for text, whose progress is told in bytes."""
+
+    path: Path
+    dimensions: int
+    count: int | None
+    pieces: Callable[[], Iterator[tuple[Array, float]]]  # rows (n, d), and the share of the file read after them
+
+
+def open_rows(path: Path) -> Rows:
+    """The rows of a .npy, .csv or .jsonl file. Raises `InputError` that says which row is wrong, here or later."""
+    opener = {".npy": _npy, ".csv": _csv, ".jsonl": _jsonl, ".ndjson": _jsonl}.get(path.suffix.lower())
+    if opener is None:
+        raise InputError(f"{path}: only .npy, .csv and .jsonl files can be read")
+    try:
+        return opener(path)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def _npy(path: Path) -> Rows:
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError as error:
+        raise InputError(f"{path} is not an .npy array of numbers: {error}") from None
+    if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype.kind not in "fiub":
+        found = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else "an archive"
+        raise InputError(f"{path} must hold real numbers of shape (rows, dimensions), not {found}")
+    if 0 in array.shape:
+        raise InputError(f"{path} holds no vectors: its shape is {array.shape}")
+
+    step = max(1, min(_MOST_ROWS, _PIECE_BYTES // (8 * array.shape[1])))
+
+    def pieces() -> Iterator[tuple[Array, float]]:
+        for start in range(0, len(array), step):
+            piece = np.asarray(array[start : start + step])
+            piece = piece if piece.dtype.kind == "f" else piece.astype(np.float64)
+            yield _finite(piece, path, start), min(start + step, len(array)) / len(array)
+
+    return Rows(path, array.shape[1], len(array), pieces)
+
+
+def _csv(path: Path) -> Rows:
+    """Numbers between commas; a first line without any number is a header."""
+
+    def parse(line: str) -> list[float]:
+        return [float(field) for field in line.split(",")]
+
+    def is_header(line: str) -> bool:
+        return not any(_is_number(field) for field in line.split(","))
+
+    return _text(path, parse, is_header)
+
+
+def _jsonl(path: Path) -> Rows:
+    """A JSON array of numbers on each line."""
+
+    def parse(line: str) -> list[float]:
+        row = json.loads(line)
+        if not isinstance(row, list) or not all(type(entry) in (int, float) for entry in row):
+            raise ValueError("not a JSON array of numbers")
+        return [float(entry) for entry in row]
+
+    return _text(path, parse, lambda line: False)
+
+
+def _text(path: Path, parse: Callable[[str], list[float]], is_header: Callable[[str], bool]) -> Rows:
+    first = next(_lines(path, parse, is_header), None)
+    if first is None:
+        raise InputError(f"{path} holds no vectors")
+    d, size = len(first[1]), path.stat().st_size
+    step = max(1, min(_MOST_ROWS, _PIECE_BYTES // (8 * d)))
+
+    def pieces() -> Iterator[tuple[Array, float]]:
+        rows: list[list[float]] = []
+        done = start = 0
+        for number, row, done in _lines(path, parse, is_header):
+            if len(row) != d:
+                raise InputError(f"{path}, row {number}: {len(row)} numbers, but {d} in the rows before")
+            rows.append(row)
+            if len(rows) == step:
+                yield _finite(np.array(rows), path, start), done / size
+                start += step
+                rows = []
+        if rows:
+            yield _finite(np.array(rows), path, start), done / size
+
+    return Rows(path, d, None, pieces)
+
+
+def _lines(
+    path: Path, parse: Callable[[str], list[float]], is_header: Callable[[str], bool]
+) -> Iterator[tuple[int, list[float], int]]:
+    """Number (from 1, headers and empty lines not counted), row, and bytes read up to its end."""
+    with path.open("rb") as file:
+        number = 0
+        for place, line in enumerate(_decoded(file, path)):
+            if not line.strip() or (place == 0 and is_header(line)):
+                continue
+            number += 1
+            try:
+                row = parse(line)
+            except (ValueError, RecursionError) as error:
+                raise InputError(f"{path}, row {number}: {error}") from None
+            yield number, row, file.tell()
+
+
+def _decoded(file: BinaryIO, path: Path) -> Iterator[str]:
+    # `readline` instead of iteration, during which `tell` would not be right.
+    while line := file.readline():
+        try:
+            yield line.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            raise InputError(f"{path} is not text in UTF-8") from None
+
+
+def _is_number(field: str) -> bool:
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return True
+
+
+def _finite(piece: Array, path: Path, start: int) -> Array:
+    good = np.isfinite(piece).all(axis=1)
+    if not good.all():
+        row = int(np.flatnonzero(~good)[0])
+        column = int(np.flatnonzero(~np.isfinite(piece[row]))[0])
+        raise InputError(f"{path}, row {start + row + 1}: number {column + 1} is {piece[row, column]}")
+    return piece

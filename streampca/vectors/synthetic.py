@@ -1,0 +1,109 @@
+"""What the demo streams: vectors of a known low-rank structure, or the rows of one's own file."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from streampca.pca.arrays import F32, F64, Array
+from streampca.vectors.files import open_rows
+
+_NOISE = 0.5  # standard deviation in every direction
+
+
+class VectorStream(Protocol):
+    """An endless stream of vectors of one length."""
+
+    @property
+    def dimensions(self) -> int: ...
+
+    @property
+    def components(self) -> int:
+        """How many components are worth learning."""
+
+    @property
+    def truth(self) -> "Truth | None":
+        """What there is to be found, where it is known."""
+
+    def pieces(self) -> Iterator[F32]:
+        """Vectors (n, d), some hundred or so at a time, for ever."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The subspace that the signal lies in, and the loss of a model that knows it."""
+
+    basis: F64  # (k, d), orthonormal rows
+    loss_ratio: float  # share of the variance that lies outside
+
+    def found(self, components: Array) -> float:
+        """Share of the subspace that the components (k, d) cover: the mean squared cosine of the angles between."""
+        return float((self._cosines(components) ** 2).mean())
+
+    def largest_angle(self, components: Array) -> float:
+        """The worst of the angles between the two subspaces, in degrees."""
+        return float(np.degrees(np.arccos(np.clip(self._cosines(components)[-1], 0.0, 1.0))))
+
+    def _cosines(self, components: Array) -> F64:
+        return np.asarray(np.linalg.svd(self.basis @ components.T, compute_uv=False))
+
+
+class LowRank:
+    """y = mean + Σ σᵢ zᵢ uᵢ + noise: k directions of falling strength, in d dimensions of white noise.
+
+    The weakest direction takes thousands of messages to tell from the noise, so that learning can be watched.
+    """
+
+    def __init__(self, dimensions: int = 128, components: int = 8, seed: int = 0) -> None:
+        self._random = np.random.default_rng(seed)
+        Q, _ = np.linalg.qr(self._random.standard_normal((dimensions, components)))
+        self.basis: F64 = Q.T
+        self.deviations = np.geomspace(4.0, 1.0, components)  # σ
+        self.mean = 3.0 * self._random.standard_normal(dimensions)
+
+    @property
+    def dimensions(self) -> int:
+        """d."""
+        return int(self.basis.shape[1])
+
+    @property
+    def components(self) -> int:
+        """k."""
+        return int(self.basis.shape[0])
+
+    @property
+    def truth(self) -> Truth:
+        """The best model there is leaves only the noise outside the subspace."""
+        k, d = self.basis.shape
+        noise = _NOISE**2
+        return Truth(self.basis, (d - k) * noise / (d * noise + float((self.deviations**2).sum())))
+
+    def draw(self, n: int) -> F32:
+        """n vectors (n, d)."""
+        k, d = self.basis.shape
+        signal = (self._random.standard_normal((n, k)) * self.deviations) @ self.basis
+        return (self.mean + signal + _NOISE * self._random.standard_normal((n, d))).astype(np.float32)
+
+    def pieces(self) -> Iterator[F32]:
+        """256 at a time."""
+        while True:
+            yield self.draw(256)
+
+
+class FileVectors:
+    """The rows of a file, over and over."""
+
+    truth = None
+
+    def __init__(self, path: Path, components: int = 8) -> None:
+        self._rows = open_rows(path)
+        self.dimensions = self._rows.dimensions
+        self.components = min(components, self.dimensions)
+
+    def pieces(self) -> Iterator[F32]:
+        """As the file gives them. Raises `InputError` for a row that is no vector."""
+        while True:
+            for vectors, _ in self._rows.pieces():
+                yield vectors.astype(np.float32)

@@ -1,0 +1,91 @@
+"""Folds → model: the newest checkpoints of all partitions, merged, as one more version in the model store.
+
+A model is a function of the positions that its folds have reached. Only the signs of its axes follow the version
+published before, so that coordinates do not jump.
+"""
+
+from collections.abc import Callable, Sequence
+
+from streampca.pca.axes import model_of
+from streampca.pca.merge import merge
+from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.models import Models
+from streampca.stream import compatibility
+from streampca.stream.checkpoint import Checkpoint
+from streampca.stream.fold import FoldConfig, FoldStats
+from streampca.stream.model_file import PublishedModel
+
+_LEAST = 2  # messages: one alone has no direction
+
+
+class Publisher:
+    """Writes models. Two at work for a moment are harmless: the same positions give the same version."""
+
+    def __init__(
+        self, checkpoints: Checkpoints, models: Models, fold_config: FoldConfig, now: Callable[[], float]
+    ) -> None:
+        self._checkpoints, self._models, self._fold_config, self._now = checkpoints, models, fold_config, now
+
+    def publish(self, at_hand: Sequence[Checkpoint] = ()) -> PublishedModel | None:
+        """Write the model of the newest checkpoints; None when there is nothing new, or too little to make one of.
+
+        Those that the caller has just saved are `at_hand`, and need not be read again where they are the newest.
+        """
+        saved = {checkpoint.partition: checkpoint for checkpoint in at_hand}
+        folds = [found for p in self._checkpoints.partitions() if (found := self._newest(p, saved.get(p)))]
+        for checkpoint in folds:
+            compatibility.refuse_other_settings(checkpoint, self._fold_config)
+            compatibility.refuse_other_topic(checkpoint, folds[0].topic_id)
+        version = sum(checkpoint.fold.stats.learned for checkpoint in folds)
+        newest = self._models.newest()
+        if version < _LEAST or (newest and version <= newest.version):
+            return None
+        model = self._merged(folds, newest)
+        return model if self._models.save(model) else None
+
+    def _newest(self, partition: int, at_hand: Checkpoint | None) -> Checkpoint | None:
+        if at_hand and self._checkpoints.offsets(partition)[-1:] == [at_hand.fold.position]:
+            return at_hand
+        return self._checkpoints.newest(partition)
+
+    def _merged(self, folds: list[Checkpoint], before: PublishedModel | None) -> PublishedModel:
+        learning_config = self._fold_config.learning
+        time = max(checkpoint.fold.clock.now_ms for checkpoint in folds)
+        elapsed = [time - c.fold.clock.now_ms if c.fold.clock.now_ms >= 0 else 0 for c in folds]
+        state = merge(
+            [checkpoint.fold.provisional(learning_config) for checkpoint in folds],
+            learning_config.columns,
+            [self._fold_config.decay(e) for e in elapsed],
+        )
+        all_stats = [checkpoint.fold.stats for checkpoint in folds]
+        first = [t.first_ms for t in all_stats if t.first_ms >= 0]
+        return PublishedModel(
+            version=sum(stats.learned for stats in all_stats),
+            model=model_of(state, learning_config.components, before.model.components if before else None),
+            topic=folds[0].topic,
+            topic_id=folds[0].topic_id,
+            positions={checkpoint.partition: checkpoint.fold.position for checkpoint in folds},
+            rejected=sum(sum(stats.rejected.values()) for stats in all_stats),
+            **_losses(all_stats),
+            first_timestamp_ms=min(first, default=-1),
+            last_timestamp_ms=max(stats.last_ms for stats in all_stats),
+            published_at=self._now(),
+            settings=self._fold_config.as_dict(),
+        )
+
+
+def _losses(all_stats: list[FoldStats]) -> dict[str, float | None]:
+    """The losses of all partitions together, each weighing as many messages as it scored."""
+    scored = sum(stats.scored for stats in all_stats)
+    if not scored:
+        return {"loss": None, "loss_ratio": None, "loss_ewma": None}
+
+    def mean(name: str) -> float:
+        return sum(stats.scored / scored * float(getattr(stats, name)) for stats in all_stats)
+
+    norm, norm_ewma = mean("norm"), mean("norm_ewma")
+    return {
+        "loss": mean("loss"),
+        "loss_ratio": mean("loss") / norm if norm else 0.0,
+        "loss_ewma": mean("loss_ewma") / norm_ewma if norm_ewma else 0.0,
+    }

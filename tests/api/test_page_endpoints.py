@@ -1,0 +1,268 @@
+"""Everything but projections: what is told of models, health, metrics, and the OpenAPI page."""
+
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from fastapi.openapi.models import OpenAPI
+from prometheus_client.parser import text_string_to_metric_families
+
+from streampca.api import schemas
+from streampca.api.app import create_app
+from streampca.api.metrics import METRICS
+from streampca.settings import ServeSettings
+from streampca.stores.memory import MemoryStore
+from streampca.stores.models import Models
+from tests.api.client import Client
+from tests.api.known import TOPIC, D, K, file_of, known, known_model
+
+ROW = [1.0] * D
+
+
+def test_about_a_model(client: Client) -> None:
+    content = client.get("/v1/model").json()
+    model = known_model(20)
+    assert content.pop("published_at") > 1e9
+    assert content == {
+        "version": 20, "topic": TOPIC, "dimensions": D, "components": K,
+        "explained_variance": model.explained_variance.tolist(),
+        "explained_variance_ratio": model.explained_variance_ratio.tolist(),
+        "total_variance": model.total_variance, "weight": 20.0, "loss": 0.5, "loss_ratio": 0.25, "loss_ewma": 0.125,
+        "rejected": 1, "positions": {"0": 3, "1": 20}, "first_timestamp_ms": 1, "last_timestamp_ms": 2,
+        "settings": {"components": K},
+    }  # fmt: skip
+    old = client.get("/v1/model?version=10")
+    assert old.json()["version"] == 10
+    assert old.headers["x-model-version"] == "10"
+
+
+def test_all_models(client: Client, models: Models, app: FastAPI) -> None:
+    answer = client.get("/v1/models")
+    assert answer.json() == {"version": 20, "versions": [10, 20]}
+    assert answer.headers["x-model-version"] == "20"
+    models.save(known(30))
+    assert client.get("/v1/models").json() == {"version": 20, "versions": [10, 20, 30]}
+    app.state.serving.poll()
+    assert client.get("/v1/models").json() == {"version": 30, "versions": [10, 20, 30]}
+
+
+def test_health_and_readiness(client: Client) -> None:
+    assert client.get("/healthz").json() == {"status": "ok"}
+    ready = client.get("/readyz")
+    assert (ready.status_code, ready.json(), ready.headers["x-model-version"]) == (200, {"version": 20}, "20")
+
+
+def test_not_ready_before_the_first_model_and_then_it_is(store: MemoryStore, settings: ServeSettings) -> None:
+    models = Models(store, TOPIC)
+    app = create_app(store, settings)
+    with Client(app) as client:
+        reason = f"no model has been published yet in models/{TOPIC}"
+        answer = client.get("/readyz")
+        assert (answer.status_code, answer.json()) == (503, {"error": f"not ready: {reason}", "reasons": [reason]})
+        assert client.get("/healthz").status_code == 200
+        assert client.get("/v1/models").json() == {"version": None, "versions": []}
+        for answer in (
+            client.post("/v1/project", json={"vectors": [ROW]}),
+            client.post("/v1/reconstruct", json={"vectors": [ROW]}),
+            client.get("/v1/model"),
+            client.get("/v1/model/components"),
+        ):
+            assert (answer.status_code, answer.json()) == (503, {"error": reason})
+        models.save(known(1))
+        app.state.serving.poll()
+        assert client.get("/readyz").json() == {"version": 1}
+
+
+def test_not_ready_when_the_model_is_old_or_the_store_unreadable_with_all_reasons(store: MemoryStore) -> None:
+    models = Models(store, TOPIC)
+    models.save(known(1, published_at=1000.0))
+    app = create_app(store, ServeSettings(topic=TOPIC, model_max_age_s=60, reload_interval_s=3600))
+    with Client(app) as client:
+        [reason] = client.get("/readyz").json()["reasons"]
+        assert reason.startswith("the newest model was published ")
+        assert reason.endswith(" s ago, more than 60 s")
+        models.save(known(2, published_at=1000.0))
+        store.fail_reads(1)
+        app.state.serving.poll()
+        answer = client.get("/readyz")
+        assert answer.status_code == 503
+        unreadable, old = answer.json()["reasons"]
+        assert unreadable.startswith("the store cannot be read: ")
+        assert old.endswith(" s ago, more than 60 s")
+        assert client.post("/v1/project", json={"vectors": [ROW]}).status_code == 200
+
+
+# --- metrics --------------------------------------------------------------------------------------------------------
+
+
+def scraped(client: Client) -> dict[str, float]:
+    """Samples by name and labels, as `name{label="value"}`."""
+    answer = client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    samples = {}
+    for family in text_string_to_metric_families(answer.text):
+        for sample in family.samples:
+            labels = ",".join(f'{key}="{value}"' for key, value in sorted(sample.labels.items()))
+            samples[sample.name + (f"{{{labels}}}" if labels else "")] = sample.value
+    return samples
+
+
+def test_the_model_in_use_is_shown(client: Client) -> None:
+    samples, model = scraped(client), known_model(20)
+    assert samples["streampca_model_version"] == 20
+    assert 0 <= samples["streampca_model_age_seconds"] < 60
+    assert samples["streampca_model_loss_mean"] == 0.5
+    assert samples["streampca_model_loss_ratio"] == 0.25
+    assert samples["streampca_model_loss_ewma"] == 0.125
+    for i, ratio in enumerate(model.explained_variance_ratio, start=1):
+        assert samples[f'streampca_model_explained_variance_ratio{{component="{i}"}}'] == pytest.approx(ratio)
+    assert samples['streampca_model_load_failures_total{cause="damaged"}'] == 0
+
+
+def test_without_a_model_nothing_is_made_up(settings: ServeSettings) -> None:
+    with Client(create_app(MemoryStore(), settings)) as client:
+        assert not [name for name in scraped(client) if name.startswith("streampca_model_") and "failures" not in name]
+
+
+def test_failures_are_counted(client: Client, app: FastAPI, models: Models, store: MemoryStore) -> None:
+    models.save(known(30))
+    store.damage(file_of(30), 500)
+    app.state.serving.poll()
+    store.fail_reads(1)
+    models.save(known(40))
+    app.state.serving.poll()
+    samples = scraped(client)
+    assert samples['streampca_model_load_failures_total{cause="damaged"}'] == 1
+    assert samples['streampca_model_load_failures_total{cause="store"}'] == 1
+
+
+def test_requests_are_timed_by_route_and_code_and_never_by_path(client: Client) -> None:
+    client.post("/v1/project", json={"vectors": [ROW] * 3})
+    client.post("/v1/project", json={"vectors": [[]]})
+    client.post("/v1/project", content=b"{")
+    client.post("/v1/reconstruct", json={"vectors": [ROW] * 2})
+    client.get("/v1/model?version=10")
+    client.get("/v1/project")
+    for i in range(5):
+        client.get(f"/no/{i}")
+        client.get(f"/docs/static/{i}")
+    samples = scraped(client)
+    counted = {
+        name.removeprefix("streampca_request_duration_seconds_count"): value
+        for name, value in samples.items()
+        if name.startswith("streampca_request_duration_seconds_count")
+    }
+    assert counted.pop('{code="404",route="/docs/static"}', 5) == 5
+    assert counted.pop('{code="404",route="other"}') in (5, 10)
+    assert counted == {
+        '{code="200",route="/v1/project"}': 1,
+        '{code="422",route="/v1/project"}': 1,
+        '{code="400",route="/v1/project"}': 1,
+        '{code="405",route="/v1/project"}': 1,
+        '{code="200",route="/v1/reconstruct"}': 1,
+        '{code="200",route="/v1/model"}': 1,
+    }
+    assert samples['streampca_projected_vectors_total{act="project"}'] == 3
+    assert samples['streampca_projected_vectors_total{act="reconstruct"}'] == 2
+
+
+def test_the_table_of_metrics_is_what_is_shown(client: Client) -> None:
+    client.post("/v1/project", json={"vectors": [ROW]})
+    shown = {
+        line.split(" ", 3)[2]: line.split(" ", 3)[3]
+        for line in client.get("/metrics").text.splitlines()
+        if line.startswith("# HELP streampca_") and "_created" not in line
+    }
+    assert shown == METRICS
+
+
+def test_openmetrics_for_those_who_ask(client: Client) -> None:
+    answer = client.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    assert answer.text.endswith("# EOF\n")
+
+
+def test_two_applications_do_not_share_their_counts(
+    client: Client, store: MemoryStore, settings: ServeSettings
+) -> None:
+    client.post("/v1/project", json={"vectors": [ROW]})
+    with Client(create_app(store, settings)) as other:
+        assert scraped(other)['streampca_projected_vectors_total{act="project"}'] == 0
+
+
+# --- OpenAPI --------------------------------------------------------------------------------------------------------
+
+
+def references(node: Any) -> list[str]:
+    if isinstance(node, dict):
+        return [node["$ref"]] if "$ref" in node else [ref for value in node.values() for ref in references(value)]
+    return [ref for value in node for ref in references(value)] if isinstance(node, list) else []
+
+
+def test_the_openapi_document_is_sound(client: Client) -> None:
+    content = client.get("/openapi.json").json()
+    OpenAPI.model_validate(content)
+    for reference in references(content):
+        assert reference.rsplit("/", 1)[1] in content["components"]["schemas"]
+    assert set(content["paths"]) == {
+        "/v1/project", "/v1/reconstruct", "/v1/model", "/v1/models", "/v1/model/components",
+        "/v1/history", "/v1/probes", "/v1/workers", "/healthz", "/readyz", "/metrics",
+    }  # fmt: skip
+
+
+def test_every_error_is_documented_in_the_one_shape(client: Client) -> None:
+    content = client.get("/openapi.json").json()
+    for path, operations in content["paths"].items():
+        for operation in operations.values():
+            assert operation["description"]
+            for code, response in operation["responses"].items():
+                if code != "200":
+                    schema = response["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[1]
+                    assert schema == ("NotReadyError" if path == "/readyz" else "Error")
+                elif path.startswith("/v1/") and path != "/v1/workers":  # which knows no model
+                    assert "X-Model-Version" in response["headers"]
+
+
+def test_the_examples_of_requests_and_answers_are_what_is_taken_and_given(client: Client) -> None:
+    paths = client.get("/openapi.json").json()["paths"]
+    for path in ("/v1/project", "/v1/reconstruct"):
+        [example] = paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]["examples"]
+        answer = client.post(path, json=example)
+        assert answer.status_code == 200 or "where this model has" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "method", "path", "content"),
+    [
+        (schemas.Projection, "POST", "/v1/project", {"vectors": [ROW]}),
+        (schemas.Reconstruction, "POST", "/v1/reconstruct", {"vectors": [ROW]}),
+        (schemas.Reconstruction, "POST", "/v1/reconstruct", {"coordinates": [[1, 2]]}),
+        (schemas.ModelInfo, "GET", "/v1/model", None),
+        (schemas.ModelList, "GET", "/v1/models", None),
+        (schemas.ModelHistory, "GET", "/v1/history", None),
+        (schemas.RecentProjections, "GET", "/v1/probes", None),
+        (schemas.WorkerList, "GET", "/v1/workers", None),
+        (schemas.Components, "GET", "/v1/model/components", None),
+        (schemas.Alive, "GET", "/healthz", None),
+        (schemas.Ready, "GET", "/readyz", None),
+        (schemas.Error, "GET", "/nowhere", None),
+    ],
+)
+def test_answers_have_the_shape_that_is_documented(
+    client: Client, shape: Any, method: str, path: str, content: Any
+) -> None:
+    answer = client.request(method, path, json=content).json()
+    shape.model_validate(answer, strict=True)
+    assert set(answer) <= set(shape.model_fields)
+    required = {name for name, field in shape.model_fields.items() if field.is_required()}
+    assert required <= set(answer)
+
+
+def test_the_page_needs_no_other_host(client: Client) -> None:
+    page = client.get("/docs").text
+    assert "http://" not in page
+    assert "https://" not in page
+    assets = [part.split('"')[0] for word in ('src="', 'href="') for part in page.split(word)[1:]]
+    assert len(assets) >= 3
+    for asset in assets:
+        assert client.get(asset).status_code == 200

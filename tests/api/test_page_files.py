@@ -1,0 +1,76 @@
+"""The page at `/`: its files, and the headers that fence it in. What it shows is tested in a browser."""
+
+import re
+
+import pytest
+from fastapi import FastAPI
+
+from streampca.api.page_files import FOLDER, HEADERS
+from tests.api.client import Client
+
+FILES = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*") if path.is_file())
+STRICT = {name.lower(): value for name, value in HEADERS.items()} | {"x-content-type-options": "nosniff"}
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_the_page_is_there_fenced_in(client: Client, method: str) -> None:
+    answer = client.request(method, "/")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert answer.headers.items() >= STRICT.items()
+    assert answer.content == ((FOLDER / "index.html").read_bytes() if method == "GET" else b"")
+    assert int(answer.headers["content-length"]) == (FOLDER / "index.html").stat().st_size
+
+
+def test_nothing_is_allowed_but_what_the_sidecar_itself_serves() -> None:
+    policy = dict(part.strip().split(" ", 1) for part in HEADERS["Content-Security-Policy"].split(";"))
+    assert policy["default-src"] == "'none'"
+    assert {source for sources in policy.values() for source in sources.split()} == {"'none'", "'self'", "data:"}
+    assert "data:" in policy["img-src"]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_file_is_served_fenced_in_and_asked_for_again_by_its_tag(client: Client, file: str) -> None:
+    answer = client.get(f"/page/{file}")
+    assert answer.status_code == 200
+    assert answer.content == (FOLDER / file).read_bytes()
+    assert answer.headers.items() >= STRICT.items()
+    kinds = {"js": "javascript", "css": "css", "html": "html", "svg": "svg"}
+    assert kinds.get(file.rsplit(".", 1)[-1], "") in answer.headers["content-type"]
+    again = client.get(f"/page/{file}", headers={"If-None-Match": answer.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert again.headers.items() >= STRICT.items()
+
+
+def test_the_page_refers_to_its_files_by_relative_paths_that_exist() -> None:
+    """So it works behind a proxy that puts it under a path of its own."""
+    found = re.findall(r'(?:src|href)="([^"#][^"]*)"', (FOLDER / "index.html").read_text(encoding="utf-8"))
+    assert [name for name in found if name.startswith("page/")]
+    for name in found:
+        assert not name.startswith("/")
+        assert "//" not in name
+        if name.startswith("page/"):
+            assert (FOLDER.parent / name).is_file()
+
+
+@pytest.mark.parametrize("path", ["/page/", "/page", "/page/nothing.js", "/page/../app.py", "/page/%2e%2e/app.py"])
+def test_nothing_else_is_given_out(client: Client, path: str) -> None:
+    answer = client.get(path)
+    assert answer.status_code == 404
+    assert answer.json()["error"].startswith("there is nothing at /")
+
+
+def test_the_page_cannot_be_written_to(client: Client) -> None:
+    assert client.post("/").status_code == 405
+    assert client.post("/page/index.html").status_code == 405
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/model", "/v1/model/components", "/docs", "/metrics", "/healthz", "/nowhere", "/v1/model?version=x"]
+)
+def test_no_answer_is_taken_for_another_type_than_it_says(client: Client, path: str) -> None:
+    assert client.get(path).headers.get_list("x-content-type-options") == ["nosniff"]
+
+
+def test_the_page_is_no_part_of_the_interface_for_programs(app: FastAPI) -> None:
+    assert not [path for path in app.openapi()["paths"] if path == "/" or path.startswith("/page")]

@@ -1,0 +1,195 @@
+"""What was projected last, seen along two components of any version; and nothing more of it."""
+
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi import FastAPI
+
+from streampca.api import recent_vectors as module
+from streampca.api.app import create_app
+from streampca.api.recent_vectors import RecentProjection, RecentVectors
+from streampca.settings import ServeSettings
+from streampca.stores.memory import MemoryStore
+from streampca.stores.models import Models
+from tests.api.client import Client
+from tests.api.known import TOPIC, D, K, known, known_model
+
+CHANCE = np.random.default_rng(0)
+VECTORS = CHANCE.normal(size=(7, D)) * 3
+
+
+def project(client: Client, vectors: Any, **more: Any) -> None:
+    answer = client.post("/v1/project", json={"vectors": np.asarray(vectors).tolist(), **more})
+    assert answer.status_code == 200, answer.text
+
+
+def look(client: Client, query: str = "") -> dict[str, Any]:
+    answer = client.get(f"/v1/probes{query}")
+    assert answer.status_code == 200, answer.text
+    content: dict[str, Any] = answer.json()
+    assert answer.headers["x-model-version"] == str(content["version"])
+    return content
+
+
+@pytest.mark.parametrize(
+    ("query", "version", "x", "y"),
+    [
+        ("", 20, 1, 2),
+        ("?version=10", 10, 1, 2),
+        ("?x=2&y=1", 20, 2, 1),
+        ("?y=1", 20, 1, 1),
+        ("?version=10&x=2", 10, 2, 2),
+    ],
+)
+def test_the_latest_vectors_by_the_model_and_along_the_components_asked_for(
+    client: Client, query: str, version: int, x: int, y: int
+) -> None:
+    project(client, VECTORS[:3])
+    project(client, VECTORS[3:], basis="whitened", version=10)
+    content = look(client, query)
+    coordinates, residual = known_model(version).project(VECTORS)
+    assert (content["version"], content["components"]) == (version, [x, y])
+    np.testing.assert_allclose(content["coordinates"], coordinates[:, [x - 1, y - 1]], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(content["residual"], residual, rtol=1e-5)
+    assert all(abs(at - time.time()) < 60 for at in content["at"])
+    assert content["at"] == sorted(content["at"])
+    assert set(content) == {"version", "components", "coordinates", "residual", "at"}
+
+
+@pytest.mark.parametrize("query", ["x=0", "x=3", "y=0", f"y={K + 1}", "x=-1", f"x={10**30}"])
+def test_components_that_are_not_there_are_refused(client: Client, query: str) -> None:
+    answer = client.get(f"/v1/probes?{query}")
+    assert answer.status_code == 422
+    name, _, number = query.partition("=")
+    assert answer.json() == {"error": f"{name} must be a component of the model, 1 to {K}, not {number}"}
+
+
+def test_with_a_single_component_both_are_it(store: MemoryStore, settings: ServeSettings) -> None:
+    Models(store, TOPIC).save(known(1, k=1))
+    with Client(create_app(store, settings)) as client:
+        project(client, VECTORS)
+        content = look(client)
+        assert content["components"] == [1, 1]
+        assert all(a == b for a, b in content["coordinates"])
+        assert client.get("/v1/probes?y=2").status_code == 422
+
+
+def test_before_anything_was_projected_there_is_nothing_to_see(client: Client) -> None:
+    assert look(client) == {"version": 20, "components": [1, 2], "coordinates": [], "residual": [], "at": []}
+
+
+def test_without_a_model_or_the_version_it_says_so(client: Client, settings: ServeSettings) -> None:
+    assert client.get("/v1/probes?version=15").status_code == 404
+    with Client(create_app(MemoryStore(), settings)) as empty:
+        assert empty.get("/v1/probes").status_code == 503
+
+
+def test_what_is_refused_or_only_reconstructed_is_not_kept(client: Client) -> None:
+    client.post("/v1/project", json={"vectors": [[1.0]]})
+    client.post("/v1/project", json={"vectors": [[1e308] * D]})
+    client.post("/v1/project", json={"vectors": []})
+    client.post("/v1/reconstruct", json={"vectors": VECTORS.tolist()})
+    assert look(client)["at"] == []
+
+
+def test_what_float32_cannot_hold_is_left_out(client: Client) -> None:
+    project(client, [VECTORS[0], [1e60, 0, 0, 0, 0], VECTORS[1]])
+    np.testing.assert_allclose(
+        look(client)["coordinates"], known_model(20).project(VECTORS[:2])[0], rtol=1e-5, atol=1e-5
+    )
+
+
+def test_vectors_of_another_dimension_are_not_shown_and_replace_the_old(
+    client: Client, app: FastAPI, models: Models
+) -> None:
+    project(client, VECTORS)
+    models.save(known(30, d=3))
+    app.state.serving.poll()
+    assert look(client)["at"] == []
+    assert len(look(client, "?version=20")["at"]) == 7
+    project(client, [[1.0, 2.0, 3.0]])
+    assert len(look(client)["at"]) == 1
+    assert look(client, "?version=20")["at"] == []
+
+
+def first_numbers(probes: RecentVectors, d: int = D) -> list[float]:
+    return [float(number) for number in probes._kept(d)[0][:, 0]]
+
+
+@pytest.mark.parametrize("sizes", [[1] * 37, [3] * 12, [10], [25], [4, 25], [9, 1, 10, 11], [0, 5, 0, 9]])
+def test_the_last_ones_are_kept_in_their_order(monkeypatch: pytest.MonkeyPatch, sizes: list[int]) -> None:
+    monkeypatch.setattr(module, "_MOST", 10)
+    probes, numbers = RecentVectors(), iter(range(1000))
+    came: list[float] = []
+    for size in sizes:
+        batch = np.array([[float(next(numbers))] * D for _ in range(size)]).reshape(size, D)
+        came += batch[:, 0].tolist()
+        probes.note(batch)
+        assert first_numbers(probes) == came[-10:]
+
+
+@pytest.mark.parametrize(("d", "most"), [(1, 500), (784, 500), (3072, 500), (2**13, 256), (2**21, 1), (2**21 + 1, 0)])
+def test_memory_is_bounded_for_vectors_of_any_length(d: int, most: int) -> None:
+    probes = RecentVectors()
+    for _ in range(2):
+        probes.note(np.zeros((min(most + 1, 300), d), np.float32))
+        probes.note(np.ones((1, d)))
+    vectors, at = probes._kept(d)
+    assert len(vectors) == len(at) == most
+    assert probes._ring.nbytes <= 8 * 1024 * 1024
+    assert probes._ring.dtype == np.float32
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 300])
+def test_little_waits_to_be_put_into_the_ring(rows: int) -> None:
+    probes = RecentVectors()
+    for _ in range(100):
+        probes.note(np.ones((rows, 3072)))
+        assert len(probes._waiting) < 16
+        assert sum(vectors.nbytes for vectors, _ in probes._waiting) < 512 * 1024
+
+
+def test_no_look_falls_into_a_note() -> None:
+    """Whoever looks while vectors are being put into the ring waits until they are: the clock is asked in between."""
+    seen: list[int] = []
+    looking: list[threading.Thread] = []
+
+    def look_meanwhile() -> float:
+        looking.append(threading.Thread(target=lambda: seen.append(len(probes._kept(D)[0]))))
+        looking[-1].start()
+        looking[-1].join(0.05)
+        return 0.0
+
+    probes = RecentVectors(look_meanwhile)
+    probes.note(VECTORS)
+    looking[0].join()
+    assert seen == [len(VECTORS)]
+
+
+def test_distances_that_no_number_can_hold_are_left_out() -> None:
+    served, probes = known(1), RecentVectors()
+    probes.note(VECTORS)
+    far = replace(served, model=replace(served.model, mean=np.full(D, 1e200)))
+    assert probes.look(far, RecentProjection())["residual"].tolist() == []
+    assert len(probes.look(served, RecentProjection())["residual"]) == len(VECTORS)
+
+
+def test_a_model_in_float32_gives_what_projecting_gave() -> None:
+    served, probes = known(1, dtype=np.float32), RecentVectors()
+    probes.note(VECTORS)
+    kept = VECTORS.astype(np.float32).astype(np.float64)
+    np.testing.assert_allclose(
+        probes.look(served, RecentProjection())["residual"], served.model.project(kept)[1], rtol=1e-12
+    )
+
+
+def test_the_clock_is_asked_once_a_batch() -> None:
+    times = iter([1.0, 2.0])
+    probes = RecentVectors(lambda: next(times))
+    probes.note(VECTORS[:2])
+    probes.note(VECTORS[2:3])
+    assert probes.look(known(1), RecentProjection())["at"].tolist() == [1.0, 1.0, 2.0]

@@ -1,0 +1,189 @@
+"""The command line as people meet it: help at once, one clear line for what they can mend, never a traceback."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streampca.cli import app
+from streampca.stream import model_file
+
+COMMANDS = ["worker", "serve", "demo", "produce", "fit", "inspect", "check", "doctor"]
+REQUIRED = ["--topic", "readings", "--dimensions", "8", "--components", "2"]
+
+
+def run(*arguments: object, timeout: float = 60, **environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("STREAMPCA_")}
+    return subprocess.run(
+        [sys.executable, "-m", "streampca", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env={**clean, **environment},
+        check=False,
+    )
+
+
+def assert_one_line(outcome: subprocess.CompletedProcess[str], needle: str, code: int = 1) -> None:
+    assert outcome.returncode == code, outcome.stderr
+    lines = outcome.stderr.strip().splitlines()
+    assert len(lines) == 1, outcome.stderr
+    assert lines[0].startswith("streampca: ")
+    assert needle in lines[0]
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("vectors") / "vectors.npy"
+    random = np.random.default_rng(0)
+    Y = random.standard_normal((1500, 3)) @ random.standard_normal((3, 8)) + 0.01 * random.standard_normal((1500, 8))
+    np.save(path, Y + 5)
+    return path
+
+
+def test_version_and_help() -> None:
+    assert run("--version").stdout.startswith("streampca 0.")
+    text = run("--help").stdout
+    assert all(f"\n  {command} " in text for command in COMMANDS)
+
+
+def test_every_command_is_there() -> None:
+    assert {info.callback.__name__ for info in app.registered_commands if info.callback} == set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_each(command: str) -> None:
+    outcome = run(command, "--help")
+    assert outcome.returncode == 0
+    assert outcome.stderr == ""
+    assert len(outcome.stdout.splitlines()) > 6
+
+
+def test_help_imports_nothing_heavy() -> None:
+    program = (
+        "import sys\nfrom streampca.cli import app\n"
+        "try: app(['--help'])\nexcept SystemExit: pass\n"
+        "heavy = ('numpy', 'pydantic', 'kafka', 'scipy', 'rich', 'fastapi', 'structlog')\n"
+        "print([m for m in heavy if m in sys.modules])"
+    )
+    outcome = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert outcome.stdout.strip().splitlines()[-1] == "[]"
+
+
+def test_usage_mistakes_have_exit_code_2() -> None:
+    for arguments in (["worker", "--dimension"], ["worker", "--dimensions", "many"], ["nonsense"]):
+        outcome = run(*arguments)
+        assert outcome.returncode == 2
+        assert "Traceback" not in outcome.stderr
+
+
+@pytest.mark.parametrize("command", ["worker", "serve", "doctor"])
+def test_missing_settings_are_one_line(command: str) -> None:
+    assert_one_line(run(command), "topic is required: set STREAMPCA_TOPIC or give --topic", code=2)
+
+
+@pytest.mark.parametrize("command", ["worker", "produce"])
+def test_an_absent_broker_is_one_line_within_ten_seconds(command: str, tmp_path: Path, vectors: Path) -> None:
+    started = time.monotonic()
+    given = REQUIRED if command == "worker" else [vectors, "--topic", "readings"]
+    outcome = run(command, *given, "--bootstrap-servers", "127.0.0.1:1", STREAMPCA_STORE=str(tmp_path))
+    assert time.monotonic() - started < 10
+    assert_one_line(outcome, "no broker answers at 127.0.0.1:1")
+
+
+@pytest.mark.parametrize("command", ["worker"])
+def test_an_unwritable_store_is_one_line(command: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert_one_line(run(command, *REQUIRED, "--store", tmp_path / "file" / "store"), str(tmp_path / "file"))
+
+
+def test_check_prints_settings_and_where_they_come_from(tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text('sasl_password = "hush-hush"\nsasl_username = "me"\n')
+    outcome = run("check", *REQUIRED, "--config", config, STREAMPCA_GROUP_ID="mine")
+    assert outcome.returncode == 0, outcome.stdout
+    rows = {line.split()[0]: line.split()[1:] for line in outcome.stdout.splitlines() if len(line.split()) > 2}
+    assert rows["topic"] == ["readings", "option", "--topic"]
+    assert rows["group_id"] == ["mine", "environment", "STREAMPCA_GROUP_ID"]
+    assert rows["sasl_password"] == ["********", "file", str(config)]
+    assert rows["port"] == ["8000", "default"]
+    assert "hush-hush" not in outcome.stdout
+
+
+def test_check_tells_every_mistake(tmp_path: Path) -> None:
+    outcome = run("check", "--dimensions", 2, "--components", 3, STREAMPCA_PORT="http", STREAMPCA_DTYPE="int8")
+    assert outcome.returncode == 2
+    told = [line for line in outcome.stdout.splitlines() if line.startswith("✗")]
+    for needle in ("topic is required", "components (3) cannot exceed", "port: ", "dtype: "):
+        assert sum(needle in line for line in told) == 1, needle
+    assert len(told) == 4
+
+
+def test_fit_and_inspect(vectors: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model.npz"
+    outcome = run("fit", vectors, "-o", model, "--components", 3)
+    assert outcome.returncode == 0, outcome.stderr
+    assert "1,500 vectors of 8 dimensions" in outcome.stdout
+    decoded = model_file.decode(model.read_bytes())
+    Y = np.load(vectors)
+    exact = np.linalg.eigvalsh(np.cov(Y.T, bias=True))[::-1][:3]
+    np.testing.assert_allclose(decoded.model.explained_variance, exact, rtol=1e-6)
+    np.testing.assert_allclose(decoded.model.mean, Y.mean(axis=0), rtol=1e-9)
+    facts = json.loads(run("inspect", model, "--json").stdout)
+    assert (facts["kind"], facts["version"], facts["dimensions"], facts["components"]) == ("model", 1500, 8, 3)
+    assert facts["explained_variance_ratio_sum"] > 0.999
+    assert "explained_variance[2]" in run("inspect", model).stdout
+
+
+def test_fit_gives_the_same_from_every_format(vectors: Path, tmp_path: Path) -> None:
+    Y = np.load(vectors)
+    np.savetxt(tmp_path / "v.csv", Y, delimiter=",", fmt="%.17g", header="a,b,c,d,e,f,g,h", comments="")
+    (tmp_path / "v.jsonl").write_text("\n".join(json.dumps(row) for row in Y.tolist()))
+    models = []
+    for file in (vectors, tmp_path / "v.csv", tmp_path / "v.jsonl"):
+        assert run("fit", file, "-o", tmp_path / "m.npz", "--components", 2).returncode == 0
+        models.append(model_file.decode((tmp_path / "m.npz").read_bytes()).model)
+    for other in models[1:]:
+        assert np.array_equal(models[0].components, other.components)
+        assert np.array_equal(models[0].explained_variance, other.explained_variance)
+
+
+def test_fit_refuses_what_it_cannot_do(vectors: Path, tmp_path: Path) -> None:
+    bad = np.load(vectors)
+    bad[1234, 3] = np.nan
+    np.save(tmp_path / "bad.npy", bad)
+    output = tmp_path / "m.npz"
+    assert_one_line(run("fit", tmp_path / "bad.npy", "-o", output), "row 1235: number 4 is nan")
+    assert_one_line(run("fit", vectors, "-o", output, "--components", 9), "cannot exceed the dimensions", code=2)
+    assert_one_line(run("fit", vectors, "-o", tmp_path / "none" / "m.npz"), "cannot write")
+    assert_one_line(run("fit", tmp_path / "none.npy", "-o", output), "No such file")
+    assert not output.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 not a zip", b"text"])
+def test_inspect_of_something_else_is_one_line(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "file.npz"
+    path.write_bytes(content)
+    assert_one_line(run("inspect", path), str(path))
+
+
+def test_inspect_of_an_empty_folder_is_one_line(tmp_path: Path) -> None:
+    assert_one_line(run("inspect", tmp_path), "no checkpoints and no models")
+
+
+def test_a_reader_that_goes_away_is_no_error(vectors: Path, tmp_path: Path) -> None:
+    assert run("fit", vectors, "-o", tmp_path / "m.npz").returncode == 0
+    command = f"{sys.executable} -m streampca inspect {tmp_path / 'm.npz'} | true"
+    outcome = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert outcome.stderr == ""
+
+
+def test_produce_wants_a_file_or_made_up_vectors(vectors: Path) -> None:
+    wanted = "name a file to send, or else say --made-up"
+    assert_one_line(run("produce", "--topic", "readings"), wanted)
+    assert_one_line(run("produce", vectors, "--made-up", "--topic", "readings"), wanted)

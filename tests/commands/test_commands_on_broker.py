@@ -1,0 +1,138 @@
+"""`produce` and `doctor` against the real broker."""
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.commands.test_commands import assert_one_line, run
+from tests.kafka_broker import PASSWORD, USER, Broker
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def vectors(tmp_path: Path) -> Path:
+    path = tmp_path / "vectors.npy"
+    np.save(path, np.random.default_rng(0).standard_normal((1001, 4)))
+    return path
+
+
+def decoded(format: str, value: bytes) -> np.ndarray:  # noqa: A002
+    if format == "json":
+        return np.array(json.loads(value))
+    if format == "npy":
+        return np.load(io.BytesIO(value))
+    return np.frombuffer(value, format)
+
+
+@pytest.mark.parametrize("format", ["json", "float32", "float64", "npy"])
+def test_produce_sends_every_row_once_and_evenly(format: str, broker: Broker, topic: str, vectors: Path) -> None:  # noqa: A002
+    broker.create_topic(topic, 3)
+    outcome = run("produce", vectors, "--topic", topic, "--bootstrap-servers", broker.bootstrap, "--format", format)
+    assert outcome.returncode == 0, outcome.stderr
+    assert "sent 1,001 messages of 4 dimensions" in outcome.stdout
+    records = broker.read_all(topic)
+    rows = {p: [decoded(format, r.value) for r in records if r.partition == p] for p in range(3)}
+    assert [len(rows[p]) for p in range(3)] == [334, 334, 333]
+    Y = np.load(vectors)
+    for p in range(3):
+        assert np.array_equal(np.array(rows[p]), Y[p::3].astype("float32") if format == "float32" else Y[p::3])
+
+
+def test_produce_keeps_the_rate(broker: Broker, topic: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "v.npy", np.zeros((60, 2)))
+    broker.create_topic(topic, 1)
+    given = ("--topic", topic, "--bootstrap-servers", broker.bootstrap, "--rate", 30)
+    assert run("produce", tmp_path / "v.npy", *given).returncode == 0
+    stamps = [record.timestamp for record in broker.read_all(topic)]
+    assert len(stamps) == 60
+    assert stamps[-1] - stamps[0] > 1800
+
+
+def test_produce_tells_a_missing_topic_and_a_bad_row(broker: Broker, topic: str, tmp_path: Path, vectors: Path) -> None:
+    given = ("--topic", topic, "--bootstrap-servers", broker.bootstrap)
+    assert_one_line(run("produce", vectors, *given), f"there is no topic {topic}")
+    broker.create_topic(topic, 1)
+    (tmp_path / "v.csv").write_text("1,2\n3,4\n5\n")
+    assert_one_line(run("produce", tmp_path / "v.csv", *given), "row 3: 1 numbers, but 2")
+
+
+def examined(broker: Broker, topic: str, store: Path, **environment: str) -> tuple[int, dict[str, str]]:
+    """Exit code, and check → its line without the name."""
+    outcome = run(
+        *("doctor", "--topic", topic, "--dimensions", 4, "--components", 2, "--store", store),
+        *("--bootstrap-servers", broker.bootstrap),
+        **environment,
+    )
+    assert outcome.stderr == ""
+    lines = [line.partition(": ") for line in outcome.stdout.splitlines() if ": " in line]
+    return outcome.returncode, {head[2:]: head[0] + " " + text for head, _, text in lines}
+
+
+@pytest.mark.parametrize("client", ["kafka-python", "confluent"])
+def test_doctor_is_content(broker: Broker, topic: str, tmp_path: Path, vectors: Path, client: str) -> None:
+    broker.create_topic(topic, 2)
+    broker.create_topic(f"{topic}-dead")
+    assert run("produce", vectors, "--topic", topic, "--bootstrap-servers", broker.bootstrap).returncode == 0
+    given = {"STREAMPCA_DEAD_LETTER_TOPIC": f"{topic}-dead", "STREAMPCA_KAFKA_CLIENT": client}
+    code, lines = examined(broker, topic, tmp_path / "store", **given)
+    assert code == 0, lines
+    assert all(line.startswith("✓") for line in lines.values()), lines
+    assert "2 partitions and 1,001 records" in lines["topic"]
+    assert "0 of 2 partitions, 1,001 behind" in lines["consumer group"]
+    assert "a vector of 4 numbers" in lines["newest record"]
+    assert lines["Kafka client"] == f"✓ {client} reaches it"
+
+
+@pytest.mark.parametrize("client", ["kafka-python", "confluent"])
+def test_doctor_and_produce_over_tls_with_a_login(
+    broker: Broker, topic: str, tmp_path: Path, vectors: Path, client: str
+) -> None:
+    broker.create_topic(topic)
+    secure = {
+        "STREAMPCA_BOOTSTRAP_SERVERS": broker.tls_bootstrap, "STREAMPCA_SECURITY_PROTOCOL": "SASL_SSL",
+        "STREAMPCA_SASL_MECHANISM": "SCRAM-SHA-512", "STREAMPCA_SASL_USERNAME": USER,
+        "STREAMPCA_SASL_PASSWORD": PASSWORD, "STREAMPCA_SSL_CAFILE": str(broker.certificates.authority),
+        "STREAMPCA_TOPIC": topic, "STREAMPCA_DIMENSIONS": "4", "STREAMPCA_COMPONENTS": "2",
+        "STREAMPCA_STORE": str(tmp_path / "store"), "STREAMPCA_KAFKA_CLIENT": client,
+    }  # fmt: skip
+    assert run("produce", vectors, **secure).returncode == 0
+    content = run("doctor", **secure)
+    assert content.returncode == 0, content.stdout
+    assert f"(SASL_SSL, logged in as {USER})" in content.stdout
+    wrong = run("doctor", **secure | {"STREAMPCA_SSL_CAFILE": str(vectors)})
+    assert wrong.returncode == 1
+    assert "✗ broker: ssl_cafile" in wrong.stdout
+
+
+def test_doctor_finds_what_is_wrong(broker: Broker, topic: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    broker.create_topic(topic)
+    broker.produce(topic, 0, [b"[1, 2]"])
+    dead = {"STREAMPCA_DEAD_LETTER_TOPIC": f"{topic}-absent"}
+    code, lines = examined(broker, topic, tmp_path / "file" / "store", **dead)
+    assert code == 1
+    failed = {name for name, line in lines.items() if line.startswith("✗")}
+    assert failed >= {"store", "dead-letter topic", "newest record"}
+    assert "2 numbers, not 4" in lines["newest record"]
+    assert lines["topic"].startswith("✓")
+    assert lines["broker"].startswith("✓")
+
+
+def test_doctor_of_a_missing_topic(broker: Broker, topic: str, tmp_path: Path) -> None:
+    code, lines = examined(broker, topic, tmp_path)
+    assert code == 1
+    assert lines["broker"].startswith("✓")
+    assert f"✗ there is no topic {topic}" in lines["topic"]
+    assert lines["newest record"].startswith("–")
+
+
+def test_doctor_of_an_absent_broker(tmp_path: Path) -> None:
+    given = ("--topic", "t", "--dimensions", 4, "--components", 2, "--bootstrap-servers", "127.0.0.1:1")
+    outcome = run("doctor", *given, STREAMPCA_STORE=str(tmp_path), timeout=40)
+    assert outcome.returncode == 1
+    assert "✗ broker: no broker answers at 127.0.0.1:1" in outcome.stdout
+    assert "✓ store" in outcome.stdout

@@ -1,0 +1,277 @@
+"""The scikit-learn estimator: its rules, its agreement with PCA, and pieces of any size."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.decomposition import PCA
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+import streampca
+from streampca import ImplicitKrasulina, PowerStep, merge
+from streampca.pca import algorithm1
+from streampca.pca.algorithm1 import Factor
+from tests.pca.streams import close, covariance, excess, gaussian, shares
+
+X = gaussian(0, 3000, 1 / np.arange(1, 13.0), offset=2.0)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        ImplicitKrasulina(),
+        ImplicitKrasulina(1, half_life=5.0, dtype="float32"),
+        ImplicitKrasulina(1, gauge="free", oversampling=0, center=False, random_state=0),
+    ],
+)
+def test_scikit_learns_own_checks(estimator: ImplicitKrasulina) -> None:
+    check_estimator(estimator, on_skip=None)
+
+
+def test_attributes_are_those_of_pca() -> None:
+    """With as many columns as features they agree to rounding; ours have n, not n − 1, in the denominator."""
+    ours, theirs = ImplicitKrasulina(5).fit(X), PCA(5).fit(X)
+    signs = np.sign((ours.components_ * theirs.components_).sum(axis=1))
+    assert np.abs(ours.components_ * signs[:, None] - theirs.components_).max() <= 1e-8
+    ddof = (len(X) - 1) / len(X)
+    assert ours.explained_variance_ == pytest.approx(theirs.explained_variance_ * ddof, rel=1e-9)
+    assert ours.explained_variance_ratio_ == pytest.approx(theirs.explained_variance_ratio_, rel=1e-9)
+    assert ours.singular_values_ == pytest.approx(theirs.singular_values_, rel=1e-9)
+    assert ours.noise_variance_ == pytest.approx(theirs.noise_variance_ * ddof, rel=1e-8)
+    assert ours.mean_ == pytest.approx(theirs.mean_, rel=1e-10)
+    assert (ours.n_components_, ours.n_features_in_, ours.n_samples_seen_) == (5, 12, 3000)
+    assert ours.transform(X) * signs == pytest.approx(theirs.transform(X), abs=1e-7)
+    back = theirs.inverse_transform(theirs.transform(X))
+    assert ours.inverse_transform(ours.transform(X)) == pytest.approx(back, abs=1e-7)
+    assert list(ours.get_feature_names_out()) == [f"implicitkrasulina{i}" for i in range(5)]
+    assert ours.model_.components is ours.components_
+
+
+def test_one_pass_with_few_columns_comes_close_to_pca() -> None:
+    ours = ImplicitKrasulina(3, oversampling=4).fit(X)
+    assert excess(ours.components_, covariance(X)) <= 1e-3
+
+
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=7), st.sampled_from(["unit", "free"]))
+@settings(max_examples=25, deadline=None)
+def test_pieces_of_any_size_make_the_same_bits(sizes: list[int], gauge: str) -> None:
+    estimator = ImplicitKrasulina(3, oversampling=2, gauge=gauge, random_state=1)
+    whole = estimator.fit(X[: sum(sizes)])
+    expected = (whole.components_, whole.explained_variance_, whole.mean_, whole.noise_variance_)
+    pieces = ImplicitKrasulina(3, oversampling=2, gauge=gauge, random_state=1)
+    for piece in np.split(X[: sum(sizes)], np.cumsum(sizes)[:-1]):
+        pieces.partial_fit(piece)
+        assert len(pieces.components_) == 3  # to look in between changes nothing
+    for a, b in zip(
+        expected, (pieces.components_, pieces.explained_variance_, pieces.mean_, pieces.noise_variance_), strict=True
+    ):
+        assert np.array_equal(a, b)
+    assert pieces.n_samples_seen_ == sum(sizes)
+
+
+def test_half_life_is_in_messages() -> None:
+    estimator = ImplicitKrasulina(half_life=300).fit(X)
+    kept = shares(np.full(len(X), 2 ** (-1 / 300)))
+    model = estimator.model_
+    assert close((model.components.T * model.explained_variance) @ model.components, covariance(X, kept), 1e-9)
+
+
+def test_the_free_gauge_is_algorithm_1() -> None:
+    """Random orthonormal start, the paper's steps, no centring: span and losses as message by message."""
+    step = PowerStep(eta0=2.0, gamma=0.7)
+    estimator = ImplicitKrasulina(3, oversampling=0, center=False, gauge="free", step=step, random_state=7).fit(X)
+    factor = Factor.of(np.linalg.qr(np.random.RandomState(7).standard_normal((12, 3)))[0])
+    for t, y in enumerate(X, start=1):
+        factor, _ = algorithm1.meyer(factor, y, step.eta0 / t**step.gamma)
+    assert close(estimator.components_.T @ estimator.components_, factor.C @ factor.C_pinv, 1e-9)
+    free = estimator.online_.way.learn(estimator.online_.state, estimator.online_._pending)
+    assert close(free.state.C, factor.C, 1e-9)
+
+
+def test_the_free_gauge_estimates_the_variances_too() -> None:
+    estimator = ImplicitKrasulina(3, oversampling=4, gauge="free", random_state=0).fit(np.vstack([X] * 3))
+    exact = np.linalg.eigvalsh(covariance(X))[::-1][:3]
+    assert estimator.explained_variance_ == pytest.approx(exact, rel=0.05)
+
+
+def test_merged_estimators_have_seen_everything() -> None:
+    whole = ImplicitKrasulina(4).fit(X)
+    a, b = ImplicitKrasulina(4).fit(X[:1111]), ImplicitKrasulina(4).fit(X[1111:2500])
+    merged = merge([a, b]).partial_fit(X[2500:])
+    assert merged.n_samples_seen_ == len(X)
+    assert merged.explained_variance_ == pytest.approx(whole.explained_variance_, rel=1e-9)
+    assert merged.components_ == pytest.approx(whole.components_, abs=1e-7)
+    assert a.n_samples_seen_ == 1111  # the parts are as they were
+
+
+def test_what_does_not_go_together_is_not_merged() -> None:
+    one = ImplicitKrasulina(4).fit(X)
+    for other in (
+        ImplicitKrasulina(3).fit(X),
+        ImplicitKrasulina(4).fit(X[:, :6]),
+        ImplicitKrasulina(4, half_life=9).fit(X),
+    ):
+        with pytest.raises(ValueError, match="same parameters"):
+            merge([one, other])
+    free = ImplicitKrasulina(4, gauge="free").fit(X)
+    with pytest.raises(ValueError, match="unit"):
+        merge([free, free])
+    with pytest.raises(ValueError, match="nothing"):
+        merge([])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"n_components": 0}, "n_components=0 must be between 1 and the number of features, 12"),
+        ({"n_components": 13}, "n_components=13"),
+        ({"oversampling": -1}, "negative"),
+        ({"half_life": 0}, "half_life=0"),
+        ({"gauge": "metric"}, "gauge='metric'"),
+        ({"gauge": "free", "half_life": 3}, "unit"),
+        ({"dtype": "int32"}, "dtype='int32'"),
+    ],
+)
+def test_wrong_parameters_are_named(parameters: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        ImplicitKrasulina(**parameters).fit(X)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale"), [("float64", 1e153), ("float64", 1e-165), ("float32", 1e30), ("float32", 1e-25)]
+)
+def test_scales_that_cannot_be_learned_are_refused(dtype: str, scale: float) -> None:
+    estimator = ImplicitKrasulina(2, dtype=dtype)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="scale the data"):
+        estimator.fit(X * scale)
+
+
+def test_what_is_refused_is_not_learned() -> None:
+    fitted = ImplicitKrasulina(2).fit(X)
+    components = fitted.components_
+    for bad in (X * 1e153, np.full((3, 12), np.nan), X[:, :5]):
+        with pytest.raises(ValueError, match=r"scale the data|NaN|features"):
+            fitted.partial_fit(bad)
+    assert fitted.n_samples_seen_ == len(X)
+    assert np.array_equal(fitted.components_, components)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale"), [("float64", 1e150), ("float64", 1e-150), ("float32", 1e15), ("float32", 1e-15)]
+)
+def test_scales_that_can_be_learned(dtype: str, scale: float) -> None:
+    plain = ImplicitKrasulina(2, dtype=dtype).fit(X)  # type: ignore[arg-type]
+    scaled = ImplicitKrasulina(2, dtype=dtype).fit(X * scale)  # type: ignore[arg-type]
+    assert scaled.components_ == pytest.approx(plain.components_, abs=1e-4)
+    assert np.sqrt(scaled.explained_variance_) / scale == pytest.approx(np.sqrt(plain.explained_variance_), rel=1e-5)
+
+
+def test_tiny_vectors_after_ordinary_ones_are_welcome() -> None:
+    fitted = ImplicitKrasulina(2).fit(X).partial_fit(X * 1e-170)
+    assert fitted.n_samples_seen_ == 2 * len(X)
+    assert fitted.explained_variance_[0] > 0.1
+
+
+def test_import_is_lazy() -> None:
+    script = (
+        "import sys, streampca; assert not {'numpy', 'sklearn', 'numba'} & set(sys.modules);"
+        "streampca.Model, streampca.PowerStep; assert 'sklearn' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_without_scikit_learn_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "streampca.estimator.estimator")
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    monkeypatch.setitem(sys.modules, "sklearn.base", None)
+    with pytest.raises(ImportError, match=r"streampca\[sklearn\]"):
+        _ = streampca.ImplicitKrasulina
+    assert streampca.Model.__name__ == "Model"
+
+
+def test_public_names_are_listed() -> None:
+    assert set(streampca.__all__) <= set(dir(streampca))
+    with pytest.raises(AttributeError, match="nothing_such"):
+        _ = streampca.nothing_such
+
+
+# A scikit-learn citizen.
+
+
+def test_it_takes_part_in_pipelines_and_searches() -> None:
+    pipeline = make_pipeline(StandardScaler(), ImplicitKrasulina(3, oversampling=4))
+    theirs = make_pipeline(StandardScaler(), PCA(3))
+    ours, expected = pipeline.fit_transform(X), theirs.fit_transform(X)
+    signs = np.sign((ours * expected).sum(axis=0))
+    assert close(ours * signs, expected, 0.02)
+    pipeline.set_params(implicitkrasulina__n_components=2)
+    assert pipeline.fit(X).transform(X).shape == (3000, 2)
+    labels = X[:, 0] > X[:, 0].mean()
+    search = GridSearchCV(
+        make_pipeline(ImplicitKrasulina(), LogisticRegression()), {"implicitkrasulina__n_components": [1, 12]}, cv=2
+    ).fit(X, labels)
+    assert search.best_params_ == {"implicitkrasulina__n_components": 12}
+
+
+def test_a_clone_has_the_parameters_and_nothing_learned() -> None:
+    parameters = {
+        "n_components": 2, "oversampling": 3, "half_life": 50.0, "center": False, "gauge": "unit",
+        "step": None, "warm_up": 70, "dtype": "float32", "random_state": 4,
+    }  # fmt: skip
+    fitted = ImplicitKrasulina(**parameters).fit(X)  # type: ignore[arg-type]
+    copied = clone(fitted)
+    assert copied.get_params() == fitted.get_params() == parameters
+    with pytest.raises(NotFittedError):
+        copied.transform(X)
+    assert np.array_equal(copied.fit(X).components_, fitted.components_)
+
+
+def test_names_go_in_and_out() -> None:
+    fitted = ImplicitKrasulina(2).fit(X)
+    assert list(fitted.get_feature_names_out()) == ["implicitkrasulina0", "implicitkrasulina1"]
+    pipeline = make_pipeline(StandardScaler(), ImplicitKrasulina(2)).fit(X)
+    assert list(pipeline.get_feature_names_out()) == ["implicitkrasulina0", "implicitkrasulina1"]
+    with pytest.raises(NotFittedError):
+        ImplicitKrasulina(2).get_feature_names_out()
+    assert isinstance(fitted.set_output(transform="default").transform(X), np.ndarray)
+
+
+def test_frames_come_out_with_names_when_they_are_wanted() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(X, columns=[f"sensor {i}" for i in range(12)], index=np.arange(len(X)) * 2)
+    fitted = ImplicitKrasulina(2).set_output(transform="pandas").fit(frame)
+    out = fitted.transform(frame)
+    assert list(out.columns) == ["implicitkrasulina0", "implicitkrasulina1"]
+    assert out.index.equals(frame.index)
+    assert list(fitted.feature_names_in_) == list(frame.columns)
+    assert np.array_equal(out.to_numpy(), ImplicitKrasulina(2).fit(X).transform(X))
+    with pytest.raises(ValueError, match="feature names"):
+        fitted.transform(frame[frame.columns[::-1]])
+
+
+@pytest.mark.parametrize("n_components", [1, 3, 6, 12, None])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4])
+def test_attributes_mean_what_those_of_pca_mean(n_components: int | None, scale: float) -> None:
+    """With as many columns as features one pass is exact: every attribute that both have agrees, for every k."""
+    ours, theirs = ImplicitKrasulina(n_components, oversampling=12).fit(scale * X), PCA(n_components).fit(scale * X)
+    ddof = (len(X) - 1) / len(X)
+    for name, factor in {
+        "explained_variance_": ddof, "explained_variance_ratio_": 1, "singular_values_": 1, "mean_": 1,
+        "n_components_": 1, "n_features_in_": 1,
+    }.items():  # fmt: skip
+        expected = factor * np.asarray(getattr(theirs, name))
+        assert np.asarray(getattr(ours, name)) == pytest.approx(expected, rel=1e-8), name
+    rest = ours.noise_variance_ * (12 - ours.n_components_)
+    assert rest == pytest.approx(ddof * theirs.noise_variance_ * (12 - ours.n_components_), rel=1e-7, abs=1e-12)
+    assert np.abs(np.abs((ours.components_ * theirs.components_).sum(axis=1)) - 1).max() <= 1e-9
+    public = {name for name in vars(theirs) if name.endswith("_") and not name.startswith("_")}
+    assert public - {"n_samples_"} <= set(dir(ours))

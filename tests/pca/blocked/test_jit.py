@@ -1,0 +1,78 @@
+"""Compiled functions: their code is kept where that can be done, and they work where it cannot."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from numba import config
+
+from streampca.pca.blocked import jit as module
+from streampca.pca.blocked.jit import compiled
+
+
+def product(a: float, b: float) -> float:
+    return a * b
+
+
+def test_code_is_kept_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    first, second = compiled(product), compiled(product)
+    assert first(2.0, 3.0) == second(2.0, 3.0) == 6.0
+    assert len(list(tmp_path.rglob("*.nbc"))) == 1
+    assert sum(first.stats.cache_misses.values()) == 1  # type: ignore[attr-defined]
+    assert sum(second.stats.cache_hits.values()) == 1  # type: ignore[attr-defined]
+
+
+def test_code_is_made_anew_when_any_module_beside_it_has_changed(tmp_path: Path) -> None:
+    """What is kept of a function holds the code of those that it calls, wherever they are."""
+    files = {"callee.py": CALLEE, "caller.py": CALLER}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    answers = [run_in(tmp_path)]
+    (tmp_path / "callee.py").write_text(CALLEE.replace("x + 1", "x + 2"), encoding="utf-8")
+    answers += [run_in(tmp_path), run_in(tmp_path)]
+    assert answers == [["11.0", "0"], ["12.0", "0"], ["12.0", "1"]]
+
+
+CALLEE = """
+from streampca.pca.blocked.jit import compiled
+@compiled
+def callee(x):
+    return x + 1
+"""
+CALLER = """
+from callee import callee
+from streampca.pca.blocked.jit import compiled
+@compiled
+def caller(x):
+    return callee(x)
+print(caller(10.0), sum(caller.stats.cache_hits.values()))
+"""
+
+
+def run_in(folder: Path) -> list[str]:
+    done = subprocess.run([sys.executable, "caller.py"], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def test_a_folder_that_cannot_be_used_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "file" / "cache"))
+    assert compiled(product)(2.0, 3.0) == 6.0
+
+
+def test_a_folder_that_goes_away_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "cache"))
+    function = compiled(product)
+    for folder in (tmp_path / "cache").iterdir():
+        folder.rmdir()
+        folder.touch()
+    assert function(2.0, 3.0) == 6.0
+
+
+def test_where_numba_knows_no_folder_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module._Files, "_locator_classes", ())
+    function = compiled(product)
+    assert function(2.0, 3.0) == 6.0
+    assert function.stats.cache_path is None  # type: ignore[attr-defined]

@@ -1,0 +1,247 @@
+"""Settings: where they come from, and that every mistake in them is told at once, without showing a secret."""
+
+import os
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from streampca import settings
+from streampca.errors import SettingsError
+from streampca.settings import ProduceSettings, ServeSettings, Settings, WorkerSettings, settings_named
+from streampca.settings.base import MASK
+
+REQUIRED = {"topic": "readings", "dimensions": 8, "components": 2}
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [n for n in os.environ if n.startswith("STREAMPCA_")]:
+        monkeypatch.delenv(name)
+
+
+def mistakes(kind: type[Settings] = WorkerSettings, config: Path | None = None, **options: object) -> list[str]:
+    return kind.explain(config, **options)[1]
+
+
+def effective(kind: type[Settings], config: Path | None = None, **options: object) -> dict[str, tuple[str, str]]:
+    return {e.name: (e.value, e.origin) for e in kind.explain(config, **options)[0]}
+
+
+def test_options_win_over_the_environment_and_that_over_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "streampca.toml"
+    file.write_text('topic = "file"\ngroup_id = "file"\nformat = "npy"\ndimensions = 9\ncomponents = 3\n')
+    monkeypatch.setenv("STREAMPCA_CONFIG", str(file))
+    monkeypatch.setenv("STREAMPCA_TOPIC", "environment")
+    monkeypatch.setenv("STREAMPCA_GROUP_ID", "environment")
+    settings = WorkerSettings.read(topic="option", group_id=None)
+    assert (settings.topic, settings.group_id, settings.format) == ("option", "environment", "npy")
+    shown = effective(WorkerSettings, topic="option")
+    assert shown["topic"] == ("option", "option --topic")
+    assert shown["group_id"] == ("environment", "environment STREAMPCA_GROUP_ID")
+    assert shown["format"] == ("npy", f"file {file}")
+    assert shown["oversampling"] == ("10", "default")
+
+
+def test_the_config_option_wins_over_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = tmp_path / "1.toml", tmp_path / "2.toml"
+    one.write_text('topic = "one"')
+    two.write_text('topic = "two"')
+    monkeypatch.setenv("STREAMPCA_CONFIG", str(one))
+    assert ServeSettings.read().topic == "one"
+    assert ServeSettings.read(config=two).topic == "two"
+
+
+def test_an_empty_variable_is_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STREAMPCA_GROUP_ID", "")
+    assert WorkerSettings.read(**REQUIRED).group_id == "streampca"
+
+
+def test_the_environment_is_read_as_text_and_converted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STREAMPCA_CENTER", "false")
+    monkeypatch.setenv("STREAMPCA_HALF_LIFE_SECONDS", "3600")
+    settings = WorkerSettings.read(**REQUIRED)
+    assert settings.center is False
+    assert settings.half_life_seconds == 3600.0
+
+
+def test_made_directly_they_ignore_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STREAMPCA_GROUP_ID", "environment")
+    assert WorkerSettings(**REQUIRED).group_id == "streampca"
+
+
+def test_every_mistake_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STREAMPCA_WORKER_PORT", "http")
+    monkeypatch.setenv("STREAMPCA_DEAD_LETTER_TOPICS", "dead")
+    told = mistakes(
+        topic="a/b", components=5, dimensions=4, format="npy", field="v", sasl_mechanism="PLAIN", dtype="int8"
+    )
+    expected = [
+        "STREAMPCA_DEAD_LETTER_TOPICS is no setting: is STREAMPCA_DEAD_LETTER_TOPIC meant?",
+        "topic: ",
+        "dtype: ",
+        "worker_port: ",
+        "sasl_mechanism needs security_protocol",
+        "sasl_mechanism PLAIN needs sasl_username",
+        "components (5) cannot exceed dimensions (4)",
+        "field means nothing with format npy",
+    ]
+    assert len(told) == len(expected)
+    for start in expected:
+        assert [line for line in told if line.startswith(start)], start
+    assert any("'http'" in line and "environment STREAMPCA_WORKER_PORT" in line for line in told)
+
+
+def test_read_raises_one_line_with_all_of_them() -> None:
+    with pytest.raises(SettingsError) as caught:
+        WorkerSettings.read(dimensions=0)
+    text = str(caught.value)
+    assert "\n" not in text
+    for needle in ("topic is required: set STREAMPCA_TOPIC or give --topic", "components is required", "dimensions: "):
+        assert needle in text
+
+
+def test_no_mistake_when_all_is_well() -> None:
+    assert mistakes(**REQUIRED) == []
+    assert mistakes(ServeSettings, topic="t") == []
+    assert mistakes(ProduceSettings, topic="t") == []
+
+
+def test_secrets_are_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('ssl_password = 271828182\nsasl_password = "hush-hush"\n')
+    rows, told = WorkerSettings.explain(file, **REQUIRED)
+    shown = " ".join(e.value for e in rows) + " ".join(told)
+    assert "hush-hush" not in shown
+    assert "271828182" not in shown
+    assert any(line.startswith("ssl_password: ") and MASK in line for line in told)
+    file.write_text('sasl_password = "hush-hush"\n')
+    assert effective(WorkerSettings, file, **REQUIRED)["sasl_password"][0] == MASK
+    settings = WorkerSettings.read(file, **REQUIRED)
+    assert settings.sasl_password is not None
+    assert settings.sasl_password.get_secret_value() == "hush-hush"
+    assert "hush-hush" not in repr(settings)
+
+
+def test_one_file_serves_all_commands_but_an_unknown_name_is_a_mistake(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('topic = "t"\ndimensions = 3\ncomponents = 1\nport = 8001\n')
+    assert WorkerSettings.read(file).dimensions == 3
+    assert ServeSettings.read(file).port == 8001
+    file.write_text('topic = "t"\nprot = 8001\nmax_row = 7\n')
+    assert mistakes(ServeSettings, file) == [
+        f"{file}: prot is no setting",
+        f"{file}: max_row is no setting: is max_rows meant?",
+    ]
+
+
+def test_variables_of_other_programs_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STREAMPCA_SERVICE_HOST", "10.0.0.1")  # Kubernetes sets such ones
+    monkeypatch.setenv("STREAMPCA_DATA", "/data")
+    assert mistakes(**REQUIRED) == []
+
+
+@pytest.mark.parametrize("text", ["topic = ", "\x00"])
+def test_a_broken_file_is_one_mistake(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(text)
+    assert [line for line in mistakes(config=file, **REQUIRED) if str(file) in line and "not TOML" in line]
+
+
+def test_a_missing_file_is_one_mistake(tmp_path: Path) -> None:
+    assert mistakes(config=tmp_path / "none.toml", **REQUIRED) == [
+        f"the configuration file {tmp_path / 'none.toml'} cannot be read: No such file or directory"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "needle"),
+    [
+        ({"topic": ".."}, "topic: "),
+        ({"topic": "a" * 250}, "topic: "),
+        ({"bootstrap_servers": "kafka"}, "'kafka' is not host:port"),
+        ({"bootstrap_servers": "kafka:9092,"}, "'' is not host:port"),
+        ({"bootstrap_servers": "kafka:99999"}, "is not host:port"),
+        ({"security_protocol": "SASL_SSL"}, "needs sasl_mechanism"),
+        ({"ssl_cafile": "/none.pem"}, "ssl_cafile: there is no such file"),
+        ({"half_life_messages": 5, "half_life_seconds": 5}, "exclude each other"),
+        ({"half_life_messages": float("inf")}, "half_life_messages: "),
+        ({"dead_letter_topic": "readings"}, "must not be the topic itself"),
+        ({"kafka_api_version": "four"}, "kafka_api_version: "),
+        ({"keep_checkpoints": 1}, "keep_checkpoints: "),
+    ],
+)
+def test_what_is_refused(options: dict[str, object], needle: str) -> None:
+    told = mistakes(**{**REQUIRED, **options})
+    assert len(told) == 1
+    assert needle in told[0]
+
+
+def test_certificates_without_tls_are_refused(tmp_path: Path) -> None:
+    pem = tmp_path / "ca.pem"
+    pem.write_text("")
+    assert mistakes(**REQUIRED, ssl_cafile=str(pem)) == [
+        "ssl_cafile, ssl_certfile and ssl_keyfile need security_protocol SSL or SASL_SSL"
+    ]
+    assert mistakes(**REQUIRED, ssl_cafile=str(pem), security_protocol="SSL") == []
+
+
+def test_what_kerberos_needs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    kerberos = {"security_protocol": "SASL_SSL", "sasl_mechanism": "GSSAPI"}
+    monkeypatch.setattr(settings, "find_spec", lambda name: None)
+    [told] = mistakes(**REQUIRED, **kerberos)
+    assert told.endswith("pip install gssapi")
+    monkeypatch.setattr(settings, "find_spec", lambda name: name)
+    assert mistakes(**REQUIRED, **kerberos) == []
+
+
+def test_several_servers_and_ipv6() -> None:
+    assert mistakes(**REQUIRED, bootstrap_servers="a:1, b.example:2,[::1]:3") == []
+
+
+def test_made_directly_they_still_keep_the_rules() -> None:
+    with pytest.raises(ValidationError, match="cannot exceed"):
+        WorkerSettings(topic="t", dimensions=2, components=3)
+
+
+@pytest.mark.parametrize("kind", [WorkerSettings, ServeSettings, ProduceSettings])
+def test_every_setting_says_what_it_means(kind: type[Settings]) -> None:
+    assert all(len(meaning) > 10 and meaning.endswith(".") for meaning in settings_named(kind).values())
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"format": "avro"}, "format avro needs schema_registry_url"),
+        ({"format": "protobuf", "field": "v"}, "format protobuf needs schema_registry_url"),
+        ({"format": "protobuf", "schema_registry_url": "http://r:8081"}, "format protobuf needs field"),
+        ({"format": "float32", "field": "v"}, "field means nothing with format float32"),
+        ({"schema_registry_username": "ann"}, "need each other"),
+        ({"schema_registry_password": "secret"}, "need each other"),
+        ({"schema_registry_url": "registry:8081"}, "not http://host:port"),
+        ({"schema_registry_url": "http://"}, "not http://host:port"),
+        ({"schema_registry_url": "http://a:1,ftp://b:2"}, "not http://host:port"),
+        ({"schema_registry_url": "https://ann:secret@r"}, "belong into schema_registry_username"),
+        ({"schema_registry_cafile": "/nowhere.pem"}, "no such file"),
+    ],
+)
+def test_what_a_format_needs(given: dict[str, str], sentence: str) -> None:
+    [told] = mistakes(**{"topic": "readings", "dimensions": 3, "components": 1} | given)
+    assert sentence in told
+    assert "secret" not in told
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"format": "avro", "schema_registry_url": "http://a:8081, https://b"},
+        {"format": "protobuf", "field": "a.b", "schema_registry_url": "https://r/apis/ccompat/v7"},
+        {"format": "arrow", "field": "v"},
+        {"schema_registry_url": "http://r:1", "schema_registry_username": "ann", "schema_registry_password": "secret"},
+    ],
+)
+def test_formats_with_what_they_need(given: dict[str, str]) -> None:
+    settings = WorkerSettings(**REQUIRED, **given)
+    assert "secret" not in repr(settings)

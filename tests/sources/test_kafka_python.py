@@ -1,0 +1,373 @@
+"""What only the real broker can show: absence, refusals, outages, and where kafka-python is worked around.
+
+Both clients say what they say through the same `Connection`, so what it says by itself is tested with one of them.
+"""
+
+import base64
+import signal
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from kafka import TopicPartition
+from kafka.errors import KafkaConnectionError
+
+from streampca.errors import SettingsError, SourceError
+from streampca.settings import WorkerSettings
+from streampca.sources.confluent import client as confluent_client
+from streampca.sources.confluent.client import consumer_options
+from streampca.sources.confluent.source import ConfluentSource
+from streampca.sources.kafka_python import connection
+from streampca.sources.kafka_python.source import KafkaPythonDeadLetters, KafkaPythonSource
+from streampca.stream.record import Assigned, PlainRecord, Revoked
+from tests.certificates import KEY_PASSWORD, Certificates
+from tests.conftest import new_broker
+from tests.kafka_broker import MECHANISMS, PASSWORD, USER, Broker, wait_until
+from tests.sources.backends import OnConfluent, OnKafka, Reader, settings_for
+
+pytestmark = pytest.mark.broker
+
+
+def login(mechanism: str, **more: Any) -> dict[str, Any]:
+    """The settings of who logs in by that mechanism."""
+    given = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": mechanism, "sasl_username": USER}
+    return given | {"sasl_password": PASSWORD} | more
+
+
+@pytest.fixture(params=[OnKafka, OnConfluent])
+def kind(request: pytest.FixtureRequest) -> type[OnKafka]:
+    """Either client."""
+    made: type[OnKafka] = request.param
+    return made
+
+
+@pytest.fixture
+def log(broker: Broker, topic: str) -> Iterator[OnKafka]:
+    """One topic with one partition on the shared broker."""
+    made = OnKafka(broker, topic, 1)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker that the test may stop."""
+    with new_broker(tmp_path_factory) as broker:
+        yield broker
+
+
+def refusal(make: Any, *args: Any) -> str:
+    """The sentence with which `make` refuses within ten seconds, leaving no thread behind."""
+    threads = threading.active_count()
+    started = time.monotonic()
+    with pytest.raises(SourceError) as caught:
+        make(*args)
+    assert time.monotonic() - started < 10
+    wait_until(lambda: threading.active_count() <= threads, what="the end of the client's threads")
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def values(start: int, stop: int) -> list[bytes]:
+    return [b"%d" % i for i in range(start, stop)]
+
+
+@pytest.mark.parametrize("version", [None, "2.1"])
+def test_no_broker(broker: Broker, topic: str, version: str | None) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    settings = settings_for(broker, topic, bootstrap_servers=f"127.0.0.1:{port}", kafka_api_version=version)
+    text = refusal(KafkaPythonSource, settings)
+    assert f"no broker answers at 127.0.0.1:{port}" in text
+    assert "ECONNREFUSED" in text
+
+
+def test_a_broker_that_never_speaks(broker: Broker, topic: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert "no broker answers" in refusal(
+            KafkaPythonSource, settings_for(broker, topic, bootstrap_servers=f"127.0.0.1:{port}")
+        )
+
+
+def test_missing_topics(broker: Broker, topic: str, kind: type[OnKafka]) -> None:
+    text = refusal(kind.source, settings_for(broker, topic))
+    assert f"there is no topic {topic} at {broker.bootstrap}" in text
+    broker.create_topic(topic)
+    text = refusal(KafkaPythonDeadLetters, settings_for(broker, topic, dead_letter_topic=f"{topic}-dead"))
+    assert f"there is no topic {topic}-dead" in text
+    assert f"{topic}-dead" not in broker.admin.list_topics()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_wrong_and_right_credentials(broker: Broker, topic: str, kind: type[OnKafka], mechanism: str) -> None:
+    broker.create_topic(topic)
+    given = login(mechanism, bootstrap_servers=broker.sasl_bootstrap)
+    for make in (kind.source, KafkaPythonDeadLetters):
+        wrong = settings_for(broker, topic, **given | {"sasl_password": PASSWORD[::-1]}, dead_letter_topic="dead")
+        text = refusal(make, wrong)
+        assert "refuses the login" in text
+        assert PASSWORD[::-1] not in text
+    source = kind.source(settings_for(broker, topic, **given))
+    assert Reader(source).assigned() == {0}
+    source.close()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_tls_with_the_right_and_the_wrong_certificate(
+    broker: Broker, topic: str, tmp_path: Path, kind: type[OnKafka], mechanism: str
+) -> None:
+    broker.create_topic(topic)
+    secure = login(mechanism, security_protocol="SASL_SSL", bootstrap_servers=broker.tls_bootstrap)
+    source = kind.source(settings_for(broker, topic, **secure, ssl_cafile=broker.certificates.authority))
+    assert Reader(source).assigned() == {0}
+    source.close()
+    others = Certificates(tmp_path).make()
+    text = refusal(kind.source, settings_for(broker, topic, **secure, ssl_cafile=others.authority))
+    assert "no broker answers" in text
+    assert "CERTIFICATE_VERIFY_FAILED" in text
+
+
+def test_a_client_known_by_its_certificate(broker: Broker, topic: str, tmp_path: Path, kind: type[OnKafka]) -> None:
+    log = kind(broker, topic, 1)
+    log.append(0, values(0, 10))
+    ours, others = broker.certificates, Certificates(tmp_path).make()
+    to_broker = {"security_protocol": "SSL", "bootstrap_servers": broker.mutual_bootstrap, "ssl_cafile": ours.authority}
+    known = {"ssl_certfile": ours.client, "ssl_keyfile": ours.client_key, "ssl_password": KEY_PASSWORD}
+    reader = Reader(log.open(**to_broker, **known))
+    reader.assigned()
+    reader.source.seek({0: None})
+    reader.read_to({0: 10})
+    assert reader.values(0) == values(0, 10)
+    log.close()
+    stranger = known | {"ssl_certfile": others.client, "ssl_keyfile": others.client_key}
+    for wrong in ({}, stranger):
+        text = refusal(kind.source, settings_for(broker, topic, **to_broker, **wrong))
+        assert "no broker answers" in text
+        assert "ssl_certfile" in text
+
+
+def test_certificates_that_are_replaced_meanwhile_are_used_at_the_next_connection(own: Broker, topic: str) -> None:
+    log, certificates = OnKafka(own, topic, 1), own.certificates
+    log.append(0, values(0, 10))
+    secure = {
+        "security_protocol": "SSL", "bootstrap_servers": own.mutual_bootstrap, "ssl_cafile": certificates.authority,
+        "ssl_certfile": certificates.client, "ssl_keyfile": certificates.client_key, "ssl_password": KEY_PASSWORD,
+    }  # fmt: skip
+    reader = Reader(log.open(**secure))
+    reader.assigned()
+    reader.source.seek({0: None})
+    reader.read_to({0: 10})
+    own.stop()
+    own.renew_certificates()
+    own.start()
+    log.append(0, values(10, 20))
+    _read_on(reader, 0, 20)
+    assert reader.values(0) == values(0, 20)
+    log.close()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"ssl_password": None}, "ssl_password must open the key"),
+        ({"ssl_password": "not it"}, "ssl_password must open the key"),
+        ({"ssl_keyfile": "server_key", "ssl_password": None}, "belong together"),
+        ({"ssl_certfile": "client_key"}, "ssl_certfile"),
+        ({"ssl_cafile": "client_key"}, "ssl_cafile"),
+    ],
+)
+def test_certificates_that_cannot_be_used_are_refused_before_connecting(
+    tmp_path: Path, wrong: dict[str, str | None], words: str
+) -> None:
+    made = Certificates(tmp_path).make()
+    given: dict[str, Any] = {
+        "ssl_cafile": "authority", "ssl_certfile": "client", "ssl_keyfile": "client_key", "ssl_password": KEY_PASSWORD,
+    } | wrong  # fmt: skip
+    given |= {name: getattr(made, file) for name, file in given.items() if name.endswith("file")}
+    settings = WorkerSettings(topic="t", dimensions=2, components=1, security_protocol="SSL", **given)
+    with pytest.raises(SettingsError, match=words) as refused:
+        connection.Connection(settings, "t").start(lambda **options: pytest.fail(f"connects with {options}"))
+    assert str(wrong.get("ssl_password") or KEY_PASSWORD) not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_what_only_librdkafka_cannot_do(broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker.create_topic(topic)
+    for options, text in (
+        ({"sasl.mechanism": "GSSAPI", "security.protocol": "SASL_PLAINTEXT"}, "does not take these settings"),
+        ({"security.protocol": "SSL", "bootstrap.servers": broker.tls_bootstrap}, "certificate verify failed"),
+        ({"bootstrap.servers": "127.0.0.1:1"}, "Connection refused"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(confluent_client, "consumer_options", lambda s, more=options: consumer_options(s) | more)
+            assert text in refusal(ConfluentSource, settings_for(broker, topic))
+
+
+def test_a_session_timeout_that_the_broker_does_not_take(broker: Broker, topic: str, kind: type[OnKafka]) -> None:
+    log = kind(broker, topic, 1)
+    reader = Reader(log.open(session_timeout_s=0.5))
+    with pytest.raises(SourceError, match=r"(?i)session.?timeout"):
+        reader.assigned(10)
+    log.close()
+
+
+def test_an_outage_is_waited_out_and_told_once(own: Broker, topic: str, kind: type[OnKafka]) -> None:
+    log = kind(own, topic, 2)
+    log.append(0, values(0, 1000))
+    letters, acknowledged = log.dead_letters()
+    reader = Reader(log.open(max_poll_records=100))
+    reader.assigned()
+    reader.source.seek({0: None, 1: None})
+    reader.until(lambda: reader.records(0))
+    assert reader.source.status().connected
+    own.stop()
+    with structlog.testing.capture_logs() as told:
+        letters.send(0, PlainRecord(7, b"bad", 1), "undecodable", "no")
+        with pytest.raises(TimeoutError, match="1 dead letters are not acknowledged"):
+            letters.flush(2.0)
+        away = time.monotonic()
+        wait_until(lambda: reader.poll(0.5) is None or time.monotonic() - away > 8)
+        assert not reader.source.status().connected
+        with pytest.raises(TimeoutError):
+            reader.source.topic_id()
+        started = time.monotonic()
+        reader.source.commit({0: 5})
+        assert time.monotonic() - started < 1.5
+        own.start()
+        log.append(1, values(0, 10))
+        for partition, end in ((0, 1000), (1, 10)):
+            _read_on(reader, partition, end)
+        letters.flush(20)
+        reader.poll()
+    assert reader.source.status().connected
+    warnings = [line["event"] for line in told if line["event"].startswith("broker")]
+    assert sorted(warnings) == ["broker is back"] * 2 + ["broker unreachable, waiting"] * 2  # the letters' and ours
+    assert reader.offsets(0) == list(range(1000))
+    assert [record.value for record in acknowledged()] == [b"bad"]
+    letters.close()
+    log.close()
+
+
+def test_a_line_over_which_nothing_comes_is_none(own: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that hangs, or a network that swallows everything: no line is ever closed."""
+    monkeypatch.setattr(connection, "_DEAF_S", 3.0)
+    log = OnKafka(own, topic, 1)
+    reader = Reader(log.open(session_timeout_s=30))
+    reader.assigned()
+    reader.source.seek({0: None})
+    calm = time.monotonic() + 6  # nothing is produced, yet the client is answered all the time
+    while time.monotonic() < calm:
+        reader.poll()
+        assert reader.source.status().connected
+    assert own.process is not None
+    own.process.send_signal(signal.SIGSTOP)
+    try:
+        reader.until(lambda: not reader.source.status().connected)
+    finally:
+        own.process.send_signal(signal.SIGCONT)
+    reader.until(lambda: reader.source.status().connected)
+    log.close()
+
+
+def _read_on(reader: Reader, partition: int, end: int) -> None:
+    """To the end, also when the group was formed anew meanwhile."""
+
+    def reached() -> bool:
+        for event in reader.poll():
+            if isinstance(event, Assigned):
+                reader.source.seek({p: reader.next(p) for p in event.partitions})
+        return reader.next(partition) == end
+
+    wait_until(reached, 40, f"the end of {partition}; {reader.events[-5:]}")
+
+
+def test_closing_is_quick_while_the_broker_is_away(own: Broker, topic: str, kind: type[OnKafka]) -> None:
+    log = kind(own, topic, 1)
+    letters, _ = log.dead_letters()
+    reader = Reader(log.open())
+    reader.assigned()
+    own.kill()
+    letters.send(0, PlainRecord(7, b"bad", 1), "undecodable", "no")
+    for close, limit_s in ((letters.close, 2.0), (reader.source.close, 3.0)):
+        started = time.monotonic()
+        close()
+        close()
+        assert time.monotonic() - started < limit_s
+
+
+def test_records_that_a_failed_poll_had_taken_come_again(log: OnKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kafka-python moves its position before it sends the next request, which can fail."""
+    log.append(0, values(0, 100))
+    reader = Reader(log.open(max_poll_records=10))
+    reader.assigned()
+    reader.source.seek({0: None})
+    reader.until(lambda: len(reader.records(0)) >= 20)
+    fetcher = reader.source._consumer._fetcher  # type: ignore[attr-defined]
+    failed: list[int] = []
+
+    def fail() -> None:
+        failed.append(reader.source._consumer._subscription.position(_tp(log)).offset)  # type: ignore[attr-defined]
+        monkeypatch.undo()
+        raise KafkaConnectionError("as if the line went down")
+
+    monkeypatch.setattr(fetcher, "send_fetches", fail)
+    reader.read_to({0: 100})
+    assert failed
+    assert failed[0] > 20
+    assert reader.offsets(0) == list(range(100))
+
+
+def _tp(log: OnKafka) -> Any:
+    return TopicPartition(log.name, 0)
+
+
+def test_a_rebalance_that_outlasts_the_poll_is_completed(log: OnKafka) -> None:
+    """kafka-python forgets one that changed partitions caused, when its poll ends before the group answers."""
+    reader = Reader(log.open())
+    reader.assigned()
+    log.add_partitions(2)
+    deadline = time.monotonic() + 40
+    while len(reader.of(Assigned)) < 2:  # polls too short for an answer
+        reader.poll(0.001)
+        assert time.monotonic() < deadline, reader.events
+    assert reader.of(Assigned)[-1].partitions == {0, 1}
+    assert len(reader.of(Revoked)) == 1
+
+
+def test_a_record_too_large_for_the_dead_letter_topic(log: OnKafka) -> None:
+    dead = log.broker.create_topic(f"{log.name}-small", max_message_bytes=1000)
+    letters = KafkaPythonDeadLetters(log.settings(dead_letter_topic=dead))
+    for offset in range(20):  # in one batch beyond the limit, one by one within it
+        letters.send(0, PlainRecord(offset, b"x" * 300, 1), "undecodable", "no")
+    letters.flush(20)
+    letters.send(0, PlainRecord(20, b"x" * 1000, 1), "undecodable", "no")
+    with pytest.raises(SourceError, match=f"raise max.message.bytes of {dead}"):
+        letters.flush(20)
+    letters.close()
+    found = log.broker.read_all(dead)
+    assert sorted(int(dict(r.headers)["__connect.errors.offset"]) for r in found) == list(range(20))
+
+
+def test_a_dead_letter_topic_that_is_removed(log: OnKafka) -> None:
+    dead = log.broker.create_topic(f"{log.name}-dead")
+    letters = KafkaPythonDeadLetters(log.settings(dead_letter_topic=dead))
+    log.broker.delete_topic(dead)
+    letters.send(0, PlainRecord(0, b"x", 1), "undecodable", "no")
+    with pytest.raises(SourceError, match=f"there is no topic {dead}"):
+        letters.flush(3)
+    letters.close()
+    assert dead not in log.broker.admin.list_topics()
+
+
+def test_the_topic_id_is_the_one_that_kafkas_own_tools_print(log: OnKafka) -> None:
+    (described,) = log.broker.admin.describe_topics([log.name])
+    identity = log.open().topic_id()
+    assert len(identity) == 22
+    assert uuid.UUID(described["topic_id"]).bytes == base64.urlsafe_b64decode(identity + "==")

@@ -1,0 +1,116 @@
+"""Whether a checkpoint may be continued, and where."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from streampca.errors import OffsetGapError, SettingsError, SourceError, TopicReplacedError
+from streampca.stream import compatibility
+from streampca.stream.checkpoint import Checkpoint, decode, encode
+from streampca.stream.fold import Fold, FoldConfig
+from streampca.stream.record import OutOfRange
+from tests.stream.streams import checkpoint_of, fold_config
+
+
+def saved(fold_config: FoldConfig) -> Checkpoint:
+    return decode(encode(checkpoint_of(Fold.empty(fold_config.learning), fold_config, partition=3)))
+
+
+def one_line(error: Exception) -> str:
+    assert "\n" not in str(error)
+    return str(error)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        fold_config(),
+        fold_config(half_life_messages=1000.0),
+        fold_config(half_life_seconds=0.1 + 0.2),
+        fold_config(dtype="float32", center=False, warm_up=None),
+        FoldConfig(fold_config().learning, format="npy"),
+        FoldConfig(fold_config().learning, field="a.b"),
+    ],
+)
+def test_the_same_settings_are_accepted(own: FoldConfig) -> None:
+    compatibility.refuse_other_settings(saved(own), own)
+
+
+def test_every_setting_that_differs_is_listed_with_both_values() -> None:
+    before, now = (
+        fold_config(half_life_seconds=60.0),
+        fold_config(components=3, dtype="float32", half_life_messages=500.0),
+    )
+    with pytest.raises(SettingsError) as refusal:
+        compatibility.refuse_other_settings(saved(before), now)
+    text = one_line(refusal.value)
+    for difference in (
+        "components=2 (now 3)",
+        "dtype=float64 (now float32)",
+        "half_life_messages=None (now 500.0)",
+        "half_life_seconds=60.0 (now None)",
+    ):
+        assert difference in text
+    assert "dimensions" not in text
+    assert "partition 3 of readings" in text
+
+
+def test_every_setting_that_shapes_the_bits_counts() -> None:
+    own = fold_config()
+    others: dict[str, Any] = {
+        "dimensions": 6, "components": 1, "oversampling": 2, "center": False, "dtype": "float32", "warm_up": 21,
+    }  # fmt: skip
+    shapes = {name: fold_config(**{name: value}) for name, value in others.items()}
+    shapes |= {
+        "half_life_messages": fold_config(half_life_messages=9.0),
+        "half_life_seconds": fold_config(half_life_seconds=9.0),
+        "format": replace(own, format="npy"),
+        "field": replace(own, field="a"),
+    }
+    assert set(shapes) | {"block", "stretch", "start"} == set(own.as_dict())
+    for name, other in shapes.items():
+        with pytest.raises(SettingsError, match=f"{name}="):
+            compatibility.refuse_other_settings(saved(own), other)
+
+
+def test_a_checkpoint_of_another_topic_of_that_name_is_refused() -> None:
+    checkpoint = saved(fold_config())
+    compatibility.refuse_other_topic(checkpoint, "id-1")
+    with pytest.raises(TopicReplacedError, match=r"id-2.*partition 3.*id-1") as refusal:
+        compatibility.refuse_other_topic(checkpoint, "id-2")
+    assert "store folder" in one_line(refusal.value)
+
+
+def test_where_the_cluster_tells_no_id_nothing_can_be_refused() -> None:
+    checkpoint = saved(fold_config())
+    compatibility.refuse_other_topic(checkpoint, "")
+    compatibility.refuse_other_topic(replace(checkpoint, topic_id=""), "id-2")
+
+
+def test_a_topic_replaced_while_it_is_read_is_refused() -> None:
+    compatibility.refuse_replaced("readings", "id-1", "id-1")
+    compatibility.refuse_replaced("readings", "", "")
+    with pytest.raises(TopicReplacedError, match=r"readings.*id-1.*id-2") as refusal:
+        compatibility.refuse_replaced("readings", "id-1", "id-2")
+    assert "dropped" in one_line(refusal.value)
+
+
+GAP = OutOfRange(partition=3, position=10, earliest=50, latest=90)
+
+
+def test_a_gap_is_resolved_as_the_setting_says() -> None:
+    assert compatibility.resolve_gap(GAP, "earliest", "readings") == 50
+    assert compatibility.resolve_gap(GAP, "latest", "readings") == 90
+    with pytest.raises(OffsetGapError, match=r"partition 3 of readings: offset 10 .*retention.* 50") as refusal:
+        compatibility.resolve_gap(GAP, "fail", "readings")
+    assert "on_offset_gap" in one_line(refusal.value)
+
+
+@pytest.mark.parametrize("policy", ["fail", "earliest", "latest"])
+@pytest.mark.parametrize("position", [50, 70, 90, 91])
+def test_a_log_that_lost_what_was_learned_is_never_read_again(policy: str, position: int) -> None:
+    with pytest.raises(OffsetGapError, match=rf"offset {position} .*50 to 90.*lost") as refusal:
+        compatibility.resolve_gap(replace(GAP, position=position), policy, "readings")
+    assert isinstance(refusal.value, SourceError)
+    assert "store folder" in one_line(refusal.value)

@@ -1,0 +1,123 @@
+"""A published model and its file."""
+
+import dataclasses
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streampca.errors import DamagedFileError
+from streampca.pca.model import Model
+from streampca.stream import model_file, npz
+from streampca.stream.model_file import PublishedModel
+
+
+def a_model(d: int = 6, k: int = 2, dtype: Any = np.float64, seed: int = 0) -> Model:
+    chance = np.random.default_rng(seed)
+    axes = np.linalg.qr(chance.normal(size=(d, k)))[0].T
+    variances = np.sort(chance.uniform(0.5, 2, size=k))[::-1]
+    return Model(
+        np.ascontiguousarray(axes, dtype),
+        variances.astype(dtype),
+        chance.normal(size=d).astype(dtype),
+        1.0 + 2 * k,
+        17.5,
+    )
+
+
+def a_published(version: int = 42, **more: Any) -> PublishedModel:
+    return PublishedModel(
+        version=version, model=a_model(), topic="readings", topic_id="AbC", positions={0: 10, 3: 32, 11: 0}, rejected=2,
+        loss=0.5, loss_ratio=0.1, loss_ewma=0.09, first_timestamp_ms=1, last_timestamp_ms=99, published_at=1.5,
+        settings={"components": 2, "half_life_messages": None}, **more,
+    )  # fmt: skip
+
+
+def assert_same(one: PublishedModel, other: PublishedModel) -> None:
+    for field in dataclasses.fields(PublishedModel):
+        if field.name != "model":
+            assert getattr(one, field.name) == getattr(other, field.name), field.name
+    for name in ("components", "explained_variance", "mean"):
+        a, b = getattr(one.model, name), getattr(other.model, name)
+        assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes()), name
+    assert (one.model.total_variance, one.model.weight) == (other.model.total_variance, other.model.weight)
+
+
+@given(
+    version=st.integers(0, 2**63 - 1),
+    k=st.integers(1, 4),
+    more=st.integers(0, 3),
+    dtype=st.sampled_from([np.float32, np.float64]),
+    positions=st.dictionaries(st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1), max_size=4),
+    loss=st.none() | st.floats(0, 1e300),
+)
+def test_what_is_encoded_is_decoded(
+    version: int, k: int, more: int, dtype: Any, positions: dict[int, int], loss: float | None
+) -> None:
+    model = PublishedModel(version, a_model(k + more, k, dtype), "t", positions=positions, loss=loss)
+    assert_same(model_file.decode(model_file.encode(model)), model)
+    assert model_file.encode(model_file.decode(model_file.encode(model))) == model_file.encode(model)
+
+
+def test_the_order_of_positions_does_not_shape_the_bytes() -> None:
+    model = a_published()
+    turned = dataclasses.replace(model, positions=dict(reversed(model.positions.items())))
+    assert model_file.encode(turned) == model_file.encode(model)
+
+
+def test_every_damage_is_noticed() -> None:
+    data, chance = model_file.encode(a_published()), random.Random(3)
+    for position in range(len(data)):
+        damaged = bytearray(data)
+        damaged[position] ^= chance.randrange(1, 256)
+        with pytest.raises(DamagedFileError):
+            model_file.decode(bytes(damaged))
+        with pytest.raises(DamagedFileError):
+            model_file.decode(data[:position])
+
+
+FLAWS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
+    "not finite": lambda header, arrays: arrays["components"].__setitem__((0, 0), np.nan),
+    "mean holds": lambda header, arrays: arrays["mean"].__setitem__(0, np.inf),
+    "explained_variance holds": lambda header, arrays: arrays.update(explained_variance=np.array(["a", "b"])),
+    "total variance or the weight": lambda header, arrays: header.update(weight="inf"),
+    "do not fit": lambda header, arrays: arrays.update(mean=np.zeros(5)),
+    "do not fit each": lambda header, arrays: arrays.update(components=np.zeros(3)),
+    "do not fit each other": lambda header, arrays: arrays.update(components=np.zeros((0, 6))),
+    "not orthonormal": lambda header, arrays: arrays.update(components=arrays["components"] * 1e200),
+    "negative": lambda header, arrays: arrays.update(explained_variance=-arrays["explained_variance"]),
+    "not a model file: KeyError": lambda header, arrays: arrays.pop("mean"),
+    "not a model file: KeyError('version')": lambda header, arrays: header.pop("version"),
+    "not a model file: TypeError": lambda header, arrays: header.update(total_variance=None),
+    "not a model file: AttributeError": lambda header, arrays: header.update(positions=[1]),
+    "not a model file: ValueError": lambda header, arrays: header.update(positions={"x": 1}),
+    "is not a number of messages": lambda header, arrays: header.update(version="3"),
+    "version -1": lambda header, arrays: header.update(version=-1),
+    "version True": lambda header, arrays: header.update(version=True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", FLAWS)
+def test_a_file_that_is_whole_but_wrong_is_refused_with_its_flaw(words: str) -> None:
+    header, arrays = npz.decode(model_file.encode(a_published()), model_file.KIND, model_file.FORMAT_VERSION)
+    FLAWS[words](header, arrays)
+    with pytest.raises(DamagedFileError) as error:
+        model_file.decode(npz.encode(header, arrays))
+    assert words in str(error.value)
+
+
+def test_what_could_not_be_read_back_is_not_written() -> None:
+    model = a_published()
+    bent = dataclasses.replace(model.model, components=model.model.components * 2)
+    with pytest.raises(ValueError, match="cannot be written: the components are not orthonormal"):
+        model_file.encode(dataclasses.replace(model, model=bent))
+
+
+def test_integers_of_python_may_stand_for_weight_and_variance() -> None:
+    model = a_published()
+    plain = dataclasses.replace(model, model=dataclasses.replace(model.model, weight=17, total_variance=5))
+    assert model_file.decode(model_file.encode(plain)).model.weight == 17.0

@@ -1,0 +1,265 @@
+"""The worker's log: what a person wants to know, once."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from streampca.sources.memory import Do, Pause, Step
+from streampca.stream.record import SourceStatus
+from streampca.worker.listener import Learned
+from streampca.worker.listeners.log import LogListener
+from tests.stream.streams import fold_config, fold_of, vectors
+from tests.worker.harness import POISON, Cast, Stage, cast, many, worker_config
+
+Logs = list[dict[str, Any]]
+
+
+@pytest.fixture
+def logs() -> Iterator[Logs]:
+    with capture_logs() as logs:
+        yield logs  # type: ignore[misc]  # mutable mappings, as dicts are
+
+
+def live(stage: Stage, script: list[Step], **options: Any) -> None:
+    worker: Cast = cast(stage, worker_config(stage.fold_config, **options), script)
+    worker.tell(LogListener())
+    worker.run()
+
+
+def events(logs: Logs, *levels: str) -> list[str]:
+    return [line["event"] for line in logs if line["log_level"] in (levels or ("info", "warning", "error"))]
+
+
+def learned(lag: int, partition: int = 0) -> Learned:
+    return Learned(partition, fold_of(vectors(5), fold_config()), 5, [], 0.1, lag)
+
+
+def test_an_ordinary_life_is_told_in_a_few_lines(logs: Logs) -> None:
+    stage = Stage(partitions=2)
+    for partition in (0, 1):
+        stage.send(partition, many(300, seed=partition))
+    live(stage, [200, 200, 200], checkpoint_interval_s=1e9)
+    assert events(logs) == ["partitions assigned", "caught up", "stopping", "model published"]
+    assigned, *_, published = [line for line in logs if line["log_level"] == "info"]
+    assert assigned["read_from"] == {"0": "earliest", "1": "earliest"}
+    assert (published["version"], published["partitions"]) == (600, 2)
+    assert 0 < published["explained_variance_ratio"] < 1
+    assert 0 < published["loss_ewma"] < 1
+    saved = [line for line in logs if line["event"] == "checkpoint saved"]
+    assert [(line["log_level"], line["partition"], line["next_offset"]) for line in saved] == [
+        ("debug", 0, 300),
+        ("debug", 1, 300),
+    ]
+
+
+def test_a_trouble_that_stays_is_told_once_and_once_more_when_it_is_over(logs: Logs) -> None:
+    stage = Stage()
+    stage.send(0, many(200))
+    live(stage, [20, Do(lambda: stage.files.fail_writes(6)), 20, 20, 20, 20, 20, 20, 20])
+    troubles = [line for line in logs if line["log_level"] == "error"]
+    assert [line["event"] for line in troubles] == ["checkpoint postponed, will try again"]
+    assert troubles[0]["cause"] == "cannot write: No space left on device"
+    over = [line for line in logs if line["event"] == "checkpoint saved again"]
+    assert [line["after"] for line in over] == ["cannot write: No space left on device"]
+
+
+def test_the_same_trouble_with_another_file_or_count_is_the_same(logs: Logs) -> None:
+    story = LogListener()
+    for position in (100, 200, 3000):
+        story.postponed(f"cannot write /store/checkpoints/t/0/{position:020d}.npz: No space left on device")
+    for count in (1, 12):
+        story.postponed(f"{count} dead letters are not acknowledged yet")
+    assert [line["cause"][:12] for line in logs] == ["cannot write", "1 dead lette"]
+
+
+def test_a_model_that_cannot_be_written_is_a_trouble_of_its_own(logs: Logs) -> None:
+    """Checkpoints go on being saved meanwhile, which ends no trouble of the models."""
+    story, fold = LogListener(), fold_of(vectors(5), fold_config())
+    for _ in range(5):
+        story.saved(0, fold, 0.1)
+        story.unpublished("cannot write: No space left on device")
+    assert events(logs) == ["model postponed, will try again"]
+
+
+def test_a_trouble_that_comes_back_is_told_again(logs: Logs) -> None:
+    story, fold = LogListener(), fold_of(vectors(5), fold_config())
+    for _ in range(2):
+        story.postponed("disk full")
+        story.saved(0, fold, 0.1)
+        story.saved(1, fold, 0.1)
+    assert events(logs) == ["checkpoint postponed, will try again", "checkpoint saved again"] * 2
+
+
+def test_rejected_records_are_told_ever_more_rarely(logs: Logs) -> None:
+    stage = Stage()
+    stage.send(0, [POISON] * 120 + [None] * 3)
+    live(stage, [50], bad_records="skip")
+    told = [line for line in logs if line["event"] == "record rejected" and line["log_level"] == "warning"]
+    assert [(line["reason"], line["count"], line["offset"]) for line in told] == [
+        ("wrong_length", 1, 0),
+        ("wrong_length", 10, 9),
+        ("wrong_length", 100, 99),
+        ("no_value", 1, 120),
+    ]
+    assert len([line for line in logs if line["event"] == "record rejected"]) == 123
+    assert told[0]["message"].startswith("6 bytes")
+
+
+def test_catching_up_is_told_once_an_assignment(logs: Logs) -> None:
+    story = LogListener()
+    story.assigned({0: 0, 1: 7})
+    for lag in (5, 0, 3, 0):
+        story.learned(learned(lag))
+    assert events(logs) == ["partitions assigned"]
+    story.learned(learned(0, partition=1))
+    story.learned(learned(4))
+    story.learned(learned(0))
+    assert events(logs)[1:] == ["caught up"]
+    assert (logs[-1]["partitions"], logs[-1]["learned"]) == (2, 10)
+    story.released([0, 1], lost=False)
+    story.assigned({1: 7})
+    story.learned(learned(0, partition=1))
+    assert events(logs)[2:] == ["partitions revoked", "partitions assigned", "caught up"]
+
+
+def test_an_empty_partition_has_nothing_to_catch_up_with(logs: Logs) -> None:
+    fold = fold_of(vectors(0), fold_config())
+    LogListener().learned(Learned(0, fold, 0, [], 0.1, 0))
+    assert logs == []
+
+
+def test_losing_partitions_is_a_warning(logs: Logs) -> None:
+    stage = Stage()
+    stage.send(0, many(100))
+    worker: Cast = cast(
+        stage, worker_config(checkpoint_interval_s=1e9), [50, Do(lambda: stage.topic.evict(worker.source)), Pause()]
+    )
+    worker.tell(LogListener())
+    worker.run()
+    [lost] = [line for line in logs if line["event"] == "partitions lost"]
+    assert (lost["log_level"], lost["partitions"]) == ("warning", [0])
+
+
+def test_offsets_that_are_gone_are_an_error(logs: Logs) -> None:
+    LogListener().skipped(3, 100, 180)
+    [line] = logs
+    assert line["log_level"] == "error"
+    assert (line["partition"], line["position"], line["to"]) == (3, 100, 180)
+
+
+def test_a_model_without_a_loss_is_told_too(logs: Logs) -> None:
+    stage = Stage()
+    stage.send(0, many(5))
+    live(stage, [])
+    [line] = [line for line in logs if line["event"] == "model published"]
+    assert line["loss_ewma"] is None
+
+
+MEMBER = SourceStatus(connected=True, member=True)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def a_minute(story: LogListener, clock: Clock, status: SourceStatus = MEMBER) -> None:
+    """As the loop tells of itself, many times a minute."""
+    for _ in range(4):
+        clock.now += 15
+        story.polled(status)
+
+
+def test_while_it_learns_it_says_so_once_a_minute(logs: Logs) -> None:
+    clock = Clock()
+    story = LogListener(clock)
+    story.assigned({0: -1, 1: -1})
+    story.rejected(0, 7, "no_value", "?")
+    for _ in range(2):
+        for _ in range(6):
+            story.learned(learned(lag=40))
+        story.learned(learned(lag=2, partition=1))
+        a_minute(story, clock)
+    told = [line for line in logs if line["event"] == "learning"]
+    assert [(line["messages"], line["per_second"], line["lag"]) for line in told] == [(35, 0.6, 42)] * 2
+    assert (told[0]["partitions"], told[0]["rejected"], told[0]["last_model"]) == (2, 1, None)
+
+
+def test_the_loss_is_the_share_that_projection_loses_of_the_latest_messages(logs: Logs) -> None:
+    clock = Clock()
+    story, fold = LogListener(clock), fold_of(vectors(500), fold_config())
+    story.learned(Learned(0, fold, 500, [], 0.1, 0))
+    a_minute(story, clock)
+    assert logs[-1]["loss"] == pytest.approx(fold.stats.loss_ewma / fold.stats.norm_ewma, abs=1e-5)
+    assert 0 < logs[-1]["loss"] < 1
+
+
+@pytest.mark.parametrize(
+    ("status", "owned", "words"),
+    [
+        (MEMBER, True, "nothing new to learn"),
+        (MEMBER, False, "standing by, no partition is left for this worker"),
+        (SourceStatus(connected=True, member=False), False, "waiting for a place in the group"),
+        (SourceStatus(connected=False, member=True), True, "waiting for a broker"),
+    ],
+)
+def test_what_keeps_it_from_learning_is_told_once(logs: Logs, status: SourceStatus, owned: bool, words: str) -> None:
+    clock = Clock()
+    story = LogListener(clock)
+    if owned:
+        story.assigned({0: 5})
+    for _ in range(3):
+        a_minute(story, clock, status)
+    assert events(logs)[-1:] == [words]
+    assert events(logs).count(words) == 1
+    story.learned(learned(lag=0))
+    if not owned:
+        story.released([0], lost=False)
+    a_minute(story, clock, status)
+    a_minute(story, clock, status)
+    assert events(logs)[-2:] == ["learning", words]
+
+
+def test_a_partition_that_waits_for_the_registry_is_told_once_while_others_go_on(logs: Logs) -> None:
+    clock = Clock()
+    story = LogListener(clock)
+    story.assigned({0: 5, 1: 5})
+    story.learned(learned(lag=0, partition=1))
+    for lag in (10, 20, 30):
+        story.stalled(1, lag, "the registry does not answer")
+        story.learned(learned(lag=0))
+    a_minute(story, clock)
+    assert logs[-1]["lag"] == 30
+    a_minute(story, clock)
+    assert events(logs)[-3:] == ["decoding postponed, will try again", "learning", "waiting for the schema registry"]
+    story.learned(learned(lag=0, partition=1))
+    a_minute(story, clock)
+    a_minute(story, clock)
+    assert events(logs)[-4:-2] == ["decoding goes on again", "caught up"]
+    assert events(logs)[-1] == "nothing new to learn"
+
+
+def test_the_first_model_is_told_and_later_ones_by_the_minute(logs: Logs) -> None:
+    stage = Stage()
+    stage.send(0, many(300))
+    live(stage, [100, 100, 100])
+    models = [line for line in logs if line["event"] == "model published"]
+    assert [line["log_level"] for line in models] == ["info", "debug", "debug"]
+
+
+def test_the_last_line_says_where_it_would_go_on(logs: Logs) -> None:
+    clock = Clock()
+    story, fold = LogListener(clock), fold_of(vectors(5), fold_config())
+    story.assigned({0: 2, 1: 40, 2: 80, 3: -1})
+    story.learned(learned(lag=0))
+    story.saved(0, fold, 0.1)
+    story.released([2], lost=False)
+    story.rejected(0, 6, "no_value", "?")
+    story.ended()
+    last = logs[-1]
+    assert (last["event"], last["learned"], last["rejected"]) == ("worker ended", 5, 1)
+    assert (last["saved_up_to"], last["last_model"]) == ({"0": fold.position, "1": 40}, None)
