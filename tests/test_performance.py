@@ -1,19 +1,11 @@
 """The pages that show what was measured say what the results say."""
 
 from benchmarks import all as everything
-from benchmarks.bars import Bar, recorded, table
+from benchmarks.bars import Bar, table
 
 
 def test_the_page_is_made_of_the_results() -> None:
     assert everything.PAGE.read_text(encoding="utf-8") == everything.page()
-
-
-def test_the_readme_shows_every_bar() -> None:
-    text = everything.README.read_text(encoding="utf-8")
-    assert everything.readme(text) == text
-    assert len(recorded()) > 10
-    for bar in recorded():
-        assert f"| {bar.what} (`{bar.part}`) |" in text
 
 
 def test_a_bar_that_is_missed_says_by_how_much() -> None:

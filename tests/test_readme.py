@@ -1,4 +1,4 @@
-"""The README says what is: its tables are the code's, its links lead somewhere, its commands exist."""
+"""README and docs/ match the code: tables, links, commands, examples."""
 
 import re
 import subprocess
@@ -9,17 +9,21 @@ import pytest
 from typer.main import get_command
 
 from streampca.cli import app as command_line
-from tests.readme_tables import README, TABLES, block
+from tests.docs_tables import DOCS, TABLES, block
 
-ROOT = README.parent
-PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+ROOT = DOCS.parent
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_tables_are_the_codes_own(name: str) -> None:
-    found = block(name).findall(README.read_text())
-    assert len(found) == 1
-    assert found[0] == TABLES[name](), "run: python -m tests.readme_tables"
+def test_tables_match_the_code(name: str) -> None:
+    page, make = TABLES[name]
+    assert block(name).findall(page.read_text()) == [make()], "run: python -m tests.docs_tables"
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text().splitlines()) <= 150
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -42,9 +46,9 @@ def test_commands_and_options_that_are_shown_exist() -> None:
 
 
 def test_make_targets_that_are_shown_exist() -> None:
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for page in PAGES:
-        assert set(re.findall(r"^make ([a-z]+)", page.read_text(), re.MULTILINE)) <= targets
+        assert set(re.findall(r"^make ([a-z-]+)", page.read_text(), re.MULTILINE)) <= targets
 
 
 def test_python_examples_run(tmp_path: Path) -> None:

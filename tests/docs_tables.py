@@ -1,4 +1,4 @@
-"""The README's tables, made from the code: `python -m tests.readme_tables` writes them into README.md."""
+"""Tables of docs/ that are generated from the code: `python -m tests.docs_tables` writes them."""
 
 import re
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from streampca.settings import ServeSettings, WorkerSettings
 from streampca.stores.memory import MemoryStore
 from streampca.worker.listeners.metrics import WorkerMetrics, described
 
-README = Path(__file__).parent.parent / "README.md"
+DOCS = Path(__file__).parent.parent / "docs"
 
 
 def commands() -> str:
@@ -71,9 +71,12 @@ def endpoints() -> str:
     return table(["endpoint", "what it answers"], [*rows, *pages])
 
 
-TABLES: dict[str, Callable[[], str]] = {
-    "commands": commands, "settings": settings, "metrics": metrics, "endpoints": endpoints,
-}  # fmt: skip
+TABLES: dict[str, tuple[Path, Callable[[], str]]] = {
+    "commands": (DOCS / "configuration.md", commands),
+    "settings": (DOCS / "configuration.md", settings),
+    "metrics": (DOCS / "monitoring.md", metrics),
+    "endpoints": (DOCS / "api.md", endpoints),
+}
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -83,18 +86,17 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def block(name: str) -> re.Pattern[str]:
-    """What stands between a table's two marks."""
+    """The text between the two markers of a table."""
     return re.compile(rf"(?<=<!-- {name} -->\n).*?(?=\n<!-- /{name} -->)", re.DOTALL)
 
 
 def main() -> None:
-    """Write every table into the README."""
-    text = README.read_text()
-    for name, make in TABLES.items():
+    """Write every table into its page."""
+    for name, (page, make) in TABLES.items():
         made = make()
-        text, count = block(name).subn(lambda _, made=made: made, text)
-        assert count == 1, f"README.md needs the marks of {name} once"
-    README.write_text(text)
+        text, count = block(name).subn(lambda _, made=made: made, page.read_text())
+        assert count == 1, f"{page.name} needs the markers of {name} once"
+        page.write_text(text)
 
 
 if __name__ == "__main__":
