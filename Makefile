@@ -36,7 +36,7 @@ format: setup  ## Bring the format in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup java  ## Measure everything anew and show it in README.md and docs/performance.md (an hour); make bench ARGS="speed"
+bench: setup java  ## Measure everything anew and show it in docs/performance.md (an hour); make bench ARGS="speed"
 	$(BIN)/python -m pip install --quiet 'proSVD>=0.0.1,<0.1'
 	$(BIN)/python -m benchmarks.all $(ARGS)
 

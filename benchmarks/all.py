@@ -1,7 +1,7 @@
-"""Every benchmark, one after the other, and the pages that show them: `python -m benchmarks.all` (`make bench`).
+"""Every benchmark, one after the other, and the page that shows them: `python -m benchmarks.all` (`make bench`).
 
-Each benchmark writes its own results; this puts them together as docs/performance.md, and the table of all bars into
-the README and onto the screen. Names of benchmarks run only those; `--write` runs none. On two cores it takes an hour.
+Each benchmark writes its own results; this puts them together as docs/performance.md, and prints the table of
+all bars. Names of benchmarks run only those; `--write` runs none. On two cores it takes an hour.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks import bars
 
 ROOT = Path(__file__).parents[1]
-PAGE, README = ROOT / "docs" / "performance.md", ROOT / "README.md"
+PAGE = ROOT / "docs" / "performance.md"
 PARTS = (
     "accuracy",
     "speed",
@@ -65,11 +65,10 @@ def main() -> None:
     """Run, assemble, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="part", help=", ".join(PARTS))
-    parser.add_argument("--write", action="store_true", help="only write the pages")
+    parser.add_argument("--write", action="store_true", help="only write the page")
     given = parser.parse_args()
     failed = [] if given.write else [part for part in given.parts or PARTS if not ran(part)]
     PAGE.write_text(page(), encoding="utf-8")
-    README.write_text(readme(README.read_text(encoding="utf-8")), encoding="utf-8")
     print(bars.table(bars.recorded()))
     if failed:
         sys.exit(f"these ended with an error: {', '.join(failed)}")
@@ -86,15 +85,6 @@ def page() -> str:
     found = [bars.RESULTS / f"{part}.md" for part in PARTS]
     parts = [_lowered(path.read_text(encoding="utf-8")) for path in found if path.exists()]
     return _HEAD + bars.table(bars.recorded()) + _WHY + "\n".join(parts)
-
-
-def readme(text: str) -> str:
-    """The README with the table of today."""
-    found = bars.recorded()
-    kept = f"{sum(bar.kept for bar in found)} of {len(found)} bars are kept"
-    folded = f"<details><summary>{kept}</summary>\n\n{bars.table(found)}\n\n</details>"
-    marked = f"<!-- bars -->\n{folded}\n<!-- /bars -->"
-    return re.sub(r"<!-- bars -->.*<!-- /bars -->", lambda _: marked, text, flags=re.DOTALL)
 
 
 def _lowered(text: str) -> str:
