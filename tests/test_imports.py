@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "pca": ["pca"],
     "estimator": ["estimator", "pca"],
     "vectors": ["pca.arrays", "vectors", "errors"],
-    "stream": ["stream", "pca", "errors"],
+    "stream": ["stream", "vectors", "pca", "errors"],
     "sources": ["sources", "stream.record", "errors", "settings"],
     "sources.schema_registry": ["stream.formats", "errors", "settings.formats"],
     "stores": ["stores", "stream", "errors"],
@@ -28,7 +28,7 @@ MAY_IMPORT = {
         "stores.worker_status",
     ],
     "api": [
-        "api", "stores.base", "stores.models", "stores.worker_status", "stream.model_file", "stream.formats",
+        "api", "stores.base", "stores.models", "stores.worker_status", "stream.model_file", "vectors",
         "pca.model", "pca.arrays", "errors", "settings", "version",
     ],
     "": ["pca", "estimator", "errors", "version"],  # the public names

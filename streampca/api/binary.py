@@ -7,8 +7,8 @@ import numpy as np
 
 from streampca.api.request import NPY, Body, RequestError, check_width
 from streampca.pca.arrays import Array
-from streampca.stream.formats.base import FaultError
-from streampca.stream.formats.npy import header_of
+from streampca.vectors import npy
+from streampca.vectors.packing import VectorError
 
 NPZ = "application/x-npz"
 
@@ -30,18 +30,16 @@ def npz(fields: dict[str, Any]) -> bytes:
 
 
 def _npy(data: bytes, name: str, width: int) -> Array:
-    """An array of one row or of several. Its header is read without trust, its numbers where they lie."""
+    """An array of one row or of several."""
     try:
-        header = header_of(data)
-        header.check_data(data)
-    except FaultError as fault:
-        raise RequestError(400, f"the body is no .npy file that can be taken: {fault}") from None
-    shape = (1, *header.shape) if len(header.shape) == 1 else header.shape
-    if len(shape) != 2:
-        raise RequestError(422, f"{name} must be an array of 1 or 2 axes, not of {len(shape)}")
-    check_width(f"{name}[0]", shape[1], width)
-    numbers = np.frombuffer(data, header.dtype, offset=header.size)
-    return numbers.reshape(shape, order="F" if header.fortran else "C")
+        array = npy.parse_array(data)
+    except VectorError as error:
+        raise RequestError(400, f"the body is no .npy file that can be taken: {error}") from None
+    rows = array[np.newaxis] if array.ndim == 1 else array
+    if rows.ndim != 2:
+        raise RequestError(422, f"{name} must be an array of 1 or 2 axes, not of {array.ndim}")
+    check_width(f"{name}[0]", rows.shape[1], width)
+    return rows
 
 
 def _raw(data: bytes, name: str, width: int) -> Array:

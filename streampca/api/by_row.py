@@ -13,8 +13,8 @@ import numpy as np
 import orjson
 
 from streampca.pca.arrays import Array
-from streampca.stream.formats.base import FaultError
-from streampca.stream.formats.json import JsonReader
+from streampca.vectors.json import JsonVectorParser
+from streampca.vectors.packing import VectorError
 
 _LONG_BODY, _LONG_ROW = 64 * 1024, 128  # bytes, numbers: below either, reading all at once takes no longer
 _LONGEST_ROW = 1024 * 1024  # bytes: more are in no cache, and simdjson takes up to 15 times as many for a while
@@ -33,7 +33,7 @@ def fields_by_row(text: bytes, names: Sequence[str]) -> dict[str, Any] | None:
         frame = orjson.loads(text[: first + 1] + text[last:])
         name = next(name for name in names if _is_empty_list(frame, name))
         fields: dict[str, Any] = frame | {name: _read(text, first + 1, last, width)}
-    except (orjson.JSONDecodeError, FaultError, StopIteration):
+    except (orjson.JSONDecodeError, VectorError, StopIteration):
         return None
     return fields
 
@@ -50,14 +50,14 @@ def _is_empty_list(frame: object, name: str) -> bool:
 
 
 def _read(text: bytes, place: int, end: int, width: int) -> Array:
-    """Rows of `width` numbers with commas between them, and nothing else. Raises `FaultError`."""
-    reader, packed, separator = JsonReader(width, ""), bytearray(), b""  # a reader may serve one thread only
+    """Rows of `width` numbers with commas between them, and nothing else. Raises `VectorError`."""
+    reader, packed, separator = JsonVectorParser(width), bytearray(), b""  # a reader may serve one thread only
     while (opening := text.find(b"[", place, end)) >= 0:
         _expect(separator, text[place:opening])
         place = text.find(b"]", opening, end) + 1
         if place - opening > _LONGEST_ROW:
-            raise FaultError("too_large", "a row that is too long")
-        packed += reader.read(text[opening:place])
+            raise VectorError("too_large", "a row that is too long")
+        packed += reader.parse(text[opening:place])
         separator = b","
     _expect(b"", text[place:end])
     return np.frombuffer(packed).reshape(-1, width)
@@ -65,4 +65,4 @@ def _read(text: bytes, place: int, end: int, width: int) -> Array:
 
 def _expect(separator: bytes, between: bytes) -> None:
     if between.strip(_SPACE) != separator:
-        raise FaultError("undecodable", "not a list of rows")
+        raise VectorError("undecodable", "not a list of rows")

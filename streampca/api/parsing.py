@@ -18,8 +18,8 @@ from streampca.api.by_row import fields_by_row
 from streampca.api.request import Body, RequestError, check_width
 from streampca.pca.arrays import Array
 from streampca.pca.model import Basis
-from streampca.stream.formats.base import FaultError, Packer
-from streampca.stream.formats.json import may_hold_booleans
+from streampca.vectors.json import may_hold_booleans
+from streampca.vectors.packing import NumberPacker, VectorError
 
 _BASES = get_args(Basis)
 _OPTIONS = ("basis", "version")
@@ -86,7 +86,7 @@ class ParsedRequest:
                 _refuse_row(row, f"{name}[{i}]", width)
             try:
                 packed.append(packer.pack(row, booleans=booleans))
-            except FaultError:
+            except VectorError:
                 _refuse_row(row, f"{name}[{i}]", width)
                 raise
             rows[i] = None  # frees its numbers while the processor still has them at hand
@@ -143,8 +143,8 @@ def _check_names(noun: str, given: dict[str, Any], names: Sequence[str]) -> None
 
 
 @lru_cache(maxsize=16)
-def _packer(width: int) -> Packer:
-    return Packer(width)
+def _packer(width: int) -> NumberPacker:
+    return NumberPacker(width)
 
 
 def _refuse_row(row: object, place: str, width: int) -> None:

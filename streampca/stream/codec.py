@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from streampca.pca.arrays import Array
 from streampca.stream.formats import reader_of
-from streampca.stream.formats.base import FaultError, Numbers, Reader
+from streampca.stream.formats.base import Reader
 from streampca.stream.formats.schemas import Schemas
 from streampca.stream.record import Decoded, Records, Reject, Undecoded, Vectors, offsets_of, timestamps_of, values_of
+from streampca.vectors.packing import VectorBytes, VectorError
 
 REASONS = ("no_value", "undecodable", "unknown_schema", "wrong_length", "not_finite", "too_large")
 
@@ -64,27 +65,27 @@ class Codec:
         rows, places, rejects = self._rows(values)
         vectors = np.frombuffer(b"".join(rows), self._reader.dtype).reshape(-1, self.dimensions)
         counts = np.ones(len(rows), np.int64)
-        if self._reader.many:
+        if self._reader.is_batch:
             sizes = np.array([memoryview(row).nbytes for row in rows], np.int64)
             counts = sizes // (self._reader.dtype.itemsize * self.dimensions)
         return self._checked(vectors, np.array(places, np.int64), counts, rejects)
 
-    def _rows(self, values: Sequence[bytes | None]) -> tuple[Sequence[Numbers], Sequence[int], list[Reject]]:
+    def _rows(self, values: Sequence[bytes | None]) -> tuple[Sequence[VectorBytes], Sequence[int], list[Reject]]:
         """The numbers of each vector with its place, and what is none."""
         size = self._reader.size
         if size is not None and {None if value is None else len(value) for value in values} == {size}:
             return values, range(len(values)), []  # type: ignore[return-value]  # none of them is None
-        rows: list[Numbers] = []
+        rows: list[VectorBytes] = []
         places: list[int] = []
         rejects: list[Reject] = []
         read = self._reader.read
         for place, value in enumerate(values):
             try:
                 if value is None:
-                    raise FaultError("no_value", "the record has no value (a tombstone)")
+                    raise VectorError("no_value", "the record has no value (a tombstone)")
                 rows.append(read(value))
                 places.append(place)
-            except FaultError as fault:
+            except VectorError as fault:
                 rejects.append(Reject(place, fault.reason, str(fault)))
         return rows, places, rejects
 

@@ -10,7 +10,7 @@ from streampca.api.app import create_app
 from streampca.settings import ServeSettings
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
-from streampca.stream.formats import json as json_format
+from streampca.vectors.json import SimdjsonParser
 from tests.api.client import Client
 from tests.api.known import TOPIC, known
 
@@ -52,5 +52,5 @@ def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     if request.param == "orjson":
         monkeypatch.setitem(sys.modules, "simdjson", None)
     elif sys.version_info < (3, 14):  # the extra has it, and tests have the extra
-        assert json_format._Simdjson.installed(1, []) is not None
+        assert SimdjsonParser.installed(1, []) is not None
     return str(request.param)

@@ -20,7 +20,7 @@ ERRORS = {
     for tree in TREES.values()
     for node in ast.walk(tree)
     if isinstance(node, ast.ClassDef) and node.name.endswith("Error") and not node.name.startswith("_")
-} - {"FaultError"}  # of a single record: told by its reason
+} - {"VectorError"}  # of a single record: told by its reason
 LOUD = {"warning", "error", "exception"}
 HOLE = "…"
 LITTLE = 9  # letters

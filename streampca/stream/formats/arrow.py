@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streampca.stream.formats.base import FaultError, Numbers, check_length
+from streampca.vectors.packing import VectorBytes, VectorError, check_length
 
 
 class ArrowReader:
@@ -14,20 +14,20 @@ class ArrowReader:
 
     dtype = np.dtype(np.float64)
     size = None
-    many = True
+    is_batch = True
 
     def __init__(self, dimensions: int, field: str) -> None:
         self._dimensions, self._field = dimensions, field
 
-    def read(self, value: bytes) -> Numbers:
+    def read(self, value: bytes) -> VectorBytes:
         try:
             with pa.ipc.open_stream(pa.py_buffer(value)) as batches:
                 place = self._column(batches.schema)
                 columns = [self._sound(batch).column(place) for batch in batches]
-        except FaultError:
+        except VectorError:
             raise
         except Exception as error:  # of what the bytes happen to look like: Arrow's own, OSError, UnicodeDecodeError …
-            raise FaultError("undecodable", f"not an Arrow IPC stream: {' '.join(str(error).split())[:200]}") from None
+            raise VectorError("undecodable", f"not an Arrow IPC stream: {' '.join(str(error).split())[:200]}") from None
         parts = [self._numbers(column) for column in columns]
         return np.concatenate(parts).data if parts else b""
 
@@ -35,10 +35,10 @@ class ArrowReader:
         names = schema.names
         if self._field:
             if names.count(self._field) != 1:
-                raise FaultError("undecodable", f"no column {self._field!r} in the record batch")
+                raise VectorError("undecodable", f"no column {self._field!r} in the record batch")
             return int(names.index(self._field))
         if len(names) != 1:
-            raise FaultError("undecodable", f"{len(names)} columns in the record batch: field must name one")
+            raise VectorError("undecodable", f"{len(names)} columns in the record batch: field must name one")
         return 0
 
     @staticmethod
@@ -50,16 +50,16 @@ class ArrowReader:
         """The numbers of a column of lists, one row after the other."""
         kind = column.type
         if not (pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-            raise FaultError("undecodable", f"expected a column of lists of numbers, not {kind}")
+            raise VectorError("undecodable", f"expected a column of lists of numbers, not {kind}")
         if not (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
-            raise FaultError("undecodable", f"expected lists of numbers, not {kind}")
+            raise VectorError("undecodable", f"expected lists of numbers, not {kind}")
         if column.null_count:
-            raise FaultError("undecodable", "a row of the record batch is null")
+            raise VectorError("undecodable", "a row of the record batch is null")
         lengths = pc.list_value_length(column).to_numpy(zero_copy_only=False)
         wrong = np.flatnonzero(lengths != self._dimensions)
         if len(wrong):
             check_length(int(lengths[wrong[0]]), self._dimensions)
         numbers = column.flatten()
         if numbers.null_count:
-            raise FaultError("undecodable", "an entry of the record batch is null")
+            raise VectorError("undecodable", "an entry of the record batch is null")
         return np.asarray(numbers.to_numpy(zero_copy_only=False), np.float64)

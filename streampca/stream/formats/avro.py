@@ -14,8 +14,8 @@ from typing import Any
 import fastavro
 import numpy as np
 
-from streampca.stream.formats.base import FaultError, Numbers, Packer, doubles_of, kind_of
-from streampca.stream.formats.schemas import FRAME, BySchema, Schemas, WriterSchema
+from streampca.stream.formats.schemas import FRAME, SchemaCache, Schemas, WriterSchema
+from streampca.vectors.packing import NumberPacker, VectorBytes, VectorError, float64_of, type_name
 
 _SIZES = {"float": 4, "double": 8}
 
@@ -25,18 +25,18 @@ class AvroReader:
 
     dtype = np.dtype(np.float64)
     size = None
-    many = False
+    is_batch = False
 
     def __init__(self, dimensions: int, field: str, schemas: Schemas) -> None:
         self._dimensions, self._field = dimensions, field
         self._path = field.split(".") if field else []
-        self._packer = Packer(dimensions)
-        self._decoders = BySchema(schemas, "AVRO", self._decoder)
+        self._packer = NumberPacker(dimensions)
+        self._decoders = SchemaCache(schemas, "AVRO", self._decoder)
 
-    def read(self, value: bytes) -> Numbers:
+    def read(self, value: bytes) -> VectorBytes:
         return self._decoders.of(value)(value)
 
-    def _decoder(self, schema: WriterSchema) -> Callable[[bytes], Numbers]:
+    def _decoder(self, schema: WriterSchema) -> Callable[[bytes], VectorBytes]:
         try:
             named: dict[str, Any] = {}
             for text in schema.references.values():
@@ -46,15 +46,15 @@ class AvroReader:
             block = _with_one_block(plain, self._path, self._dimensions, itertools.count())
             short = block and fastavro.parse_schema(block, dict(named))
         except Exception as error:  # fastavro lets a dozen kinds through
-            raise FaultError("undecodable", f"cannot be read: {' '.join(str(error).split())}") from None
+            raise VectorError("undecodable", f"cannot be read: {' '.join(str(error).split())}") from None
 
-        def decode(value: bytes) -> Numbers:
+        def decode(value: bytes) -> VectorBytes:
             found = None if short is None else self._one_block(value, short)
             return self._long_way(value, parsed) if found is None else found
 
         return decode
 
-    def _one_block(self, value: bytes, schema: Any) -> Numbers | None:
+    def _one_block(self, value: bytes, schema: Any) -> VectorBytes | None:
         """The numbers of an array that was written as one block of d; None for anything else."""
         try:
             found = self._at_path(_whole(value, schema))
@@ -62,26 +62,26 @@ class AvroReader:
             return None
         if not isinstance(found, dict) or found.get("count") != self._dimensions or found.get("end") != 0:
             return None
-        return doubles_of(found["items"], self._dimensions)
+        return float64_of(found["items"], self._dimensions)
 
-    def _long_way(self, value: bytes, schema: Any) -> Numbers:
+    def _long_way(self, value: bytes, schema: Any) -> VectorBytes:
         try:
             datum = _whole(value, schema)
-        except FaultError:
+        except VectorError:
             raise
         except Exception as error:  # of what the bytes happen to look like: EOFError, IndexError, UnicodeDecodeError …
-            raise FaultError("undecodable", f"not Avro of its schema: {type(error).__name__}") from None
+            raise VectorError("undecodable", f"not Avro of its schema: {type(error).__name__}") from None
         found = self._at_path(datum)
         if isinstance(found, bytes):
-            return doubles_of(found, self._dimensions)
+            return float64_of(found, self._dimensions)
         if not isinstance(found, list):
-            raise FaultError("undecodable", f"expected an array of numbers, not {kind_of(found)}")
+            raise VectorError("undecodable", f"expected an array of numbers, not {type_name(found)}")
         return self._packer.pack(found, booleans=True)
 
     def _at_path(self, datum: Any) -> Any:
         for name in self._path:
             if not isinstance(datum, dict) or name not in datum:
-                raise FaultError("undecodable", f"no field {self._field!r} in the Avro record")
+                raise VectorError("undecodable", f"no field {self._field!r} in the Avro record")
             datum = datum[name]
         return datum
 
@@ -91,7 +91,7 @@ def _whole(value: bytes, schema: Any) -> Any:
     stream.seek(FRAME)
     datum = fastavro.schemaless_reader(stream, schema, None)
     if stream.tell() != len(value):
-        raise FaultError("undecodable", "not Avro of its schema: bytes are left over")
+        raise VectorError("undecodable", "not Avro of its schema: bytes are left over")
     return datum
 
 

@@ -18,8 +18,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, un
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from streampca.stream.formats.base import FaultError, Numbers, Packer, doubles_of
-from streampca.stream.formats.schemas import FRAME, BySchema, Schemas, WriterSchema
+from streampca.stream.formats.schemas import FRAME, SchemaCache, Schemas, WriterSchema
+from streampca.vectors.packing import NumberPacker, VectorBytes, VectorError, float64_of
 
 _MAIN = "streampca-main.proto"
 _COMPILED_WITHIN_S = 30
@@ -39,14 +39,14 @@ class ProtobufReader:
 
     dtype = np.dtype(np.float64)
     size = None
-    many = False
+    is_batch = False
 
     def __init__(self, dimensions: int, field: str, schemas: Schemas) -> None:
         self._dimensions, self._path = dimensions, field.split(".")
-        self._files = BySchema(schemas, "PROTOBUF", compiled)
+        self._files = SchemaCache(schemas, "PROTOBUF", compiled)
         self._messages: dict[tuple[int, tuple[int, ...]], _MessageReader] = {}
 
-    def read(self, value: bytes) -> Numbers:
+    def read(self, value: bytes) -> VectorBytes:
         files = self._files.of(value)
         indexes, start = _indexes(value)
         key = (int.from_bytes(value[1:FRAME], "big"), indexes)
@@ -64,18 +64,18 @@ class _MessageReader:
         field = _field_at(plain, path)
         self._number, self._item = field.number, _PACKED.get(field.type, 0)
         self._path, self._dimensions, self._bytes = path, dimensions, self._item * dimensions
-        self._packer = Packer(dimensions)
+        self._packer = NumberPacker(dimensions)
         self._plain = message_factory.GetMessageClass(plain)
         self._short = None
         if field.is_repeated and self._item:
             self._short = message_factory.GetMessageClass(_message_type(_with_bytes(files, field), indexes))
 
-    def read(self, payload: bytes) -> Numbers:
+    def read(self, payload: bytes) -> VectorBytes:
         """The vector of one message."""
         numbers = None if self._short is None else self._packed(_parsed(self._short, payload))
         return self._long_way(_parsed(self._plain, payload)) if numbers is None else numbers
 
-    def _packed(self, message: Message) -> Numbers | None:
+    def _packed(self, message: Message) -> VectorBytes | None:
         """The numbers, if all of them were written packed and there are d of them."""
         holder = self._holder(message)
         pieces = getattr(holder, self._path[-1])
@@ -85,12 +85,12 @@ class _MessageReader:
         others = unknown_fields.UnknownFieldSet(holder)
         if len(others) and any(field.field_number == self._number for field in others):
             return None
-        return doubles_of(data, self._dimensions)
+        return float64_of(data, self._dimensions)
 
-    def _long_way(self, message: Message) -> Numbers:
+    def _long_way(self, message: Message) -> VectorBytes:
         found = getattr(self._holder(message), self._path[-1])
         if isinstance(found, bytes):
-            return doubles_of(found, self._dimensions)
+            return float64_of(found, self._dimensions)
         return self._packer.pack(list(found), booleans=False)
 
     def _holder(self, message: Message) -> Message:
@@ -100,13 +100,13 @@ class _MessageReader:
 
 
 def compiled(schema: WriterSchema) -> Files:
-    """The descriptors of a schema's text and of all that it imports, by protoc. Raises `FaultError`."""
+    """The descriptors of a schema's text and of all that it imports, by protoc. Raises `VectorError`."""
     with tempfile.TemporaryDirectory() as name:
         folder, out = Path(name).resolve(), Path(name) / "out"
         for file, text in {**schema.references, _MAIN: schema.text}.items():
             path = (folder / file).resolve()
             if not path.is_relative_to(folder):
-                raise FaultError("undecodable", f"it imports {file!r}, which is no name of a file")
+                raise VectorError("undecodable", f"it imports {file!r}, which is no name of a file")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         words = [f"-I{folder}", "--include_imports", f"--descriptor_set_out={out}", _MAIN]
@@ -116,7 +116,7 @@ def compiled(schema: WriterSchema) -> Files:
             capture_output=True, text=True, timeout=_COMPILED_WITHIN_S, check=False,
         )  # fmt: skip
         if outcome.returncode:
-            raise FaultError("undecodable", f"cannot be compiled: {' '.join(outcome.stderr.split())[-300:]}")
+            raise VectorError("undecodable", f"cannot be compiled: {' '.join(outcome.stderr.split())[-300:]}")
         return descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes())
 
 
@@ -128,7 +128,7 @@ def _message_type(files: Files, indexes: tuple[int, ...]) -> Descriptor:
     types = list(pool.FindFileByName(_MAIN).message_types_by_name.values())
     for index in indexes:
         if index >= len(types):
-            raise FaultError("undecodable", "its schema has no such message as it says it is")
+            raise VectorError("undecodable", "its schema has no such message as it says it is")
         found = types[index]
         types = list(found.nested_types)
     return found
@@ -140,13 +140,13 @@ def _field_at(message: Descriptor, path: list[str]) -> FieldDescriptor:
     for name in path[:-1]:
         field = message.fields_by_name.get(name)
         if field is None or field.message_type is None or field.is_repeated:
-            raise FaultError("undecodable", f"no field {dotted!r} in the Protobuf message {message.full_name}")
+            raise VectorError("undecodable", f"no field {dotted!r} in the Protobuf message {message.full_name}")
         message = field.message_type
     field = message.fields_by_name.get(path[-1])
     if field is None:
-        raise FaultError("undecodable", f"no field {dotted!r} in the Protobuf message {message.full_name}")
+        raise VectorError("undecodable", f"no field {dotted!r} in the Protobuf message {message.full_name}")
     if not (field.cpp_type in _NUMBERS if field.is_repeated else field.type == FieldDescriptor.TYPE_BYTES):
-        raise FaultError("undecodable", f"the field {dotted!r} holds neither repeated numbers nor bytes")
+        raise VectorError("undecodable", f"the field {dotted!r} holds neither repeated numbers nor bytes")
     return field
 
 
@@ -170,7 +170,7 @@ def _parsed(kind: Callable[[], Message], payload: bytes) -> Message:
     try:
         message.ParseFromString(payload)
     except DecodeError:
-        raise FaultError("undecodable", "not Protobuf of its schema") from None
+        raise VectorError("undecodable", "not Protobuf of its schema") from None
     return message
 
 
@@ -186,11 +186,11 @@ def _indexes(value: bytes) -> tuple[tuple[int, ...], int]:
             index, start = next(numbers)
             indexes.append(index)
     except StopIteration:
-        raise FaultError(
+        raise VectorError(
             "undecodable", "not framed as a schema registry's clients do: it ends within the indexes"
         ) from None
     if count < 0 or min(indexes, default=0) < 0:
-        raise FaultError("undecodable", "not framed as a schema registry's clients do: a negative index")
+        raise VectorError("undecodable", "not framed as a schema registry's clients do: a negative index")
     return tuple(indexes) or (0,), start
 
 

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from streampca.stream.formats.base import FaultError
+from streampca.vectors.packing import VectorError
 
 
 class RawReader:
     """See `formats.base.Reader`."""
 
-    many = False
+    is_batch = False
 
     def __init__(self, format: str, dimensions: int) -> None:  # noqa: A002 - the setting's name
         self._format, self._dimensions = format, dimensions
@@ -17,7 +17,7 @@ class RawReader:
 
     def read(self, value: bytes) -> bytes:
         if len(value) != self.size:
-            raise FaultError(
+            raise VectorError(
                 "wrong_length",
                 f"{len(value)} bytes are not {self._dimensions} numbers of {self.dtype.itemsize} bytes "
                 f"({self._format})",

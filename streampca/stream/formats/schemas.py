@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from streampca.stream.formats.base import FaultError
+from streampca.vectors.packing import VectorError
 
 T = TypeVar("T")
 FRAME = 5  # bytes before what the schema describes
@@ -40,35 +40,35 @@ class MemorySchemas:
         return self.schemas[schema_id]
 
 
-class BySchema(Generic[T]):
+class SchemaCache(Generic[T]):
     """What is made of each writer's schema, once: a decoder of the values that were written with it."""
 
     def __init__(self, schemas: Schemas, kind: str, make: Callable[[WriterSchema], T]) -> None:
         self._schemas, self._kind, self._make = schemas, kind, make
-        self._made: dict[int, T | FaultError] = {}
+        self._made: dict[int, T | VectorError] = {}
 
     def of(self, value: bytes) -> T:
         """What was made of the schema that the value was written with. Raises its fault."""
         if len(value) < FRAME or value[0] != 0:
-            raise FaultError(
+            raise VectorError(
                 "undecodable", "not framed as a schema registry's clients do: a zero, then the schema's id"
             )
         schema_id = int.from_bytes(value[1:FRAME], "big")
         made = self._made.get(schema_id)
         if made is None:
             made = self._made[schema_id] = self._fresh(schema_id)
-        if isinstance(made, FaultError):
-            raise FaultError(made.reason, str(made))
+        if isinstance(made, VectorError):
+            raise VectorError(made.reason, str(made))
         return made
 
-    def _fresh(self, schema_id: int) -> T | FaultError:
+    def _fresh(self, schema_id: int) -> T | VectorError:
         try:
             schema = self._schemas.get(schema_id)
         except KeyError:  # not kept: it may be registered yet
-            raise FaultError("unknown_schema", f"the schema registry knows no schema {schema_id}") from None
+            raise VectorError("unknown_schema", f"the schema registry knows no schema {schema_id}") from None
         if schema.kind != self._kind:
-            return FaultError("undecodable", f"schema {schema_id} is {schema.kind}, not {self._kind}")
+            return VectorError("undecodable", f"schema {schema_id} is {schema.kind}, not {self._kind}")
         try:
             return self._make(schema)
-        except FaultError as fault:
-            return FaultError(fault.reason, f"schema {schema_id}: {fault}")
+        except VectorError as fault:
+            return VectorError(fault.reason, f"schema {schema_id}: {fault}")

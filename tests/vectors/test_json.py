@@ -1,4 +1,4 @@
-"""What simdjson reads is never but what orjson reads, to the bit; ordinary values it always reads."""
+"""simdjson's numbers are orjson's to the bit, and ordinary texts are always parsed by simdjson."""
 
 import importlib
 import json
@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from streampca.stream.codec import Codec
-from streampca.stream.formats.base import FaultError
-from streampca.stream.formats.json import JsonReader, _Simdjson
+from streampca.vectors.json import JsonVectorParser, SimdjsonParser
+from streampca.vectors.packing import VectorError
 
 if sys.version_info >= (3, 14):
     pytest.skip("the extra has no simdjson for this Python", allow_module_level=True)
@@ -26,36 +26,36 @@ thorough = settings(deadline=None, max_examples=300, suppress_health_check=[Heal
 
 @pytest.fixture(params=[name for name, _ in simdjson.Parser().get_implementations()])
 def machine(request: pytest.FixtureRequest) -> Iterator[None]:
-    """As on machines of this kind: simdjson has code for each."""
+    """Each of simdjson's implementations; it chooses one by the processor."""
     parser = simdjson.Parser()
     usual = parser.implementation[0]
     parser.implementation = request.param
-    readers.cache_clear()
+    parsers.cache_clear()
     yield
     parser.implementation = usual
-    readers.cache_clear()
+    parsers.cache_clear()
 
 
 @cache
-def readers(dimensions: int, field: str) -> tuple[_Simdjson, JsonReader, JsonReader]:
-    """simdjson, a reader that asks it, and one without; each reads many texts, good and bad."""
-    both, plain = JsonReader(dimensions, field), JsonReader(dimensions, field)
+def parsers(dimensions: int, field: str) -> tuple[SimdjsonParser, JsonVectorParser, JsonVectorParser]:
+    """simdjson, a parser that uses it, and one that does not; each parses many texts, good and bad."""
+    both, plain = JsonVectorParser(dimensions, field), JsonVectorParser(dimensions, field)
     plain._simdjson = None
     assert both._simdjson is not None
     return both._simdjson, both, plain
 
 
-def outcome(reader: JsonReader, text: bytes) -> bytes | tuple[str, str]:
+def outcome(parser: JsonVectorParser, text: bytes) -> bytes | tuple[str, str]:
     try:
-        return bytes(reader.read(text))
-    except FaultError as fault:
-        return fault.reason, str(fault)
+        return bytes(parser.parse(text))
+    except VectorError as error:
+        return error.reason, str(error)
 
 
 def check(text: bytes, dimensions: int, field: str = "", *, taken: bool | None = None) -> None:
-    """Both ways have the same numbers, or the same fault; `taken`: whether simdjson reads it."""
-    quick, both, plain = readers(dimensions, field)
-    wanted, numbers = outcome(plain, text), quick.numbers_of(text)
+    """With and without simdjson the numbers are the same, or the error is; `taken`: whether simdjson parses it."""
+    quick, both, plain = parsers(dimensions, field)
+    wanted, numbers = outcome(plain, text), quick.parse(text)
     assert outcome(both, text) == wanted, text
     if numbers is not None:
         assert bytes(numbers) == wanted, text
@@ -75,7 +75,7 @@ ordinary = st.one_of(
 
 @thorough
 @given(row=st.lists(ordinary, min_size=3, max_size=3), layout=st.integers(0, 3))
-def test_ordinary_values_are_read_by_simdjson(row: list[float], layout: int) -> None:
+def test_ordinary_texts_are_parsed_by_simdjson(row: list[float], layout: int) -> None:
     write = [
         lambda value: json.dumps(value).encode(),
         orjson.dumps,
@@ -123,7 +123,7 @@ def test_any_decimal(sign: str, before: str, behind: str, power: str) -> None:
 @thorough
 @given(fraction=st.integers(2**52, 2**53 - 1), exponent=st.integers(-60, 60), by=st.integers(-2, 2))
 def test_numbers_halfway_between_two_floats(fraction: int, exponent: int, by: int) -> None:
-    """Written out as far as there is room, and a little more or less, and to the last digit."""
+    """Rounded to 19 digits, a little above and below, and in full."""
     halves = 2 * fraction + 1
     digits = str(halves << exponent if exponent >= 0 else halves * 5**-exponent)  # times 10^exponent
     shown, power = digits[:19], max(0, len(digits) - 19) + min(exponent, 0)
@@ -133,7 +133,7 @@ def test_numbers_halfway_between_two_floats(fraction: int, exponent: int, by: in
 
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("length", [*range(1, 41), 100, 400, 800])
-def test_numbers_of_all_lengths(length: int) -> None:
+def test_parse_all_lengths(length: int) -> None:
     digits = ("1234567890" * 80)[:length]
     for text in (digits, f"0.{digits}", f"{digits}.5", f"{digits}e-9"):
         check(array_of([text]), 1, taken=None if length > 19 else True)
@@ -222,7 +222,7 @@ OBJECTS_LEFT = [
     ("a.b", b'{"a": {"b": @}, "a": {"b": [4, 5, 6, 7]}}'), ("a.b", b'{"a": {"b": @}, "a": {"c": 1}}'),
     ("a.b", b'{"a": {"b": @, "b": 1}}'),
     ("a.a", b'{"a": {"a": @}}'),
-    # Names that hold what texts are cut at.
+    # Names that contain delimiters.
     ("[", b'{"[": @}'), ("x[]", b'{"x[]": [[1], [2], [3], [4]], "x[]": 1}'), (":[],", b'{"x":[],":[],":@}'),
     ("]", b'{"v": @, "]": 1}'), ('"', b'{"\\"": @}'), ('v":"w', b'{"v":"w", "x": @}'), ("\0", b'{"\0": @}'),
     ("v\0x", b'{"v\0x": 1, "v": @}'), ("v\0x", b'{"v": @}'), ("\ud800", b'{"?": @}'), ("\\u0076", b'{"\\u0076": @}'),
@@ -237,7 +237,7 @@ def test_objects() -> None:
 
 
 @pytest.mark.parametrize("depth", range(1015, 1030))
-def test_objects_as_deep_as_either_goes(depth: int) -> None:
+def test_nested_objects_up_to_the_depth_limit_of_either(depth: int) -> None:
     check(b'{"v": [1], "w": ' + b'{"a":' * depth + b"1" + b"}" * depth + b"}", 1, "v")
     check(b'{"a":' * depth + b"[1]" + b"}" * depth, 1, ".".join(["a"] * depth))
     names = [f"a{i}" for i in range(depth)]
@@ -292,23 +292,23 @@ VALUES = [
 ]
 
 
-def test_without_simdjson_all_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Codec("json", 2, math.inf).decode(VALUES)
+def test_results_are_the_same_without_simdjson(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_simdjson = Codec("json", 2, math.inf).decode(VALUES)
     monkeypatch.setitem(sys.modules, "simdjson", None)
-    assert JsonReader(2, "")._simdjson is None
+    assert JsonVectorParser(2)._simdjson is None
     plain = Codec("json", 2, math.inf).decode(VALUES)
-    assert plain.vectors.tobytes() == asked.vectors.tobytes()
-    assert plain.places.tolist() == asked.places.tolist() == [0, 2, 4, 7]
-    assert plain.rejects == asked.rejects
+    assert plain.vectors.tobytes() == with_simdjson.vectors.tobytes()
+    assert plain.places.tolist() == with_simdjson.places.tolist() == [0, 2, 4, 7]
+    assert plain.rejects == with_simdjson.rejects
 
 
-def test_a_simdjson_without_its_compiled_part_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incomplete_simdjson_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "simdjson")
     monkeypatch.setitem(sys.modules, "csimdjson", None)
-    assert JsonReader(2, "")._simdjson is None
+    assert JsonVectorParser(2)._simdjson is None
 
 
-def test_numbers_stay_when_others_are_read() -> None:
-    quick: Any = JsonReader(2, "")._simdjson
-    kept = [quick.numbers_of(orjson.dumps([i, -i])) for i in range(100)]
+def test_numbers_stay_valid_while_others_are_parsed() -> None:
+    quick: Any = JsonVectorParser(2)._simdjson
+    kept = [quick.parse(orjson.dumps([i, -i])) for i in range(100)]
     assert np.frombuffer(b"".join(kept)).tolist() == [x for i in range(100) for x in (i, -i)]

@@ -1,0 +1,65 @@
+"""Python numbers → float64 in memory, with a precise message for anything that is not a number."""
+
+import struct
+from typing import Any
+
+import numpy as np
+
+VectorBytes = bytes | memoryview
+"""The numbers of a vector in memory, or those of several vectors, one after the other."""
+
+
+class VectorError(Exception):
+    """A value is not a vector: a short name for the reason, and a message."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class NumberPacker:
+    """Packs lists of d Python numbers."""
+
+    def __init__(self, dimensions: int) -> None:
+        self._dimensions = dimensions
+        self._pack = struct.Struct(f"{dimensions}d").pack
+
+    def pack(self, row: list[Any], *, booleans: bool) -> bytes:
+        """The d entries as float64. `booleans`: whether there may be any; `struct` would accept them as numbers."""
+        check_length(len(row), self._dimensions)
+        if booleans:
+            _check_numbers(row)
+        try:
+            return self._pack(*row)
+        except (struct.error, OverflowError):
+            _check_numbers(row)
+            raise
+
+
+def check_length(length: int, dimensions: int) -> None:
+    """Raise `VectorError` unless the vector has d numbers."""
+    if length != dimensions:
+        raise VectorError("wrong_length", f"{length} numbers, not {dimensions}")
+
+
+def float64_of(data: bytes, dimensions: int) -> VectorBytes:
+    """The vector in a field of bytes: d little-endian floats of 4 or 8 bytes each."""
+    if len(data) == 8 * dimensions:
+        return data
+    if len(data) == 4 * dimensions:
+        return np.frombuffer(data, "<f4").astype(np.float64).data
+    raise VectorError("wrong_length", f"{len(data)} bytes are not {dimensions} numbers of 4 or 8 bytes")
+
+
+def type_name(value: Any) -> str:
+    """A value's type, in JSON's words."""
+    names = {
+        dict: "an object", list: "an array", str: "a string", bytes: "bytes", bool: "a boolean", type(None): "null",
+    }  # fmt: skip
+    return names.get(type(value), "a number" if isinstance(value, int | float) else f"a {type(value).__name__}")
+
+
+def _check_numbers(row: list[Any]) -> None:
+    if not set(map(type, row)) <= {int, float}:
+        place = next(i for i, entry in enumerate(row) if type(entry) not in (int, float))
+        raise VectorError("undecodable", f"entry {place} of the array is {type_name(row[place])}, not a number")
