@@ -12,7 +12,7 @@ from streampca.stream import compatibility
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.worker.checkpoint_writer import CheckpointWriter
-from streampca.worker.listener import Listener
+from streampca.worker.listener import CheckpointPostponed, CheckpointSaved, Listener, ModelPublished, PublishFailed
 
 _FLUSH_S = 2.0  # longest wait for dead letters before a checkpoint is put off
 
@@ -89,7 +89,7 @@ class Checkpointer:
             return
         for checkpoint, seconds in outcome.saved:
             self._saved[checkpoint.partition] = checkpoint.fold
-            self._listener.saved(checkpoint.partition, checkpoint.fold, seconds)
+            self._listener.notify(CheckpointSaved(checkpoint.partition, checkpoint.fold, seconds))
         if outcome.postponed:
             self._postpone(outcome.postponed)
         elif outcome.saved:
@@ -97,9 +97,9 @@ class Checkpointer:
         if outcome.saved:
             self._source.commit({c.partition: c.fold.position for c, _ in outcome.saved if c.fold.position >= 0})
         if outcome.published:
-            self._listener.published(*outcome.published)
+            self._listener.notify(ModelPublished(*outcome.published))
         if outcome.unpublished:
-            self._listener.unpublished(outcome.unpublished)
+            self._listener.notify(PublishFailed(outcome.unpublished))
         if outcome.fault:
             raise outcome.fault
 
@@ -117,4 +117,4 @@ class Checkpointer:
 
     def _postpone(self, cause: str) -> None:
         self._troubled = True
-        self._listener.postponed(cause)
+        self._listener.notify(CheckpointPostponed(cause))

@@ -25,7 +25,7 @@ from streampca.pca import learning
 from streampca.pca.arrays import Array
 from streampca.pca.learning import LearningConfig
 from streampca.pca.state import State
-from streampca.worker.listener import Listener
+from streampca.worker.listener import Listener, WorkerEvent, WorkerStopping
 
 log = structlog.get_logger()
 
@@ -75,8 +75,8 @@ class Kernels(Listener):
         self._under_way.result()
         return True
 
-    def stopping(self, cause: str) -> None:
-        if self._compiling and self.busy:
+    def notify(self, event: WorkerEvent) -> None:
+        if isinstance(event, WorkerStopping) and self._compiling and self.busy:
             log.info("waiting for the compilation, which cannot be broken off")
 
     def _have_block(self, state: State) -> None:

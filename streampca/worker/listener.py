@@ -1,7 +1,7 @@
-"""What the worker tells of its life. Metrics and logs listen; the worker knows neither."""
+"""The events of the worker's life. Log, metrics, status and health listen to them; the worker knows none of these."""
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from streampca.pca.learning import Scores
 from streampca.stream.fold import Fold
@@ -9,114 +9,149 @@ from streampca.stream.model_file import PublishedModel
 from streampca.stream.record import SourceStatus
 
 
-class Learned(NamedTuple):
-    """One batch of one partition, handled."""
+@dataclass(frozen=True, slots=True)
+class PartitionsAssigned:
+    """The group has assigned partitions; they are read from these positions (-1: from the earliest record)."""
+
+    positions: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsReleased:
+    """The group has revoked partitions; `lost` when it was too late to save them."""
+
+    partitions: Sequence[int]
+    lost: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLearned:
+    """A batch of one partition was learned."""
 
     partition: int
     fold: Fold
     messages: int
-    scores: list[Scores]
+    scores: Sequence[Scores]
     seconds: float
     lag: int  # messages of the partition still to come
 
 
+@dataclass(frozen=True, slots=True)
+class RecordRejected:
+    """A record could not be learned."""
+
+    partition: int
+    offset: int
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStalled:
+    """The partition's records cannot be decoded now, though nothing is wrong with them; sent at every attempt."""
+
+    partition: int
+    lag: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionResumed:
+    """The records of a stalled partition can be decoded again."""
+
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsSkipped:
+    """Retention has removed the records between two positions before they were read."""
+
+    partition: int
+    position: int
+    to: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSaved:
+    """A checkpoint is on disk."""
+
+    partition: int
+    fold: Fold
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPostponed:
+    """Checkpoints could not be saved. Nothing is lost; the worker will retry."""
+
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPublished:
+    """A model is on disk."""
+
+    model: PublishedModel
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PublishFailed:
+    """A model could not be published; the worker will retry."""
+
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoopTicked:
+    """The loop begins another round, several times a second, whether there are records or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePolled:
+    """The source was polled; this is its connection and membership now."""
+
+    status: SourceStatus
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStopping:
+    """The loop has ended."""
+
+    cause: str
+
+
+WorkerEvent = (
+    PartitionsAssigned
+    | PartitionsReleased
+    | BatchLearned
+    | RecordRejected
+    | PartitionStalled
+    | PartitionResumed
+    | OffsetsSkipped
+    | CheckpointSaved
+    | CheckpointPostponed
+    | ModelPublished
+    | PublishFailed
+    | LoopTicked
+    | SourcePolled
+    | WorkerStopping
+)
+
+
 class Listener:
-    """Does nothing; a listener overrides what it wants to hear."""
+    """Ignores every event; subclasses handle those that they want."""
 
-    def assigned(self, positions: Mapping[int, int]) -> None:
-        """Partitions are ours, and are read from these positions on (-1: from the earliest record)."""
-
-    def released(self, partitions: Iterable[int], *, lost: bool) -> None:
-        """Partitions are no longer ours; `lost` when it was too late to save."""
-
-    def learned(self, batch: Learned) -> None:
-        """A batch was learned."""
-
-    def rejected(self, partition: int, offset: int, reason: str, message: str) -> None:
-        """A record could not be learned."""
-
-    def stalled(self, partition: int, lag: int, cause: str) -> None:
-        """Its records cannot be decoded now, through no fault of theirs; `learned` is the next when they can be."""
-
-    def skipped(self, partition: int, position: int, to: int) -> None:
-        """Retention has removed records before they could be read."""
-
-    def saved(self, partition: int, fold: Fold, seconds: float) -> None:
-        """A checkpoint is on disk."""
-
-    def postponed(self, cause: str) -> None:
-        """Checkpoints could not be made this time; nothing is lost, it will be tried again."""
-
-    def published(self, model: PublishedModel, seconds: float) -> None:
-        """A model is on disk."""
-
-    def unpublished(self, cause: str) -> None:
-        """A model could not be made this time; it will be tried again."""
-
-    def ticked(self) -> None:
-        """The loop goes round: comes many times a minute, whether there are records or not."""
-
-    def polled(self, status: SourceStatus) -> None:
-        """The source was asked for news; this is how it stands with the brokers now."""
-
-    def stopping(self, cause: str) -> None:
-        """The loop has ended."""
+    def notify(self, event: WorkerEvent) -> None:
+        """An event has happened. Called in the worker's thread, so it must return quickly and never raise."""
 
 
 class Listeners(Listener):
-    """Several listeners as one."""
+    """Passes every event to several listeners, in order."""
 
     def __init__(self, *listeners: Listener) -> None:
         self._listeners = listeners
 
-    def assigned(self, positions: Mapping[int, int]) -> None:
+    def notify(self, event: WorkerEvent) -> None:
         for listener in self._listeners:
-            listener.assigned(positions)
-
-    def released(self, partitions: Iterable[int], *, lost: bool) -> None:
-        for listener in self._listeners:
-            listener.released(partitions, lost=lost)
-
-    def learned(self, batch: Learned) -> None:
-        for listener in self._listeners:
-            listener.learned(batch)
-
-    def rejected(self, partition: int, offset: int, reason: str, message: str) -> None:
-        for listener in self._listeners:
-            listener.rejected(partition, offset, reason, message)
-
-    def stalled(self, partition: int, lag: int, cause: str) -> None:
-        for listener in self._listeners:
-            listener.stalled(partition, lag, cause)
-
-    def skipped(self, partition: int, position: int, to: int) -> None:
-        for listener in self._listeners:
-            listener.skipped(partition, position, to)
-
-    def saved(self, partition: int, fold: Fold, seconds: float) -> None:
-        for listener in self._listeners:
-            listener.saved(partition, fold, seconds)
-
-    def postponed(self, cause: str) -> None:
-        for listener in self._listeners:
-            listener.postponed(cause)
-
-    def published(self, model: PublishedModel, seconds: float) -> None:
-        for listener in self._listeners:
-            listener.published(model, seconds)
-
-    def unpublished(self, cause: str) -> None:
-        for listener in self._listeners:
-            listener.unpublished(cause)
-
-    def ticked(self) -> None:
-        for listener in self._listeners:
-            listener.ticked()
-
-    def polled(self, status: SourceStatus) -> None:
-        for listener in self._listeners:
-            listener.polled(status)
-
-    def stopping(self, cause: str) -> None:
-        for listener in self._listeners:
-            listener.stopping(cause)
+            listener.notify(event)

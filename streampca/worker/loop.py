@@ -15,7 +15,17 @@ from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.record import Assigned, Event, Lost, OutOfRange, Records, Revoked, Undecoded, Vectors
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.checkpointer import Checkpointer
-from streampca.worker.listener import Learned, Listener
+from streampca.worker.listener import (
+    BatchLearned,
+    Listener,
+    LoopTicked,
+    OffsetsSkipped,
+    PartitionsAssigned,
+    PartitionsReleased,
+    RecordRejected,
+    SourcePolled,
+    WorkerStopping,
+)
 from streampca.worker.paused import Held, PausedPartitions
 
 _POLL_S = 0.2
@@ -69,10 +79,10 @@ class Worker:
             self._checkpointer.open()
             self._next_save = clock() + self._config.checkpoint_interval_s
             while self._stop_cause is None:
-                self._listener.ticked()
+                self._listener.notify(LoopTicked())
                 for event in self._source.poll(_POLL_S):
                     self._handle(event)
-                self._listener.polled(self._source.status())
+                self._listener.notify(SourcePolled(self._source.status()))
                 if self._paused:
                     self._paused.resume(clock())
                 if self._unready and self._ready():
@@ -92,7 +102,7 @@ class Worker:
 
     def _shut_down(self) -> None:
         """Save before leaving, so that the next owner finds the checkpoints; publish last, for it can take its time."""
-        self._listener.stopping(self._stop_cause or "crashed")
+        self._listener.notify(WorkerStopping(self._stop_cause or "crashed"))
         publisher = False
         try:
             if self._stop_cause is not None:
@@ -112,6 +122,7 @@ class Worker:
             case Records():  # not decoded ahead
                 self._handle(self._config.codec.vectors_of(event))
             case Vectors():
+                self._paused.decoded(event.partition)
                 self._learn(part := self._learnable(event))
                 if part is not event:
                     self._unready.hold(part.partition, part.next)
@@ -133,7 +144,7 @@ class Worker:
             self._folds[partition] = fold = self._checkpointer.take(partition)
             positions[partition] = fold.position if fold.position >= 0 else None
         self._source.seek(positions)
-        self._listener.assigned({p: self._folds[p].position for p in positions})
+        self._listener.notify(PartitionsAssigned({p: self._folds[p].position for p in positions}))
 
     def _drop(self, partitions: Iterable[int], *, lost: bool) -> None:
         owned = [p for p in partitions if self._folds.pop(p, None) is not None]
@@ -141,7 +152,7 @@ class Worker:
             self._checkpointer.drop(partition)
             self._paused.forget(partition)
             self._unready.forget(partition)
-        self._listener.released(owned, lost=lost)
+        self._listener.notify(PartitionsReleased(owned, lost))
 
     def _learnable(self, event: Vectors) -> Vectors:
         """As much of it as can be learned now, at once: whoever waits for code meanwhile keeps the group waiting."""
@@ -160,7 +171,8 @@ class Worker:
         self._reject(event)
         self._folds[partition] = fold = fold.reject([reject.reason for reject in decoded.rejects])
         seconds = time.perf_counter() - started
-        self._listener.learned(Learned(partition, fold, len(decoded.places), scores, seconds, event.end - event.next))
+        messages, lag = len(decoded.places), event.end - event.next
+        self._listener.notify(BatchLearned(partition, fold, messages, scores, seconds, lag))
         if fatal is not None:
             raise BadRecordError(
                 f"partition {partition} of {self._config.topic}, offset {event.next}: {fatal.message} "
@@ -171,7 +183,7 @@ class Worker:
         for reject, record in zip(event.decoded.rejects, event.rejected, strict=True):
             if self._config.bad_records == "dead_letter":
                 self._dead_letters.send(event.partition, record, reject.reason, reject.message)
-            self._listener.rejected(event.partition, record.offset, reject.reason, reject.message)
+            self._listener.notify(RecordRejected(event.partition, record.offset, reject.reason, reject.message))
 
     def _skip(self, event: OutOfRange) -> None:
         try:
@@ -185,7 +197,7 @@ class Worker:
         position = compatibility.resolve_gap(event, self._config.offset_gap, self._config.topic)
         self._folds[event.partition] = self._folds[event.partition].skip(position)
         self._source.seek({event.partition: position})
-        self._listener.skipped(event.partition, event.position, position)
+        self._listener.notify(OffsetsSkipped(event.partition, event.position, position))
 
     def _many_unsaved(self) -> bool:
         return self._checkpointer.unsaved(self._folds) >= self._config.checkpoint_messages

@@ -1,7 +1,7 @@
 """Partitions that cannot go on for now, through no fault of their records: held, and read again later."""
 
 from streampca.sources.base import Source
-from streampca.worker.listener import Listener
+from streampca.worker.listener import Listener, PartitionResumed, PartitionStalled
 
 _WAIT_S = 1.0
 
@@ -36,6 +36,7 @@ class PausedPartitions:
 
     def __init__(self, source: Source, listener: Listener) -> None:
         self._held, self._listener = Held(source), listener
+        self._stalled: set[int] = set()  # until records of theirs are decoded again
         self._until: float | None = None
 
     def __bool__(self) -> bool:
@@ -44,7 +45,14 @@ class PausedPartitions:
     def hold(self, partition: int, position: int, lag: int, cause: str) -> None:
         """Read nothing more of the partition until it is time to read it from `position` on once more."""
         self._held.hold(partition, position)
-        self._listener.stalled(partition, lag, cause)
+        self._stalled.add(partition)
+        self._listener.notify(PartitionStalled(partition, lag, cause))
+
+    def decoded(self, partition: int) -> None:
+        """Records of the partition have been decoded."""
+        if partition in self._stalled:
+            self._stalled.discard(partition)
+            self._listener.notify(PartitionResumed(partition))
 
     def resume(self, now: float) -> None:
         """Let all go on when they have waited long enough, counted from the first call after they were held."""
@@ -57,3 +65,4 @@ class PausedPartitions:
     def forget(self, partition: int) -> None:
         """The partition is no longer ours."""
         self._held.forget(partition)
+        self._stalled.discard(partition)

@@ -25,7 +25,7 @@ from streampca.stream import codec
 from streampca.stream.formats import reader_of
 from streampca.worker import kernels
 from streampca.worker.kernels import Kernels
-from streampca.worker.listener import Listener
+from streampca.worker.listener import Listener, WorkerStopping
 from tests.kafka_broker import wait_until
 from tests.stream.streams import checkpoint_of, fold_config, fold_of, vectors
 
@@ -197,11 +197,11 @@ def test_what_is_compiled_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
         assert own.busy
         assert not own.ready()
         assert [line["event"][:9] for line in said] == ["compiling"]
-        own.stopping("SIGTERM")
+        own.notify(WorkerStopping("SIGTERM"))
         compilation.end.set()
         wait_until(own.ready)
         assert not own.busy
-        own.stopping("SIGTERM")
+        own.notify(WorkerStopping("SIGTERM"))
     told = [(line["log_level"], line["event"][:9].rstrip()) for line in said]
     assert told == [("info", "compiling"), ("info", "waiting f"), ("info", "compiled")]
     assert said[2]["seconds"] >= 0

@@ -120,7 +120,7 @@ def test_offsets_that_retention_removed(broker: Broker, topic: str, tmp_path: Pa
             assert "offset 500 was removed by retention, the log starts at 700" in worker.text()
             assert members.positions() == {0: 500}
             return
-        members.wait(lambda: worker.count("offsets skipped, removed by retention"), "a gap")
+        members.wait(lambda: worker.count("offsets removed by retention"), "a gap")
         broker.produce(topic, 0, rows[1000:])
         members.wait_until_learned()
         stats = members.newest()[0].fold.stats

@@ -7,7 +7,7 @@ checkpoint has not reached, and no checkpoint passes a bad record whose dead let
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,18 +20,27 @@ from streampca.stores.models import Models
 from streampca.stream.checkpoint import Checkpoint, encode
 from streampca.stream.codec import Codec
 from streampca.stream.fold import Fold, FoldConfig
-from streampca.stream.model_file import PublishedModel
 from streampca.stream.record import Record
 from streampca.worker.checkpoint_writer import CheckpointWriter
-from streampca.worker.listener import Learned, Listener, Listeners
+from streampca.worker.listener import (
+    BatchLearned,
+    Listener,
+    Listeners,
+    LoopTicked,
+    PartitionsAssigned,
+    SourcePolled,
+    WorkerEvent,
+)
 from streampca.worker.loop import Worker, WorkerConfig
 from streampca.worker.publisher import Publisher
 from tests.stream.streams import fold_config, vectors
 
+E = TypeVar("E", bound=WorkerEvent)
+
 TOPIC = "readings"
 POISON = b"poison"
 
-Hook = Callable[[str], None]  # is told the name of every call before it is carried out, and may raise
+Hook = Callable[[str], None]  # gets the name of every call before it is carried out, and may raise
 
 
 def worker_config(fold_config: FoldConfig = fold_config(), **options: Any) -> WorkerConfig:  # noqa: B008 - frozen
@@ -55,51 +64,33 @@ class Rounds:
 
 @dataclass
 class Heard(Listener):
-    """Everything that a worker told, by what was told."""
+    """Records the events of a worker, except its ticks and polls."""
 
-    told: dict[str, list[Any]] = field(default_factory=dict)
+    events: list[WorkerEvent] = field(default_factory=list)
     positions: dict[int, int] = field(default_factory=dict)  # partition → where its fold stands
 
-    def _note(self, name: str, *what: Any) -> None:
-        self.told.setdefault(name, []).append(what if len(what) != 1 else what[0])
+    def of(self, kind: type[E]) -> list[E]:
+        return [event for event in self.events if isinstance(event, kind)]
 
-    def of(self, name: str) -> list[Any]:
-        return self.told.get(name, [])
+    def notify(self, event: WorkerEvent) -> None:
+        if isinstance(event, LoopTicked | SourcePolled):
+            return
+        self.events.append(event)
+        if isinstance(event, PartitionsAssigned):
+            self.positions |= event.positions
+        elif isinstance(event, BatchLearned):
+            self.positions[event.partition] = event.fold.position
 
-    def assigned(self, positions: Mapping[int, int]) -> None:
-        self._note("assigned", dict(positions))
-        self.positions |= positions
 
-    def released(self, partitions: Iterable[int], *, lost: bool) -> None:
-        self._note("released", sorted(partitions), lost)
+class On(Listener):
+    """Calls `act` with every event of one type."""
 
-    def learned(self, batch: Learned) -> None:
-        self._note("learned", batch)
-        self.positions[batch.partition] = batch.fold.position
+    def __init__(self, kind: type[E], act: Callable[[E], object]) -> None:
+        self._kind, self._act = kind, act
 
-    def rejected(self, partition: int, offset: int, reason: str, message: str) -> None:
-        self._note("rejected", partition, offset, reason)
-
-    def stalled(self, partition: int, lag: int, cause: str) -> None:
-        self._note("stalled", (partition, lag, cause))
-
-    def skipped(self, partition: int, position: int, to: int) -> None:
-        self._note("skipped", partition, position, to)
-
-    def saved(self, partition: int, fold: Fold, seconds: float) -> None:
-        self._note("saved", partition, fold.position)
-
-    def postponed(self, cause: str) -> None:
-        self._note("postponed", cause)
-
-    def published(self, model: PublishedModel, seconds: float) -> None:
-        self._note("published", model.version)
-
-    def unpublished(self, cause: str) -> None:
-        self._note("unpublished", cause)
-
-    def stopping(self, cause: str) -> None:
-        self._note("stopping", cause)
+    def notify(self, event: WorkerEvent) -> None:
+        if isinstance(event, self._kind):
+            self._act(event)
 
 
 class AtOnce(Executor):
@@ -171,9 +162,10 @@ class Cast:
     def run(self) -> None:
         self.worker.run(Rounds())
 
-    def tell(self, listener: Listener) -> None:
-        """Let another one listen, too."""
-        self.worker._listener = self.worker._checkpointer._listener = Listeners(self.heard, listener)
+    def add_listener(self, listener: Listener) -> None:
+        """Let another listener hear the worker's events, too."""
+        listeners = Listeners(self.heard, listener)
+        self.worker._listener = self.worker._checkpointer._listener = self.worker._paused._listener = listeners
 
 
 def cast(

@@ -10,6 +10,7 @@ from streampca.errors import StoreError
 from streampca.sources.memory import Do, MemorySource
 from streampca.stream.record import Assigned
 from streampca.worker.checkpoint_writer import CheckpointWriter
+from streampca.worker.listener import CheckpointPostponed
 from streampca.worker.publisher import Publisher
 from tests.worker.harness import Cast, Stage, cast, many
 
@@ -95,7 +96,7 @@ def test_a_full_disk_is_told_in_the_loop_and_tried_again(full: Stage, thread: Th
     full.files.fail_writes(1)
     worker = cast(full, script=[100] * 4, saves_in=thread)
     worker.run()
-    assert len(worker.heard.of("postponed")) == 1
+    assert len(worker.heard.of(CheckpointPostponed)) == 1
     full.assert_complete()
 
 
@@ -137,4 +138,4 @@ def test_what_was_saved_before_the_disk_was_full_counts(thread: ThreadPoolExecut
     worker.run()
     assert stage.calls("save") == [("save", 0, 100)]
     assert stage.topic.committed == {0: 100}
-    assert "disk full" in worker.heard.of("postponed")
+    assert CheckpointPostponed("disk full") in worker.heard.of(CheckpointPostponed)

@@ -16,6 +16,7 @@ from streampca.stream.checkpoint import Checkpoint, encode
 from streampca.stream.codec import Codec
 from streampca.stream.fold import Fold
 from streampca.stream.formats.schemas import MemorySchemas, WriterSchema
+from streampca.worker.listener import BatchLearned, PartitionResumed, PartitionStalled
 from streampca.worker.loop import WorkerConfig
 from tests.stream.streams import D
 from tests.stream.structured import arrow, avro, avro_datum, avro_schema, memory
@@ -115,7 +116,7 @@ def test_arrow_the_version_is_the_number_of_vectors() -> None:
     one = cast(stage, plan_for(stage, "arrow"))
     one.run()
     assert stage.models.versions()[-1] == 90
-    assert sum(batch.messages for batch in one.heard.of("learned")) == 2
+    assert sum(batch.messages for batch in one.heard.of(BatchLearned)) == 2
 
 
 def run_with(stage: Stage, schemas: MemorySchemas, script: list[object], **options: object) -> Cast:
@@ -135,9 +136,10 @@ def test_a_registry_that_is_away_costs_no_record() -> None:
     waits: list[object] = [10, *([Pause()] * 5), away(schemas, is_away=False), *([Pause()] * 5)]
     one = run_with(stage, schemas, waits, bad_records="dead_letter")
     assert stage.letters == []
-    partition, lag, cause = one.heard.of("stalled")[0]
-    assert (partition, lag) == (0, 100)
-    assert "does not answer" in cause
+    stalled = one.heard.of(PartitionStalled)[0]
+    assert (stalled.partition, stalled.lag) == (0, 100)
+    assert "does not answer" in stalled.cause
+    assert one.heard.of(PartitionResumed) == [PartitionResumed(0)]
     assert newest(stage) == learned_whole(stage, V, [1] * 100, 100)
 
 
@@ -157,7 +159,8 @@ def test_what_was_learned_before_the_registry_went_away_is_saved() -> None:
     one.source._hook = count
     one.run()
     assert stage.position() == 30
-    assert len(one.heard.of("stalled")) >= 2
+    assert len(one.heard.of(PartitionStalled)) >= 2
+    assert one.heard.of(PartitionResumed) == []
     schemas.away, schemas.schemas[2] = False, SCHEMA
     cast(stage, plan_for(stage, "avro", schemas)).run()
     assert newest(stage) == learned_whole(stage, V, [1] * 60, 60)
@@ -191,7 +194,7 @@ def test_a_schema_that_the_registry_does_not_know_is_the_record_s_fault() -> Non
     stage.send(0, [*avros(V[:20]), avro(SCHEMA, avro_datum([0.0] * D, "v"), 9), *avros(V[20:])])
     one = run_with(stage, schemas, [], bad_records="dead_letter")
     assert stage.letters == [(0, 20, "unknown_schema")]
-    assert one.heard.of("stalled") == []
+    assert one.heard.of(PartitionStalled) == []
     assert newest(stage) == learned_whole(stage, V, [1] * 50, 51, ["unknown_schema"])
 
 

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streampca.errors import StreampcaError
 from streampca.stream.record import SourceStatus
+from streampca.worker.listener import LoopTicked, PartitionsAssigned, PartitionsReleased, SourcePolled, WorkerStopping
 from streampca.worker.listeners.health import HealthListener, HealthServer
 
 MEMBER, STRANGER = SourceStatus(connected=True, member=True), SourceStatus(connected=True, member=False)
@@ -67,7 +68,7 @@ def test_alive_while_the_loop_has_ticked_within_a_minute(
     clock.now += 2
     status, _, text = ask(server, "/healthz")
     assert (status, text) == (503, "the loop has not come round for 61 s\n")
-    health.ticked()
+    health.notify(LoopTicked())
     assert ask(server, "/healthz")[0] == 200
 
 
@@ -75,54 +76,54 @@ def test_ready_from_the_first_assignment_on(server: HealthServer, health: Health
     status, _, text = ask(server, "/readyz")
     assert status == 503
     assert "group" in text
-    health.assigned({0: 5})
+    health.notify(PartitionsAssigned({0: 5}))
     assert ask(server, "/readyz")[0] == 200
 
 
 def test_one_that_stands_by_is_ready_once_its_place_is_settled(health: HealthListener, clock: Clock) -> None:
     """More workers than partitions: the group counts it in, and gives it nothing."""
-    health.polled(MEMBER)
-    assert health.hindrance() is not None  # an empty assignment that may be followed by another
+    health.notify(SourcePolled(MEMBER))
+    assert health.why_not_ready() is not None  # an empty assignment that may be followed by another
     clock.now += 9
     for status in (MEMBER, STRANGER, MEMBER):
-        health.polled(status)
+        health.notify(SourcePolled(status))
     clock.now += 9
-    health.polled(MEMBER)
-    assert health.hindrance() is not None
+    health.notify(SourcePolled(MEMBER))
+    assert health.why_not_ready() is not None
     clock.now += 1
-    health.polled(MEMBER)
-    assert health.hindrance() is None
-    health.polled(STRANGER)
-    assert health.hindrance() is None  # a rebalance
+    health.notify(SourcePolled(MEMBER))
+    assert health.why_not_ready() is None
+    health.notify(SourcePolled(STRANGER))
+    assert health.why_not_ready() is None  # a rebalance
     clock.now += 10
-    health.polled(STRANGER)
-    assert health.hindrance() == "no place in the consumer group yet"
+    health.notify(SourcePolled(STRANGER))
+    assert health.why_not_ready() == "no place in the consumer group yet"
 
 
 def test_partitions_lost_are_no_place_in_the_group_however_long_it_was_in_it(
     health: HealthListener, clock: Clock
 ) -> None:
-    health.polled(MEMBER)
-    health.assigned({0: 5})
+    health.notify(SourcePolled(MEMBER))
+    health.notify(PartitionsAssigned({0: 5}))
     clock.now += 100
-    health.released([0], lost=True)
-    health.polled(MEMBER)  # it has joined anew since the last look
-    assert health.hindrance() is not None
+    health.notify(PartitionsReleased([0], lost=True))
+    health.notify(SourcePolled(MEMBER))  # it has joined anew since the last look
+    assert health.why_not_ready() is not None
 
 
 def test_a_rebalance_leaves_it_ready_and_a_loss_does_not(health: HealthListener) -> None:
-    health.assigned({0: 5})
-    health.released([0], lost=False)
-    assert health.hindrance() is None
-    health.released([0], lost=True)
-    assert health.hindrance() is not None
-    health.assigned({0: 5})
-    assert health.hindrance() is None
+    health.notify(PartitionsAssigned({0: 5}))
+    health.notify(PartitionsReleased([0], lost=False))
+    assert health.why_not_ready() is None
+    health.notify(PartitionsReleased([0], lost=True))
+    assert health.why_not_ready() is not None
+    health.notify(PartitionsAssigned({0: 5}))
+    assert health.why_not_ready() is None
 
 
 def test_one_that_stops_is_alive_and_not_ready(server: HealthServer, health: HealthListener) -> None:
-    health.assigned({0: 5})
-    health.stopping("SIGTERM")
+    health.notify(PartitionsAssigned({0: 5}))
+    health.notify(WorkerStopping("SIGTERM"))
     status, _, text = ask(server, "/readyz")
     assert (status, text) == (503, "stopping: SIGTERM\n")
     assert ask(server, "/healthz")[0] == 200

@@ -8,7 +8,19 @@ from structlog.testing import capture_logs
 
 from streampca.sources.memory import Do, Pause, Step
 from streampca.stream.record import SourceStatus
-from streampca.worker.listener import Learned
+from streampca.worker.listener import (
+    BatchLearned,
+    CheckpointPostponed,
+    CheckpointSaved,
+    OffsetsSkipped,
+    PartitionResumed,
+    PartitionsAssigned,
+    PartitionsReleased,
+    PartitionStalled,
+    PublishFailed,
+    RecordRejected,
+    SourcePolled,
+)
 from streampca.worker.listeners.log import LogListener
 from tests.stream.streams import fold_config, fold_of, vectors
 from tests.worker.harness import POISON, Cast, Stage, cast, many, worker_config
@@ -24,7 +36,7 @@ def logs() -> Iterator[Logs]:
 
 def live(stage: Stage, script: list[Step], **options: Any) -> None:
     worker: Cast = cast(stage, worker_config(stage.fold_config, **options), script)
-    worker.tell(LogListener())
+    worker.add_listener(LogListener())
     worker.run()
 
 
@@ -32,8 +44,8 @@ def events(logs: Logs, *levels: str) -> list[str]:
     return [line["event"] for line in logs if line["log_level"] in (levels or ("info", "warning", "error"))]
 
 
-def learned(lag: int, partition: int = 0) -> Learned:
-    return Learned(partition, fold_of(vectors(5), fold_config()), 5, [], 0.1, lag)
+def learned(lag: int, partition: int = 0) -> BatchLearned:
+    return BatchLearned(partition, fold_of(vectors(5), fold_config()), 5, [], 0.1, lag)
 
 
 def test_an_ordinary_life_is_told_in_a_few_lines(logs: Logs) -> None:
@@ -59,37 +71,39 @@ def test_a_trouble_that_stays_is_told_once_and_once_more_when_it_is_over(logs: L
     stage.send(0, many(200))
     live(stage, [20, Do(lambda: stage.files.fail_writes(6)), 20, 20, 20, 20, 20, 20, 20])
     troubles = [line for line in logs if line["log_level"] == "error"]
-    assert [line["event"] for line in troubles] == ["checkpoint postponed, will try again"]
+    assert [line["event"] for line in troubles] == ["checkpoint postponed"]
     assert troubles[0]["cause"] == "cannot write: No space left on device"
     over = [line for line in logs if line["event"] == "checkpoint saved again"]
     assert [line["after"] for line in over] == ["cannot write: No space left on device"]
 
 
 def test_the_same_trouble_with_another_file_or_count_is_the_same(logs: Logs) -> None:
-    story = LogListener()
+    listener = LogListener()
     for position in (100, 200, 3000):
-        story.postponed(f"cannot write /store/checkpoints/t/0/{position:020d}.npz: No space left on device")
+        listener.notify(
+            CheckpointPostponed(f"cannot write /store/checkpoints/t/0/{position:020d}.npz: No space left on device")
+        )
     for count in (1, 12):
-        story.postponed(f"{count} dead letters are not acknowledged yet")
+        listener.notify(CheckpointPostponed(f"{count} dead letters are not acknowledged yet"))
     assert [line["cause"][:12] for line in logs] == ["cannot write", "1 dead lette"]
 
 
 def test_a_model_that_cannot_be_written_is_a_trouble_of_its_own(logs: Logs) -> None:
     """Checkpoints go on being saved meanwhile, which ends no trouble of the models."""
-    story, fold = LogListener(), fold_of(vectors(5), fold_config())
+    listener, fold = LogListener(), fold_of(vectors(5), fold_config())
     for _ in range(5):
-        story.saved(0, fold, 0.1)
-        story.unpublished("cannot write: No space left on device")
-    assert events(logs) == ["model postponed, will try again"]
+        listener.notify(CheckpointSaved(0, fold, 0.1))
+        listener.notify(PublishFailed("cannot write: No space left on device"))
+    assert events(logs) == ["publishing failed"]
 
 
 def test_a_trouble_that_comes_back_is_told_again(logs: Logs) -> None:
-    story, fold = LogListener(), fold_of(vectors(5), fold_config())
+    listener, fold = LogListener(), fold_of(vectors(5), fold_config())
     for _ in range(2):
-        story.postponed("disk full")
-        story.saved(0, fold, 0.1)
-        story.saved(1, fold, 0.1)
-    assert events(logs) == ["checkpoint postponed, will try again", "checkpoint saved again"] * 2
+        listener.notify(CheckpointPostponed("disk full"))
+        listener.notify(CheckpointSaved(0, fold, 0.1))
+        listener.notify(CheckpointSaved(1, fold, 0.1))
+    assert events(logs) == ["checkpoint postponed", "checkpoint saved again"] * 2
 
 
 def test_rejected_records_are_told_ever_more_rarely(logs: Logs) -> None:
@@ -108,25 +122,25 @@ def test_rejected_records_are_told_ever_more_rarely(logs: Logs) -> None:
 
 
 def test_catching_up_is_told_once_an_assignment(logs: Logs) -> None:
-    story = LogListener()
-    story.assigned({0: 0, 1: 7})
+    listener = LogListener()
+    listener.notify(PartitionsAssigned({0: 0, 1: 7}))
     for lag in (5, 0, 3, 0):
-        story.learned(learned(lag))
+        listener.notify(learned(lag))
     assert events(logs) == ["partitions assigned"]
-    story.learned(learned(0, partition=1))
-    story.learned(learned(4))
-    story.learned(learned(0))
+    listener.notify(learned(0, partition=1))
+    listener.notify(learned(4))
+    listener.notify(learned(0))
     assert events(logs)[1:] == ["caught up"]
     assert (logs[-1]["partitions"], logs[-1]["learned"]) == (2, 10)
-    story.released([0, 1], lost=False)
-    story.assigned({1: 7})
-    story.learned(learned(0, partition=1))
+    listener.notify(PartitionsReleased([0, 1], lost=False))
+    listener.notify(PartitionsAssigned({1: 7}))
+    listener.notify(learned(0, partition=1))
     assert events(logs)[2:] == ["partitions revoked", "partitions assigned", "caught up"]
 
 
 def test_an_empty_partition_has_nothing_to_catch_up_with(logs: Logs) -> None:
     fold = fold_of(vectors(0), fold_config())
-    LogListener().learned(Learned(0, fold, 0, [], 0.1, 0))
+    LogListener().notify(BatchLearned(0, fold, 0, [], 0.1, 0))
     assert logs == []
 
 
@@ -136,14 +150,14 @@ def test_losing_partitions_is_a_warning(logs: Logs) -> None:
     worker: Cast = cast(
         stage, worker_config(checkpoint_interval_s=1e9), [50, Do(lambda: stage.topic.evict(worker.source)), Pause()]
     )
-    worker.tell(LogListener())
+    worker.add_listener(LogListener())
     worker.run()
     [lost] = [line for line in logs if line["event"] == "partitions lost"]
     assert (lost["log_level"], lost["partitions"]) == ("warning", [0])
 
 
 def test_offsets_that_are_gone_are_an_error(logs: Logs) -> None:
-    LogListener().skipped(3, 100, 180)
+    LogListener().notify(OffsetsSkipped(3, 100, 180))
     [line] = logs
     assert line["log_level"] == "error"
     assert (line["partition"], line["position"], line["to"]) == (3, 100, 180)
@@ -167,23 +181,23 @@ class Clock:
         return self.now
 
 
-def a_minute(story: LogListener, clock: Clock, status: SourceStatus = MEMBER) -> None:
+def a_minute(listener: LogListener, clock: Clock, status: SourceStatus = MEMBER) -> None:
     """As the loop tells of itself, many times a minute."""
     for _ in range(4):
         clock.now += 15
-        story.polled(status)
+        listener.notify(SourcePolled(status))
 
 
 def test_while_it_learns_it_says_so_once_a_minute(logs: Logs) -> None:
     clock = Clock()
-    story = LogListener(clock)
-    story.assigned({0: -1, 1: -1})
-    story.rejected(0, 7, "no_value", "?")
+    listener = LogListener(clock)
+    listener.notify(PartitionsAssigned({0: -1, 1: -1}))
+    listener.notify(RecordRejected(0, 7, "no_value", "?"))
     for _ in range(2):
         for _ in range(6):
-            story.learned(learned(lag=40))
-        story.learned(learned(lag=2, partition=1))
-        a_minute(story, clock)
+            listener.notify(learned(lag=40))
+        listener.notify(learned(lag=2, partition=1))
+        a_minute(listener, clock)
     told = [line for line in logs if line["event"] == "learning"]
     assert [(line["messages"], line["per_second"], line["lag"]) for line in told] == [(35, 0.6, 42)] * 2
     assert (told[0]["partitions"], told[0]["rejected"], told[0]["last_model"]) == (2, 1, None)
@@ -191,9 +205,9 @@ def test_while_it_learns_it_says_so_once_a_minute(logs: Logs) -> None:
 
 def test_the_loss_is_the_share_that_projection_loses_of_the_latest_messages(logs: Logs) -> None:
     clock = Clock()
-    story, fold = LogListener(clock), fold_of(vectors(500), fold_config())
-    story.learned(Learned(0, fold, 500, [], 0.1, 0))
-    a_minute(story, clock)
+    listener, fold = LogListener(clock), fold_of(vectors(500), fold_config())
+    listener.notify(BatchLearned(0, fold, 500, [], 0.1, 0))
+    a_minute(listener, clock)
     assert logs[-1]["loss"] == pytest.approx(fold.stats.loss_ewma / fold.stats.norm_ewma, abs=1e-5)
     assert 0 < logs[-1]["loss"] < 1
 
@@ -201,46 +215,47 @@ def test_the_loss_is_the_share_that_projection_loses_of_the_latest_messages(logs
 @pytest.mark.parametrize(
     ("status", "owned", "words"),
     [
-        (MEMBER, True, "nothing new to learn"),
-        (MEMBER, False, "standing by, no partition is left for this worker"),
-        (SourceStatus(connected=True, member=False), False, "waiting for a place in the group"),
-        (SourceStatus(connected=False, member=True), True, "waiting for a broker"),
+        (MEMBER, True, "idle"),
+        (MEMBER, False, "standing by"),
+        (SourceStatus(connected=True, member=False), False, "waiting to join group"),
+        (SourceStatus(connected=False, member=True), True, "waiting for broker"),
     ],
 )
 def test_what_keeps_it_from_learning_is_told_once(logs: Logs, status: SourceStatus, owned: bool, words: str) -> None:
     clock = Clock()
-    story = LogListener(clock)
+    listener = LogListener(clock)
     if owned:
-        story.assigned({0: 5})
+        listener.notify(PartitionsAssigned({0: 5}))
     for _ in range(3):
-        a_minute(story, clock, status)
+        a_minute(listener, clock, status)
     assert events(logs)[-1:] == [words]
     assert events(logs).count(words) == 1
-    story.learned(learned(lag=0))
+    listener.notify(learned(lag=0))
     if not owned:
-        story.released([0], lost=False)
-    a_minute(story, clock, status)
-    a_minute(story, clock, status)
+        listener.notify(PartitionsReleased([0], lost=False))
+    a_minute(listener, clock, status)
+    a_minute(listener, clock, status)
     assert events(logs)[-2:] == ["learning", words]
 
 
 def test_a_partition_that_waits_for_the_registry_is_told_once_while_others_go_on(logs: Logs) -> None:
     clock = Clock()
-    story = LogListener(clock)
-    story.assigned({0: 5, 1: 5})
-    story.learned(learned(lag=0, partition=1))
+    listener = LogListener(clock)
+    listener.notify(PartitionsAssigned({0: 5, 1: 5}))
+    listener.notify(learned(lag=0, partition=1))
     for lag in (10, 20, 30):
-        story.stalled(1, lag, "the registry does not answer")
-        story.learned(learned(lag=0))
-    a_minute(story, clock)
+        listener.notify(PartitionStalled(1, lag, "the registry does not answer"))
+        listener.notify(learned(lag=0))
+    a_minute(listener, clock)
     assert logs[-1]["lag"] == 30
-    a_minute(story, clock)
-    assert events(logs)[-3:] == ["decoding postponed, will try again", "learning", "waiting for the schema registry"]
-    story.learned(learned(lag=0, partition=1))
-    a_minute(story, clock)
-    a_minute(story, clock)
-    assert events(logs)[-4:-2] == ["decoding goes on again", "caught up"]
-    assert events(logs)[-1] == "nothing new to learn"
+    a_minute(listener, clock)
+    assert events(logs)[-3:] == ["decoding stalled", "learning", "waiting for schema registry"]
+    listener.notify(PartitionResumed(1))
+    listener.notify(learned(lag=0, partition=1))
+    a_minute(listener, clock)
+    a_minute(listener, clock)
+    assert events(logs)[-4:-2] == ["decoding resumed", "caught up"]
+    assert events(logs)[-1] == "idle"
 
 
 def test_the_first_model_is_told_and_later_ones_by_the_minute(logs: Logs) -> None:
@@ -253,13 +268,13 @@ def test_the_first_model_is_told_and_later_ones_by_the_minute(logs: Logs) -> Non
 
 def test_the_last_line_says_where_it_would_go_on(logs: Logs) -> None:
     clock = Clock()
-    story, fold = LogListener(clock), fold_of(vectors(5), fold_config())
-    story.assigned({0: 2, 1: 40, 2: 80, 3: -1})
-    story.learned(learned(lag=0))
-    story.saved(0, fold, 0.1)
-    story.released([2], lost=False)
-    story.rejected(0, 6, "no_value", "?")
-    story.ended()
+    listener, fold = LogListener(clock), fold_of(vectors(5), fold_config())
+    listener.notify(PartitionsAssigned({0: 2, 1: 40, 2: 80, 3: -1}))
+    listener.notify(learned(lag=0))
+    listener.notify(CheckpointSaved(0, fold, 0.1))
+    listener.notify(PartitionsReleased([2], lost=False))
+    listener.notify(RecordRejected(0, 6, "no_value", "?"))
+    listener.ended()
     last = logs[-1]
     assert (last["event"], last["learned"], last["rejected"]) == ("worker ended", 5, 1)
     assert (last["saved_up_to"], last["last_model"]) == ({"0": fold.position, "1": 40}, None)

@@ -12,6 +12,7 @@ from streampca.errors import BadRecordError, SourceError
 from streampca.sources.memory import Do, Step
 from streampca.stream.formats.schemas import MemorySchemas, WriterSchema
 from streampca.stream.record import Records
+from streampca.worker.listener import BatchLearned, PartitionsReleased, PartitionStalled
 from tests.kafka_broker import wait_until
 from tests.stream.streams import fold_config
 from tests.stream.structured import memory
@@ -74,16 +75,16 @@ def test_workers_that_join_and_are_given_up_for_dead() -> None:
         stage.send(partition, many(3000, partition))
     first = cast(stage, own, batch=7, ends=False, ahead=200)
     with at_work(first) as failures:
-        wait_until(lambda: len(first.heard.of("learned")) > 5)
+        wait_until(lambda: len(first.heard.of(BatchLearned)) > 5)
         second = cast(stage, own, batch=7, ends=False, ahead=200)
         with at_work(second) as others:
-            wait_until(lambda: second.heard.of("learned"))
+            wait_until(lambda: second.heard.of(BatchLearned))
             with stage.topic.lock:
                 stage.topic.evict(second.source)
-            wait_until(lambda: any(lost for _, lost in second.heard.of("released")))
+            wait_until(lambda: any(event.lost for event in second.heard.of(PartitionsReleased)))
         wait_until(lambda: first.heard.positions == dict.fromkeys(range(PARTITIONS), 3000))
     assert failures == others == []
-    assert any(not lost for _, lost in first.heard.of("released"))
+    assert any(not event.lost for event in first.heard.of(PartitionsReleased))
     stage.assert_complete()
 
 
@@ -137,7 +138,7 @@ def test_a_registry_that_is_away_costs_no_record(ahead: int, failures: int) -> N
     one = cast(stage, own, batch=10, ahead=ahead)
     one.run()
     assert stage.letters == []
-    assert "does not answer" in one.heard.of("stalled")[0][2]
+    assert "does not answer" in one.heard.of(PartitionStalled)[0].cause
     assert newest(stage) == learned_whole(stage, V, [1] * 100, 100)
 
 

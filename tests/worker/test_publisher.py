@@ -19,6 +19,7 @@ from streampca.stores.models import Models
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.model_file import PublishedModel, encode
+from streampca.worker.listener import ModelPublished, PartitionsAssigned
 from streampca.worker.publisher import Publisher
 from tests.stream.streams import D, checkpoint_of, covariance, fold_config, fold_of, vectors
 from tests.worker.harness import Cast, Stage, cast, many, worker_config
@@ -289,7 +290,8 @@ def stage() -> Iterator[Stage]:
 def test_a_worker_publishes_what_all_partitions_hold(stage: Stage) -> None:
     worker = cast(stage, script=[50, 50])
     worker.run()
-    assert worker.heard.of("published") == stage.models.versions() == [100, 200, 300]
+    published = [event.model.version for event in worker.heard.of(ModelPublished)]
+    assert published == stage.models.versions() == [100, 200, 300]
     newest = stage.models.newest()
     assert newest is not None
     everything = np.vstack([many(150, seed=p) + p for p in (0, 1)])
@@ -312,7 +314,7 @@ def test_only_the_owner_of_the_lowest_partition_publishes(stage: Stage, lowest: 
         join.act()
     worker = cast(stage, worker_config(EXACT), [join, *meet * 4] if lowest else meet * 4)
     worker.run()
-    mine = worker.heard.of("assigned")[-1]
+    mine = worker.heard.of(PartitionsAssigned)[-1].positions
     assert list(mine) == [0 if lowest else 1]
     assert stage.position(next(iter(mine))) == 150
     assert bool(stage.calls("publish")) is lowest

@@ -1,6 +1,5 @@
 """The worker's report of itself: what it says when, how seldom it is written, and that it disturbs nothing."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,21 @@ from streampca.stores.base import is_part
 from streampca.stores.memory import MemoryStore
 from streampca.stores.worker_status import WorkerStatus, WorkerStatuses
 from streampca.stream.record import SourceStatus
-from streampca.worker.listener import Learned
+from streampca.worker.listener import (
+    BatchLearned,
+    CheckpointPostponed,
+    CheckpointSaved,
+    LoopTicked,
+    ModelPublished,
+    PartitionResumed,
+    PartitionsAssigned,
+    PartitionsReleased,
+    PartitionStalled,
+    PublishFailed,
+    SourcePolled,
+    WorkerEvent,
+    WorkerStopping,
+)
 from streampca.worker.listeners.status import StatusListener, name_of_process
 from tests.stream.streams import fold_config, fold_of, vectors
 from tests.worker.harness import POISON, TOPIC, Stage, cast, many, worker_config
@@ -64,11 +77,11 @@ def later(reporter: StatusListener, time: Time, seconds: float) -> None:
     """The loop goes round five times a second for so long."""
     for _ in range(round(seconds * 5)):
         time.ticks += 0.2
-        reporter.ticked()
+        reporter.notify(LoopTicked())
 
 
-def learned(messages: int = 5, lag: int = 3, partition: int = 0) -> Learned:
-    return Learned(partition, fold_of(vectors(messages), fold_config()), messages, [], 0.1, lag)
+def learned(messages: int = 5, lag: int = 3, partition: int = 0) -> BatchLearned:
+    return BatchLearned(partition, fold_of(vectors(messages), fold_config()), messages, [], 0.1, lag)
 
 
 def test_a_life_from_start_to_stop(reporter: StatusListener, store: Counting, time: Time) -> None:
@@ -77,19 +90,19 @@ def test_a_life_from_start_to_stop(reporter: StatusListener, store: Counting, ti
         assert (first.name, first.state, first.trouble, first.partitions) == (NAME, "starting", None, {})
         assert first.started_at == first.updated_at == 1e9 + 500
         time.ticks += 1
-        reporter.assigned({1: -1, 0: 40})
+        reporter.notify(PartitionsAssigned({1: -1, 0: 40}))
         given = report(store)
         assert (given.state, given.updated_at) == ("waiting", 1e9 + 501)
         assert list(given.partitions) == ["0", "1"]
         assert given.partitions["0"].model_dump() == {
             "position": 40, "lag": None, "learned": None, "rejected": None, "loss_ewma": None
         }  # fmt: skip
-        reporter.learned(learned(200, lag=3))
+        reporter.notify(learned(200, lag=3))
         later(reporter, time, 4)
         assert report(store).state == "learning"
         later(reporter, time, 5)
         assert report(store).state == "waiting"
-        reporter.stopping("SIGTERM")
+        reporter.notify(WorkerStopping("SIGTERM"))
         assert report(store).state == "stopping"
     last = report(store)
     assert (last.state, last.trouble, last.partitions, last.messages_per_second) == ("stopped", None, {}, 0)
@@ -99,8 +112,8 @@ def test_a_life_from_start_to_stop(reporter: StatusListener, store: Counting, ti
 def test_figures_of_a_partition_are_its_folds(reporter: StatusListener, store: Counting) -> None:
     batch = learned(300, lag=7)
     fold = batch.fold.reject(["not_finite", "not_finite", "wrong_length"])
-    reporter.learned(batch._replace(fold=fold))
-    reporter.stopping("now")
+    reporter.notify(replace(batch, fold=fold))
+    reporter.notify(WorkerStopping("now"))
     told = report(store).partitions["0"]
     assert (told.position, told.lag, told.learned, told.rejected) == (fold.position, 7, 300, 3)
     assert told.loss_ewma == pytest.approx(fold.stats.loss_ewma / fold.stats.norm_ewma)
@@ -110,15 +123,15 @@ def test_figures_of_a_partition_are_its_folds(reporter: StatusListener, store: C
 def test_losses_that_json_cannot_hold_are_left_out(reporter: StatusListener, store: Counting) -> None:
     batch = learned(300)
     stats = replace(batch.fold.stats, loss_ewma=float("inf"))
-    reporter.learned(batch._replace(fold=replace(batch.fold, stats=stats)))
-    reporter.stopping("now")
+    reporter.notify(replace(batch, fold=replace(batch.fold, stats=stats)))
+    reporter.notify(WorkerStopping("now"))
     assert report(store).partitions["0"].loss_ewma is None
 
 
 def test_the_rate_is_of_the_last_ten_seconds(reporter: StatusListener, store: Counting, time: Time) -> None:
     with reporter:
         for _ in range(50):
-            reporter.learned(learned(100))
+            reporter.notify(learned(100))
             later(reporter, time, 1)
         assert report(store).messages_per_second == pytest.approx(100, rel=0.1)
         later(reporter, time, 20)
@@ -127,10 +140,10 @@ def test_the_rate_is_of_the_last_ten_seconds(reporter: StatusListener, store: Co
 
 
 def test_released_partitions_leave_the_report_at_once(reporter: StatusListener, store: Counting) -> None:
-    reporter.assigned({0: 1, 1: 2})
-    reporter.released([0], lost=False)
+    reporter.notify(PartitionsAssigned({0: 1, 1: 2}))
+    reporter.notify(PartitionsReleased([0], lost=False))
     assert list(report(store).partitions) == ["1"]
-    reporter.released([1, 5], lost=True)
+    reporter.notify(PartitionsReleased([1, 5], lost=True))
     assert report(store).partitions == {}
 
 
@@ -141,50 +154,50 @@ def test_it_is_written_every_few_seconds_however_fast_the_loop_goes(
         before = store.writes
         for _ in range(3000):  # 30 seconds
             time.ticks += 0.01
-            reporter.ticked()
-            reporter.learned(learned(1))
-            reporter.polled(SourceStatus(connected=True, member=True))
+            reporter.notify(LoopTicked())
+            reporter.notify(learned(1))
+            reporter.notify(SourcePolled(SourceStatus(connected=True, member=True)))
         assert 8 <= store.writes - before <= 10
 
 
 @pytest.mark.parametrize(
     ("begin", "end"),
     [
-        (lambda r: r.postponed("disk full"), lambda r: r.saved(0, learned().fold, 0.1)),
-        (lambda r: r.unpublished("disk full"), lambda r: r.published(None, 0.1)),
-        (lambda r: r.stalled(0, 7, "disk full"), lambda r: r.learned(learned())),
-        (lambda r: r.stalled(0, 7, "disk full"), lambda r: r.released([0], lost=True)),
+        (CheckpointPostponed("disk full"), CheckpointSaved(0, learned().fold, 0.1)),
+        (PublishFailed("disk full"), ModelPublished(None, 0.1)),  # type: ignore[arg-type]  # not looked at
+        (PartitionStalled(0, 7, "disk full"), PartitionResumed(0)),
+        (PartitionStalled(0, 7, "disk full"), PartitionsReleased([0], lost=True)),
     ],
 )
 def test_trouble_is_told_until_it_is_over(
-    reporter: StatusListener, store: Counting, time: Time, begin: Callable[[Any], None], end: Callable[[Any], None]
+    reporter: StatusListener, store: Counting, time: Time, begin: WorkerEvent, end: WorkerEvent
 ) -> None:
     with reporter:
-        reporter.assigned({0: 1, 1: 1})
-        begin(reporter)
-        reporter.learned(learned()._replace(partition=1))
+        reporter.notify(PartitionsAssigned({0: 1, 1: 1}))
+        reporter.notify(begin)
+        reporter.notify(learned(partition=1))
         later(reporter, time, 4)
         assert report(store).trouble == "disk full"
-        end(reporter)
+        reporter.notify(end)
         later(reporter, time, 4)
         assert report(store).trouble is None
 
 
 def test_the_lag_of_a_partition_that_cannot_be_decoded_grows_on(reporter: StatusListener, store: Counting) -> None:
-    reporter.assigned({0: 1, 1: 1})
-    reporter.learned(learned(300, lag=7))
-    reporter.stalled(0, 8, "no registry")
-    reporter.stalled(1, 9, "no registry")
-    reporter.stopping("now")
+    reporter.notify(PartitionsAssigned({0: 1, 1: 1}))
+    reporter.notify(learned(300, lag=7))
+    reporter.notify(PartitionStalled(0, 8, "no registry"))
+    reporter.notify(PartitionStalled(1, 9, "no registry"))
+    reporter.notify(WorkerStopping("now"))
     told = report(store).partitions
     assert [(told[p].lag, told[p].learned) for p in "01"] == [(8, 300), (9, None)]
 
 
 def test_one_trouble_does_not_end_with_another(reporter: StatusListener, store: Counting) -> None:
-    reporter.postponed("disk full")
-    reporter.unpublished("no folds")
-    reporter.published(None, 0.1)  # type: ignore[arg-type]  # not looked at
-    reporter.stopping("now")
+    reporter.notify(CheckpointPostponed("disk full"))
+    reporter.notify(PublishFailed("no folds"))
+    reporter.notify(ModelPublished(None, 0.1))  # type: ignore[arg-type]  # not looked at
+    reporter.notify(WorkerStopping("now"))
     assert report(store).trouble == "disk full"
 
 
@@ -193,14 +206,14 @@ def test_a_broker_that_is_away_is_told_but_not_before_there_was_one(
 ) -> None:
     away, there = SourceStatus(connected=False, member=False), SourceStatus(connected=True, member=True)
     with reporter:
-        reporter.polled(away)
+        reporter.notify(SourcePolled(away))
         later(reporter, time, 4)
         assert report(store).trouble is None
-        reporter.assigned({0: 1})
-        reporter.polled(away)
+        reporter.notify(PartitionsAssigned({0: 1}))
+        reporter.notify(SourcePolled(away))
         later(reporter, time, 4)
         assert report(store).trouble == "no broker answers"
-        reporter.polled(there)
+        reporter.notify(SourcePolled(there))
         later(reporter, time, 4)
         assert report(store).trouble is None
 
@@ -212,7 +225,7 @@ def test_what_ended_it_is_in_its_last_report(reporter: StatusListener, store: Co
 
 
 def test_a_crash_leaves_the_last_report_as_it_was(reporter: StatusListener, store: Counting) -> None:
-    reporter.assigned({0: 1})
+    reporter.notify(PartitionsAssigned({0: 1}))
     with pytest.raises(ZeroDivisionError), reporter:
         raise ZeroDivisionError
     assert report(store).state == "waiting"
@@ -226,7 +239,7 @@ def test_a_store_that_fails_is_left_alone_until_the_next_time(
     store.fail_writes(2)
     store.writes = 0
     with reporter:
-        reporter.assigned({0: 1})
+        reporter.notify(PartitionsAssigned({0: 1}))
         tried = store.writes
         later(reporter, time, 2.8)
         assert store.writes == tried == 2
@@ -263,7 +276,7 @@ def test_the_process_has_a_name_that_a_file_may_have(monkeypatch: pytest.MonkeyP
 def live(stage: Stage, store: MemoryStore, **options: Any) -> None:
     actor = cast(stage, worker_config(stage.fold_config, **options), [40, 40, 40])
     with StatusListener(WorkerStatuses(store, TOPIC), NAME) as reporter:
-        actor.tell(reporter)
+        actor.add_listener(reporter)
         actor.run()
 
 
@@ -291,7 +304,7 @@ def test_no_report_that_fails_disturbs_a_worker(monkeypatch: pytest.MonkeyPatch,
         raise StoreError(f"cannot write {name}: No space left on device")
 
     monkeypatch.setattr(store, "write", refuse)
-    monkeypatch.setattr("streampca.worker.listeners.status._EVERY_S", 0.0)
+    monkeypatch.setattr("streampca.worker.listeners.status._REPORT_EVERY_S", 0.0)
     stage = Stage()
     stage.send(0, many(300))
     live(stage, store)

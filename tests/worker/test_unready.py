@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampca.sources.memory import Do, Pause, Step
+from streampca.worker.listener import BatchLearned, LoopTicked, PartitionsAssigned, PartitionsReleased, RecordRejected
 from streampca.worker.loop import WorkerConfig
 from tests.kafka_broker import wait_until
 from tests.stream.streams import START, fold_config
-from tests.worker.harness import POISON, Cast, Stage, cast, many, worker_config
+from tests.worker.harness import POISON, Cast, On, Stage, cast, many, worker_config
 from tests.worker.test_prefetch import at_work
 
 ROOM = START + 255  # messages: the block that is absorbed, and a next one that is not full
@@ -53,7 +54,7 @@ def test_all_else_is_learned_when_the_code_is_there() -> None:
     stage.send(0, many(N))
     one = cast(stage, script=[N, Pause(), Do(switch.turn), Pause(), N], ready=switch)
     one.run()
-    learned = [batch.fold.stats.learned for batch in one.heard.of("learned")]
+    learned = [batch.fold.stats.learned for batch in one.heard.of(BatchLearned)]
     assert learned[0] == ROOM
     assert switch.refused
     stage.assert_complete()
@@ -151,9 +152,9 @@ def test_partitions_change_hands_meanwhile_without_waiting() -> None:
         second = cast(stage, own, ends=False, ahead=2000)
         with at_work(second) as failures:
             wait_until(lambda: second.heard.positions == {1: N})
-            assert first.heard.of("released") == [([0, 1], False)]
+            assert first.heard.of(PartitionsReleased) == [PartitionsReleased([0, 1], lost=False)]
             assert not switch.on
-        wait_until(lambda: first.heard.of("assigned")[-1] == {0: ROOM, 1: N})
+        wait_until(lambda: first.heard.of(PartitionsAssigned)[-1] == PartitionsAssigned({0: ROOM, 1: N}))
         switch.turn()
         wait_until(lambda: first.heard.positions == {0: N, 1: N})
     assert failures == []
@@ -163,7 +164,7 @@ def test_partitions_change_hands_meanwhile_without_waiting() -> None:
 def test_what_was_given_up_meanwhile_is_let_be_when_the_code_is_there() -> None:
     stage, switch = Stage(2), Switch()
     with at_work_without(stage, switch) as (first, own), at_work(cast(stage, own, ends=False, ahead=2000)) as failures:
-        wait_until(lambda: first.heard.of("assigned")[-1] == {0: ROOM})
+        wait_until(lambda: first.heard.of(PartitionsAssigned)[-1] == PartitionsAssigned({0: ROOM}))
         switch.turn()
         wait_until(lambda: first.heard.positions[0] == N)
         assert first.heard.positions[1] == ROOM
@@ -174,7 +175,7 @@ def test_the_loop_goes_round_meanwhile() -> None:
     stage, ticks = Stage(), threading.Semaphore(0)
     stage.send(0, many(N))
     one = cast(stage, ends=False, ahead=2000, ready=Switch())
-    one.heard.ticked = ticks.release  # type: ignore[method-assign]
+    one.add_listener(On(LoopTicked, lambda _: ticks.release()))
     with at_work(one) as failures:
         wait_until(lambda: one.heard.positions == {0: ROOM})
         while ticks.acquire(blocking=False):
@@ -206,4 +207,4 @@ def test_a_bad_record_behind_what_can_be_learned_is_met_when_its_turn_comes() ->
     one = cast(stage, worker_config(stage.fold_config, bad_records="skip"), script=[N, Pause()], ready=switch)
     one.run()
     assert one.heard.positions == {0: ROOM + 1}  # it needs no code
-    assert [offset for _, offset, _ in one.heard.of("rejected")] == [ROOM]
+    assert [event.offset for event in one.heard.of(RecordRejected)] == [ROOM]

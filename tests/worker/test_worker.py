@@ -20,9 +20,20 @@ from streampca.errors import (
 from streampca.sources.memory import Do, MemorySource, Pause
 from streampca.stores.memory import Crash
 from streampca.stream.record import Assigned, OutOfRange
-from streampca.worker.listener import Learned
+from streampca.worker.listener import (
+    BatchLearned,
+    CheckpointPostponed,
+    LoopTicked,
+    ModelPublished,
+    OffsetsSkipped,
+    PartitionsAssigned,
+    PartitionsReleased,
+    PublishFailed,
+    RecordRejected,
+    WorkerStopping,
+)
 from tests.stream.streams import fold_config
-from tests.worker.harness import POISON, Cast, Hook, Stage, cast, many, worker_config
+from tests.worker.harness import POISON, Cast, Hook, On, Stage, cast, many, worker_config
 
 NEVER: dict[str, Any] = {"checkpoint_interval_s": 1e9}  # but at the end
 N = 300
@@ -57,7 +68,7 @@ def test_it_learns_every_message_of_every_partition(batch: int) -> None:
         stage.send(partition, many(n, seed=partition))
     worker = cast(stage, worker_config(checkpoint_interval_s=20.0), batch=batch)
     worker.run()
-    assert worker.heard.of("assigned") == [{0: -1, 1: -1, 2: -1}]
+    assert worker.heard.of(PartitionsAssigned) == [PartitionsAssigned({0: -1, 1: -1, 2: -1})]
     assert stage.calls("seek") == [("seek", {0: None, 1: None, 2: None})]
     stage.assert_complete()
 
@@ -162,13 +173,13 @@ def test_told_to_stop_it_finishes_the_batch_saves_publishes_and_leaves(full: Sta
     assert full.position() == 150
     assert full.journal[-2:] == [("close",), ("publish", 150)]
     worker.worker.stop("a second signal")
-    assert worker.heard.of("stopping") == ["SIGTERM"]
+    assert worker.heard.of(WorkerStopping) == [WorkerStopping("SIGTERM")]
 
 
 def test_the_loop_ticks_in_every_round(full: Stage) -> None:
     worker = cast(full, script=[Pause()] * 20)
-    ticks: list[None] = []
-    worker.heard.ticked = lambda: ticks.append(None)  # type: ignore[method-assign]
+    ticks: list[LoopTicked] = []
+    worker.add_listener(On(LoopTicked, ticks.append))
     worker.run()
     assert len(ticks) > 20
 
@@ -189,16 +200,16 @@ def test_what_is_revoked_is_saved_before_it_is_granted_to_another(full: Stage) -
     joins, looks = Do(lambda: others.append(MemorySource(full.topic))), Do(look)
     worker = cast(full, worker_config(**NEVER), [40, 40, joins, looks, 40, looks, 40, looks, 40, looks])
     worker.run()
-    assert worker.heard.of("released") == [([0, 1], False)]
+    assert worker.heard.of(PartitionsReleased) == [PartitionsReleased([0, 1], lost=False)]
     assert saved_when_granted == [(80, 80, {0: 80, 1: 80})]
-    assert worker.heard.of("assigned") == [{0: -1, 1: -1}, {0: 80}]
+    assert worker.heard.of(PartitionsAssigned) == [PartitionsAssigned({0: -1, 1: -1}), PartitionsAssigned({0: 80})]
     assert full.position(0) == N
 
 
 def test_what_is_lost_is_dropped_without_saving(full: Stage) -> None:
     worker: Cast = cast(full, worker_config(**NEVER), [100, 100, Do(lambda: full.topic.evict(worker.source)), Pause()])
     worker.run()
-    assert worker.heard.of("released") == [([0], True)]
+    assert worker.heard.of(PartitionsReleased) == [PartitionsReleased([0], lost=True)]
     assert [entry[2] for entry in full.calls("save")] == [N]
     assert [entry[1] for entry in full.calls("commit")] == [{0: N}]
     assert full.calls("seek") == [("seek", {0: None}), ("seek", {0: None})]
@@ -233,7 +244,7 @@ def test_stop_learns_and_saves_what_came_before_and_names_the_record(stage: Stag
     newest = stage.checkpoints.newest(0)
     assert newest is not None
     assert (newest.fold.stats.learned, dict(newest.fold.stats.rejected)) == (50, {})
-    assert worker.heard.of("rejected") == []
+    assert worker.heard.of(RecordRejected) == []
     stage.journal.clear()
     with pytest.raises(BadRecordError, match="offset 50"):  # and again, until someone mends it
         cast(stage, worker_config(bad_records="stop")).run()
@@ -245,7 +256,11 @@ def test_skip_counts_them_and_goes_on(stage: Stage, batch: int) -> None:
     poisoned(stage)
     worker = cast(stage, worker_config(bad_records="skip"), batch=batch)
     worker.run()
-    assert worker.heard.of("rejected") == [(0, 50, "wrong_length"), (0, 51, "no_value"), (0, 112, "wrong_length")]
+    assert [(event.partition, event.offset, event.reason) for event in worker.heard.of(RecordRejected)] == [
+        (0, 50, "wrong_length"),
+        (0, 51, "no_value"),
+        (0, 112, "wrong_length"),
+    ]
     stage.assert_complete()
     assert stage.letters == []
 
@@ -273,7 +288,7 @@ def test_a_flush_that_takes_too_long_postpones_the_checkpoint_and_not_the_learni
     worker: Cast = cast(stage, worker_config(bad_records="dead_letter"), [30, Do(go), 40, 40, Do(come_back), 40])
     worker.run()
     assert seen == [(30, {0: 30})]
-    assert worker.heard.of("postponed") == ["2 dead letters are not acknowledged yet"] * 2
+    assert worker.heard.of(CheckpointPostponed) == [CheckpointPostponed("2 dead letters are not acknowledged yet")] * 2
     assert worker.heard.positions == {0: 213}
     stage.assert_complete()
 
@@ -295,7 +310,7 @@ def test_a_full_disk_postpones_and_commits_stay_behind_until_there_is_room(full:
     worker = cast(full, script=[50, Do(lambda: full.files.fail_writes(4)), 50, 50, 50, 50, 50])
     worker.run()
     # The third and fourth fault hit the model and the checkpoint of the second round.
-    assert worker.heard.of("postponed") == ["cannot write: No space left on device"] * 4
+    assert worker.heard.of(CheckpointPostponed) == [CheckpointPostponed("cannot write: No space left on device")] * 4
     assert [entry[2] for entry in full.calls("save")] == [50, 300]
     assert {entry[1][0] for entry in full.calls("commit")} == {50, 300}
     full.assert_complete()
@@ -315,7 +330,7 @@ def test_when_one_of_two_checkpoints_cannot_be_written_only_the_other_is_committ
     worker = cast(stage, script=[50], hook=second_write_fails)
     worker.run()
     assert stage.calls("save", "commit")[:2] == [("save", 0, 50), ("commit", {0: 50})]
-    assert worker.heard.of("postponed") == ["disk full"]
+    assert worker.heard.of(CheckpointPostponed) == [CheckpointPostponed("disk full")]
     stage.assert_complete()
 
 
@@ -323,7 +338,7 @@ def test_a_disk_that_is_full_is_not_tried_at_every_poll(full: Stage) -> None:
     full.files.fail_writes(100)
     worker = cast(full, worker_config(checkpoint_messages=20, **NEVER), [20] * 15)
     worker.run()
-    assert len(worker.heard.of("postponed")) == 2  # when it was due, and on the way out
+    assert len(worker.heard.of(CheckpointPostponed)) == 2  # when it was due, and on the way out
 
 
 def test_after_trouble_the_number_of_messages_counts_again(full: Stage) -> None:
@@ -352,9 +367,9 @@ def test_a_model_that_cannot_be_written_is_tried_again(full: Stage) -> None:
 
     worker = cast(full, script=[100, 100, 100], hook=writing_models_fails)
     worker.run()
-    assert worker.heard.of("unpublished") == ["disk full", "damaged"]
-    assert worker.heard.of("published") == [N]
-    assert worker.heard.of("postponed") == []
+    assert worker.heard.of(PublishFailed) == [PublishFailed("disk full"), PublishFailed("damaged")]
+    assert [event.model.version for event in worker.heard.of(ModelPublished)] == [N]
+    assert worker.heard.of(CheckpointPostponed) == []
     full.assert_complete()
 
 
@@ -362,7 +377,7 @@ def test_a_broker_that_is_away_postpones_checkpoints(full: Stage) -> None:
     """The topic's identity cannot be looked up, so what was read cannot be vouched for."""
     worker = cast(full, script=[100, 100, 100], hook=away_at_look(full, 3))
     worker.run()
-    assert worker.heard.of("postponed") == ["no broker answers"]
+    assert worker.heard.of(CheckpointPostponed) == [CheckpointPostponed("no broker answers")]
     assert [entry[2] for entry in full.calls("save")] == [100, 300]
     full.assert_complete()
 
@@ -386,7 +401,7 @@ def test_a_broker_that_is_away_at_the_start_is_a_clear_error(full: Stage) -> Non
     worker = cast(full)
     with pytest.raises(SourceError, match="no broker answers"):
         worker.run()
-    assert worker.heard.of("stopping") == ["no broker answers"]
+    assert worker.heard.of(WorkerStopping) == [WorkerStopping("no broker answers")]
     assert full.journal[-1] == ("close",)
 
 
@@ -396,7 +411,7 @@ def test_a_source_that_refuses_for_good_ends_it_after_saving(full: Stage) -> Non
         worker.run()
     assert full.position() == 100
     assert full.topic.committed == {0: 100}
-    assert worker.heard.of("stopping") == ["not authorized"]
+    assert worker.heard.of(WorkerStopping) == [WorkerStopping("not authorized")]
 
 
 def test_a_bug_saves_nothing_and_still_leaves_the_group(full: Stage) -> None:
@@ -405,7 +420,7 @@ def test_a_bug_saves_nothing_and_still_leaves_the_group(full: Stage) -> None:
         worker.run()
     assert full.calls("save", "commit", "publish") == []
     assert full.journal[-1] == ("close",)
-    assert worker.heard.of("stopping") == ["crashed"]
+    assert worker.heard.of(WorkerStopping) == [WorkerStopping("crashed")]
 
 
 def test_a_crash_in_a_write_costs_work_and_no_truth(full: Stage) -> None:
@@ -470,15 +485,13 @@ def test_a_damaged_newest_checkpoint_is_learned_again_from_the_one_before(full: 
 
 def test_what_cannot_be_loaded_again_is_not_saved_and_says_so(full: Stage) -> None:
     worker = cast(full, script=[100, 100])
-    keep = worker.heard.learned
 
-    def spoil(batch: Learned) -> None:
-        keep(batch)
+    def spoil(batch: BatchLearned) -> None:
         fold = worker.worker._folds[0]
         if fold.position == 200:
             worker.worker._folds[0] = replace(fold, state=replace(fold.state, mean=fold.state.mean * np.nan))
 
-    worker.heard.learned = spoil  # type: ignore[method-assign]
+    worker.add_listener(On(BatchLearned, spoil))
     with pytest.raises(DamagedFileError, match=r"partition 0 cannot be saved: mean holds values that are not finite"):
         worker.run()
     assert full.position() == 100
@@ -506,7 +519,7 @@ def test_a_gap_stops_the_worker_and_says_what_to_set(trimmed: Stage) -> None:
 def test_a_gap_is_passed_as_set_and_counted(trimmed: Stage, policy: str, position: int) -> None:
     worker = cast(trimmed, worker_config(offset_gap=policy))
     worker.run()
-    assert worker.heard.of("skipped") == [(0, 100, position)]
+    assert worker.heard.of(OffsetsSkipped) == [OffsetsSkipped(0, 100, position)]
     assert trimmed.calls("seek")[1] == ("seek", {0: position})
     newest = trimmed.checkpoints.newest(0)
     assert newest is not None
@@ -533,7 +546,7 @@ def test_a_gap_before_anything_was_read_is_none(stage: Stage) -> None:
     told = iter([OutOfRange(0, 0, 40, 100)])
 
     def poll(timeout_s: float) -> Any:
-        if worker.heard.of("assigned") and (event := next(told, None)):
+        if worker.heard.of(PartitionsAssigned) and (event := next(told, None)):
             stage.topic.trim(0, 40)
             return [event]
         return inner(timeout_s)
@@ -550,7 +563,7 @@ def test_a_broker_that_goes_away_again_during_a_gap_is_asked_once_more(trimmed: 
     worker = cast(trimmed, worker_config(offset_gap="earliest"), hook=away_at_look(trimmed, 2))
     worker.run()
     assert [entry[1] for entry in trimmed.calls("seek")] == [{0: 100}, {0: 100}, {0: 180}]
-    assert worker.heard.of("skipped") == [(0, 100, 180)]
+    assert worker.heard.of(OffsetsSkipped) == [OffsetsSkipped(0, 100, 180)]
 
 
 def test_a_topic_replaced_is_not_taken_for_a_gap(trimmed: Stage) -> None:

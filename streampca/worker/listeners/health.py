@@ -1,27 +1,39 @@
-"""The worker's own HTTP port: `/metrics` for Prometheus, `/healthz` and `/readyz` for whoever keeps it running."""
+"""The worker's HTTP port: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes."""
 
 import errno
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from collections.abc import Callable, Iterable
+from socketserver import TCPServer, ThreadingMixIn
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from streampca.errors import StreampcaError
 from streampca.stream.record import SourceStatus
-from streampca.worker.listener import Listener
+from streampca.worker.listener import (
+    Listener,
+    LoopTicked,
+    PartitionsAssigned,
+    PartitionsReleased,
+    SourcePolled,
+    WorkerEvent,
+    WorkerStopping,
+)
 
-_SILENCE_S = 60.0  # without a tick: longer than any single step of the loop takes, the slowest disk included
-_SETTLED_S = 10.0  # in a group without partitions: the first assignment is often an empty one that another follows
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+_STUCK_AFTER_S = 60.0  # without a tick: longer than any single step of the loop takes, even with a slow disk
+_SETTLED_AFTER_S = 10.0  # in a group without partitions: another assignment often follows a first empty one
 _REQUEST_TIMEOUT_S = 10.0
 _TEXT = "text/plain; charset=utf-8"
 
 
 class HealthListener(Listener):
-    """Listens whether the loop goes round and whether the worker has its place in the group; `clock` is monotonic."""
+    """Tracks whether the loop runs and whether the worker is in its consumer group; `clock` is monotonic."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -30,65 +42,66 @@ class HealthListener(Listener):
         self._joined = False
         self._stopping = ""
 
-    def ticked(self) -> None:
-        self._last_tick = self._clock()
+    def notify(self, event: WorkerEvent) -> None:
+        match event:
+            case LoopTicked():
+                self._last_tick = self._clock()
+            case SourcePolled(status):
+                self._on_poll(status)
+            case PartitionsAssigned():
+                self._joined = True
+            case PartitionsReleased(_, lost):
+                self._joined = not lost  # a worker whose partitions are revoked stays in the group
+                self._member = self._member and not lost
+            case WorkerStopping(cause):
+                self._stopping = cause
 
-    def assigned(self, positions: Mapping[int, int]) -> None:
-        self._joined = True
-
-    def released(self, partitions: Iterable[int], *, lost: bool) -> None:
-        self._joined = not lost  # what is revoked in a rebalance leaves us in the group
-        self._member = self._member and not lost
-
-    def polled(self, status: SourceStatus) -> None:
-        """One that no partition is left for has its place too: it stands by. A passing state decides nothing."""
-        now = self._clock()
-        if status.member != self._member:
-            self._member, self._member_since = status.member, now
-        elif now - self._member_since >= _SETTLED_S:
-            self._joined = self._member
-
-    def stopping(self, cause: str) -> None:
-        self._stopping = cause
-
-    def ailment(self) -> str | None:
-        """Why the process should be started anew; None when it is well."""
+    def why_unhealthy(self) -> str | None:
+        """Why the process should be restarted; None while it is healthy."""
         silence = self._clock() - self._last_tick
-        return f"the loop has not come round for {silence:.0f} s" if silence > _SILENCE_S else None
+        return f"the loop has not come round for {silence:.0f} s" if silence > _STUCK_AFTER_S else None
 
-    def hindrance(self) -> str | None:
-        """Why the worker does not do its part yet; None when it does."""
+    def why_not_ready(self) -> str | None:
+        """Why the worker is not ready; None while it is."""
         if self._stopping:
             return f"stopping: {self._stopping}"
         return None if self._joined else "no place in the consumer group yet"
 
+    def _on_poll(self, status: SourceStatus) -> None:
+        """A standby without partitions is ready too, once its membership has been stable for a while."""
+        now = self._clock()
+        if status.member != self._member:
+            self._member, self._member_since = status.member, now
+        elif now - self._member_since >= _SETTLED_AFTER_S:
+            self._joined = self._member
+
 
 class HealthServer:
-    """Serves in a thread of its own from the moment it is made until `close`; also a context manager."""
+    """Serves from a thread of its own until `close`; also a context manager."""
 
     def __init__(self, host: str, port: int, registry: CollectorRegistry, health: HealthListener) -> None:
-        """Listen on `port`, 0 for any that is free. Raises `StreampcaError` when that cannot be done."""
-        handler = type("_BoundHandler", (_Handler,), {"registry": registry, "health": health})
+        """Listen on `port`, 0 for any free one. Raises `StreampcaError` when that is not possible."""
         try:
-            self._server = _server_class(host)((host, port), handler)
+            self._server = (_ServerIPv6 if ":" in host else _Server)((host, port), _Handler)
         except (OSError, OverflowError) as error:
-            raise StreampcaError(_refusal(host, port, error)) from None
+            raise StreampcaError(_explanation(host, port, error)) from None
+        self._server.set_app(_app(registry, health))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="health", daemon=True)
         self._thread.start()
 
     @property
     def port(self) -> int:
         """The port that it listens on."""
-        return int(self._server.server_address[1])
+        return self._server.server_port
 
     @property
     def url(self) -> str:
-        """Where its metrics are."""
-        host = str(self._server.server_address[0])
+        """The URL of its metrics."""
+        host = self._server.server_name
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/metrics"
 
     def close(self) -> None:
-        """Stop listening. Closing twice is harmless."""
+        """Stop listening. May be called twice."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -100,62 +113,58 @@ class HealthServer:
         self.close()
 
 
-class _Handler(BaseHTTPRequestHandler):
-    registry: CollectorRegistry
-    health: HealthListener
-    timeout = _REQUEST_TIMEOUT_S  # of the socket: a client that says nothing holds no thread for ever
-    server_version, sys_version = "streampca", ""
+def _app(registry: CollectorRegistry, health: HealthListener) -> "WSGIApplication":
+    """The WSGI application: prometheus_client's, with two more routes."""
+    metrics = make_wsgi_app(registry)
+    probes = {"/healthz": health.why_unhealthy, "/readyz": health.why_not_ready}
 
-    def do_GET(self) -> None:
-        status, kind, body = self._answer(self.path.partition("?")[0])
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+    def app(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
+        if method not in ("GET", "HEAD"):
+            status, text = "501 Not Implemented", f"{method} is not supported\n"
+        elif path == "/metrics":
+            body: Iterable[bytes] = metrics({**environ, "REQUEST_METHOD": "GET"}, start_response)
+            return [] if method == "HEAD" else body
+        elif path in probes:
+            reason = probes[path]()
+            status, text = ("503 Service Unavailable", f"{reason}\n") if reason else ("200 OK", "ok\n")
+        else:
+            status, text = "404 Not Found", "there are /metrics, /healthz and /readyz\n"
+        start_response(status, [("Content-Type", _TEXT)])
+        return [] if method == "HEAD" else [text.encode()]
 
-    def do_HEAD(self) -> None:
-        self.do_GET()
+    return app
 
-    def _answer(self, path: str) -> tuple[int, str, bytes]:
-        if path == "/metrics":
-            return 200, CONTENT_TYPE_LATEST, generate_latest(self.registry)
-        checks = {"/healthz": self.health.ailment, "/readyz": self.health.hindrance}
-        if path not in checks:
-            return 404, _TEXT, b"there are /metrics, /healthz and /readyz\n"
-        reason = checks[path]()
-        return (503, _TEXT, f"{reason}\n".encode()) if reason else (200, _TEXT, b"ok\n")
+
+class _Handler(WSGIRequestHandler):
+    timeout = _REQUEST_TIMEOUT_S  # of the socket: a silent client must not occupy a thread forever
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Probes come every few seconds and are no news."""
+        """Log nothing: probes come every few seconds."""
 
 
-class _Server(ThreadingHTTPServer):
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True  # the worker's exit waits for no client
+
     def server_bind(self) -> None:
-        """Without HTTPServer's look-up of the host's full name, which takes long where there is no name server."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
+        """Bind without looking up the host's full name, which is slow where there is no name server."""
+        TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hangs up in the middle is its own affair."""
+        """Ignore clients that disconnect in the middle of a request."""
 
 
-class _Server6(_Server):
+class _ServerIPv6(_Server):
     address_family = socket.AF_INET6
 
 
-def _server_class(host: str) -> type[_Server]:
-    return _Server6 if ":" in host else _Server
-
-
-def _refusal(host: str, port: int, error: OSError | OverflowError) -> str:
+def _explanation(host: str, port: int, error: OSError | OverflowError) -> str:
     where = f"cannot listen on {host}:{port} for /metrics and /healthz"
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        return f"{where}: another program has that port; set worker_port to a free one, or to 0 for any"
+        return f"{where}: the port is in use; set worker_port to a free one, or to 0 for any"
     if isinstance(error, OSError) and error.errno == errno.EACCES:
-        return f"{where}: ports below 1024 need the right to use them; set worker_port to a higher one"
+        return f"{where}: no permission for ports below 1024; set worker_port to a higher one"
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
     return f"{where}: {reason}; set worker_host and worker_port"

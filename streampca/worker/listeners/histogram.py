@@ -1,4 +1,4 @@
-"""A Prometheus histogram of many values at once: prometheus_client's own takes a microsecond for each."""
+"""A Prometheus histogram that takes arrays: prometheus_client's own takes a microsecond for each value."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,16 +11,19 @@ from prometheus_client.utils import floatToGoString
 
 
 class BulkHistogram(Collector):
-    """Exposed as `prometheus_client.Histogram` is, without the time of its creation."""
+    """Exposed in the same form as `prometheus_client.Histogram`, without its time of creation."""
 
     def __init__(self, name: str, documentation: str, buckets: Sequence[float], registry: CollectorRegistry) -> None:
-        """`buckets` are the upper bounds, rising, each in its bucket; one without a bound comes by itself."""
+        """`buckets` are the inclusive upper bounds, ascending; the bucket up to +Inf is added."""
         self._name, self._documentation, self._bounds = name, documentation, np.array(buckets)
-        self._seen = (np.zeros(len(buckets) + 1, np.int64), 0.0)  # per bucket, and the sum: one value, read as one
+        self._seen = (
+            np.zeros(len(buckets) + 1, np.int64),
+            0.0,
+        )  # replaced together, for a scrape
         registry.register(self)
 
     def observe(self, values: NDArray[np.float64]) -> None:
-        """Count all of these."""
+        """Count all values."""
         counts, total = self._seen
         places = np.searchsorted(self._bounds, values)
         self._seen = counts + np.bincount(places, minlength=len(counts)), total + float(np.sum(values))

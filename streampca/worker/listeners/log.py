@@ -1,91 +1,155 @@
-"""The worker's log: a listener that tells what happens, an event a line."""
+"""The worker's log: a listener that writes one line for each event a person wants to know."""
 
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
 
-from streampca.stream.fold import Fold
 from streampca.stream.model_file import PublishedModel
 from streampca.stream.record import SourceStatus
-from streampca.worker.listener import Learned, Listener
+from streampca.worker.listener import (
+    BatchLearned,
+    CheckpointPostponed,
+    CheckpointSaved,
+    Listener,
+    ModelPublished,
+    OffsetsSkipped,
+    PartitionResumed,
+    PartitionsAssigned,
+    PartitionsReleased,
+    PartitionStalled,
+    PublishFailed,
+    RecordRejected,
+    SourcePolled,
+    WorkerEvent,
+    WorkerStopping,
+)
 
 log = structlog.get_logger()
 
 _NUMBERS = re.compile(r"[0-9]+")
-_EVERY_S = 60.0  # between two lines about what it is doing
+_PROGRESS_EVERY_S = 60.0
 
 
 class LogListener(Listener):
-    """Says what a person wants to know, and a repeated trouble once until it is over; `clock` is monotonic."""
+    """Logs the worker's events, and a failure that repeats only once until it is over; `clock` is monotonic."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._saving, self._publishing = _Trouble("checkpoint"), _Trouble("model")
-        self._decoding = _Trouble("decoding", "goes on again")
-        self._owned: dict[int, Learned | None] = {}  # partition → what was last heard of it
+        self._saving = _RepeatedFailure("checkpoint postponed", "checkpoint saved again")
+        self._publishing = _RepeatedFailure("publishing failed", "model published again")
+        self._decoding = _RepeatedFailure("decoding stalled", "decoding resumed")
         self._stalled: set[int] = set()
+        self._lags: dict[int, int | None] = {}  # of every partition owned; None until it is known
+        self._batches: dict[int, BatchLearned] = {}  # partition → its latest batch
         self._caught_up = False  # since the last assignment
         self._rejected: Counter[str] = Counter()
-        self._positions: dict[int, int] = {}  # as they are on disk
+        self._saved_positions: dict[int, int] = {}
         self._model: PublishedModel | None = None
-        self._learned = self._learned_before = 0  # by this worker: in all, and when it last told
-        self._told_at, self._told = clock(), ""
+        self._learned = self._learned_before = 0  # by this worker: in all, and until the last line about progress
+        self._progress_at, self._activity = clock(), ""
 
-    def assigned(self, positions: Mapping[int, int]) -> None:
-        self._owned |= dict.fromkeys(positions)
+    def notify(self, event: WorkerEvent) -> None:
+        match event:
+            case BatchLearned():
+                self._on_batch(event)
+            case SourcePolled(status):
+                self._on_poll(status)
+            case CheckpointSaved():
+                self._on_checkpoint(event)
+            case CheckpointPostponed(cause):
+                self._saving.begin(cause)
+            case ModelPublished(model, seconds):
+                self._on_model(model, seconds)
+            case PublishFailed(cause):
+                self._publishing.begin(cause)
+            case RecordRejected():
+                self._on_reject(event)
+            case PartitionStalled(partition, lag, cause):
+                self._stalled.add(partition)
+                self._lags[partition] = lag
+                self._decoding.begin(cause)
+            case PartitionResumed(partition):
+                self._on_decoded(partition)
+            case OffsetsSkipped(partition, position, to):
+                log.error("offsets removed by retention", partition=partition, position=position, to=to)
+            case PartitionsAssigned(positions):
+                self._on_assignment(positions)
+            case PartitionsReleased():
+                self._on_release(event)
+            case WorkerStopping(cause):
+                log.info("stopping", cause=cause)
+
+    def ended(self) -> None:
+        """Log the last line: where the next worker will resume."""
+        log.info(
+            "worker ended",
+            learned=self._learned,
+            rejected=self._rejected.total(),
+            saved_up_to={str(p): position for p, position in sorted(self._saved_positions.items())},
+            last_model=self._model and self._model.version,
+        )
+
+    def _on_assignment(self, positions: Mapping[int, int]) -> None:
+        self._lags |= dict.fromkeys(positions)
         self._caught_up = False
-        self._positions |= {p: o for p, o in positions.items() if o >= 0}
-        read_from = {str(p): "earliest" if o < 0 else o for p, o in sorted(positions.items())}
+        self._saved_positions |= {p: position for p, position in positions.items() if position >= 0}
+        read_from = {str(p): "earliest" if position < 0 else position for p, position in sorted(positions.items())}
         log.info("partitions assigned", read_from=read_from)
 
-    def released(self, partitions: Iterable[int], *, lost: bool) -> None:
-        partitions = sorted(partitions)
-        for partition in partitions:
-            self._owned.pop(partition, None)
+    def _on_release(self, event: PartitionsReleased) -> None:
+        for partition in event.partitions:
+            self._batches.pop(partition, None)
+            self._lags.pop(partition, None)
+            self._saved_positions.pop(partition, None)
             self._stalled.discard(partition)
-            self._positions.pop(partition, None)
-        (log.warning if lost else log.info)("partitions lost" if lost else "partitions revoked", partitions=partitions)
+        write = log.warning if event.lost else log.info
+        write("partitions lost" if event.lost else "partitions revoked", partitions=sorted(event.partitions))
 
-    def stalled(self, partition: int, lag: int, cause: str) -> None:
-        self._stalled.add(partition)
-        if known := self._owned.get(partition):
-            self._owned[partition] = known._replace(lag=lag)
-        self._decoding.is_there(cause)
-
-    def learned(self, batch: Learned) -> None:
-        self._stalled.discard(batch.partition)
+    def _on_decoded(self, partition: int) -> None:
+        self._stalled.discard(partition)
         if not self._stalled:
-            self._decoding.is_over()
+            self._decoding.end()
+
+    def _on_batch(self, batch: BatchLearned) -> None:
         self._learned += batch.messages
-        self._owned[batch.partition] = batch
-        if not self._caught_up and all(last and last.lag <= 0 for last in self._owned.values()):
-            self._tell_caught_up()
+        self._batches[batch.partition] = batch
+        self._lags[batch.partition] = batch.lag
+        if not self._caught_up and all(lag is not None and lag <= 0 for lag in self._lags.values()):
+            self._caught_up = True
+            if learned := sum(latest.fold.stats.learned for latest in self._batches.values()):
+                log.info("caught up", partitions=len(self._lags), learned=learned)
 
-    def rejected(self, partition: int, offset: int, reason: str, message: str) -> None:
-        self._rejected[reason] += 1
-        count = self._rejected[reason]
-        tell = log.warning if count == 10 ** (len(str(count)) - 1) else log.debug  # the 1st, 10th, 100th, …
-        tell("record rejected", partition=partition, offset=offset, reason=reason, message=message, count=count)
+    def _on_reject(self, event: RecordRejected) -> None:
+        self._rejected[event.reason] += 1
+        count = self._rejected[event.reason]
+        write = log.warning if count == 10 ** (len(str(count)) - 1) else log.debug  # the 1st, 10th, 100th, …
+        write(
+            "record rejected",
+            partition=event.partition,
+            offset=event.offset,
+            reason=event.reason,
+            message=event.message,
+            count=count,
+        )
 
-    def skipped(self, partition: int, position: int, to: int) -> None:
-        log.error("offsets skipped, removed by retention", partition=partition, position=position, to=to)
+    def _on_checkpoint(self, event: CheckpointSaved) -> None:
+        self._saving.end()
+        self._saved_positions[event.partition] = event.fold.position
+        log.debug(
+            "checkpoint saved",
+            partition=event.partition,
+            next_offset=event.fold.position,
+            seconds=round(event.seconds, 4),
+        )
 
-    def saved(self, partition: int, fold: Fold, seconds: float) -> None:
-        self._saving.is_over()
-        self._positions[partition] = fold.position
-        log.debug("checkpoint saved", partition=partition, next_offset=fold.position, seconds=round(seconds, 4))
-
-    def postponed(self, cause: str) -> None:
-        self._saving.is_there(cause)
-
-    def published(self, model: PublishedModel, seconds: float) -> None:
-        self._publishing.is_over()
-        tell = log.debug if self._model else log.info  # later ones are in the line of the minute
+    def _on_model(self, model: PublishedModel, seconds: float) -> None:
+        self._publishing.end()
+        write = log.debug if self._model else log.info  # later versions are in the lines about progress
         self._model = model
-        tell(
+        write(
             "model published",
             version=model.version,
             explained_variance_ratio=round(float(model.model.explained_variance_ratio.sum()), 5),
@@ -94,75 +158,56 @@ class LogListener(Listener):
             seconds=round(seconds, 3),
         )
 
-    def unpublished(self, cause: str) -> None:
-        self._publishing.is_there(cause)
-
-    def polled(self, status: SourceStatus) -> None:
+    def _on_poll(self, status: SourceStatus) -> None:
         now = self._clock()
-        if now - self._told_at >= _EVERY_S:
-            self._tell(status, now - self._told_at)
-            self._told_at, self._learned_before = now, self._learned
+        if now - self._progress_at >= _PROGRESS_EVERY_S:
+            self._log_progress(status, now - self._progress_at)
+            self._progress_at, self._learned_before = now, self._learned
 
-    def stopping(self, cause: str) -> None:
-        log.info("stopping", cause=cause)
-
-    def ended(self) -> None:
-        """The last line: where another worker would go on."""
-        saved = {str(p): o for p, o in sorted(self._positions.items())}
-        rejected = self._rejected.total()
-        version = self._model and self._model.version
-        log.info("worker ended", learned=self._learned, rejected=rejected, saved_up_to=saved, last_model=version)
-
-    def _tell_caught_up(self) -> None:
-        self._caught_up = True
-        learned = sum(last.fold.stats.learned for last in self._owned.values() if last)
-        if learned:
-            log.info("caught up", partitions=len(self._owned), learned=learned)
-
-    def _tell(self, status: SourceStatus, seconds: float) -> None:
-        """What it has been doing, every time when it learned something; else once, until that is another thing."""
+    def _log_progress(self, status: SourceStatus, seconds: float) -> None:
+        """Every time while messages are learned; otherwise once, when the reason for not learning changes."""
         messages = self._learned - self._learned_before
-        doing = "learning" if messages else self._idling(status)
+        activity = "learning" if messages else self._waits_for(status)
         if messages:
-            log.info(doing, messages=messages, per_second=round(messages / seconds, 1), **self._state())
-        elif doing != self._told:
-            log.info(doing, **self._state())
-        self._told = doing
+            log.info(activity, messages=messages, per_second=round(messages / seconds, 1), **self._state())
+        elif activity != self._activity:
+            log.info(activity, **self._state())
+        self._activity = activity
 
-    def _idling(self, status: SourceStatus) -> str:
+    def _waits_for(self, status: SourceStatus) -> str:
         if not status.connected:
-            return "waiting for a broker"
+            return "waiting for broker"
         if not status.member:
-            return "waiting for a place in the group"
+            return "waiting to join group"
         if self._stalled:
-            return "waiting for the schema registry"
-        return "nothing new to learn" if self._owned else "standing by, no partition is left for this worker"
+            return "waiting for schema registry"
+        return "idle" if self._lags else "standing by"
 
     def _state(self) -> dict[str, object]:
-        heard = [batch for batch in self._owned.values() if batch]
-        norm = sum(batch.fold.stats.norm_ewma for batch in heard)
-        loss = sum(batch.fold.stats.loss_ewma for batch in heard)
+        stats = [batch.fold.stats for batch in self._batches.values()]
+        norm = sum(s.norm_ewma for s in stats)
+        loss = sum(s.loss_ewma for s in stats)
         return {
-            "partitions": len(self._owned),
-            "lag": sum(batch.lag for batch in heard),
-            "loss": round(loss / norm, 5) if norm else None,  # the share of a message that projection loses, of late
+            "partitions": len(self._lags),
+            "lag": sum(lag or 0 for lag in self._lags.values()),
+            "loss": round(loss / norm, 5) if norm else None,  # the share that projection loses of recent messages
             "rejected": self._rejected.total(),
             "last_model": self._model and self._model.version,
         }
 
 
-class _Trouble:
-    """Something that fails again and again, told when it begins, when its cause is another one, and when it is over."""
+class _RepeatedFailure:
+    """A failure that is retried: logged when it begins, when its cause changes, and when it is over."""
 
-    def __init__(self, thing: str, over: str = "saved again") -> None:
-        self._thing, self._over, self._cause = thing, over, ""
+    def __init__(self, failed: str, recovered: str) -> None:
+        self._failed, self._recovered, self._cause = failed, recovered, ""
 
-    def is_there(self, cause: str) -> None:
-        if _NUMBERS.sub("", cause) != _NUMBERS.sub("", self._cause):  # a file's name holds an offset, which moves on
-            log.error(f"{self._thing} postponed, will try again", cause=cause)
+    def begin(self, cause: str) -> None:
+        if _NUMBERS.sub("", cause) != _NUMBERS.sub("", self._cause):  # an offset in a file's name is no other cause
+            log.error(self._failed, cause=cause)
         self._cause = cause
 
-    def is_over(self) -> None:
+    def end(self) -> None:
         if self._cause:
-            log.info(f"{self._thing} {self._over}", after=self._cause)
+            log.info(self._recovered, after=self._cause)
         self._cause = ""

@@ -1,168 +1,167 @@
-"""The worker's metrics for Prometheus: a listener that counts."""
+"""The worker's metrics for Prometheus, kept by a listener."""
 
 import contextlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
-from streampca.stream.fold import Fold
-from streampca.stream.model_file import PublishedModel
-from streampca.stream.record import SourceStatus
-from streampca.worker.listener import Learned, Listener
+from streampca.worker.listener import (
+    BatchLearned,
+    CheckpointPostponed,
+    CheckpointSaved,
+    Listener,
+    LoopTicked,
+    ModelPublished,
+    OffsetsSkipped,
+    PartitionResumed,
+    PartitionsAssigned,
+    PartitionsReleased,
+    PartitionStalled,
+    PublishFailed,
+    RecordRejected,
+    SourcePolled,
+    WorkerEvent,
+)
 from streampca.worker.listeners.histogram import BulkHistogram
 
 _RATIO_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
+# The metrics' names after "streampca_", with their help texts.
+_COUNTERS: tuple[tuple[str, list[str], str], ...] = (
+    ("messages", ["outcome"], "Messages processed, by outcome: learned or rejected."),
+    ("learn_seconds", [], "Time spent learning."),
+    ("dead_letters", ["reason"], "Records rejected, by reason."),
+    ("offset_gap_messages", [], "Offsets removed by retention before they were read."),
+    ("rebalances", ["event"], "Rebalance events: partitions assigned, revoked or lost."),
+    ("checkpoints_postponed", [], "Checkpoint writes postponed after a failure."),
+    ("publish_failures", [], "Attempts to publish a model that failed."),
+)
+_GAUGES = (
+    ("partitions_owned", "Partitions assigned to this worker."),
+    ("broker_connected", "1 while a broker answers, otherwise 0; then lag and offsets are stale."),
+    ("loop_last_tick_timestamp_seconds", "Time of the worker loop's last iteration."),
+    ("published_version", "Version of the last model published: the number of messages learned."),
+    ("explained_variance_ratio", "Share of the variance explained by the last model published."),
+)
+_GAUGES_BY_PARTITION = (
+    ("loss_ewma", "Relative residual, exponentially weighted over the last 1000 messages or so."),
+    ("pinv_error", "Largest entry of |C†C − I| at the last checkpoint."),
+    ("consumer_lag_messages", "Consumer lag: messages behind the log's end."),
+    ("next_offset", "Offset of the next message to learn."),
+    ("event_time_lag_seconds", "Age of the newest record learned, by its own timestamp, when it was learned."),
+    ("stalled", "1 while records cannot be decoded because the schema registry does not answer, otherwise 0."),
+    ("timestamps_ahead", "Records with a timestamp more than a day ahead of their partition's event time."),
+    ("checkpoint_last_success_timestamp_seconds", "Time of the last checkpoint written."),
+)
+_DURATIONS = (
+    ("checkpoint_duration_seconds", "Time to write a checkpoint."),
+    ("publish_duration_seconds", "Time to merge the partitions' states and write a model."),
+)
+
 
 class WorkerMetrics(Listener):
-    """Everything that one worker tells of its partitions, in a registry of its own."""
+    """The metrics of one worker and its partitions, in a registry of their own."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
-        self.registry = registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        self._of_partitions: list[Gauge] = []
-
-        def count(name: str, text: str, *labels: str) -> Counter:
-            return Counter(name, text, labels, registry=registry)
-
-        def gauge(name: str, text: str) -> Gauge:
-            return Gauge(name, text, registry=registry)
-
-        def time_of(name: str, text: str) -> Histogram:
-            return Histogram(name, text, registry=registry)
-
-        def of_partition(name: str, text: str) -> Gauge:
-            made = Gauge(name, text, ("topic", "partition"), registry=registry)
-            self._of_partitions.append(made)
-            return made
-
-        # What is learned.
-        self._messages = count("streampca_messages", "Messages handled, by outcome: learned or rejected.", "outcome")
-        self._learn_seconds = count("streampca_learn_seconds", "Time spent on learning.")
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self._counters = {
+            name: Counter(f"streampca_{name}", text, labels, registry=self.registry) for name, labels, text in _COUNTERS
+        }
+        self._gauges = {name: Gauge(f"streampca_{name}", text, registry=self.registry) for name, text in _GAUGES}
+        self._by_partition = {
+            name: Gauge(f"streampca_{name}", text, ("topic", "partition"), registry=self.registry)
+            for name, text in _GAUGES_BY_PARTITION
+        }
+        self._durations = {
+            name: Histogram(f"streampca_{name}", text, registry=self.registry) for name, text in _DURATIONS
+        }
         self._loss_ratio = BulkHistogram(
             "streampca_prequential_loss_ratio",
-            "‖r‖²/‖y‖² of each message, scored before it was learned.",
-            registry=registry,
+            "Relative residual ‖r‖²/‖y‖² of each message, scored before it was learned.",
+            registry=self.registry,
             buckets=_RATIO_BUCKETS,
         )
-        self._loss_ewma = of_partition(
-            "streampca_loss_ewma", "The same ratio of each partition, over its last 1000 messages or so."
-        )
-        self._pinv_error = of_partition("streampca_pinv_error", "‖C†C − I‖, the largest entry, at the last checkpoint.")
 
-        # How far it is.
-        self._lag = of_partition("streampca_consumer_lag_messages", "Offsets between us and the log's end.")
-        self._next = of_partition("streampca_next_offset", "Offset of each partition to be learned next.")
-        self._time_lag = of_partition(
-            "streampca_event_time_lag_seconds",
-            "Age of the newest record learned, by its own timestamp, when it was learned.",
-        )
-        self._stalled = of_partition(
-            "streampca_stalled",
-            "1 while a partition's records cannot be decoded, since the schema registry does not answer.",
-        )
+    def notify(self, event: WorkerEvent) -> None:
+        match event:
+            case LoopTicked():
+                self._gauges["loop_last_tick_timestamp_seconds"].set_to_current_time()
+            case SourcePolled(status):
+                self._gauges["broker_connected"].set(status.connected)
+            case BatchLearned():
+                self._on_batch(event)
+            case RecordRejected():
+                self._counters["messages"].labels("rejected").inc()
+                self._counters["dead_letters"].labels(event.reason).inc()
+            case CheckpointSaved():
+                self._on_checkpoint(event)
+            case CheckpointPostponed():
+                self._counters["checkpoints_postponed"].inc()
+            case ModelPublished(model, seconds):
+                self._durations["publish_duration_seconds"].observe(seconds)
+                self._gauges["published_version"].set(model.version)
+                self._gauges["explained_variance_ratio"].set(float(model.model.explained_variance_ratio.sum()))
+            case PublishFailed():
+                self._counters["publish_failures"].inc()
+            case PartitionStalled(partition, lag):
+                self._set(partition, stalled=1, consumer_lag_messages=lag)
+            case PartitionResumed(partition):
+                self._set(partition, stalled=0)
+            case OffsetsSkipped(_, position, to):
+                self._counters["offset_gap_messages"].inc(max(to - position, 0))
+            case PartitionsAssigned(positions):
+                self._on_assignment(positions)
+            case PartitionsReleased():
+                self._on_release(event)
 
-        # What cannot be learned.
-        self._rejected = count("streampca_dead_letters", "Records that could not be learned, by reason.", "reason")
-        self._gap = count("streampca_offset_gap_messages", "Offsets that retention removed before they were read.")
-        self._ahead = of_partition(
-            "streampca_timestamps_ahead", "Records more than a day ahead of their partition's time."
-        )
+    def _set(self, partition: int, **values: float) -> None:
+        for name, value in values.items():
+            self._by_partition[name].labels(self._topic, str(partition)).set(value)
 
-        # The worker and its group.
-        self._owned = gauge("streampca_partitions_owned", "Partitions that this worker learns.")
-        self._connected = gauge(
-            "streampca_broker_connected",
-            "1 while a broker answers, 0 while none does: then lag and offsets stand still.",
-        )
-        self._ticked_at = gauge("streampca_loop_last_tick_timestamp_seconds", "When the loop last came round.")
-        self._rebalances = count("streampca_rebalances", "Times that partitions came or went, by event.", "event")
+    def _on_assignment(self, positions: Mapping[int, int]) -> None:
+        self._counters["rebalances"].labels("assigned").inc()
+        self._gauges["partitions_owned"].inc(len(positions))
+        for partition in positions:
+            self._set(partition, stalled=0)
 
-        # What is on disk.
-        self._saved_at = of_partition(
-            "streampca_checkpoint_last_success_timestamp_seconds",
-            "When the last checkpoint of a partition was written.",
-        )
-        self._save_seconds = time_of("streampca_checkpoint_duration_seconds", "Time to write one checkpoint.")
-        self._postponed = count("streampca_checkpoints_postponed", "Times that saving failed and was put off.")
-        self._version = gauge("streampca_published_version", "Version of the model published last: messages learned.")
-        self._explained = gauge(
-            "streampca_explained_variance_ratio",
-            "Share of the variance that the served components explain, of the model published last.",
-        )
-        self._publish_seconds = time_of(
-            "streampca_publish_duration_seconds", "Time to merge the folds and write a model."
-        )
-        self._unpublished = count("streampca_publish_failures", "Times that publishing a model failed and was put off.")
-
-    def ticked(self) -> None:
-        self._ticked_at.set_to_current_time()
-
-    def polled(self, status: SourceStatus) -> None:
-        self._connected.set(status.connected)
-
-    def assigned(self, positions: Mapping[int, int]) -> None:
-        self._rebalances.labels("assigned").inc()
-        self._owned.inc(len(positions))
-
-    def released(self, partitions: Iterable[int], *, lost: bool) -> None:
-        partitions = list(partitions)
-        self._rebalances.labels("lost" if lost else "revoked").inc()
-        self._owned.dec(len(partitions))
-        for partition in partitions:
-            for gauge in self._of_partitions:
-                with contextlib.suppress(KeyError):  # of older prometheus_client, where the gauge was never set
+    def _on_release(self, event: PartitionsReleased) -> None:
+        self._counters["rebalances"].labels("lost" if event.lost else "revoked").inc()
+        self._gauges["partitions_owned"].dec(len(event.partitions))
+        for partition in event.partitions:
+            for gauge in self._by_partition.values():
+                with contextlib.suppress(KeyError):  # older prometheus_client: the gauge was never set
                     gauge.remove(self._topic, str(partition))
 
-    def learned(self, batch: Learned) -> None:
-        where, stats = (self._topic, str(batch.partition)), batch.fold.stats
-        self._messages.labels("learned").inc(batch.messages)
-        self._learn_seconds.inc(batch.seconds)
-        self._lag.labels(*where).set(batch.lag)
-        self._stalled.labels(*where).set(0)
-        self._next.labels(*where).set(batch.fold.position)
-        self._ahead.labels(*where).set(batch.fold.clock.ahead)
+    def _on_batch(self, batch: BatchLearned) -> None:
+        self._counters["messages"].labels("learned").inc(batch.messages)
+        self._counters["learn_seconds"].inc(batch.seconds)
+        fold, stats = batch.fold, batch.fold.stats
+        self._set(
+            batch.partition,
+            consumer_lag_messages=batch.lag,
+            next_offset=fold.position,
+            timestamps_ahead=fold.clock.ahead,
+        )
         if stats.last_ms >= 0:
-            self._time_lag.labels(*where).set(time.time() - stats.last_ms / 1000)
+            self._set(batch.partition, event_time_lag_seconds=time.time() - stats.last_ms / 1000)
         if stats.norm_ewma > 0:
-            self._loss_ewma.labels(*where).set(stats.loss_ewma / stats.norm_ewma)
+            self._set(batch.partition, loss_ewma=stats.loss_ewma / stats.norm_ewma)
         if batch.scores:
             residual, norm = (np.concatenate(column) for column in zip(*batch.scores, strict=True))
             self._loss_ratio.observe(residual[norm > 0] / norm[norm > 0])
 
-    def stalled(self, partition: int, lag: int, cause: str) -> None:
-        self._stalled.labels(self._topic, str(partition)).set(1)
-        self._lag.labels(self._topic, str(partition)).set(lag)
-
-    def rejected(self, partition: int, offset: int, reason: str, message: str) -> None:
-        self._messages.labels("rejected").inc()
-        self._rejected.labels(reason).inc()
-
-    def skipped(self, partition: int, position: int, to: int) -> None:
-        self._gap.inc(max(to - position, 0))
-
-    def saved(self, partition: int, fold: Fold, seconds: float) -> None:
-        self._save_seconds.observe(seconds)
-        self._saved_at.labels(self._topic, str(partition)).set_to_current_time()
-        if fold.state.rank:
-            self._pinv_error.labels(self._topic, str(partition)).set(fold.state.pinv_error)
-
-    def postponed(self, cause: str) -> None:
-        self._postponed.inc()
-
-    def unpublished(self, cause: str) -> None:
-        self._unpublished.inc()
-
-    def published(self, model: PublishedModel, seconds: float) -> None:
-        self._publish_seconds.observe(seconds)
-        self._version.set(model.version)
-        self._explained.set(float(model.model.explained_variance_ratio.sum()))
+    def _on_checkpoint(self, event: CheckpointSaved) -> None:
+        self._durations["checkpoint_duration_seconds"].observe(event.seconds)
+        self._set(event.partition, checkpoint_last_success_timestamp_seconds=time.time())
+        if event.fold.state.rank:
+            self._set(event.partition, pinv_error=event.fold.state.pinv_error)
 
 
 def described(registry: CollectorRegistry) -> dict[str, str]:
-    """Name, as Prometheus shows it, and meaning of every metric of ours in a registry."""
+    """Name, as Prometheus shows it, and help text of every streampca metric in a registry."""
     families = [family for family in registry.collect() if family.name.startswith("streampca_")]
     return {f.name + ("_total" if f.type == "counter" else ""): f.documentation for f in families}

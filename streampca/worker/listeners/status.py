@@ -1,6 +1,6 @@
-"""The worker's report of itself: a listener that leaves it in the store, where the sidecar finds it.
+"""The worker's status report: a listener that writes it to the store, where the sidecar reads it.
 
-The report is a convenience: whatever goes wrong with it is none of the worker's business.
+The report is a convenience: if it cannot be written, the worker continues.
 """
 
 import os
@@ -8,7 +8,7 @@ import re
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -16,24 +16,37 @@ import structlog
 
 from streampca.errors import StoreError, StreampcaError
 from streampca.stores.worker_status import OUTDATED_AFTER_S, PartitionStatus, State, WorkerStatus, WorkerStatuses
-from streampca.stream.fold import Fold
-from streampca.stream.model_file import PublishedModel
 from streampca.stream.record import SourceStatus
-from streampca.worker.listener import Learned, Listener
+from streampca.worker.listener import (
+    BatchLearned,
+    CheckpointPostponed,
+    CheckpointSaved,
+    Listener,
+    LoopTicked,
+    ModelPublished,
+    PartitionResumed,
+    PartitionsAssigned,
+    PartitionsReleased,
+    PartitionStalled,
+    PublishFailed,
+    SourcePolled,
+    WorkerEvent,
+    WorkerStopping,
+)
 
 log = structlog.get_logger()
 
-_EVERY_S = 3.0  # a report costs a flush of the disk or two, in the loop's own thread
+_REPORT_EVERY_S = 3.0  # a report costs one or two fsyncs, in the loop's own thread
 _WAITING_AFTER_S = 5.0  # without a message
 _RATE_OVER_S = 10.0
 _LONGEST_NAME = 200
 
 
 class StatusListener(Listener):
-    """Reports every few seconds while the loop goes round, and at once when partitions come or go.
+    """Reports every few seconds while the loop runs, and at once when partitions are assigned or released.
 
-    A context manager around the worker's life: what ends it is in its last report.
-    `clock` tells seconds since 1970, `ticks` those since some moment, never going back.
+    A context manager around the worker's run: the error that ends it is in the last report.
+    `clock` gives seconds since 1970, `ticks` is monotonic.
     """
 
     def __init__(
@@ -46,18 +59,18 @@ class StatusListener(Listener):
         self._reports, self._name, self._clock, self._ticks = reports, name, clock, ticks
         self._started_at = clock()
         self._state: State = "starting"
-        self._troubles: dict[str, str] = {}  # what cannot be done → why
+        self._problems: dict[str, str] = {}  # what fails → why
         self._stalled: set[int] = set()
-        self._partitions: dict[int, PartitionStatus | Learned] = {}
+        self._partitions: dict[int, PartitionStatus | BatchLearned] = {}
         self._learned = 0  # messages
         self._last_learned = self._next_report = ticks()
-        self._samples: deque[tuple[float, int]] = deque([(self._last_learned, 0)])  # times, messages learned until then
+        self._samples: deque[tuple[float, int]] = deque([(self._last_learned, 0)])  # time, messages learned
 
     def __enter__(self) -> Self:
         try:
             self._reports.remove(before=self._started_at - OUTDATED_AFTER_S)
         except StoreError as error:
-            log.debug("outdated reports not removed", cause=str(error))
+            log.debug("stale reports not removed", cause=str(error))
         self._report()
         return self
 
@@ -65,59 +78,79 @@ class StatusListener(Listener):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if error is not None and not isinstance(error, StreampcaError):
-            return  # a crash: whoever reads the last report sees that no other follows
+            return  # a crash: readers notice that no report follows the last one
         if error is not None:
-            self._troubles["ended"] = str(error)
+            self._problems["ended"] = str(error)
         self._state = "stopped"
         self._partitions.clear()
         self._report()
 
-    def assigned(self, positions: Mapping[int, int]) -> None:
+    def notify(self, event: WorkerEvent) -> None:
+        match event:
+            case LoopTicked():
+                self._on_tick()
+            case SourcePolled(status):
+                self._on_poll(status)
+            case BatchLearned():
+                self._on_batch(event)
+            case CheckpointSaved():
+                self._problems.pop("checkpoint", None)
+            case CheckpointPostponed(cause):
+                self._problems["checkpoint"] = cause
+            case ModelPublished():
+                self._problems.pop("model", None)
+            case PublishFailed(cause):
+                self._problems["model"] = cause
+            case PartitionStalled():
+                self._on_stall(event)
+            case PartitionResumed(partition):
+                self._on_decoded(partition)
+            case PartitionsAssigned(positions):
+                self._on_assignment(positions)
+            case PartitionsReleased(partitions):
+                self._on_release(partitions)
+            case WorkerStopping():
+                self._state = "stopping"
+                self._report()
+
+    def _on_assignment(self, positions: Mapping[int, int]) -> None:
         unknown = {"lag": None, "learned": None, "rejected": None, "loss_ewma": None}
         self._partitions |= {p: PartitionStatus(position=position, **unknown) for p, position in positions.items()}
         if self._state == "starting":
             self._state = "waiting"
         self._report()
 
-    def released(self, partitions: Iterable[int], *, lost: bool) -> None:
+    def _on_release(self, partitions: Sequence[int]) -> None:
         for partition in partitions:
             self._partitions.pop(partition, None)
-            self._goes_on(partition)
+            self._on_decoded(partition)
         self._report()
 
-    def stalled(self, partition: int, lag: int, cause: str) -> None:
-        self._stalled.add(partition)
-        self._troubles["decoding"] = cause
-        known = _told(self._partitions[partition])
-        self._partitions[partition] = known.model_copy(update={"lag": lag})
+    def _on_stall(self, event: PartitionStalled) -> None:
+        self._stalled.add(event.partition)
+        self._problems["decoding"] = event.cause
+        known = _status_of(self._partitions[event.partition])
+        self._partitions[event.partition] = known.model_copy(update={"lag": event.lag})
 
-    def learned(self, batch: Learned) -> None:
-        self._goes_on(batch.partition)
+    def _on_decoded(self, partition: int) -> None:
+        self._stalled.discard(partition)
+        if not self._stalled:
+            self._problems.pop("decoding", None)
+
+    def _on_batch(self, batch: BatchLearned) -> None:
         self._partitions[batch.partition] = batch
         if batch.messages:
             self._learned += batch.messages
             self._last_learned = self._ticks()
             self._state = "learning"
 
-    def saved(self, partition: int, fold: Fold, seconds: float) -> None:
-        self._troubles.pop("checkpoint", None)
-
-    def postponed(self, cause: str) -> None:
-        self._troubles["checkpoint"] = cause
-
-    def published(self, model: PublishedModel, seconds: float) -> None:
-        self._troubles.pop("model", None)
-
-    def unpublished(self, cause: str) -> None:
-        self._troubles["model"] = cause
-
-    def polled(self, status: SourceStatus) -> None:
+    def _on_poll(self, status: SourceStatus) -> None:
         if status.connected:
-            self._troubles.pop("broker", None)
+            self._problems.pop("broker", None)
         elif self._state != "starting":
-            self._troubles["broker"] = "no broker answers"
+            self._problems["broker"] = "no broker answers"
 
-    def ticked(self) -> None:
+    def _on_tick(self) -> None:
         now = self._ticks()
         if now < self._next_report:
             return
@@ -125,30 +158,21 @@ class StatusListener(Listener):
             self._state = "waiting"
         self._report()
 
-    def stopping(self, cause: str) -> None:
-        self._state = "stopping"
-        self._report()
-
-    def _goes_on(self, partition: int) -> None:
-        self._stalled.discard(partition)
-        if not self._stalled:
-            self._troubles.pop("decoding", None)
-
     def _report(self) -> None:
-        self._next_report = self._ticks() + _EVERY_S
+        self._next_report = self._ticks() + _REPORT_EVERY_S
         report = WorkerStatus(
             name=self._name,
             state=self._state,
-            trouble="; ".join(self._troubles.values()) or None,
+            trouble="; ".join(self._problems.values()) or None,
             started_at=self._started_at,
             updated_at=self._clock(),
             messages_per_second=0.0 if self._state == "stopped" else self._rate(),
-            partitions={str(p): _told(known) for p, known in sorted(self._partitions.items())},
+            partitions={str(p): _status_of(known) for p, known in sorted(self._partitions.items())},
         )
         try:
             self._reports.write(report)
-        except StoreError as error:  # the checkpoints' trouble is told aloud; this one is the same, or harmless
-            log.debug("report not written", cause=str(error))
+        except StoreError as error:  # a full disk is logged when a checkpoint fails
+            log.debug("status report not written", cause=str(error))
 
     def _rate(self) -> float:
         now = self._ticks()
@@ -160,12 +184,12 @@ class StatusListener(Listener):
 
 
 def name_of_process() -> str:
-    """Host and process id, in the letters that a file of the store may have."""
+    """Host name and process id, in characters that a file of the store may have."""
     host = re.sub(r"[^A-Za-z0-9._-]", "_", socket.gethostname())
     return f"{host[:_LONGEST_NAME]}-{os.getpid()}"
 
 
-def _told(known: PartitionStatus | Learned) -> PartitionStatus:
+def _status_of(known: PartitionStatus | BatchLearned) -> PartitionStatus:
     if isinstance(known, PartitionStatus):
         return known
     stats = known.fold.stats
