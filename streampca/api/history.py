@@ -1,4 +1,4 @@
-"""The figures of every version that the store keeps: how the model came to be what it is."""
+"""The metrics of every version in the store, to plot them over time."""
 
 import threading
 from typing import Any
@@ -14,8 +14,8 @@ log = structlog.get_logger()
 Figures = dict[str, Any]
 
 
-class History:
-    """Remembers the figures of each version, so that each file is read once at most."""
+class HistoryReader:
+    """Reads the file of each version at most once, and caches its metrics."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
@@ -23,50 +23,50 @@ class History:
         self._lock = threading.Lock()  # of _figures
         self._closed = threading.Event()
 
-    def note(self, served: PublishedModel) -> None:
-        """A version was loaded for another purpose: its file need not be read again. From any thread."""
+    def add(self, published: PublishedModel) -> None:
+        """Cache the metrics of a model that was loaded for another purpose. From any thread."""
         with self._lock:
-            self._figures[served.version] = _figures(served)
+            self._figures[published.version] = _figures(published)
 
     def after(self, version: int) -> list[Figures]:
-        """Figures of the versions in the store beyond this one, rising; damaged ones are passed over.
+        """The metrics of the versions above this one, in ascending order, without those of damaged files.
 
-        Reads the files that are not known yet, which takes its time: for one thread at a time, not the event loop's.
-        Raises `StoreError`; what was read until then is kept.
+        It may read many files: call it from one thread at a time, and not from the event loop.
+        Raises `StoreError`; what was read before that stays cached.
         """
         with self._lock:
-            known = set(self._figures)  # before the listing, so that what comes after it is not taken for pruned
-        there = self._models.versions()
+            cached = set(self._figures)  # before listing: a version added meanwhile must not count as pruned
+        listed = self._models.versions()
         with self._lock:
-            for pruned in known.difference(there):
+            for pruned in cached.difference(listed):
                 self._figures.pop(pruned, None)
-        wanted = [other for other in there if other > version]
+        wanted = [other for other in listed if other > version]
         for missing in wanted:
             if missing not in self._figures and not self._closed.is_set():
                 self._read(missing)
-        return [figures for wished in wanted if (figures := self._figures.get(wished)) is not None]
+        return [figures for version in wanted if (figures := self._figures.get(version)) is not None]
 
     def close(self) -> None:
-        """Let a reading that is under way end after the file at hand."""
+        """Stop a call of `after` in another thread once the current file is read."""
         self._closed.set()
 
     def _read(self, version: int) -> None:
         try:
-            self.note(self._models.load(version))
+            self.add(self._models.load(version))
         except FileNotFoundError:  # pruned since it was listed
             return
-        except DamagedFileError as error:  # told aloud by who wants to serve it
-            log.debug("model damaged, left out of the history", version=version, error=str(error))
+        except DamagedFileError as error:  # the model cache logs it as an error
+            log.debug("damaged model not in history", version=version, error=str(error))
             with self._lock:
                 self._figures.setdefault(version, None)
 
 
-def _figures(served: PublishedModel) -> Figures:
+def _figures(published: PublishedModel) -> Figures:
     return {
-        "version": served.version,
-        "published_at": served.published_at,
-        "last_timestamp_ms": served.last_timestamp_ms,
-        "loss_ewma": served.loss_ewma,
-        "loss_ratio": served.loss_ratio,
-        "explained_variance_ratio": float(served.model.explained_variance_ratio.sum()),
+        "version": published.version,
+        "published_at": published.published_at,
+        "last_timestamp_ms": published.last_timestamp_ms,
+        "loss_ewma": published.loss_ewma,
+        "loss_ratio": published.loss_ratio,
+        "explained_variance_ratio": float(published.model.explained_variance_ratio.sum()),
     }

@@ -1,4 +1,4 @@
-"""The sidecar's metrics for Prometheus, in a registry of its own. `METRICS` is all of them, with their meaning."""
+"""The sidecar's Prometheus metrics. `METRICS` lists all of them with their help texts."""
 
 from collections.abc import Callable, Iterator
 
@@ -13,30 +13,30 @@ from streampca.stream.model_file import PublishedModel
 METRICS = {
     "streampca_model_version": "Version of the model in use: messages learned.",
     "streampca_model_age_seconds": "Time since the model in use was published.",
-    "streampca_model_loss_mean": "Mean squared residual of the model in use, of messages scored before learned.",
-    "streampca_model_loss_ratio": "The same over the mean squared norm.",
-    "streampca_model_loss_ewma": "The same ratio over the last 1000 messages or so.",
-    "streampca_model_explained_variance_ratio": "Share of the variance along each component, from 1.",
-    "streampca_model_load_failures_total": "Times that a model could not be loaded, by cause: damaged, store or bug.",
-    "streampca_projected_vectors_total": "Vectors projected or reconstructed, by what was done.",
-    "streampca_request_duration_seconds": "Time to answer a request, by route and status code.",
+    "streampca_model_loss_mean": "Mean squared residual of the model in use, messages scored before learned.",
+    "streampca_model_loss_ratio": "The loss divided by the mean squared norm.",
+    "streampca_model_loss_ewma": "The loss ratio over the last 1000 messages or so.",
+    "streampca_model_explained_variance_ratio": "Share of the variance along each component, counted from 1.",
+    "streampca_model_load_failures_total": "Failed model loads, by cause: damaged, store or bug.",
+    "streampca_projected_vectors_total": "Vectors projected or reconstructed, by act.",
+    "streampca_request_duration_seconds": "Duration of requests, by route and status code.",
 }
 
 _FIGURES: dict[str, Callable[[PublishedModel], float | None]] = {
-    "streampca_model_version": lambda served: served.version,
-    "streampca_model_loss_mean": lambda served: served.loss,
-    "streampca_model_loss_ratio": lambda served: served.loss_ratio,
-    "streampca_model_loss_ewma": lambda served: served.loss_ewma,
+    "streampca_model_version": lambda published: published.version,
+    "streampca_model_loss_mean": lambda published: published.loss,
+    "streampca_model_loss_ratio": lambda published: published.loss_ratio,
+    "streampca_model_loss_ewma": lambda published: published.loss_ewma,
 }
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class SidecarMetrics:
-    """Counts what is answered, and shows the model in use when it is asked."""
+    """Counts requests and vectors, and reads the metrics of the model in use at each scrape."""
 
-    def __init__(self, serving: ModelCache) -> None:
+    def __init__(self, cache: ModelCache) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_ModelCollector(serving))
+        self._registry.register(_ModelCollector(cache))
         self._durations = self._histogram("streampca_request_duration_seconds", ["route", "code"])
         self._series: dict[tuple[str, int], Histogram] = {}
         vectors = self._counter("streampca_projected_vectors_total", ["act"])
@@ -44,19 +44,19 @@ class SidecarMetrics:
         ProcessCollector(registry=self._registry)
         GCCollector(registry=self._registry)
 
-    def answered(self, route: str, code: int, seconds: float) -> None:
-        """One request."""
+    def observe_request(self, route: str, code: int, seconds: float) -> None:
+        """Count and time one request."""
         series = self._series.get((route, code))
-        if series is None:  # asking for a series by its labels takes longer than counting in it
+        if series is None:  # a lookup by labels costs more than the observation
             series = self._series[route, code] = self._durations.labels(route, str(code))
         series.observe(seconds)
 
-    def took(self, act: str, vectors: int) -> None:
-        """So many vectors in one request."""
+    def count_vectors(self, act: str, vectors: int) -> None:
+        """Count the vectors of one request."""
         self._vectors[act].inc(vectors)
 
     def text(self, accept: str) -> tuple[bytes, str]:
-        """All metrics, and the content type, as the scraper accepts it."""
+        """All metrics in the format that the scraper accepts, and its content type."""
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type
 
@@ -68,23 +68,23 @@ class SidecarMetrics:
 
 
 class _ModelCollector(Collector):
-    """The model in use, looked at when it is scraped, so that nothing can be stale."""
+    """The metrics of the model in use, read at each scrape so that none is stale."""
 
-    def __init__(self, serving: ModelCache) -> None:
-        self._serving = serving
+    def __init__(self, cache: ModelCache) -> None:
+        self._cache = cache
 
     def collect(self) -> Iterator[Metric]:
-        served = self._serving.current
+        published = self._cache.current
         for name, figure in _FIGURES.items():
-            yield _gauge(name, None if served is None else figure(served))
-        yield _gauge("streampca_model_age_seconds", self._serving.age_s())
-        yield self._ratios(served)
+            yield _gauge(name, None if published is None else figure(published))
+        yield _gauge("streampca_model_age_seconds", self._cache.age_s())
+        yield self._ratios(published)
         yield self._failures()
 
-    def _ratios(self, served: PublishedModel | None) -> Metric:
+    def _ratios(self, published: PublishedModel | None) -> Metric:
         name = "streampca_model_explained_variance_ratio"
         family = GaugeMetricFamily(name, METRICS[name], labels=["component"])
-        for i, ratio in enumerate([] if served is None else served.model.explained_variance_ratio, start=1):
+        for i, ratio in enumerate([] if published is None else published.model.explained_variance_ratio, start=1):
             family.add_metric([str(i)], float(ratio))
         return family
 
@@ -92,7 +92,7 @@ class _ModelCollector(Collector):
         name = "streampca_model_load_failures_total"
         family = CounterMetricFamily(name, METRICS[name], labels=["cause"])
         for cause in ("damaged", "store", "bug"):
-            family.add_metric([cause], self._serving.failures[cause])
+            family.add_metric([cause], self._cache.failures[cause])
         return family
 
 

@@ -1,4 +1,4 @@
-"""What all answers have in common, at the edge of the application."""
+"""Middleware for every response: request durations and a security header."""
 
 import time
 from collections.abc import Awaitable
@@ -7,15 +7,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streampca.api.metrics import SidecarMetrics
 
-_OTHER = "other"  # the pages of /docs, and what is not there; never the path itself, of which there are too many
+_OTHER = "other"  # for unknown paths and those of /docs: paths as labels would have no bound
 _NO_SNIFF = (b"x-content-type-options", b"nosniff")
 
 
 class Middleware:
-    """ASGI middleware: times each request, and lets no browser take its answer for another type than it says.
+    """Measures each request from its headers to the last byte of its response, and forbids MIME sniffing.
 
-    The time runs from the request's headers to the last byte of its answer. One layer for both, since every layer
-    costs more than either.
+    Both in one layer, since a layer costs more than either.
     """
 
     def __init__(self, app: ASGIApp, metrics: SidecarMetrics) -> None:
@@ -26,7 +25,7 @@ class Middleware:
             return await self._app(scope, receive, send)
         began, code = time.perf_counter(), 500
 
-        def mark(message: Message) -> Awaitable[None]:
+        def note_status(message: Message) -> Awaitable[None]:
             nonlocal code
             if message["type"] == "http.response.start":
                 code = message["status"]
@@ -34,7 +33,7 @@ class Middleware:
             return send(message)
 
         try:
-            await self._app(scope, receive, mark)
+            await self._app(scope, receive, note_status)
         finally:
             route = getattr(scope.get("route"), "path", None) or _OTHER
-            self._metrics.answered(route, code, time.perf_counter() - began)
+            self._metrics.observe_request(route, code, time.perf_counter() - began)

@@ -1,7 +1,7 @@
-"""Which model answers: the newest whole one of the store, replaced in one step as newer ones appear.
+"""The model in use: the newest undamaged one in the store, replaced atomically when a newer one appears.
 
-A request takes a model once and keeps it to its end, so no answer mixes two. Versions only rise, with one exception:
-when someone has put another store in the place of this one, holding only lower versions, its newest is served.
+A request gets its model once, so no answer mixes two versions. The version in use only increases, with one exception:
+if the store was replaced by one with lower versions only, the newest of those is used.
 """
 
 import threading
@@ -23,119 +23,119 @@ _STOPPED_WITHIN_S = 2.0
 
 
 class NoModelError(StreampcaError):
-    """Nothing has been published yet."""
+    """No model has been published yet."""
 
 
 class UnknownVersionError(StreampcaError):
-    """There is no such version: never published, or pruned."""
+    """The version was never published, or it was pruned."""
 
 
 class NotLoadedError(StreampcaError):
-    """The version is not in memory; whether it is on disk was not asked."""
+    """The version is not in memory; the store may have it."""
 
 
 class ModelCache:
-    """The model in use, a few older ones, and the thread that watches for newer ones."""
+    """Caches the model in use and a few older ones; a thread polls the store for newer ones."""
 
     def __init__(
         self,
         models: Models,
         clock: Callable[[], float] = time.time,
-        loaded: Callable[[PublishedModel], None] = lambda model: None,
+        on_load: Callable[[PublishedModel], None] = lambda published: None,
     ) -> None:
-        """`loaded` is told of every model that was read, in the thread that read it."""
-        self._models, self._clock, self._tell_loaded = models, clock, loaded
+        """`on_load` is called with every model that was read, in the thread that read it."""
+        self._models, self._clock, self._on_load = models, clock, on_load
         self._current: PublishedModel | None = None
         self._older: OrderedDict[int, PublishedModel] = OrderedDict()  # by last use
         self._lock = threading.Lock()  # of _older
-        self._damaged: dict[int, float] = {}  # version → when to try it again
-        self._store_trouble: str | None = None
+        self._damaged: dict[int, float] = {}  # version → when to retry it
+        self._store_error: str | None = None
         self._stop = threading.Event()
-        self._watcher: threading.Thread | None = None
-        self.failures: Counter[str] = Counter()  # loads that failed, by cause: damaged, store
+        self._poller: threading.Thread | None = None
+        self.failures: Counter[str] = Counter()  # failed loads by cause: damaged, store, bug
 
     @property
     def current(self) -> PublishedModel | None:
-        """The newest whole model, None until there is one."""
+        """The newest undamaged model, None until there is one."""
         return self._current
 
     def age_s(self) -> float | None:
         """Seconds since the model in use was published."""
         return None if self._current is None else max(0.0, self._clock() - self._current.published_at)
 
-    def loaded(self, version: int | None) -> PublishedModel:
-        """The model of a version (None: the newest) if that takes no reading; else `NotLoadedError`."""
+    def get_loaded(self, version: int | None) -> PublishedModel:
+        """The model of a version (None: the newest) if it is in memory; else `NotLoadedError`."""
         current = self._current
         if current is not None and version in (None, current.version):
             return current
         if version is None:
-            raise NoModelError(self._nothing_yet())
+            raise NoModelError(self._no_model_text())
         with self._lock:
             if version not in self._older:
                 raise NotLoadedError(f"version {version}")
             self._older.move_to_end(version)
             return self._older[version]
 
-    def at(self, version: int | None) -> PublishedModel:
-        """The model of a version (None: the newest), read from the store if need be.
+    def get(self, version: int | None) -> PublishedModel:
+        """The model of a version (None: the newest), read from the store if it is not in memory.
 
         Raises `NoModelError`, `UnknownVersionError`, and what `Models.load` raises.
         """
         try:
-            return self.loaded(version)
+            return self.get_loaded(version)
         except NotLoadedError:
             return self._load_older(version or 0)
 
     def versions(self) -> list[int]:
-        """Versions in the store, rising."""
+        """Versions in the store, in ascending order."""
         return self._models.versions()
 
     def reasons_not_ready(self, max_age_s: float | None) -> list[str]:
-        """Why no one should be sent here; empty when all is well."""
+        """Why this sidecar should get no requests; empty if it is ready."""
         age = self.age_s()
-        reasons = [f"the store cannot be read: {self._store_trouble}"] if self._store_trouble else []
+        reasons = [f"the store cannot be read: {self._store_error}"] if self._store_error else []
         if age is None:
-            reasons.append(self._nothing_yet())
+            reasons.append(self._no_model_text())
         elif max_age_s is not None and age > max_age_s:
             reasons.append(f"the newest model was published {age:.0f} s ago, more than {max_age_s:g} s")
         return reasons
 
     def poll(self) -> None:
-        """Ask the store once, and take what is newer. Trouble is told once, and again when it is over."""
+        """List the store once and load what is newer. An unreadable store is logged once, and once when it recovers."""
         try:
             versions = self._models.versions()
-            self._forget_pruned(versions)
-            self._take_newest(self._candidates(versions))
+            self._drop_pruned(versions)
+            self._load_newest(self._candidates(versions))
         except StoreError as error:
             self.failures["store"] += 1
-            if self._store_trouble is None:
-                log.error("store cannot be read, serving what is loaded", error=str(error))
-            self._store_trouble = str(error)
+            if self._store_error is None:
+                log.error("store unreadable", error=str(error))
+            self._store_error = str(error)
             return
-        if self._store_trouble is not None:
-            log.info("store can be read again")
-            self._store_trouble = None
+        if self._store_error is not None:
+            log.info("store readable again")
+            self._store_error = None
 
     def start(self, interval_s: float) -> None:
-        """Take the newest model now, and watch for newer ones in a thread."""
+        """Load the newest model now, and poll for newer ones in a thread."""
         self.poll()
         self._stop.clear()
-        self._watcher = threading.Thread(target=self._watch, args=(interval_s,), name="model-watcher", daemon=True)
-        self._watcher.start()
+        self._poller = threading.Thread(target=self._poll_forever, args=(interval_s,), name="model-poller", daemon=True)
+        self._poller.start()
 
     def stop(self) -> None:
-        """End the thread. A read that hangs is left to its fate."""
+        """Stop the thread; do not wait long for a read that hangs."""
         self._stop.set()
-        if self._watcher is not None:
-            self._watcher.join(_STOPPED_WITHIN_S)
+        if self._poller is not None:
+            self._poller.join(_STOPPED_WITHIN_S)
 
-    def _watch(self, interval_s: float) -> None:
+    def _poll_forever(self, interval_s: float) -> None:
         while not self._stop.wait(interval_s):
             try:
                 self.poll()
-            except Exception:  # a bug must not end the watch unseen while old answers go on
+            except Exception:  # a bug must not stop the polling unnoticed while the old model is served
                 self.failures["bug"] += 1
-                log.exception("looking for a newer model failed")
+                log.exception("polling for models failed")
 
     def _candidates(self, versions: Sequence[int]) -> list[int]:
         """Versions worth loading, the newest first."""
@@ -143,10 +143,10 @@ class ModelCache:
         if current is None or not versions:
             return list(reversed(versions))
         if versions[-1] < current.version:
-            return list(reversed(versions))  # another store lies here now: publishing never removes the newest
+            return list(reversed(versions))  # the store was replaced: publishing never removes the newest
         return [version for version in reversed(versions) if version > current.version]
 
-    def _take_newest(self, candidates: Sequence[int]) -> None:
+    def _load_newest(self, candidates: Sequence[int]) -> None:
         for version in candidates:
             if self._clock() < self._damaged.get(version, 0.0):
                 continue
@@ -155,7 +155,7 @@ class ModelCache:
             except FileNotFoundError:  # pruned since it was listed
                 continue
             except DamagedFileError as error:
-                self._note_damage(version, error)
+                self._on_damage(version, error)
                 continue
             self._switch(model)
             return
@@ -163,23 +163,23 @@ class ModelCache:
     def _switch(self, model: PublishedModel) -> None:
         before = self._current
         if before is not None and model.version < before.version:
-            log.warning("store holds only older models now", version=model.version, before=before.version)
+            log.warning("store has older models only", version=model.version, before=before.version)
         log.debug("model loaded", version=model.version)
         self._current = model
-        self._tell_loaded(model)
+        self._on_load(model)
 
-    def _note_damage(self, version: int, error: DamagedFileError) -> None:
+    def _on_damage(self, version: int, error: DamagedFileError) -> None:
         self.failures["damaged"] += 1
         if version not in self._damaged:
-            serving = self._current.version if self._current else None
-            log.error("model damaged, not served", version=version, serving=serving, error=str(error))
+            in_use = self._current.version if self._current else None
+            log.error("model damaged, not served", version=version, in_use=in_use, error=str(error))
         self._damaged[version] = self._clock() + _DAMAGED_RETRIED_AFTER_S
 
-    def _forget_pruned(self, versions: Sequence[int]) -> None:
-        there = set(versions)
-        self._damaged = {version: again for version, again in self._damaged.items() if version in there}
+    def _drop_pruned(self, versions: Sequence[int]) -> None:
+        present = set(versions)
+        self._damaged = {version: retry_at for version, retry_at in self._damaged.items() if version in present}
         with self._lock:
-            for version in [version for version in self._older if version not in there]:
+            for version in [version for version in self._older if version not in present]:
                 del self._older[version]
 
     def _load_older(self, version: int) -> PublishedModel:
@@ -187,15 +187,15 @@ class ModelCache:
             model = self._models.load(version)
         except FileNotFoundError:
             raise UnknownVersionError(
-                f"there is no model version {version}: never published, or removed since; GET /v1/models lists them"
+                f"there is no model version {version}: never published, or removed; GET /v1/models lists all"
             ) from None
-        self._tell_loaded(model)
+        self._on_load(model)
         with self._lock:
             self._older[version] = model
             while len(self._older) > _OLD_VERSIONS_LOADED:
                 self._older.popitem(last=False)
         return model
 
-    def _nothing_yet(self) -> str:
-        damaged = f"; all there are, are damaged: {sorted(self._damaged)}" if self._damaged else ""
+    def _no_model_text(self) -> str:
+        damaged = f"; all models in the store are damaged: {sorted(self._damaged)}" if self._damaged else ""
         return f"no model has been published yet in {self._models.folder}{damaged}"

@@ -1,4 +1,4 @@
-"""The page at `/`, whose files lie in `page/`, with headers that let it ask nobody but the sidecar for anything."""
+"""The files of the page at `/`, in the folder `page/`, with headers that restrict the page to this sidecar."""
 
 from os import PathLike, stat_result
 from pathlib import Path
@@ -14,24 +14,24 @@ HEADERS = {
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
-    "Cache-Control": "no-cache",  # asked for again by ETag each time, so that no page outlives its sidecar
+    "Cache-Control": "no-cache",  # revalidated by ETag each time, so that the page is never older than its sidecar
 }
 
 
 class PageFiles(StaticFiles):
-    """The page's files, read as they are asked for; nothing is ever written beside them."""
+    """Serves the page's files."""
 
     def __init__(self, folder: Path = FOLDER) -> None:
         super().__init__(directory=folder)
 
     async def index(self, request: Request) -> Response:
-        """The page itself, which refers to its other files as `page/…`, so that it also works behind a path prefix."""
+        """The page itself. Its links are relative (`page/…`), so it also works behind a path prefix."""
         return await self.get_response("index.html", request.scope)
 
     def file_response(
         self, full_path: str | PathLike[str], stat_result: stat_result, scope: Scope, status_code: int = 200
     ) -> Response:
-        """One file, or 304 for who has it already."""
+        """One file, or 304 if the client has it already."""
         response = super().file_response(full_path, stat_result, scope, status_code)
         response.headers.update(HEADERS)
         return response

@@ -1,86 +1,74 @@
-"""The latest vectors that were projected, kept in memory only, so that any model can be asked where they lie.
+"""The vectors projected most recently, in memory only, to show where they lie along the components of any model.
 
-The vectors themselves are never given out: only what `look` makes of them, two coordinates and a distance of each.
+The vectors themselves are never returned, only two coordinates and a squared distance of each.
 """
 
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.api.request import RequestError
-from streampca.pca.arrays import Array
+from streampca.pca.arrays import F32, F64, Array
 from streampca.stream.model_file import PublishedModel
 
-_MOST = 500
-_MOST_BYTES = 8 * 1024 * 1024  # of all vectors together
-_TOGETHER, _MOST_WAITING_BYTES = 16, 32 * 1024  # notes that are put into the ring at once, and the longest that waits
-
-
-@dataclass(frozen=True, slots=True)
-class RecentProjection:
-    """Which version's model to look through (None: the newest), along which two components, counted from 1."""
-
-    version: int | None = None
-    x: int = 1
-    y: int | None = None  # None: the second component, where there is one
-
-    def components(self, k: int) -> tuple[int, int]:
-        """Both, of k. Raises `RequestError` for one that is not among them."""
-        x, y = self.x, min(2, k) if self.y is None else self.y
-        for name, component in (("x", x), ("y", y)):
-            if not 1 <= component <= k:
-                raise RequestError(422, f"{name} must be a component of the model, 1 to {k}, not {component}")
-        return x, y
+_MAX_VECTORS = 500
+_MAX_BYTES = 8 * 1024 * 1024  # of all vectors together
+_FLUSH_EVERY, _MAX_PENDING_BYTES = 16, 32 * 1024  # additions per flush into the ring; a larger one is flushed at once
 
 
 class RecentVectors:
-    """A ring of vectors of one length, in float32. Safe to use from any thread."""
+    """A ring buffer of vectors of one length, in float32. Safe to use from any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._ring: NDArray[np.float32] = np.empty((0, 0), np.float32)
+        self._ring: F32 = np.empty((0, 0), np.float32)
         self._at = np.empty(0)  # seconds since 1970 of each
-        self._count = 0  # of all that came; the next one goes to _count % len(_ring)
-        self._waiting: list[tuple[Array, float]] = []  # what came since, and when; not yet in the ring
+        self._count = 0  # of all vectors added; the next one goes to _count % len(_ring)
+        self._pending: list[tuple[Array, float]] = []  # vectors and times that are not in the ring yet
         self._lock = threading.Lock()
 
-    def note(self, vectors: Array) -> None:
-        """Keep vectors (n, d), or the last of them, in place of the oldest. Others of another length are dropped."""
+    def add(self, vectors: Array) -> None:
+        """Replace the oldest vectors by these (n, d). If d differs from the ring's, all old ones are dropped."""
         with self._lock:
-            self._waiting.append((vectors, self._clock()))
-            if len(self._waiting) == _TOGETHER or vectors.nbytes > _MOST_WAITING_BYTES:
-                self._settle()
+            self._pending.append((vectors, self._clock()))
+            if len(self._pending) == _FLUSH_EVERY or vectors.nbytes > _MAX_PENDING_BYTES:
+                self._flush()
 
-    def look(self, served: PublishedModel, look: RecentProjection) -> dict[str, Any]:
-        """Where the vectors lie, the oldest first. Raises `RequestError`."""
-        x, y = look.components(served.model.n_components)
-        vectors, at = self._kept(served.model.dimensions)
+    def project(self, published: PublishedModel, x: int, y: int | None) -> dict[str, Any]:
+        """The vectors along components x and y, counted from 1, the oldest first. Raises `RequestError`.
+
+        Without y it is the second component, or the first if there is only one.
+        """
+        model = published.model
+        if y is None:
+            y = min(2, model.n_components)
+        _check_component("x", x, model.n_components)
+        _check_component("y", y, model.n_components)
+        vectors, at = self._snapshot(model.dimensions)
         with np.errstate(all="ignore"):
-            coordinates, residual = served.model.project(vectors.astype(np.float64))
+            coordinates, residual = model.project(vectors.astype(np.float64))
         finite = np.isfinite(residual) & np.isfinite(coordinates).all(axis=1)
         return {
-            "version": served.version,
+            "version": published.version,
             "components": [x, y],
             "coordinates": np.ascontiguousarray(coordinates[finite][:, [x - 1, y - 1]], np.float64),
             "residual": np.ascontiguousarray(residual[finite], np.float64),
             "at": at[finite],
         }
 
-    def _settle(self) -> None:
-        """Put what waits into the ring. One vector alone would take longer than its projection, with cold caches."""
-        with np.errstate(over="ignore"):  # of what exceeds float32, which `look` leaves out
-            for vectors, at in self._waiting:
+    def _flush(self) -> None:
+        """Copy the pending vectors into the ring: in batches, since one copy costs more than a projection."""
+        with np.errstate(over="ignore"):  # numbers above float32's range become infinite; `project` leaves them out
+            for vectors, at in self._pending:
                 self._put(vectors, at)
-        self._waiting.clear()
+        self._pending.clear()
 
     def _put(self, vectors: Array, at: float) -> None:
         if vectors.shape[1] != self._ring.shape[1]:
-            self._start(vectors.shape[1])
+            self._reset(vectors.shape[1])
         size = len(self._ring)
         last = vectors[max(len(vectors) - size, 0) :]
         if not len(last):
@@ -92,16 +80,21 @@ class RecentVectors:
         self._at[places] = at
         self._count += len(last)
 
-    def _start(self, dimensions: int) -> None:
-        size = min(_MOST, _MOST_BYTES // (4 * dimensions))
+    def _reset(self, dimensions: int) -> None:
+        size = min(_MAX_VECTORS, _MAX_BYTES // (4 * dimensions))
         self._ring, self._at, self._count = np.empty((size, dimensions), np.float32), np.zeros(size), 0
 
-    def _kept(self, dimensions: int) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-        """Copies of vectors (n, d) and times (n,), the oldest first; none when they have another length."""
+    def _snapshot(self, dimensions: int) -> tuple[F32, F64]:
+        """Copies of the vectors (n, d) and times (n,), the oldest first; empty if the ring's have another length."""
         with self._lock:
-            self._settle()
+            self._flush()
             size = len(self._ring)
             if self._ring.shape[1] != dimensions or not size:
                 return np.empty((0, dimensions), np.float32), np.empty(0)
             places = np.arange(max(self._count - size, 0), self._count) % size
             return self._ring[places], self._at[places]
+
+
+def _check_component(name: str, component: int, k: int) -> None:
+    if not 1 <= component <= k:
+        raise RequestError(422, f"{name} must be a component of the model, 1 to {k}, not {component}")

@@ -1,4 +1,4 @@
-"""A request as it came: the bytes of its body, what they are, and the query; and the fault of who sent it."""
+"""An HTTP request before it is parsed: the bytes of its body, their media type, the query; and the client's errors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ BINARY = (NPY, RAW)
 
 
 class RequestError(Exception):
-    """The client's fault: a status of 4xx and one sentence."""
+    """The request is wrong: a status of 4xx and one sentence."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -18,47 +18,41 @@ class RequestError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
-    """What was sent."""
+class RawRequest:
+    """The parts of a request that `parsing.parse` needs."""
 
-    data: bytes
-    kind: str = ""  # one of BINARY; of anything else it does not matter what it is called, it is taken for JSON
+    body: bytes
+    media_type: str = ""  # any other than those of BINARY means JSON
     query: Mapping[str, str] = field(default_factory=dict)
-    accept: str = ""  # what the answer may be
+    accept: str = ""
 
 
-async def read_body(request: Request, limit: int) -> Body:
-    """The whole body, given up as soon as it is known to exceed `limit` bytes."""
+async def read_request(request: Request, max_bytes: int) -> RawRequest:
+    """Read the whole body; stop as soon as it is known to exceed `max_bytes`. Raises `RequestError`."""
     headers = dict(request.scope["headers"])
     encoding = headers.get(b"content-encoding", b"identity")
     if encoding != b"identity":
-        raise RequestError(415, f"Content-Encoding {_text(encoding)} is not understood: send the body as it is")
+        raise RequestError(415, f"Content-Encoding {_text(encoding)} is not supported: send the body uncompressed")
     declared = headers.get(b"content-length", b"")
-    if declared.isdigit() and int(declared[:20]) > limit:
-        raise _too_long(limit)
-    kind = _text(headers.get(b"content-type", b"")).partition(";")[0].strip().lower()
+    if declared.isdigit() and int(declared[:20]) > max_bytes:
+        raise _too_long(max_bytes)
+    media_type = _text(headers.get(b"content-type", b"")).partition(";")[0].strip().lower()
     query = dict(request.query_params) if request.scope["query_string"] else {}
-    accept = _text(headers.get(b"accept", b""))
-    return Body(await _read(request, limit), kind if kind in BINARY else "", query, accept)
+    return RawRequest(await _read(request, max_bytes), media_type, query, _text(headers.get(b"accept", b"")))
 
 
-def check_width(place: str, found: int, width: int) -> None:
-    """Raise the fault of a row that is not as long as the model's."""
-    if found != width:
-        raise RequestError(422, f"{place} has {found} numbers where this model has {width}")
-
-
-async def _read(request: Request, limit: int) -> bytes:
+async def _read(request: Request, max_bytes: int) -> bytes:
+    """As `Request.stream`, without a generator, which costs more than a short body."""
     chunks, length, more = [], 0, True
-    while more:  # what `Request.stream` does, without a generator
+    while more:
         message = await request.receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         chunk = message.get("body", b"")
         chunks.append(chunk)
         length += len(chunk)
-        if length > limit:
-            raise _too_long(limit)
+        if length > max_bytes:
+            raise _too_long(max_bytes)
         more = message.get("more_body", False)
     return b"".join(chunks)
 
@@ -67,5 +61,5 @@ def _text(header: bytes) -> str:
     return header.decode("latin-1")
 
 
-def _too_long(limit: int) -> RequestError:
-    return RequestError(413, f"the body exceeds {limit} bytes: send fewer rows at once")
+def _too_long(max_bytes: int) -> RequestError:
+    return RequestError(413, f"the body exceeds {max_bytes} bytes: send fewer rows at once")

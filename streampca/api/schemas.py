@@ -1,72 +1,64 @@
-"""The shapes of requests and answers, for the OpenAPI page. Nothing is parsed with them: `bodies` does that, faster."""
+"""The requests and responses of the HTTP interface. They validate requests and document both.
+
+Responses are serialized by orjson: pydantic would make a Python object of every number. Tests validate them.
+"""
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, PositiveInt, WithJsonSchema
 
+from streampca.api import rows
+from streampca.pca.arrays import Array
 from streampca.pca.model import Basis
 from streampca.stores.worker_status import WorkerStatus
 
 Rows = list[list[float]]
+RowsArray = Annotated[
+    Array,
+    PlainValidator(rows.validate),  # pydantic's own would take several times as long as parsing
+    WithJsonSchema({"type": "array", "items": {"type": "array", "items": {"type": "number"}}}),
+]
+VersionNumber = Annotated[int, Field(ge=0, lt=2**63)]
 
-_VERSION_ASKED = Field(None, ge=0, description="Version of the model; null or absent: the newest.")
-_BASIS = Field(
-    description="principal: in the data's units, along orthonormal axes. whitened: each coordinate with variance one.",
-)
-Version = Annotated[int, Field(ge=0, description="Version of the model that answered: messages learned until then.")]
-Vectors = Annotated[Rows, Field(description="Vectors, each of the model's d dimensions.")]
-Coordinates = Annotated[Rows, Field(description="Coordinates, k for each vector, in its order.")]
+_VERSION = "Version of the model; the newest if null or absent."
+_BASIS = "principal: orthonormal axes, in the data's units. whitened: coordinates scaled to variance one."
+_VECTORS = "Vectors, each of the model's d dimensions."
+_COORDINATES = "The k coordinates of each vector, in the order of the vectors."
+
+Version = Annotated[int, Field(ge=0, description="Version of the model used: the number of messages it has learned.")]
+Vectors = Annotated[Rows, Field(description=_VECTORS)]
+Coordinates = Annotated[Rows, Field(description=_COORDINATES)]
 SquaredDistances = Annotated[
     list[float], Field(description="Squared distance of each vector from the components' plane.")
 ]
 
 
-class Shape(BaseModel):
-    """Requests take no other fields than these."""
+class RowsRequest(BaseModel):
+    """The fields of every request with rows of numbers."""
+
+    basis: Basis = Field("principal", description=_BASIS)
+    version: VersionNumber | None = Field(None, description=_VERSION)
 
     model_config = ConfigDict(extra="forbid")
 
-
-class Error(BaseModel):
-    """Every error."""
-
-    error: str = Field(
-        description="What was wrong, where, and how to mend it.", examples=["vectors[3][0] must be a number, not null"]
-    )
+    @classmethod
+    def row_fields(cls) -> list[str]:
+        """The names of the fields that hold rows."""
+        return [name for name in cls.model_fields if name not in RowsRequest.model_fields]
 
 
-class NotReadyError(Error):
-    """Why no one should be sent here."""
+class ProjectRequest(RowsRequest):
+    """Vectors to project."""
 
-    reasons: list[str]
-
-
-class Ready(BaseModel):
-    """A model is served, and it is young enough."""
-
-    version: Version
-
-
-class Alive(BaseModel):
-    """The process answers."""
-
-    status: str = Field(examples=["ok"])
-
-
-class ProjectRequest(Shape):
-    """Vectors to be projected."""
-
-    vectors: Vectors
-    basis: Annotated[Basis, _BASIS] = "principal"
-    version: int | None = _VERSION_ASKED
+    vectors: RowsArray = Field(description=_VECTORS)
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"vectors": [[1.0, 0.5, -2.0]], "basis": "principal", "version": None}]}
     )
 
 
-class Projection(BaseModel):
-    """Vectors in terms of the model."""
+class ProjectResponse(BaseModel):
+    """Coordinates of vectors in the basis of a model."""
 
     version: Version
     coordinates: Coordinates
@@ -77,19 +69,18 @@ class Projection(BaseModel):
     )
 
 
-class ReconstructRequest(Shape):
-    """Either coordinates, or vectors."""
+class ReconstructRequest(RowsRequest):
+    """Coordinates or vectors to reconstruct, one of the two."""
 
-    coordinates: Coordinates | None = None
-    vectors: Vectors | None = None
-    basis: Basis = Field("principal", description="Of the coordinates; means nothing for vectors.")
-    version: int | None = _VERSION_ASKED
+    basis: Basis = Field("principal", description="The basis of the coordinates; ignored for vectors.")
+    coordinates: RowsArray | None = Field(None, description=_COORDINATES)
+    vectors: RowsArray | None = Field(None, description=_VECTORS)
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"coordinates": [[2.25, -0.5]]}]})
 
 
-class Reconstruction(BaseModel):
-    """Vectors as the components alone have them."""
+class ReconstructResponse(BaseModel):
+    """Vectors as the components reconstruct them."""
 
     version: Version
     vectors: Vectors
@@ -102,86 +93,117 @@ class Reconstruction(BaseModel):
     )  # fmt: skip
 
 
-class ModelInfo(BaseModel):
-    """Everything about a model but its axes and its mean."""
+class ErrorResponse(BaseModel):
+    """The body of every error."""
+
+    error: str = Field(
+        description="What is wrong, where, and how to correct it.",
+        examples=["vectors[3][0] must be a number, not null"],
+    )
+
+
+class NotReadyResponse(ErrorResponse):
+    """The reasons why this sidecar should get no requests."""
+
+    reasons: list[str]
+
+
+class ReadyResponse(BaseModel):
+    """A model is loaded and not too old."""
+
+    version: Version
+
+
+class HealthResponse(BaseModel):
+    """The process responds."""
+
+    status: str = Field(examples=["ok"])
+
+
+class ModelResponse(BaseModel):
+    """Everything about a model except its axes and its mean."""
 
     version: Version
     topic: str
     dimensions: PositiveInt = Field(description="d, the length of a vector.")
     components: PositiveInt = Field(description="k, the number of axes.")
-    explained_variance: list[float] = Field(description="Along each axis, falling.")
+    explained_variance: list[float] = Field(description="Variance along each axis, in descending order.")
     explained_variance_ratio: list[float] = Field(description="The same as a share of the total variance.")
     total_variance: float
-    weight: float = Field(description="Effective number of messages: the count, or what forgetting leaves of it.")
+    weight: float = Field(description="Effective number of messages: their count, less what has been forgotten.")
     loss: float | None = Field(description="Mean squared residual, each message scored before it was learned.")
-    loss_ratio: float | None = Field(description="The same over the mean squared norm.")
-    loss_ewma: float | None = Field(description="The same ratio over the last 1000 messages or so.")
-    rejected: int = Field(description="Records that could not be learned.")
-    positions: dict[str, int] = Field(description="Next offset of each partition; every record before it is in.")
-    first_timestamp_ms: int = Field(description="Of the records learned, since 1970; -1: unknown.")
-    last_timestamp_ms: int
+    loss_ratio: float | None = Field(description="The loss divided by the mean squared norm.")
+    loss_ewma: float | None = Field(description="The loss ratio over the last 1000 messages or so.")
+    rejected: int = Field(description="Number of records that could not be learned.")
+    positions: dict[str, int] = Field(description="Next offset of each partition; all records before it are learned.")
+    first_timestamp_ms: int = Field(description="Of the oldest record learned, since 1970; -1: unknown.")
+    last_timestamp_ms: int = Field(description="Of the newest record learned, since 1970; -1: unknown.")
     published_at: float = Field(description="Seconds since 1970.")
-    settings: dict[str, Any] = Field(description="Settings that shape the model.")
+    settings: dict[str, Any] = Field(description="The settings that shape the model.")
 
 
-class ModelList(BaseModel):
-    """The versions there are."""
+class ModelsResponse(BaseModel):
+    """The versions in the store."""
 
-    version: int | None = Field(description="The one that is served; null: none yet.")
-    versions: list[int] = Field(description="All that can be asked for, rising.")
+    version: int | None = Field(description="The version in use; null: none yet.")
+    versions: list[int] = Field(description="All versions, in ascending order.")
+
+
+class ComponentsResponse(BaseModel):
+    """All that a client needs to project by itself: coordinates = (vector − mean)·componentsᵀ."""
+
+    version: Version
+    components: Rows = Field(
+        description="k orthonormal axes of length d, by descending variance; versions do not flip signs."
+    )
+    explained_variance: list[float]
+    mean: list[float]
 
 
 class HistoryPoint(BaseModel):
-    """One version's figures."""
+    """The metrics of one version."""
 
     version: Version
     published_at: float = Field(description="Seconds since 1970.")
     last_timestamp_ms: int = Field(description="Of the newest record learned, since 1970; -1: unknown.")
-    loss_ewma: float | None = Field(description="‖r‖²/‖y‖² of the last 1000 messages or so, before they were learned.")
-    loss_ratio: float | None = Field(description="The same over all messages.")
+    loss_ewma: float | None = Field(
+        description="‖r‖²/‖y‖² over the last 1000 messages or so, each scored before it was learned."
+    )
+    loss_ratio: float | None = Field(description="The same ratio over all messages.")
     explained_variance_ratio: float = Field(description="Share of the variance along all k axes together.")
 
 
-class ModelHistory(BaseModel):
-    """The versions that the store keeps, in the order in which they were published."""
+class HistoryResponse(BaseModel):
+    """The metrics of all versions in the store, in the order in which they were published."""
 
     now: float = Field(description="Seconds since 1970, by the server's clock.")
-    version: int | None = Field(description="The one that is served; null: none yet.")
-    not_ready: list[str] = Field(description="Why /readyz says 503, in words; empty when it does not.")
+    version: int | None = Field(description="The version in use; null: none yet.")
+    not_ready: list[str] = Field(description="The reasons why /readyz answers 503; empty if it does not.")
     models: list[HistoryPoint]
 
 
-class RecentProjections(BaseModel):
-    """The vectors that were projected last, as two components of a model show them; never the vectors themselves."""
+class RecentResponse(BaseModel):
+    """The vectors projected most recently, along two components of a model; never the vectors themselves."""
 
     version: Version
-    components: list[PositiveInt] = Field(description="Which two, counted from 1.")
-    coordinates: Rows = Field(description="Along these two, in the data's units, oldest first.")
+    components: list[PositiveInt] = Field(description="The two components, counted from 1.")
+    coordinates: Rows = Field(description="Along these two, in the data's units, the oldest vector first.")
     residual: Annotated[
         list[float], Field(description="Squared distance of each vector from the plane of all k components.")
     ]
-    at: list[float] = Field(description="When each was projected, in seconds since 1970.")
+    at: list[float] = Field(description="When each vector was projected, in seconds since 1970.")
 
 
-class WorkerEntry(WorkerStatus):
-    """A worker, as it reported last."""
+class WorkerReport(WorkerStatus):
+    """A worker's last report."""
 
     silent_s: float = Field(
-        description="Seconds since that report, by the server's clock; every few seconds one comes."
+        description="Seconds since that report, by the server's clock; workers report every few seconds."
     )
 
 
-class WorkerList(BaseModel):
-    """The workers of the topic that reported within the hour, by name."""
+class WorkersResponse(BaseModel):
+    """The workers of the topic that reported within the last hour, by name."""
 
     now: float = Field(description="Seconds since 1970, by the server's clock.")
-    workers: list[WorkerEntry]
-
-
-class Components(BaseModel):
-    """What is needed to project elsewhere: coordinates = (vector − mean)·componentsᵀ."""
-
-    version: Version
-    components: Rows = Field(description="k orthonormal axes of length d, by falling variance; signs are kept.")
-    explained_variance: list[float]
-    mean: list[float]
+    workers: list[WorkerReport]

@@ -1,4 +1,4 @@
-"""The sidecar as a process: sockets, signals, and a quiet end."""
+"""The sidecar as a process: sockets, signals, shutdown."""
 
 import contextlib
 import errno
@@ -22,20 +22,20 @@ from streampca.stores.models import Models
 
 log = structlog.get_logger()
 
-_FINISH_WITHIN_S = 5  # for requests that are being answered when the end is asked for
-_KEEP_ALIVE_S = 75  # longer than load balancers keep idle connections, so that they close them, not we
+_FINISH_WITHIN_S = 5  # for requests in flight at shutdown
+_KEEP_ALIVE_S = 75  # longer than load balancers do, so that they close idle connections and we do not
 _BACKLOG = 2048
 _NOT_ON_THIS_MACHINE = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 
 
 def run(settings: ServeSettings, store: Store) -> None:
-    """Serve until SIGTERM or SIGINT; requests under way are finished, for 5 s at most.
+    """Serve until SIGTERM or SIGINT; requests in flight get 5 s to finish.
 
-    Raises `SettingsError` when the address cannot be listened on, `StoreError` when the store cannot be read.
+    Raises `SettingsError` if it cannot listen on the address, `StoreError` if the store cannot be read.
     """
-    Models(store, settings.topic).versions()  # a store that cannot be read is told now; later it is weather
+    Models(store, settings.topic).versions()  # fail at the start if the store cannot be read; later that is only logged
     sockets = listen(settings.host, settings.port)
-    disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the number of series and no one asks for them
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the number of series for no use
     server = uvicorn.Server(
         uvicorn.Config(
             create_app(store, settings),
@@ -43,22 +43,22 @@ def run(settings: ServeSettings, store: Store) -> None:
             log_level="warning",
             access_log=False,
             server_header=False,
-            proxy_headers=False,  # who asks, and by which scheme, makes no difference
+            proxy_headers=False,  # no answer depends on the client's address or scheme
             ws="none",
             lifespan="on",
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=_FINISH_WITHIN_S,
         )
     )
-    gc.freeze()  # what is there by now stays, and need not be looked through while requests wait
-    with _ended_by_signals(server), threadpool_limits(1, user_api="blas"):
+    gc.freeze()  # the collector need not visit what is loaded now and stays
+    with _stop_on_signals(server), threadpool_limits(1, user_api="blas"):
         log.info("serving", url=f"http://{_shown(sockets[0])}", topic=settings.topic)
         server.run(sockets=sockets)
-    log.info("served")
+    log.info("sidecar stopped")
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
-    """A listening socket for every address of the host, all on one port. Raises `SettingsError`."""
+    """A listening socket for each address of the host, all on one port. Raises `SettingsError`."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
@@ -80,8 +80,8 @@ def listen(host: str, port: int) -> list[socket.socket]:
 
 
 def _bound(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
-    # With the protocol named: asyncio switches Nagle's algorithm off only for sockets that say they speak TCP, and
-    # with it on every answer on a kept connection waits 40 ms for an acknowledgement.
+    # With an explicit protocol: asyncio disables Nagle's algorithm only for sockets created as TCP; with it, every
+    # answer on a kept-alive connection waits 40 ms for an acknowledgement.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -96,9 +96,7 @@ def _bound(family: socket.AddressFamily, address: str, port: int) -> socket.sock
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> SettingsError:
-    remedy = (
-        "stop what listens there or set STREAMPCA_PORT" if error.errno == errno.EADDRINUSE else "set STREAMPCA_HOST"
-    )
+    remedy = "stop the process there or set STREAMPCA_PORT" if error.errno == errno.EADDRINUSE else "set STREAMPCA_HOST"
     return SettingsError(f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)} ({remedy})")
 
 
@@ -108,16 +106,16 @@ def _shown(listening: socket.socket) -> str:
 
 
 @contextlib.contextmanager
-def _ended_by_signals(server: uvicorn.Server) -> Iterator[None]:
-    """A signal ends the server, also before uvicorn listens to signals; the process then ends as one that is done.
+def _stop_on_signals(server: uvicorn.Server) -> Iterator[None]:
+    """Stop the server on a signal, also before uvicorn installs its own handlers; the process then exits with status 0.
 
-    uvicorn raises the signal again when it has shut down, which would end the process with the signal's own status.
+    uvicorn raises the signal again after its shutdown, which would end the process with the signal's status.
     """
 
-    def end(_: int, __: FrameType | None) -> None:
+    def stop(_: int, __: FrameType | None) -> None:
         server.should_exit = True
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:

@@ -9,7 +9,7 @@ import pytest
 from fastapi import FastAPI
 
 from streampca.api.app import create_app
-from streampca.api.history import History
+from streampca.api.history import HistoryReader
 from streampca.settings import ServeSettings
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
@@ -63,7 +63,7 @@ def test_only_what_came_after_when_asked(client: Client, models: Models, app: Fa
 
     assert (after(0), after(10), after(15), after(20)) == ([10, 20], [20], [20], [])
     models.save(known(30))
-    app.state.serving.poll()
+    app.state.model_cache.poll()
     assert after(10) == [20, 30]
 
 
@@ -81,7 +81,7 @@ def test_without_a_model_there_is_no_history_yet(settings: ServeSettings) -> Non
 
 
 def test_each_file_is_read_once(counting: Counting) -> None:
-    history = History(counting)
+    history = HistoryReader(counting)
     assert versions(history.after(-1)) == [10, 20, 30]
     assert versions(history.after(10)) == [20, 30]
     assert counting.read == [10, 20, 30]
@@ -93,21 +93,21 @@ def test_what_was_loaded_to_be_served_is_not_read_again(store: MemoryStore, clie
 
 
 def test_a_version_that_is_not_asked_for_is_not_read(counting: Counting) -> None:
-    assert versions(History(counting).after(20)) == [30]
+    assert versions(HistoryReader(counting).after(20)) == [30]
     assert counting.read == [30]
 
 
 def test_a_damaged_version_is_passed_over_and_not_read_again(counting: Counting, store: MemoryStore) -> None:
     store.damage(file_of(20), 500)
-    history = History(counting)
+    history = HistoryReader(counting)
     assert versions(history.after(-1)) == versions(history.after(-1)) == [10, 30]
     assert counting.read == [10, 20, 30]
-    history.note(known(20))  # written anew, and served since
+    history.add(known(20))  # written anew, and served since
     assert versions(history.after(-1)) == [10, 20, 30]
 
 
 def test_what_is_pruned_is_forgotten(counting: Counting) -> None:
-    history = History(counting)
+    history = HistoryReader(counting)
     history.after(-1)
     counting.save(known(40))
     assert versions(history.after(-1)) == [20, 30, 40]
@@ -115,7 +115,7 @@ def test_what_is_pruned_is_forgotten(counting: Counting) -> None:
 
 
 def test_a_version_pruned_while_it_is_read_is_passed_over(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
-    history = History(counting)
+    history = HistoryReader(counting)
     monkeypatch.setattr(counting, "versions", lambda: [5, 10, 20, 30])
     assert versions(history.after(-1)) == [10, 20, 30]
 
@@ -123,10 +123,10 @@ def test_a_version_pruned_while_it_is_read_is_passed_over(counting: Counting, mo
 def test_a_version_noted_while_the_store_is_listed_is_not_forgotten(
     counting: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    history = History(counting)
+    history = HistoryReader(counting)
 
     def listed() -> list[int]:
-        history.note(known(40))
+        history.add(known(40))
         return [10, 20, 30]
 
     monkeypatch.setattr(counting, "versions", listed)
@@ -169,7 +169,7 @@ def test_only_one_reads_however_many_ask(
 
 
 def test_the_reading_ends_with_the_application(counting: Counting) -> None:
-    history = History(counting)
+    history = HistoryReader(counting)
     history.close()
     assert history.after(-1) == []
     assert counting.read == []

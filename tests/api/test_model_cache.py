@@ -37,7 +37,7 @@ def models(store: MemoryStore) -> Models:
 
 
 @pytest.fixture
-def serving(models: Models, clock: Clock) -> ModelCache:
+def cache(models: Models, clock: Clock) -> ModelCache:
     return ModelCache(models, clock)
 
 
@@ -51,200 +51,200 @@ def loud(events: list[EventDict]) -> list[str]:
     return [str(event["event"]) for event in events if event["log_level"] in ("warning", "error", "info")]
 
 
-def served(serving: ModelCache) -> int | None:
-    return serving.current.version if serving.current else None
+def in_use(cache: ModelCache) -> int | None:
+    return cache.current.version if cache.current else None
 
 
-def test_nothing_published_yet(serving: ModelCache) -> None:
-    serving.poll()
-    assert serving.current is None
-    assert serving.age_s() is None
-    assert serving.reasons_not_ready(None) == [f"no model has been published yet in models/{TOPIC}"]
+def test_nothing_published_yet(cache: ModelCache) -> None:
+    cache.poll()
+    assert cache.current is None
+    assert cache.age_s() is None
+    assert cache.reasons_not_ready(None) == [f"no model has been published yet in models/{TOPIC}"]
     with pytest.raises(NoModelError, match="no model has been published yet"):
-        serving.at(None)
+        cache.get(None)
 
 
-def test_takes_the_newest_and_then_newer_ones(serving: ModelCache, models: Models) -> None:
+def test_takes_the_newest_and_then_newer_ones(cache: ModelCache, models: Models) -> None:
     for versions, newest in [((5, 9), 9), ((7,), 9), ((30, 20), 30)]:
         for version in versions:
             models.save(known(version))
-        serving.poll()
-        assert served(serving) == newest
-    assert serving.reasons_not_ready(None) == []
+        cache.poll()
+        assert in_use(cache) == newest
+    assert cache.reasons_not_ready(None) == []
 
 
-def test_what_was_taken_stays_whole_while_newer_ones_come(serving: ModelCache, models: Models) -> None:
+def test_what_was_taken_stays_whole_while_newer_ones_come(cache: ModelCache, models: Models) -> None:
     models.save(known(1))
-    serving.poll()
-    mine = serving.at(None)
+    cache.poll()
+    mine = cache.get(None)
     models.save(known(2))
-    serving.poll()
-    assert (mine.version, served(serving)) == (1, 2)
+    cache.poll()
+    assert (mine.version, in_use(cache)) == (1, 2)
 
 
 def test_a_damaged_newest_is_passed_over_and_told_once(
-    serving: ModelCache, models: Models, store: MemoryStore, clock: Clock, events: list[EventDict]
+    cache: ModelCache, models: Models, store: MemoryStore, clock: Clock, events: list[EventDict]
 ) -> None:
     for version in (1, 2, 3):
         models.save(known(version))
     store.damage(file_of(3), 500)
     for _ in range(5):
-        serving.poll()
+        cache.poll()
         clock.now += 1
-    assert served(serving) == 2
+    assert in_use(cache) == 2
     assert loud(events) == ["model damaged, not served"]
-    assert serving.failures["damaged"] == 1
+    assert cache.failures["damaged"] == 1
     models.save(known(4))
-    serving.poll()
-    assert served(serving) == 4
+    cache.poll()
+    assert in_use(cache) == 4
 
 
 def test_a_newer_one_that_is_damaged_leaves_the_one_in_use(
-    serving: ModelCache, models: Models, store: MemoryStore
+    cache: ModelCache, models: Models, store: MemoryStore
 ) -> None:
     models.save(known(1))
-    serving.poll()
+    cache.poll()
     models.save(known(2))
     store.cut(file_of(2), 300)
-    serving.poll()
-    assert served(serving) == 1
-    assert serving.reasons_not_ready(None) == []
+    cache.poll()
+    assert in_use(cache) == 1
+    assert cache.reasons_not_ready(None) == []
 
 
 def test_a_damaged_file_is_tried_again_in_a_minute(
-    serving: ModelCache, models: Models, store: MemoryStore, clock: Clock, events: list[EventDict]
+    cache: ModelCache, models: Models, store: MemoryStore, clock: Clock, events: list[EventDict]
 ) -> None:
     models.save(known(1))
     whole = store.read(file_of(1))
     store.damage(file_of(1), 500)
-    serving.poll()
+    cache.poll()
     clock.now += 61
-    serving.poll()
-    assert serving.failures["damaged"] == 2
+    cache.poll()
+    assert cache.failures["damaged"] == 2
     store.write(file_of(1), whole)
-    serving.poll()
-    assert served(serving) is None
+    cache.poll()
+    assert in_use(cache) is None
     clock.now += 61
-    serving.poll()
-    assert served(serving) == 1
+    cache.poll()
+    assert in_use(cache) == 1
     assert loud(events) == ["model damaged, not served"]
 
 
-def test_when_all_are_damaged_it_says_so(serving: ModelCache, models: Models, store: MemoryStore) -> None:
+def test_when_all_are_damaged_it_says_so(cache: ModelCache, models: Models, store: MemoryStore) -> None:
     models.save(known(7))
     store.damage(file_of(7), 500)
-    serving.poll()
-    assert serving.reasons_not_ready(None) == [
-        f"no model has been published yet in models/{TOPIC}; all there are, are damaged: [7]"
+    cache.poll()
+    assert cache.reasons_not_ready(None) == [
+        f"no model has been published yet in models/{TOPIC}; all models in the store are damaged: [7]"
     ]
 
 
-def test_a_model_that_vanishes_between_listing_and_reading_is_passed_over(serving: ModelCache, models: Models) -> None:
+def test_a_model_that_vanishes_between_listing_and_reading_is_passed_over(cache: ModelCache, models: Models) -> None:
     models.save(known(1))
     versions = models.versions
     models.versions = lambda: [*versions(), 2]  # type: ignore[method-assign]
-    serving.poll()
-    assert served(serving) == 1
+    cache.poll()
+    assert in_use(cache) == 1
 
 
 def test_a_store_that_cannot_be_read_is_told_once_and_when_it_is_over(
-    serving: ModelCache, models: Models, store: MemoryStore, events: list[EventDict]
+    cache: ModelCache, models: Models, store: MemoryStore, events: list[EventDict]
 ) -> None:
     models.save(known(1))
-    serving.poll()
+    cache.poll()
     models.save(known(2))
     store.fail_reads(3, StoreError("cannot read x: Input/output error"))
     for _ in range(3):
-        serving.poll()
-        assert served(serving) == 1
-        assert serving.reasons_not_ready(None) == ["the store cannot be read: cannot read x: Input/output error"]
-    serving.poll()
-    assert served(serving) == 2
-    assert serving.reasons_not_ready(None) == []
-    assert serving.failures["store"] == 3
-    assert loud(events) == ["store cannot be read, serving what is loaded", "store can be read again"]
+        cache.poll()
+        assert in_use(cache) == 1
+        assert cache.reasons_not_ready(None) == ["the store cannot be read: cannot read x: Input/output error"]
+    cache.poll()
+    assert in_use(cache) == 2
+    assert cache.reasons_not_ready(None) == []
+    assert cache.failures["store"] == 3
+    assert loud(events) == ["store unreadable", "store readable again"]
 
 
-def test_age_is_counted_from_publishing(serving: ModelCache, models: Models, clock: Clock) -> None:
+def test_age_is_counted_from_publishing(cache: ModelCache, models: Models, clock: Clock) -> None:
     models.save(known(1, published_at=clock.now - 30))
-    serving.poll()
-    assert serving.age_s() == 30
-    assert serving.reasons_not_ready(30) == []
+    cache.poll()
+    assert cache.age_s() == 30
+    assert cache.reasons_not_ready(30) == []
     clock.now += 1
-    assert serving.reasons_not_ready(30) == ["the newest model was published 31 s ago, more than 30 s"]
-    assert serving.reasons_not_ready(None) == []
+    assert cache.reasons_not_ready(30) == ["the newest model was published 31 s ago, more than 30 s"]
+    assert cache.reasons_not_ready(None) == []
     clock.now -= 1000  # the publisher's clock is ahead of ours
-    assert serving.age_s() == 0
+    assert cache.age_s() == 0
 
 
-def test_old_versions_are_read_once_and_the_least_used_is_let_go(serving: ModelCache, models: Models) -> None:
+def test_old_versions_are_read_once_and_the_least_used_is_let_go(cache: ModelCache, models: Models) -> None:
     for version in range(1, 8):
         models.save(known(version))
-    serving.poll()
-    assert serving.at(7) is serving.current
+    cache.poll()
+    assert cache.get(7) is cache.current
     with pytest.raises(NotLoadedError):
-        serving.loaded(1)
-    first = serving.at(1)
-    assert serving.loaded(1) is first
+        cache.get_loaded(1)
+    first = cache.get(1)
+    assert cache.get_loaded(1) is first
     for version in (2, 3, 4):
-        serving.at(version)
-    assert serving.at(1) is first  # used again just now, so that 2 is the one to go
-    serving.at(5)
-    assert serving.loaded(1) is first
+        cache.get(version)
+    assert cache.get(1) is first  # used again just now, so that 2 is the one to go
+    cache.get(5)
+    assert cache.get_loaded(1) is first
     with pytest.raises(NotLoadedError):
-        serving.loaded(2)
+        cache.get_loaded(2)
 
 
-def test_an_unknown_version_is_told(serving: ModelCache, models: Models) -> None:
+def test_an_unknown_version_is_told(cache: ModelCache, models: Models) -> None:
     models.save(known(5))
-    serving.poll()
+    cache.poll()
     for version in (0, 4, 6):
         with pytest.raises(UnknownVersionError, match=f"there is no model version {version}"):
-            serving.at(version)
+            cache.get(version)
 
 
 def test_a_pruned_version_is_unknown_even_if_it_was_loaded(
-    serving: ModelCache, models: Models, store: MemoryStore
+    cache: ModelCache, models: Models, store: MemoryStore
 ) -> None:
     for version in (1, 2):
         models.save(known(version))
-    serving.poll()
-    serving.at(1)
+    cache.poll()
+    cache.get(1)
     store.delete(file_of(1))
-    serving.poll()
+    cache.poll()
     with pytest.raises(UnknownVersionError):
-        serving.at(1)
+        cache.get(1)
 
 
-def test_a_version_newer_than_the_one_in_use_can_be_asked_for(serving: ModelCache, models: Models) -> None:
+def test_a_version_newer_than_the_one_in_use_can_be_asked_for(cache: ModelCache, models: Models) -> None:
     models.save(known(1))
-    serving.poll()
+    cache.poll()
     models.save(known(2))
-    assert serving.at(2).version == 2
-    assert served(serving) == 1
+    assert cache.get(2).version == 2
+    assert in_use(cache) == 1
 
 
-def test_an_old_version_that_is_damaged_is_told(serving: ModelCache, models: Models, store: MemoryStore) -> None:
+def test_an_old_version_that_is_damaged_is_told(cache: ModelCache, models: Models, store: MemoryStore) -> None:
     for version in (1, 2):
         models.save(known(version))
     store.damage(file_of(1), 500)
-    serving.poll()
+    cache.poll()
     with pytest.raises(DamagedFileError):
-        serving.at(1)
+        cache.get(1)
 
 
 def test_an_empty_store_does_not_end_the_service_but_another_one_takes_it_over(
-    serving: ModelCache, models: Models, store: MemoryStore, events: list[EventDict]
+    cache: ModelCache, models: Models, store: MemoryStore, events: list[EventDict]
 ) -> None:
     models.save(known(100))
-    serving.poll()
+    cache.poll()
     store.delete(file_of(100))
-    serving.poll()
-    assert served(serving) == 100
+    cache.poll()
+    assert in_use(cache) == 100
     models.save(known(3))
-    serving.poll()
-    assert served(serving) == 3
-    assert loud(events) == ["store holds only older models now"]
+    cache.poll()
+    assert in_use(cache) == 3
+    assert loud(events) == ["store has older models only"]
 
 
 def eventually(holds: Callable[[], Any], within_s: float = 10.0) -> None:
@@ -254,18 +254,18 @@ def eventually(holds: Callable[[], Any], within_s: float = 10.0) -> None:
         time.sleep(0.005)
 
 
-def test_the_watcher_takes_newer_ones_until_it_is_stopped(serving: ModelCache, models: Models) -> None:
+def test_the_watcher_takes_newer_ones_until_it_is_stopped(cache: ModelCache, models: Models) -> None:
     models.save(known(1))
-    serving.start(0.01)
-    assert served(serving) == 1
+    cache.start(0.01)
+    assert in_use(cache) == 1
     models.save(known(2))
-    eventually(lambda: served(serving) == 2)
-    serving.stop()
-    assert not [thread for thread in threading.enumerate() if thread.name == "model-watcher"]
+    eventually(lambda: in_use(cache) == 2)
+    cache.stop()
+    assert not [thread for thread in threading.enumerate() if thread.name == "model-poller"]
 
 
-def test_a_bug_does_not_end_the_watch(serving: ModelCache, models: Models, events: list[EventDict]) -> None:
-    serving.start(0.01)
+def test_a_bug_does_not_end_the_watch(cache: ModelCache, models: Models, events: list[EventDict]) -> None:
+    cache.start(0.01)
     load, faults = models.load, [RuntimeError("a bug")]
 
     def faulty(version: int) -> Any:
@@ -275,30 +275,30 @@ def test_a_bug_does_not_end_the_watch(serving: ModelCache, models: Models, event
 
     models.load = faulty  # type: ignore[method-assign]
     models.save(known(1))
-    eventually(lambda: served(serving) == 1)
-    serving.stop()
-    assert serving.failures["bug"] == 1
-    assert "looking for a newer model failed" in loud(events)
+    eventually(lambda: in_use(cache) == 1)
+    cache.stop()
+    assert cache.failures["bug"] == 1
+    assert "polling for models failed" in loud(events)
 
 
-def test_readers_never_see_versions_go_backwards(serving: ModelCache, models: Models) -> None:
+def test_readers_never_see_versions_go_backwards(cache: ModelCache, models: Models) -> None:
     models.save(known(1))
-    serving.start(0.001)
+    cache.start(0.001)
     seen: list[list[int]] = [[] for _ in range(3)]
     done = threading.Event()
 
     def read(versions: list[int]) -> None:
         while not done.is_set():
-            versions.append(serving.at(None).version)
+            versions.append(cache.get(None).version)
 
     readers = [threading.Thread(target=read, args=(versions,), daemon=True) for versions in seen]
     for reader in readers:
         reader.start()
     for version in range(2, 40):
         models.save(known(version))
-    eventually(lambda: served(serving) == 39)
+    eventually(lambda: in_use(cache) == 39)
     done.set()
     for reader in readers:
         reader.join(timeout=10)
-    serving.stop()
+    cache.stop()
     assert all(versions == sorted(versions) for versions in seen)

@@ -42,7 +42,7 @@ def test_all_models(client: Client, models: Models, app: FastAPI) -> None:
     assert answer.headers["x-model-version"] == "20"
     models.save(known(30))
     assert client.get("/v1/models").json() == {"version": 20, "versions": [10, 20, 30]}
-    app.state.serving.poll()
+    app.state.model_cache.poll()
     assert client.get("/v1/models").json() == {"version": 30, "versions": [10, 20, 30]}
 
 
@@ -69,7 +69,7 @@ def test_not_ready_before_the_first_model_and_then_it_is(store: MemoryStore, set
         ):
             assert (answer.status_code, answer.json()) == (503, {"error": reason})
         models.save(known(1))
-        app.state.serving.poll()
+        app.state.model_cache.poll()
         assert client.get("/readyz").json() == {"version": 1}
 
 
@@ -83,7 +83,7 @@ def test_not_ready_when_the_model_is_old_or_the_store_unreadable_with_all_reason
         assert reason.endswith(" s ago, more than 60 s")
         models.save(known(2, published_at=1000.0))
         store.fail_reads(1)
-        app.state.serving.poll()
+        app.state.model_cache.poll()
         answer = client.get("/readyz")
         assert answer.status_code == 503
         unreadable, old = answer.json()["reasons"]
@@ -127,10 +127,10 @@ def test_without_a_model_nothing_is_made_up(settings: ServeSettings) -> None:
 def test_failures_are_counted(client: Client, app: FastAPI, models: Models, store: MemoryStore) -> None:
     models.save(known(30))
     store.damage(file_of(30), 500)
-    app.state.serving.poll()
+    app.state.model_cache.poll()
     store.fail_reads(1)
     models.save(known(40))
-    app.state.serving.poll()
+    app.state.model_cache.poll()
     samples = scraped(client)
     assert samples['streampca_model_load_failures_total{cause="damaged"}'] == 1
     assert samples['streampca_model_load_failures_total{cause="store"}'] == 1
@@ -206,7 +206,7 @@ def test_the_openapi_document_is_sound(client: Client) -> None:
         assert reference.rsplit("/", 1)[1] in content["components"]["schemas"]
     assert set(content["paths"]) == {
         "/v1/project", "/v1/reconstruct", "/v1/model", "/v1/models", "/v1/model/components",
-        "/v1/history", "/v1/probes", "/v1/workers", "/healthz", "/readyz", "/metrics",
+        "/v1/history", "/v1/recent", "/v1/workers", "/healthz", "/readyz", "/metrics",
     }  # fmt: skip
 
 
@@ -218,7 +218,7 @@ def test_every_error_is_documented_in_the_one_shape(client: Client) -> None:
             for code, response in operation["responses"].items():
                 if code != "200":
                     schema = response["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[1]
-                    assert schema == ("NotReadyError" if path == "/readyz" else "Error")
+                    assert schema == ("NotReadyResponse" if path == "/readyz" else "ErrorResponse")
                 elif path.startswith("/v1/") and path != "/v1/workers":  # which knows no model
                     assert "X-Model-Version" in response["headers"]
 
@@ -234,18 +234,18 @@ def test_the_examples_of_requests_and_answers_are_what_is_taken_and_given(client
 @pytest.mark.parametrize(
     ("shape", "method", "path", "content"),
     [
-        (schemas.Projection, "POST", "/v1/project", {"vectors": [ROW]}),
-        (schemas.Reconstruction, "POST", "/v1/reconstruct", {"vectors": [ROW]}),
-        (schemas.Reconstruction, "POST", "/v1/reconstruct", {"coordinates": [[1, 2]]}),
-        (schemas.ModelInfo, "GET", "/v1/model", None),
-        (schemas.ModelList, "GET", "/v1/models", None),
-        (schemas.ModelHistory, "GET", "/v1/history", None),
-        (schemas.RecentProjections, "GET", "/v1/probes", None),
-        (schemas.WorkerList, "GET", "/v1/workers", None),
-        (schemas.Components, "GET", "/v1/model/components", None),
-        (schemas.Alive, "GET", "/healthz", None),
-        (schemas.Ready, "GET", "/readyz", None),
-        (schemas.Error, "GET", "/nowhere", None),
+        (schemas.ProjectResponse, "POST", "/v1/project", {"vectors": [ROW]}),
+        (schemas.ReconstructResponse, "POST", "/v1/reconstruct", {"vectors": [ROW]}),
+        (schemas.ReconstructResponse, "POST", "/v1/reconstruct", {"coordinates": [[1, 2]]}),
+        (schemas.ModelResponse, "GET", "/v1/model", None),
+        (schemas.ModelsResponse, "GET", "/v1/models", None),
+        (schemas.HistoryResponse, "GET", "/v1/history", None),
+        (schemas.RecentResponse, "GET", "/v1/recent", None),
+        (schemas.WorkersResponse, "GET", "/v1/workers", None),
+        (schemas.ComponentsResponse, "GET", "/v1/model/components", None),
+        (schemas.HealthResponse, "GET", "/healthz", None),
+        (schemas.ReadyResponse, "GET", "/readyz", None),
+        (schemas.ErrorResponse, "GET", "/nowhere", None),
     ],
 )
 def test_answers_have_the_shape_that_is_documented(

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from streampca.api import recent_vectors as module
 from streampca.api.app import create_app
-from streampca.api.recent_vectors import RecentProjection, RecentVectors
+from streampca.api.recent_vectors import RecentVectors
 from streampca.settings import ServeSettings
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
@@ -28,7 +28,7 @@ def project(client: Client, vectors: Any, **more: Any) -> None:
 
 
 def look(client: Client, query: str = "") -> dict[str, Any]:
-    answer = client.get(f"/v1/probes{query}")
+    answer = client.get(f"/v1/recent{query}")
     assert answer.status_code == 200, answer.text
     content: dict[str, Any] = answer.json()
     assert answer.headers["x-model-version"] == str(content["version"])
@@ -62,7 +62,7 @@ def test_the_latest_vectors_by_the_model_and_along_the_components_asked_for(
 
 @pytest.mark.parametrize("query", ["x=0", "x=3", "y=0", f"y={K + 1}", "x=-1", f"x={10**30}"])
 def test_components_that_are_not_there_are_refused(client: Client, query: str) -> None:
-    answer = client.get(f"/v1/probes?{query}")
+    answer = client.get(f"/v1/recent?{query}")
     assert answer.status_code == 422
     name, _, number = query.partition("=")
     assert answer.json() == {"error": f"{name} must be a component of the model, 1 to {K}, not {number}"}
@@ -75,7 +75,7 @@ def test_with_a_single_component_both_are_it(store: MemoryStore, settings: Serve
         content = look(client)
         assert content["components"] == [1, 1]
         assert all(a == b for a, b in content["coordinates"])
-        assert client.get("/v1/probes?y=2").status_code == 422
+        assert client.get("/v1/recent?y=2").status_code == 422
 
 
 def test_before_anything_was_projected_there_is_nothing_to_see(client: Client) -> None:
@@ -83,12 +83,12 @@ def test_before_anything_was_projected_there_is_nothing_to_see(client: Client) -
 
 
 def test_without_a_model_or_the_version_it_says_so(client: Client, settings: ServeSettings) -> None:
-    assert client.get("/v1/probes?version=15").status_code == 404
+    assert client.get("/v1/recent?version=15").status_code == 404
     with Client(create_app(MemoryStore(), settings)) as empty:
-        assert empty.get("/v1/probes").status_code == 503
+        assert empty.get("/v1/recent").status_code == 503
 
 
-def test_what_is_refused_or_only_reconstructed_is_not_kept(client: Client) -> None:
+def test_what_is_refused_or_only_reconstructed_is_not_snapshot(client: Client) -> None:
     client.post("/v1/project", json={"vectors": [[1.0]]})
     client.post("/v1/project", json={"vectors": [[1e308] * D]})
     client.post("/v1/project", json={"vectors": []})
@@ -108,7 +108,7 @@ def test_vectors_of_another_dimension_are_not_shown_and_replace_the_old(
 ) -> None:
     project(client, VECTORS)
     models.save(known(30, d=3))
-    app.state.serving.poll()
+    app.state.model_cache.poll()
     assert look(client)["at"] == []
     assert len(look(client, "?version=20")["at"]) == 7
     project(client, [[1.0, 2.0, 3.0]])
@@ -116,41 +116,41 @@ def test_vectors_of_another_dimension_are_not_shown_and_replace_the_old(
     assert look(client, "?version=20")["at"] == []
 
 
-def first_numbers(probes: RecentVectors, d: int = D) -> list[float]:
-    return [float(number) for number in probes._kept(d)[0][:, 0]]
+def first_numbers(recent: RecentVectors, d: int = D) -> list[float]:
+    return [float(number) for number in recent._snapshot(d)[0][:, 0]]
 
 
 @pytest.mark.parametrize("sizes", [[1] * 37, [3] * 12, [10], [25], [4, 25], [9, 1, 10, 11], [0, 5, 0, 9]])
 def test_the_last_ones_are_kept_in_their_order(monkeypatch: pytest.MonkeyPatch, sizes: list[int]) -> None:
-    monkeypatch.setattr(module, "_MOST", 10)
-    probes, numbers = RecentVectors(), iter(range(1000))
+    monkeypatch.setattr(module, "_MAX_VECTORS", 10)
+    recent, numbers = RecentVectors(), iter(range(1000))
     came: list[float] = []
     for size in sizes:
         batch = np.array([[float(next(numbers))] * D for _ in range(size)]).reshape(size, D)
         came += batch[:, 0].tolist()
-        probes.note(batch)
-        assert first_numbers(probes) == came[-10:]
+        recent.add(batch)
+        assert first_numbers(recent) == came[-10:]
 
 
 @pytest.mark.parametrize(("d", "most"), [(1, 500), (784, 500), (3072, 500), (2**13, 256), (2**21, 1), (2**21 + 1, 0)])
 def test_memory_is_bounded_for_vectors_of_any_length(d: int, most: int) -> None:
-    probes = RecentVectors()
+    recent = RecentVectors()
     for _ in range(2):
-        probes.note(np.zeros((min(most + 1, 300), d), np.float32))
-        probes.note(np.ones((1, d)))
-    vectors, at = probes._kept(d)
+        recent.add(np.zeros((min(most + 1, 300), d), np.float32))
+        recent.add(np.ones((1, d)))
+    vectors, at = recent._snapshot(d)
     assert len(vectors) == len(at) == most
-    assert probes._ring.nbytes <= 8 * 1024 * 1024
-    assert probes._ring.dtype == np.float32
+    assert recent._ring.nbytes <= 8 * 1024 * 1024
+    assert recent._ring.dtype == np.float32
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 300])
 def test_little_waits_to_be_put_into_the_ring(rows: int) -> None:
-    probes = RecentVectors()
+    recent = RecentVectors()
     for _ in range(100):
-        probes.note(np.ones((rows, 3072)))
-        assert len(probes._waiting) < 16
-        assert sum(vectors.nbytes for vectors, _ in probes._waiting) < 512 * 1024
+        recent.add(np.ones((rows, 3072)))
+        assert len(recent._pending) < 16
+        assert sum(vectors.nbytes for vectors, _ in recent._pending) < 512 * 1024
 
 
 def test_no_look_falls_into_a_note() -> None:
@@ -159,37 +159,37 @@ def test_no_look_falls_into_a_note() -> None:
     looking: list[threading.Thread] = []
 
     def look_meanwhile() -> float:
-        looking.append(threading.Thread(target=lambda: seen.append(len(probes._kept(D)[0]))))
+        looking.append(threading.Thread(target=lambda: seen.append(len(recent._snapshot(D)[0]))))
         looking[-1].start()
         looking[-1].join(0.05)
         return 0.0
 
-    probes = RecentVectors(look_meanwhile)
-    probes.note(VECTORS)
+    recent = RecentVectors(look_meanwhile)
+    recent.add(VECTORS)
     looking[0].join()
     assert seen == [len(VECTORS)]
 
 
 def test_distances_that_no_number_can_hold_are_left_out() -> None:
-    served, probes = known(1), RecentVectors()
-    probes.note(VECTORS)
-    far = replace(served, model=replace(served.model, mean=np.full(D, 1e200)))
-    assert probes.look(far, RecentProjection())["residual"].tolist() == []
-    assert len(probes.look(served, RecentProjection())["residual"]) == len(VECTORS)
+    published, recent = known(1), RecentVectors()
+    recent.add(VECTORS)
+    far = replace(published, model=replace(published.model, mean=np.full(D, 1e200)))
+    assert recent.project(far, 1, None)["residual"].tolist() == []
+    assert len(recent.project(published, 1, None)["residual"]) == len(VECTORS)
 
 
 def test_a_model_in_float32_gives_what_projecting_gave() -> None:
-    served, probes = known(1, dtype=np.float32), RecentVectors()
-    probes.note(VECTORS)
+    published, recent = known(1, dtype=np.float32), RecentVectors()
+    recent.add(VECTORS)
     kept = VECTORS.astype(np.float32).astype(np.float64)
     np.testing.assert_allclose(
-        probes.look(served, RecentProjection())["residual"], served.model.project(kept)[1], rtol=1e-12
+        recent.project(published, 1, None)["residual"], published.model.project(kept)[1], rtol=1e-12
     )
 
 
 def test_the_clock_is_asked_once_a_batch() -> None:
     times = iter([1.0, 2.0])
-    probes = RecentVectors(lambda: next(times))
-    probes.note(VECTORS[:2])
-    probes.note(VECTORS[2:3])
-    assert probes.look(known(1), RecentProjection())["at"].tolist() == [1.0, 1.0, 2.0]
+    recent = RecentVectors(lambda: next(times))
+    recent.add(VECTORS[:2])
+    recent.add(VECTORS[2:3])
+    assert recent.project(known(1), 1, None)["at"].tolist() == [1.0, 1.0, 2.0]

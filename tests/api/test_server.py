@@ -193,7 +193,7 @@ def test_a_port_in_use_is_one_clear_line(models: Models, tmp_path: Path) -> None
     assert code == 1
     assert log == (
         f"streampca: cannot listen on 127.0.0.1:{port}: Address already in use "
-        "(stop what listens there or set STREAMPCA_PORT)\n"
+        "(stop the process there or set STREAMPCA_PORT)\n"
     )
 
 

@@ -23,7 +23,7 @@ def report(store: MemoryStore, name: str, age: float) -> WorkerStatus:
 def workers(client: Client) -> list[dict[str, Any]]:
     answer = client.get("/v1/workers")
     assert answer.status_code == 200
-    schemas.WorkerList.model_validate(answer.json(), strict=True)
+    schemas.WorkersResponse.model_validate(answer.json(), strict=True)
     found: list[dict[str, Any]] = answer.json()["workers"]
     return found
 

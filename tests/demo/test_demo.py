@@ -72,8 +72,8 @@ def test_its_page_is_alive(tmp_path: Path) -> None:
     try:
         assert process.stdout is not None
         address = process.stdout.readline().removeprefix("page").strip()
-        wait_until(lambda: len(set(look(address, "v1/probes").get("at", []))) >= 3)
-        assert len(look(address, "v1/probes")["at"]) > 16
+        wait_until(lambda: len(set(look(address, "v1/recent").get("at", []))) >= 3)
+        assert len(look(address, "v1/recent")["at"]) > 16
         wait_until(lambda: len(look(address, "v1/history")["models"]) >= 3)
         wait_until(lambda: look(address, "v1/workers")["workers"][0]["state"] == "learning")
         [worker] = look(address, "v1/workers")["workers"]

@@ -50,9 +50,9 @@ def _desktop(browser: Browser, url: str) -> None:
         page = context.new_page()
         _look(page, url)
         page.get_by_role("button", name="Fill in an example").click()
-        expect(page.locator("#try-says")).to_contain_text("the mean")
+        expect(page.locator("#try-message")).to_contain_text("the mean")
         page.get_by_role("button", name="Project").click()
-        expect(page.locator("#try-summary")).to_contain_text("By version")
+        expect(page.locator("#try-summary")).to_contain_text("Model version")
         page.evaluate("document.activeElement.blur()")
         page.screenshot(path=_IMAGES / "page.png", full_page=True)
 

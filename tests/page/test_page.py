@@ -36,7 +36,7 @@ def test_shows_the_model(models: Models, opened: Opened) -> None:
     expect(page.locator("#explained")).to_have_text("50 %")
     expect(page.locator("#shape-of-model")).to_have_text("5 → 2")
     expect(page.locator("#components figure")).to_have_count(2)
-    for chart in ("loss", "explained", "scree", "probes"):
+    for chart in ("loss", "explained", "scree", "recent"):
         expect(page.locator(f"#{chart}-chart canvas")).to_be_visible()
 
 
@@ -46,7 +46,7 @@ def test_a_model_that_is_published_appears_by_itself(models: Models, opened: Ope
     status(page, "Serving version 10")
     models.save(known(20))
     status(page, "Serving version 20")
-    expect(page.locator("#slider-says")).to_contain_text("20 (2 of 2), published")
+    expect(page.locator("#slider-value")).to_contain_text("20 (2 of 2), published")
 
 
 def test_says_when_there_is_no_model_yet_and_shows_the_first(models: Models, opened: Opened) -> None:
@@ -69,11 +69,11 @@ def test_says_when_the_sidecar_is_gone_and_when_it_is_back(
             url = process.url()
             page.goto(url)
             status(page, "Serving version 10")
-        status(page, "The sidecar has not answered since")
+        status(page, "The sidecar has not responded since")
         expect(page.locator("#version")).to_have_text("10")
         page.locator("#vector").fill("1 2 3 4 5")
         page.get_by_role("button", name="Project").click()
-        expect(page.locator("#try-says")).to_have_text("the sidecar does not answer")
+        expect(page.locator("#try-message")).to_have_text("the sidecar does not respond")
         with SidecarProcess(store.root, port=int(url.rpartition(":")[2])) as process:
             process.url()
             status(page, "Serving version 10")
@@ -94,7 +94,7 @@ def test_the_slider_goes_back_in_time(models: Models, opened: Opened) -> None:
     status(page, "Serving version 30")
     page.locator("#slider").focus()
     page.keyboard.press("ArrowLeft")
-    status(page, "Looking back at version 20; the newest is 30")
+    status(page, "Showing the earlier version 20; the newest is 30")
     expect(page.locator("#version")).to_have_text("20")
     expect(page.get_by_role("button", name="Follow the newest")).to_have_attribute("aria-pressed", "false")
 
@@ -116,10 +116,10 @@ def test_a_pasted_vector_is_projected_by_the_version_that_is_looked_at(models: M
     for text, version in ((json.dumps(vector), 20), ("0.5 -1; 2,\n3.25 0", 10), (request, 10)):
         if version == 10:
             page.locator("#slider").fill("0")
-            status(page, "Looking back at version 10")
+            status(page, "Showing the earlier version 10")
         page.locator("#vector").fill(text)
         page.get_by_role("button", name="Project").click()
-        expect(page.locator("#try-summary")).to_contain_text(f"By version {version}.")
+        expect(page.locator("#try-summary")).to_contain_text(f"Model version {version}.")
         coordinates, residual = known_model(version).project(np.array([vector]))
         shown = page.locator("#coordinates td:nth-child(2)").all_text_contents()
         np.testing.assert_allclose([float(cell) for cell in shown], coordinates[0], rtol=1e-3)
@@ -127,7 +127,7 @@ def test_a_pasted_vector_is_projected_by_the_version_that_is_looked_at(models: M
         assert said is not None
         np.testing.assert_allclose(float(said[1]), residual[0], rtol=1e-3)
     expect(page.locator("#try-strips figure")).to_have_count(3)
-    expect(page.locator("#probes-none")).to_be_hidden()
+    expect(page.locator("#recent-empty")).to_be_hidden()
 
 
 def test_the_example_is_one_standard_deviation_along_the_first_component(models: Models, opened: Opened) -> None:
@@ -145,17 +145,17 @@ def test_what_cannot_be_projected_is_said_in_a_sentence(browser: Browser, models
         page = context.new_page()
         page.goto(sidecar)
         for text, says in {
-            "": "there is nothing here yet",
+            "": "enter a vector",
             "1, two, 3": "number 2, “two”, is not a number",
             "[1, 2": "this is not JSON",
-            "[[1,2,3,4,5],[1,2,3,4,5]]": "these are 2 vectors: give one",
+            "[[1,2,3,4,5],[1,2,3,4,5]]": "there are 2 vectors: enter only one",
             "{}": "a vector is a list of numbers",
             "1 2 3": "5",  # the sidecar's own sentence names the right length
             '[1, 2, 3, 4, "5"]': "must be a number",
         }.items():
             page.locator("#vector").fill(text)
             page.get_by_role("button", name="Project").click()
-            expect(page.locator("#try-says")).to_contain_text(says)
+            expect(page.locator("#try-message")).to_contain_text(says)
             expect(page.locator("#try-answer")).to_be_hidden()
 
 
@@ -164,7 +164,7 @@ def test_components_are_pictures_when_the_shape_is_told(models: Models, opened: 
     page = opened()
     canvas = page.locator("#components canvas").first
     expect(canvas).to_have_attribute("width", "12")
-    page.get_by_label("Vectors are pictures of").fill("3×4")
+    page.get_by_label("Show vectors as pictures of").fill("3×4")
     page.keyboard.press("Enter")
     expect(canvas).to_have_attribute("width", "4")
     expect(canvas).to_have_attribute("height", "3")
@@ -172,11 +172,11 @@ def test_components_are_pictures_when_the_shape_is_told(models: Models, opened: 
     page.reload()
     expect(canvas).to_have_attribute("height", "3")
 
-    page.get_by_label("Vectors are pictures of").fill("5x5")
+    page.get_by_label("Show vectors as pictures of").fill("5x5")
     page.keyboard.press("Enter")
-    expect(page.locator("#shape-says")).to_have_text("5×5 are 25 numbers, the vectors have 12")
+    expect(page.locator("#shape-message")).to_have_text("5×5 are 25 numbers, the vectors have 12")
     expect(canvas).to_have_attribute("height", "1")
-    page.get_by_label("Vectors are pictures of").fill("2×2×3")
+    page.get_by_label("Show vectors as pictures of").fill("2×2×3")
     page.keyboard.press("Enter")
     expect(canvas).to_have_attribute("width", "2")
 
@@ -193,14 +193,14 @@ def test_colours_tell_the_signs_of_a_component(models: Models, opened: Opened) -
     assert (np.sign(red_over_blue) == np.sign(axis))[large].all()
 
 
-def test_probes_can_be_seen_along_any_two_components(models: Models, opened: Opened) -> None:
+def test_recent_vectors_along_any_two_components(models: Models, opened: Opened) -> None:
     models.save(known(10, k=3))
     page = opened()
     status(page, "Serving version 10")
-    expect(page.locator("#probes-none")).to_be_visible()
+    expect(page.locator("#recent-empty")).to_be_visible()
     page.request.post(page.url + "v1/project", data={"vectors": [[1, 2, 3, 4, 5], [0, 0, 0, 0, 1]]})
-    expect(page.locator("#probes-none")).to_be_hidden()
-    with page.expect_response(re.compile(r"v1/probes\?version=10&x=3&y=1")):
+    expect(page.locator("#recent-empty")).to_be_hidden()
+    with page.expect_response(re.compile(r"v1/recent\?version=10&x=3&y=1")):
         page.get_by_label("Component of the horizontal axis").select_option("3")
         page.get_by_label("Component of the vertical axis").select_option("1")
 
@@ -244,7 +244,7 @@ def test_everything_can_be_reached_by_the_keyboard(models: Models, opened: Opene
     for _ in range(20):
         page.keyboard.press("Tab")
         reached.append(page.evaluate("document.activeElement.id || document.activeElement.className"))
-    wanted = ["skip", "slider", "follow", "probes-x", "probes-y", "shape", "vector", "example"]
+    wanted = ["skip", "slider", "follow", "recent-x", "recent-y", "shape", "vector", "example"]
     assert [name for name in reached if name in wanted][: len(wanted)] == wanted
 
 

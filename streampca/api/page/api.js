@@ -1,34 +1,34 @@
-// The sidecar's HTTP interface, as the page uses it. Paths are relative, so a prefix of a proxy does no harm.
+// Calls to the sidecar's HTTP interface. Paths are relative, so the page also works behind a proxy's path prefix.
 
-const PATIENCE_MS = 10_000;
+const TIMEOUT_MS = 10_000;
 
-/** The sidecar answered, and said no. `message` is its own sentence. */
-export class Refused extends Error {
+/** The sidecar answered with an error; `message` is its text. */
+export class RequestError extends Error {
   constructor(status, message) {
     super(message);
     this.status = status;
   }
 }
 
-/** No answer: the sidecar is not there, or something between us and it is broken. */
-export class Gone extends Error {}
+/** No answer: the sidecar or the connection to it is down. */
+export class Unreachable extends Error {}
 
-async function ask(path, options = {}) {
+async function request(path, options = {}) {
   let answer;
   try {
-    answer = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS), ...options });
+    answer = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(TIMEOUT_MS), ...options });
   } catch (error) {
-    throw new Gone(error.message);
+    throw new Unreachable(error.message);
   }
   if (answer.ok) return answer;
-  const said = await answer.json().catch(() => ({}));
-  if (said.error) throw new Refused(answer.status, said.error);
-  throw new Gone(`status ${answer.status}`); // a proxy speaks for a sidecar that is away
+  const body = await answer.json().catch(() => ({}));
+  if (body.error) throw new RequestError(answer.status, body.error);
+  throw new Unreachable(`status ${answer.status}`); // a proxy answers for a sidecar that is down
 }
 
 async function json(path, options) {
-  const answer = await ask(path, options);
-  return answer.json().catch((error) => { throw new Gone(error.message); });
+  const answer = await request(path, options);
+  return answer.json().catch((error) => { throw new Unreachable(error.message); });
 }
 
 function post(path, content) {
@@ -39,21 +39,21 @@ export const history = (after) => json(after === null ? "v1/history" : `v1/histo
 export const workers = () => json("v1/workers");
 export const versions = async () => (await json("v1/models")).versions;
 export const about = (version) => json(`v1/model?version=${version}`);
-export const probes = (version, x, y) => json(`v1/probes?version=${version}&x=${x}&y=${y}`);
+export const recent = (version, x, y) => json(`v1/recent?version=${version}&x=${x}&y=${y}`);
 export const project = (vector, version) => post("v1/project", { vectors: [vector], version });
 export const reconstruct = (vector, version) => post("v1/reconstruct", { vectors: [vector], version });
 export const fromCoordinates = (coordinates, version) => post("v1/reconstruct", { coordinates: [coordinates], version });
 
 /** The axes of a version, an array of k typed arrays of length d. */
 export async function components(version) {
-  const answer = await ask(`v1/model/components?version=${version}`, { headers: { Accept: "application/x-npy" } });
+  const answer = await request(`v1/model/components?version=${version}`, { headers: { Accept: "application/x-npy" } });
   return rowsOfNpy(await answer.arrayBuffer());
 }
 
-/** Rows of a two-dimensional `.npy` file of floats, little-endian and in C order, as the sidecar writes it. */
+/** The rows of a two-dimensional `.npy` file of little-endian floats in C order, as the sidecar sends it. */
 function rowsOfNpy(buffer) {
   const view = new DataView(buffer);
-  const long = view.getUint8(6) >= 2; // the format's version says how many bytes tell the header's length
+  const long = view.getUint8(6) >= 2; // the header's length has 4 bytes from version 2 of the format on, before that 2
   const start = long ? 12 : 10;
   const length = long ? view.getUint32(8, true) : view.getUint16(8, true);
   const header = new TextDecoder("latin1").decode(new Uint8Array(buffer, start, length));

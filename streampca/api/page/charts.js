@@ -1,8 +1,9 @@
-// The plots, drawn by uPlot (the global of page/uplot/uplot.js). They follow the width of their place and the colour scheme.
+// The charts, drawn by uPlot (a global of page/uplot/uplot.js). They follow the width of their element and the colour scheme.
 
-import { colour, count, element, percent, short, time } from "./words.js";
+import { colour, element } from "./dom.js";
+import { count, percent, short, time } from "./format.js";
 
-const POINTS_UP_TO = 60; // a line of few points shows them
+const MAX_MARKERS = 60; // longer lines are drawn without a marker for each point
 
 const scheme = matchMedia("(prefers-color-scheme: dark)");
 
@@ -11,9 +12,9 @@ class Chart {
   #data = null;
 
   constructor(id, options) {
-    this.place = element(id);
+    this.element = element(id);
     this.options = options;
-    new ResizeObserver(() => this.#plot?.setSize(this.#size())).observe(this.place);
+    new ResizeObserver(() => this.#plot?.setSize(this.#size())).observe(this.element);
     scheme.addEventListener("change", () => this.#build());
   }
 
@@ -29,11 +30,11 @@ class Chart {
 
   #build() {
     this.#plot?.destroy();
-    this.#plot = this.#data && new uPlot({ ...this.#size(), ...this.options() }, this.#data, this.place);
+    this.#plot = this.#data && new uPlot({ ...this.#size(), ...this.options() }, this.#data, this.element);
   }
 
   #size() {
-    return { width: this.place.clientWidth, height: this.place.clientHeight - 28 }; // the legend's line is below
+    return { width: this.element.clientWidth, height: this.element.clientHeight - 28 }; // the legend's line is below
   }
 }
 
@@ -42,7 +43,7 @@ const axis = (more = {}) => ({
 });
 const ofPercent = (_, values) => values.map((value) => percent(value));
 
-/** A share over the time of publishing, with a line at the version that is looked at. */
+/** A share over the time of publishing, with a line at the selected version. */
 export function timeline(id, label, tone, selected) {
   const mark = (plot) => {
     const at = selected();
@@ -69,13 +70,13 @@ export function timeline(id, label, tone, selected) {
       { label: "Published", value: (_, at) => (at === null ? "–" : time(at)) },
       {
         label, stroke: colour(tone), width: 2, value: (_, share) => percent(share),
-        points: { show: (plot) => plot.data[0].length <= POINTS_UP_TO, size: 5, fill: colour(tone) },
+        points: { show: (plot) => plot.data[0].length <= MAX_MARKERS, size: 5, fill: colour(tone) },
       },
     ],
   }));
 }
 
-/** Bars of each component's share, and a line of their sums. */
+/** Bars of each component's share, and a line of the cumulative share. */
 export function scree(id) {
   const line = uPlot.paths.linear();
   return new Chart(id, () => ({
@@ -93,18 +94,18 @@ export function scree(id) {
     series: [
       { label: "Component", value: (_, i) => (i === null ? "–" : count(i)) },
       {
-        label: "explains", stroke: colour("accent"), fill: colour("accent"), paths: uPlot.paths.bars({ size: [0.7, 48] }),
+        label: "share", stroke: colour("accent"), fill: colour("accent"), paths: uPlot.paths.bars({ size: [0.7, 48] }),
         points: { show: false }, value: (_, share) => percent(share),
       },
       {
-        label: "up to it", scale: "sum", stroke: colour("second"), width: 2, paths: line, value: (_, share) => percent(share),
-        points: { show: (plot) => plot.data[0].length <= POINTS_UP_TO, size: 5, fill: colour("second") },
+        label: "cumulative", scale: "sum", stroke: colour("second"), width: 2, paths: line, value: (_, share) => percent(share),
+        points: { show: (plot) => plot.data[0].length <= MAX_MARKERS, size: 5, fill: colour("second") },
       },
     ],
   }));
 }
 
-/** Points in the plane of two components: [x, older, newest, own], x rising, with null where a point is not of a kind. */
+/** Points in the plane of two components: [x, earlier, latest, own], x ascending; null where a point is of another kind. */
 export function scatter(id) {
   const kind = (label, tone, size) => ({
     label, stroke: colour(tone), paths: () => null, points: { show: true, size, fill: colour(tone), stroke: colour(tone) },

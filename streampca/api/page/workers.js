@@ -1,18 +1,19 @@
-// Who learns, and how far: the workers' own reports beside the positions of the model.
+// The workers' reports, and the positions of the model in each partition.
 
-import { count, duration, element, make, percent, row } from "./words.js";
+import { element, make, row } from "./dom.js";
+import { count, duration, percent } from "./format.js";
 
-const SILENT_S = 30; // workers report every few seconds
+const SILENT_AFTER_S = 30; // workers report every few seconds
 
-const DOING = {
-  starting: "starts", learning: "learns", waiting: "has read everything, waits for more", stopping: "stops",
-  stopped: "has stopped", silent: "is silent",
+const STATES = {
+  starting: "is starting", learning: "is learning", waiting: "has caught up and waits for messages", stopping: "is stopping",
+  stopped: "stopped", silent: "silent, last report",
 };
 
-/** Show the reports of `v1/workers` and the `positions` of a model, an object of next offsets by partition. */
+/** Show the reports of `v1/workers` and the `positions` of a model, the next offset of each partition. */
 export function show(reports, positions, now) {
   element("workers").replaceChildren(
-    ...(reports.length ? reports.map((report) => sentence(report, now)) : [make("p", {}, "No worker has reported within an hour.")]),
+    ...(reports.length ? reports.map((report) => sentence(report, now)) : [make("p", {}, "No worker has reported within the last hour.")]),
   );
   const owners = ownersOf(reports);
   const partitions = [...new Set([...Object.keys(positions), ...owners.keys()])].sort((a, b) => a - b);
@@ -25,7 +26,7 @@ export function show(reports, positions, now) {
   }));
 }
 
-/** Partition → the worker that reported it last. A worker that stopped owns nothing. */
+/** Partition → the worker that reported it last. A stopped worker owns no partition. */
 function ownersOf(reports) {
   const owners = new Map();
   for (const report of [...reports].sort((a, b) => b.silent_s - a.silent_s)) {
@@ -35,14 +36,14 @@ function ownersOf(reports) {
   return owners;
 }
 
-const stateOf = (report) => (report.state !== "stopped" && report.silent_s > SILENT_S ? "silent" : report.state);
+const stateOf = (report) => (report.state !== "stopped" && report.silent_s > SILENT_AFTER_S ? "silent" : report.state);
 
 function sentence(report, now) {
   const state = stateOf(report);
-  const says = make("p", { class: "worker" }, make("strong", {}, report.name), " ");
-  says.append(make("span", { class: "state", "data-state": state }, DOING[state] ?? state));
-  if (state === "silent" || state === "stopped") says.append(` since ${duration(report.silent_s)}`);
-  else says.append(`, ${count(Math.round(report.messages_per_second))} messages a second; up for ${duration(now - report.started_at)}`);
-  if (report.trouble) says.append(make("span", { class: "trouble" }, `; in trouble: ${report.trouble}`));
-  return says;
+  const line = make("p", { class: "worker" }, make("strong", {}, report.name), " ");
+  line.append(make("span", { class: "state", "data-state": state }, STATES[state] ?? state));
+  if (state === "silent" || state === "stopped") line.append(` ${duration(report.silent_s)} ago`);
+  else line.append(`, ${count(Math.round(report.messages_per_second))} messages/s; up for ${duration(now - report.started_at)}`);
+  if (report.trouble) line.append(make("span", { class: "trouble" }, `; problem: ${report.trouble}`));
+  return line;
 }

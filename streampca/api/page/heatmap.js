@@ -1,29 +1,29 @@
-// Vectors as strips of colour, or as pictures when their shape is known.
+// Heat maps of vectors: strips of colour, or pictures if their shape is known.
 
-import { colour, make } from "./words.js";
+import { colour, make } from "./dom.js";
 
-const WIDEST = 1024; // entries that a strip shows one by one; beyond it shows the largest of neighbours
+const MAX_WIDTH = 1024; // a longer vector's strip shows the largest of neighbouring entries
 
 /**
  * What "28×28", "32x32x3" or "3×32×32" means for vectors of length d: {height, width, channels, planes}, null for no text.
- * Height comes first, as in NumPy. Throws a sentence when it does not fit.
+ * Height comes first, as in NumPy. Throws an error with a sentence if the shape does not fit.
  */
 export function shapeOf(text, d) {
   if (!text.trim()) return null;
   const sizes = text.trim().split(/\s*[x×*, ]\s*/i).map(Number);
   if (sizes.length < 2 || sizes.length > 3 || sizes.some((size) => !Number.isInteger(size) || size < 1))
-    throw new Error("write it like 28×28, or 32×32×3 with colours");
+    throw new Error("write it as 28×28, or 32×32×3 for colour");
   const entries = sizes.reduce((product, size) => product * size);
   if (entries !== d) throw new Error(`${sizes.join("×")} are ${entries} numbers, the vectors have ${d}`);
   if (sizes.length === 2) return { height: sizes[0], width: sizes[1], channels: 1, planes: false };
   if (sizes[2] === 3) return { height: sizes[0], width: sizes[1], channels: 3, planes: false };
   if (sizes[0] === 3) return { height: sizes[1], width: sizes[2], channels: 3, planes: true };
-  throw new Error("colours come in threes: 32×32×3, or 3×32×32");
+  throw new Error("colour needs three channels: 32×32×3 or 3×32×32");
 }
 
 export const largest = (vector) => vector.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
 
-/** A canvas of the vector; colours reach their full strength at ±`scale`. */
+/** A canvas with the vector; colours are saturated at ±`scale`. */
 export function draw(vector, shape, scale, label) {
   const canvas = make("canvas", { role: "img", "aria-label": label });
   const entries = shape ? vector : thinned(vector);
@@ -51,9 +51,9 @@ function inColours(entries, { height, width, planes }, scale) {
 }
 
 function thinned(vector) {
-  if (vector.length <= WIDEST) return vector;
-  return Array.from({ length: WIDEST }, (_, i) => {
-    const [from, to] = [i, i + 1].map((j) => Math.floor((j * vector.length) / WIDEST));
+  if (vector.length <= MAX_WIDTH) return vector;
+  return Array.from({ length: MAX_WIDTH }, (_, i) => {
+    const [from, to] = [i, i + 1].map((j) => Math.floor((j * vector.length) / MAX_WIDTH));
     return vector.slice(from, to).reduce((most, value) => (Math.abs(value) > Math.abs(most) ? value : most), 0);
   });
 }
@@ -63,12 +63,12 @@ function rgb(name) {
   return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
 }
 
-/** Put strips or pictures, each {vector, caption, label, scale}, into a place. */
-export function fill(place, shape, items) {
-  place.classList.toggle("pictures", shape !== null);
+/** Replace the children of an element by heat maps, each of {vector, caption, label, scale}. */
+export function fill(target, shape, items) {
+  target.classList.toggle("pictures", shape !== null);
   const figures = items.map(({ vector, caption, label, scale }) =>
     make("figure", {}, ...ordered(shape, make("figcaption", {}, caption), draw(vector, shape, scale ?? largest(vector), label))));
-  place.replaceChildren(...figures);
+  target.replaceChildren(...figures);
 }
 
 const ordered = (shape, caption, canvas) => (shape ? [canvas, caption] : [caption, canvas]);

@@ -1,17 +1,18 @@
-// The box for a vector of one's own.
+// The form "Try a vector": projects and reconstructs a vector that the user enters.
 
 import * as api from "./api.js";
-import { fill, largest } from "./heat.js";
-import { count, element, make, percent, row, short } from "./words.js";
+import { element, make, row } from "./dom.js";
+import { count, percent, short } from "./format.js";
+import { fill, largest } from "./heatmap.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const DEVIATIONS = 4; // where the bars end
+const MAX_DEVIATIONS = 4; // standard deviations at the end of a bar
 
-/** The numbers of a text: JSON (a vector, a list that holds one, or a request) or numbers with anything between them. */
+/** The numbers in a text: JSON (a vector, a list with one vector, or a request), or numbers between separators. */
 export function parse(text) {
   const trimmed = text.trim();
-  if (!trimmed) throw new Error("there is nothing here yet: paste a vector, or take the example");
-  return /^[[{]/.test(trimmed) ? fromJson(trimmed) : fromWords(trimmed);
+  if (!trimmed) throw new Error("enter a vector, or fill in the example");
+  return /^[[{]/.test(trimmed) ? fromJson(trimmed) : fromNumbers(trimmed);
 }
 
 function fromJson(text) {
@@ -23,14 +24,14 @@ function fromJson(text) {
   }
   let vector = content.vectors ?? content;
   if (Array.isArray(vector) && Array.isArray(vector[0])) {
-    if (vector.length > 1) throw new Error(`these are ${vector.length} vectors: give one`);
+    if (vector.length > 1) throw new Error(`there are ${vector.length} vectors: enter only one`);
     vector = vector[0];
   }
   if (!Array.isArray(vector)) throw new Error("a vector is a list of numbers, like [0.5, -1, 2]");
-  return vector; // the sidecar says best what is wrong with its entries
+  return vector; // the sidecar checks the entries
 }
 
-function fromWords(text) {
+function fromNumbers(text) {
   return text.split(/[\s,;]+/).filter(Boolean).map((word, i) => {
     const value = Number(word);
     if (Number.isNaN(value)) throw new Error(`number ${i + 1}, “${word}”, is not a number`);
@@ -38,15 +39,15 @@ function fromWords(text) {
   });
 }
 
-/** `look()` gives what the page looks at now: {about, shape}; `shown(coordinates)` hears of each vector projected. */
-export class Trial {
-  #look;
-  #shown;
-  #last = null;
+/** `selected()` returns the selected version and shape, {about, shape}; `onProject(coordinates)` is called after each projection. */
+export class TryVector {
+  #selected;
+  #onProject;
+  #vector = null; // the one projected last
 
-  constructor(look, shown) {
-    this.#look = look;
-    this.#shown = shown;
+  constructor(selected, onProject) {
+    this.#selected = selected;
+    this.#onProject = onProject;
     element("try-form").addEventListener("submit", (event) => {
       event.preventDefault();
       this.#run(() => this.#project());
@@ -54,86 +55,86 @@ export class Trial {
     element("example").addEventListener("click", () => this.#run(() => this.#example()));
   }
 
-  /** The version or the shape is another one: what was projected is projected again. */
-  async again() {
-    if (this.#last) await this.#run(() => this.#answer(this.#last));
+  /** Project the last vector again, after the version or the shape has changed. */
+  async refresh() {
+    if (this.#vector) await this.#run(() => this.#show(this.#vector));
   }
 
   async #run(act) {
-    this.#say("");
+    this.#message("");
     try {
       await act();
     } catch (error) {
-      this.#say(error instanceof api.Gone ? "the sidecar does not answer" : error.message, true);
+      this.#message(error instanceof api.Unreachable ? "the sidecar does not respond" : error.message, true);
       element("try-answer").hidden = true;
-      this.#last = null;
-      this.#shown(null);
+      this.#vector = null;
+      this.#onProject(null);
     }
   }
 
-  #say(text, bad = false) {
-    element("try-says").textContent = text;
-    element("try-says").classList.toggle("bad", bad);
+  #message(text, bad = false) {
+    element("try-message").textContent = text;
+    element("try-message").classList.toggle("bad", bad);
   }
 
   async #project() {
-    await this.#answer(parse(element("vector").value));
+    await this.#show(parse(element("vector").value));
   }
 
-  /** The mean, one standard deviation along the first component. */
+  /** The mean plus one standard deviation along the first component. */
   async #example() {
-    const { about } = this.#look();
+    const { about } = this.#selected();
     const coordinates = about.explained_variance.map((variance, i) => (i === 0 ? Math.sqrt(variance) : 0));
     const { vectors } = await api.fromCoordinates(coordinates, about.version);
     element("vector").value = rounded(vectors[0]).join(", ");
-    this.#say("the mean, one standard deviation along component 1");
+    this.#message("the mean plus one standard deviation along component 1");
   }
 
-  async #answer(vector) {
-    const { about, shape } = this.#look();
-    const [projected, rebuilt] = await Promise.all([
+  async #show(vector) {
+    const { about, shape } = this.#selected();
+    const [projected, reconstructed] = await Promise.all([
       api.project(vector, about.version), api.reconstruct(vector, about.version),
     ]);
-    this.#last = vector;
+    this.#vector = vector;
     const [coordinates, residual] = [projected.coordinates[0], projected.residual[0]];
     const all = residual + coordinates.reduce((sum, value) => sum + value * value, 0);
     element("try-summary").textContent =
-      `Residual ${short(residual)}: ${percent(all > 0 ? residual / all : 0)} of the vector's squared distance from the mean ` +
-      `lies off the components' plane. By version ${count(projected.version)}.`;
-    this.#strips(vector, rebuilt.vectors[0], shape);
+      `Residual ${short(residual)}: the components miss ${percent(all > 0 ? residual / all : 0)} of the vector's squared ` +
+      `distance from the mean. Model version ${count(projected.version)}.`;
+    this.#strips(vector, reconstructed.vectors[0], shape);
     element("coordinates").replaceChildren(...coordinates.map((value, i) => line(i, value, about.explained_variance[i])));
     element("try-answer").hidden = false;
-    this.#shown(coordinates);
+    this.#onProject(coordinates);
   }
 
-  #strips(vector, again, shape) {
-    const scale = Math.max(largest(vector), largest(again));
-    const rest = vector.map((value, i) => value - again[i]);
+  #strips(vector, reconstruction, shape) {
+    const scale = Math.max(largest(vector), largest(reconstruction));
+    const difference = vector.map((value, i) => value - reconstruction[i]);
     fill(element("try-strips"), shape, [
       { vector, caption: "your vector", label: "Your vector", scale },
-      { vector: again, caption: "reconstruction", label: "Its reconstruction from the components", scale },
-      { vector: rest, caption: "what is missed", label: "What the reconstruction misses", scale },
+      { vector: reconstruction, caption: "reconstruction", label: "Its reconstruction from the components", scale },
+      { vector: difference, caption: "difference", label: "The difference of vector and reconstruction", scale },
     ]);
   }
 }
 
 function line(i, value, variance) {
   const deviations = variance > 0 ? value / Math.sqrt(variance) : 0;
-  const said = make("span", {}, bar(deviations), ` ${signed(deviations)}`);
-  return row(count(i + 1), short(value), said);
+  const cell = make("span", {}, bar(deviations), ` ${signed(deviations)}`);
+  return row(count(i + 1), short(value), cell);
 }
 
-/** To the sixth digit of its largest entry: zeros look like zeros. */
+/** Rounded to six digits of the largest entry, so that tiny entries become 0. */
 function rounded(vector) {
   const digits = Math.max(0, Math.min(100, 5 - Math.floor(Math.log10(largest(vector) || 1))));
   return vector.map((value) => Number(value.toFixed(digits)) + 0);
 }
 
-/** Two decimals, and no minus before zero. */
+/** Two decimals, without a minus before zero. */
 const signed = (value) => (Number(value.toFixed(2)) + 0).toFixed(2);
 
 function bar(deviations) {
-  const length = (Math.min(Math.abs(deviations), DEVIATIONS) / DEVIATIONS) * 50;
+  const length = (Math.min(Math.abs(deviations), MAX_DEVIATIONS) / MAX_DEVIATIONS) * 50;
   const svg = document.createElementNS(SVG, "svg");
   const set = (node, attributes) => Object.entries(attributes).forEach(([name, value]) => node.setAttribute(name, value));
   set(svg, { viewBox: "0 0 100 10", width: 140, height: 14, "aria-hidden": "true" });

@@ -1,8 +1,7 @@
-// Numbers and times as people read them, and small helpers for the document.
+// Numbers and times as text.
 
 const whole = new Intl.NumberFormat("en");
 
-export const element = (id) => document.getElementById(id);
 export const count = (n) => (n === null || n === undefined ? "–" : whole.format(n));
 
 /** Three significant digits, four near 100: 12.3 %, 0.0456 %, 99.97 %. */
@@ -21,25 +20,9 @@ export function short(value) {
 
 export const time = (seconds) => new Date(1000 * seconds).toLocaleTimeString([], { hour12: false });
 
-/** A length of time in its largest sensible unit. */
+/** A duration in the largest unit of which it has at least two. */
 export function duration(seconds) {
   const units = [[86400, "d"], [3600, "h"], [60, "min"]];
   for (const [size, name] of units) if (seconds >= 2 * size) return `${Math.floor(seconds / size)} ${name}`;
   return `${Math.max(0, Math.round(seconds))} s`;
 }
-
-/** Set the text of an element only when it is another one, so that screen readers hear news alone. */
-export function say(id, text) {
-  const place = element(id);
-  if (place.textContent !== text) place.textContent = text;
-}
-
-export function make(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  made.append(...children);
-  return made;
-}
-
-export const row = (...cells) => make("tr", {}, ...cells.map((cell) => make("td", {}, cell)));
-export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();

@@ -1,0 +1,47 @@
+"""Exceptions → responses: every error has the same shape, `{"error": …}`, with the right status."""
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from streampca.api.model_cache import NoModelError, UnknownVersionError
+from streampca.api.parsing import describe
+from streampca.api.request import RequestError
+from streampca.api.responses import json_response
+from streampca.errors import DamagedFileError, StoreError
+
+_STATUS: dict[type[Exception], int] = {
+    NoModelError: 503,
+    UnknownVersionError: 404,
+    StoreError: 503,
+    DamagedFileError: 500,
+    ClientDisconnect: 400,  # nobody receives it
+}
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Handle our errors, the framework's, and bugs; the server logs a bug's traceback, too."""
+
+    async def respond(request: Request, error: Exception) -> Response:
+        status, text = _status_and_text(request, error)
+        return json_response({"error": text}, status, getattr(error, "headers", None))
+
+    for kind in (*_STATUS, RequestError, HTTPException, RequestValidationError, Exception):
+        app.add_exception_handler(kind, respond)
+
+
+def _status_and_text(request: Request, error: Exception) -> tuple[int, str]:
+    match error:
+        case RequestError():
+            return error.status, str(error)
+        case RequestValidationError():
+            return 422, describe(list(error.errors()))
+        case HTTPException(status_code=404):
+            return 404, f"there is nothing at {request.url.path}; see /docs"
+        case HTTPException(status_code=405):
+            return 405, f"{request.url.path} does not support {request.method}"
+        case HTTPException():
+            return error.status_code, error.detail
+    status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), None)
+    return (500, "internal error; the server's log has the traceback") if status is None else (status, str(error))

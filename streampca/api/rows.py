@@ -1,0 +1,99 @@
+"""Rows of numbers in a request's body → an array, with an error that names the row and the column.
+
+JSON gives lists, `.npy` an array, and float32 numbers without a header a flat array: its rows are cut by `fit`,
+when the model, and so the length of a row, is known.
+"""
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationInfo
+
+from streampca.api.request import NPY, RAW, RequestError
+from streampca.pca.arrays import F64, Array
+from streampca.vectors import npy
+from streampca.vectors.json import may_hold_booleans
+from streampca.vectors.packing import NumberPacker, VectorError, type_name
+
+_NUMBERS = {int, float}  # compared with exact types, so that booleans are excluded
+
+
+def from_body(body: bytes, media_type: str, name: str) -> Array:
+    """The rows of a binary body: (n, width), or flat for `RAW`."""
+    return {NPY: _from_npy, RAW: _from_raw}[media_type](body, name)
+
+
+def validate(value: Any, info: ValidationInfo) -> Array:
+    """For pydantic: lists of numbers → (n, width), all of one length; arrays pass. The context is the JSON text."""
+    name = info.field_name or "rows"
+    if isinstance(value, np.ndarray):
+        return value
+    if not isinstance(value, list):
+        raise RequestError(422, f"{name} must be an array of arrays of numbers, not {type_name(value)}")
+    width = len(value[0]) if value and isinstance(value[0], list) else 0
+    packer = _packer(width)
+    booleans = info.context is None or may_hold_booleans(info.context)
+    packed = [_pack(packer, row, booleans, f"{name}[{i}]") for i, row in enumerate(value)]
+    return np.frombuffer(b"".join(packed)).reshape(len(value), width)
+
+
+def fit(rows: Array, name: str, width: int, max_rows: int) -> F64:
+    """The rows as float64, (n, width), n ≤ `max_rows`, all finite; or `RequestError`."""
+    if rows.ndim == 1:
+        rows = _cut(rows, name, width)
+    if len(rows) > max_rows:
+        raise RequestError(413, f"{name} has {len(rows)} rows, at most {max_rows} are allowed: send fewer")
+    if len(rows) == 0:
+        return np.empty((0, width))
+    if rows.shape[1] != width:
+        raise RequestError(422, f"{name}[0] has {rows.shape[1]} numbers where this model has {width}")
+    if not np.isfinite(rows).all():
+        i, j = np.argwhere(~np.isfinite(rows))[0]
+        raise RequestError(422, f"{name}[{i}][{j}] must be a finite number, not {rows[i, j]}")
+    return rows.astype(np.float64, copy=False)
+
+
+def _from_npy(body: bytes, name: str) -> Array:
+    try:
+        array = npy.parse_array(body)
+    except VectorError as error:
+        raise RequestError(400, f"the body is not a valid .npy file: {error}") from None
+    if array.ndim not in (1, 2):
+        raise RequestError(422, f"{name} must be an array of 1 or 2 axes, not of {array.ndim}")
+    return array.reshape(1, -1) if array.ndim == 1 else array
+
+
+def _from_raw(body: bytes, name: str) -> Array:
+    if len(body) % 4:
+        raise RequestError(422, f"{name}: {len(body)} bytes are not a whole number of float32 numbers (4 bytes each)")
+    return np.frombuffer(body, "<f4")
+
+
+def _cut(numbers: Array, name: str, width: int) -> Array:
+    if numbers.size % width:
+        text = f"{name}: {numbers.nbytes} bytes are not a whole number of rows of {width} float32 numbers"
+        raise RequestError(422, f"{text} ({4 * width} bytes)")
+    return numbers.reshape(-1, width)
+
+
+@lru_cache(maxsize=16)
+def _packer(width: int) -> NumberPacker:
+    return NumberPacker(width)
+
+
+def _pack(packer: NumberPacker, row: Any, booleans: bool, place: str) -> bytes:
+    if not isinstance(row, list):
+        hint = "; write a single vector as [[…]]" if type(row) in _NUMBERS else ""
+        raise RequestError(422, f"{place} must be an array of numbers, not {type_name(row)}{hint}")
+    try:
+        return packer.pack(row, booleans=booleans)
+    except VectorError as error:
+        raise RequestError(422, _mistake(row, place, str(error))) from None
+
+
+def _mistake(row: list[Any], place: str, text: str) -> str:
+    for j, value in enumerate(row):
+        if type(value) not in _NUMBERS:
+            return f"{place}[{j}] must be a number, not {type_name(value)}"
+    return f"{place} has {text} as the rows before it: all need the model's dimensions"
