@@ -1,24 +1,22 @@
-"""What a worker will need, as checks: each returns what it found, raises what is to be mended, or returns None when
-it cannot be made because of one before.
+"""The checks of `streampca doctor`: all that a worker needs.
+
+Each returns what it found, raises what has to be fixed, or returns None if an earlier check failed that it depends on.
 """
 
 import datetime
 import time
 from collections.abc import Callable
-from typing import Any
-
-from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import KafkaError
 
 from streampca.commands.worker import worker_config_of
 from streampca.errors import BadRecordError, DamagedFileError, OffsetGapError, SourceError, StreampcaError
 from streampca.settings import WorkerSettings
-from streampca.sources.kafka_python.connection import Connection
+from streampca.sources.base import TopicInspector
+from streampca.sources.broker_errors import TopicError
+from streampca.sources.choice import inspector_of
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
 from streampca.stream import compatibility
 
-_ANSWER_MS = 5000
 _AHEAD_S = 300.0
 _EARLIEST = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
 
@@ -32,9 +30,8 @@ class DoctorChecks:
         self._settings, self._config = settings, worker_config_of(settings)
         self._store = DirectoryStore(settings.store)
         self._checkpoints = Checkpoints(self._store, settings.topic, settings.keep_checkpoints)
-        self._link = Connection(settings, settings.topic)
-        self._consumer: Any = None
-        self._topic_problem: SourceError | None = None
+        self._inspector: TopicInspector | None = None
+        self._topic_error: TopicError | None = None
         self._topic_id: str | None = None
         self._bounds: dict[int, tuple[int, int]] | None = None  # partition → first offset, end
 
@@ -44,7 +41,6 @@ class DoctorChecks:
             ("clock", self._clock),
             ("store", self._store_works),
             ("broker", self._broker),
-            ("Kafka client", self._client),
             ("topic", self._topic),
             ("dead-letter topic", self._dead_letter_topic),
             ("consumer group", self._group),
@@ -54,9 +50,9 @@ class DoctorChecks:
         ]
 
     def close(self) -> None:
-        """Let the broker go."""
-        if self._consumer is not None:
-            self._consumer.close(autocommit=False, timeout_ms=1000)
+        """Close the connections."""
+        if self._inspector is not None:
+            self._inspector.close()
 
     def _clock(self) -> str:
         now = datetime.datetime.now(datetime.UTC)
@@ -69,65 +65,47 @@ class DoctorChecks:
         return f"{self._settings.store} can be written and read"
 
     def _broker(self) -> str:
-        def keep(**given: Any) -> KafkaConsumer:
-            self._consumer = KafkaConsumer(**given)
-            return self._consumer
-
-        group = {"group_id": self._settings.group_id, "enable_auto_commit": False, "auto_offset_reset": "none"}
         try:
-            self._link.start(keep, **group, isolation_level=self._settings.isolation_level)
-        except SourceError as error:
-            if self._consumer is None:
-                raise
-            self._topic_problem = error  # the broker let us in: it is the next check that fails
+            self._inspector = inspector_of(self._settings)
+        except TopicError as error:
+            self._topic_error = error  # a broker answers: it is the check of the topic that fails
         login = f", logged in as {self._settings.sasl_username}" if self._settings.sasl_username else ""
-        return f"{self._settings.bootstrap_servers} answers ({self._settings.security_protocol}{login})"
-
-    def _client(self) -> str | None:
-        """Whether what the worker will read with gets through too: the other checks all use kafka-python."""
-        if self._consumer is None:
-            return None
-        if self._settings.kafka_client == "confluent":
-            from streampca.sources.confluent.client import connected  # an optional extra
-
-            connected(self._settings, []).close()
-        return f"{self._settings.kafka_client} reaches it"
+        return (
+            f"{self._settings.bootstrap_servers} answers {self._settings.kafka_client} "
+            f"({self._settings.security_protocol}{login})"
+        )
 
     def _topic(self) -> str | None:
-        if self._topic_problem is not None:
-            raise self._topic_problem
-        if self._consumer is None:
+        if self._topic_error is not None:
+            raise self._topic_error
+        if self._inspector is None:
             return None
-        self._topic_id = self._link.topic_id()
-        partitions = sorted(self._consumer.partitions_for_topic(self._settings.topic) or ())
-        named = [TopicPartition(self._settings.topic, p) for p in partitions]
-        first = self._asked("beginning_offsets", named)
-        end = self._asked("end_offsets", named)
-        self._bounds = {tp.partition: (first[tp], end[tp]) for tp in named}
+        self._topic_id = self._inspector.topic_id()
+        self._bounds = self._inspector.offsets()
+        count = sum(end - first for first, end in self._bounds.values())
         return (
-            f"{self._settings.topic} has {len(named)} partitions and {sum(end[tp] - first[tp] for tp in named):,} "
-            f"records; its id is {self._topic_id or 'not told by this broker'}"
+            f"{self._settings.topic} has {len(self._bounds)} partitions and {count:,} "
+            f"records; its id is {self._topic_id or 'unknown, since this broker gives topics none'}"
         )
 
     def _dead_letter_topic(self) -> str | None:
         name = self._settings.dead_letter_topic
         if name is None:
             return f"none; a record that cannot be learned will make the worker {self._settings.on_bad_record}"
-        if self._consumer is None:
+        if self._inspector is None:
             return None
-        letters = Connection(self._settings, name)
-        letters.start(KafkaConsumer).close()
+        self._inspector.check_topic(name)
         return f"{name} exists"
 
     def _group(self) -> str | None:
-        if self._bounds is None:
+        if self._bounds is None or self._inspector is None:
             return None
-        behind, told = 0, 0
-        for partition, (first, end) in self._bounds.items():
-            offset = self._asked("committed", TopicPartition(self._settings.topic, partition))
-            behind += end - (first if offset is None else offset)
-            told += offset is not None
-        return f"{self._settings.group_id} has offsets of {told} of {len(self._bounds)} partitions, {behind:,} behind"
+        committed = self._inspector.committed()
+        behind = sum(end - committed.get(partition, first) for partition, (first, end) in self._bounds.items())
+        return (
+            f"{self._settings.group_id} has offsets of {len(committed)} of {len(self._bounds)} partitions, "
+            f"{behind:,} behind"
+        )
 
     def _checkpoints_fit(self) -> str | None:
         partitions = self._checkpoints.partitions()
@@ -167,19 +145,20 @@ class DoctorChecks:
         return f"{self._settings.schema_registry_url} answers"
 
     def _newest_record(self) -> str | None:
-        if self._bounds is None:
+        if self._bounds is None or self._inspector is None:
             return None
-        ends = {TopicPartition(self._settings.topic, p): e for p, (f, e) in self._bounds.items() if e > f}
+        ends = {partition: end for partition, (first, end) in self._bounds.items() if end > first}
         if not ends:
             return "the topic is empty"
-        record = self._read_last(ends)
-        if record is None:
+        found = self._inspector.newest_record(ends)
+        if found is None:
             return "no record came in time; an unfinished transaction may hold them back"
+        partition, record = found
         try:
             decoded = self._config.codec.decode([record.value])
         except TimeoutError as error:  # of the schema registry
             raise SourceError(str(error)) from None
-        where = f"partition {record.partition}, offset {record.offset}"
+        where = f"partition {partition}, offset {record.offset}"
         if decoded.rejects:
             raise BadRecordError(f"{where} cannot be learned: {decoded.rejects[0].message}; see format and dimensions")
         ahead_s = record.timestamp / 1000 - time.time()
@@ -188,21 +167,3 @@ class DoctorChecks:
                 f"{where} lies {ahead_s:,.0f} s in the future; compare the clocks of producer and here"
             )
         return f"{where} is a vector of {self._settings.dimensions} numbers, {max(-ahead_s, 0.0):,.0f} s old"
-
-    def _read_last(self, ends: dict[TopicPartition, int]) -> Any:
-        self._consumer.assign(list(ends))
-        for tp, end in ends.items():
-            self._consumer.seek(tp, end - 1)
-        deadline = time.monotonic() + _ANSWER_MS / 1000
-        while time.monotonic() < deadline:
-            found = [record for records in self._consumer.poll(200).values() for record in records]
-            if found:
-                return max(found, key=lambda record: int(record.timestamp))
-        return None
-
-    def _asked(self, question: str, about: Any) -> Any:
-        """An answer of the broker. Raises `SourceError` when it refuses or does not answer in time."""
-        try:
-            return getattr(self._consumer, question)(about, timeout_ms=_ANSWER_MS)
-        except KafkaError as error:
-            raise self._link.refused(error) from None

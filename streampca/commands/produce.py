@@ -77,11 +77,11 @@ class _Sender:
     """Sends values to one partition after the other, and remembers the first failure."""
 
     def __init__(self, settings: ProduceSettings) -> None:
-        self._link, self._topic = Connection(settings, settings.topic), settings.topic
+        self._connection, self._topic = Connection(settings, settings.topic), settings.topic
         self._encode = encoder(settings, settings.topic)
         self._failure: BaseException | None = None
         self.sent = 0
-        self._producer = self._link.start(KafkaProducer, acks="all", linger_ms=20)
+        self._producer = self._connection.start(KafkaProducer, acks="all", linger_ms=20)
         self._partitions = itertools.cycle(sorted(self._producer.partitions_for(self._topic)))
 
     def send(self, vector: Array) -> None:
@@ -89,7 +89,7 @@ class _Sender:
         try:
             sent = self._producer.send(self._topic, self._encode(vector), partition=next(self._partitions))
         except KafkaError as error:
-            raise self._link.refused(error) from None
+            raise self._connection.source_error(error) from None
         sent.add_errback(self._failed)
         self.sent += 1
         self._raise_failure()
@@ -114,4 +114,4 @@ class _Sender:
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
-            raise self._link.refused(self._failure) from None
+            raise self._connection.source_error(self._failure) from None

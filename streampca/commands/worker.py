@@ -15,9 +15,7 @@ from threadpoolctl import threadpool_limits
 from streampca.pca.learning import LearningConfig
 from streampca.settings import WorkerSettings
 from streampca.sources import schema_registry
-from streampca.sources.base import DeadLetters, NoDeadLetters
-from streampca.sources.choice import client_of, reading_ahead
-from streampca.sources.kafka_python.dead_letters import KafkaPythonDeadLetters
+from streampca.sources.choice import client_of, dead_letters_of, reading_ahead
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
@@ -97,7 +95,7 @@ def _put_together(settings: WorkerSettings, store: Store, listener: Listener, ke
     source = reading_ahead(client, settings, config.codec.vectors_of)
     publisher = Publisher(checkpoints, Models(store, settings.topic, settings.keep_models), config.fold, time.time)
     return Worker(
-        config, source, _dead_letters(settings), CheckpointWriter(checkpoints, publisher), listener, kernels.ready
+        config, source, dead_letters_of(settings), CheckpointWriter(checkpoints, publisher), listener, kernels.ready
     )
 
 
@@ -133,10 +131,6 @@ def learning_config_of(settings: WorkerSettings) -> LearningConfig:
     return LearningConfig(
         settings.dimensions, settings.components, settings.oversampling, settings.center, settings.dtype
     )
-
-
-def _dead_letters(settings: WorkerSettings) -> DeadLetters:
-    return KafkaPythonDeadLetters(settings) if settings.dead_letter_topic else NoDeadLetters()
 
 
 def keep_freed_memory() -> None:

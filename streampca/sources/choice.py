@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from streampca.settings import WorkerSettings
-from streampca.sources.base import Source
+from streampca.sources.base import DeadLetters, NoDeadLetters, Source, TopicInspector
 from streampca.sources.prefetch import Prefetch
 from streampca.stream.record import Event, Records
 
@@ -19,6 +19,30 @@ def client_of(settings: WorkerSettings) -> Source:
     from streampca.sources.kafka_python.source import KafkaPythonSource
 
     return KafkaPythonSource(settings)
+
+
+def inspector_of(settings: WorkerSettings) -> TopicInspector:
+    """Answers questions about the topic, on the client that the settings name. Raises `SourceError`."""
+    if settings.kafka_client == "confluent":
+        from streampca.sources.confluent.inspector import ConfluentInspector
+
+        return ConfluentInspector(settings)
+    from streampca.sources.kafka_python.inspector import KafkaPythonInspector
+
+    return KafkaPythonInspector(settings)
+
+
+def dead_letters_of(settings: WorkerSettings) -> DeadLetters:
+    """Where rejected records are written to; nowhere without a dead-letter topic. Raises `SourceError`."""
+    if settings.dead_letter_topic is None:
+        return NoDeadLetters()
+    if settings.kafka_client == "confluent":
+        from streampca.sources.confluent.dead_letters import ConfluentDeadLetters
+
+        return ConfluentDeadLetters(settings)
+    from streampca.sources.kafka_python.dead_letters import KafkaPythonDeadLetters
+
+    return KafkaPythonDeadLetters(settings)
 
 
 def reading_ahead(source: Source, settings: WorkerSettings, decode: Callable[[Records], Event]) -> Source:

@@ -1,19 +1,32 @@
-"""How a dead letter says where it comes from and what was wrong with it: the headers that Kafka Connect writes."""
+"""What all clients share about dead letters: headers as Kafka Connect writes them, and the error for large records."""
 
 from typing import TypeAlias
+
+from streampca.errors import SourceError
 
 Headers: TypeAlias = list[tuple[str, bytes | None]]
 
 _PREFIX = "__connect.errors."
 
 
-def errors_as_headers(topic: str, partition: int, offset: int, reason: str, message: str) -> Headers:
-    """To be put behind the record's own headers, of which a dead letter of a dead letter has such ones already."""
-    words = {
+def dead_letter_headers(topic: str, partition: int, offset: int, reason: str, message: str) -> Headers:
+    """Where the record comes from and why it was rejected.
+
+    Append them to the record's own headers: a dead letter that was read from a dead-letter topic has such headers.
+    """
+    values = {
         "topic": topic,
         "partition": str(partition),
         "offset": str(offset),
         "exception.class.name": reason,
         "exception.message": message,
     }
-    return [(_PREFIX + name, word.encode()) for name, word in words.items()]
+    return [(_PREFIX + name, value.encode()) for name, value in values.items()]
+
+
+def too_large(topic: str) -> SourceError:
+    """The error for a record that the dead-letter topic does not accept."""
+    return SourceError(
+        f"a record is too large for the dead-letter topic {topic}, which must take a little more than "
+        f"the topic itself; raise max.message.bytes of {topic}"
+    )

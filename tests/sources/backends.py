@@ -10,8 +10,10 @@ from kafka.admin import MemberToRemove
 
 from streampca.settings import WorkerSettings
 from streampca.sources.base import DeadLetters, Source
+from streampca.sources.confluent.dead_letters import ConfluentDeadLetters
 from streampca.sources.confluent.source import ConfluentSource
-from streampca.sources.kafka_python.source import KafkaPythonDeadLetters, KafkaPythonSource
+from streampca.sources.kafka_python.dead_letters import KafkaPythonDeadLetters
+from streampca.sources.kafka_python.source import KafkaPythonSource
 from streampca.sources.memory import MemoryDeadLetters, MemorySource, MemoryTopic
 from streampca.sources.prefetch import Prefetch
 from streampca.stream.record import Assigned, Event, Record, Records
@@ -20,6 +22,8 @@ from tests.kafka_broker import Broker, wait_until
 
 class Backend(ABC):
     """A topic, as its producers and its administrator see it."""
+
+    earliest_timestamp = 0  # of a dead letter
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -114,6 +118,7 @@ class InMemoryAhead(InMemory):
 
 class OnKafka(Backend):
     source: Callable[[WorkerSettings], Source] = KafkaPythonSource
+    letters: Callable[[WorkerSettings], DeadLetters] = KafkaPythonDeadLetters
 
     def __init__(self, broker: Broker, topic: str, partitions: int) -> None:
         super().__init__(topic)
@@ -159,14 +164,16 @@ class OnKafka(Backend):
 
     def dead_letters(self) -> tuple[DeadLetters, Callable[[], Sequence[Record]]]:
         dead = self.broker.create_topic(f"{self.topic}-dead")
-        return KafkaPythonDeadLetters(self.settings(dead_letter_topic=dead)), lambda: self.broker.read_all(dead)
+        return self.letters(self.settings(dead_letter_topic=dead)), lambda: self.broker.read_all(dead)
 
 
 class OnConfluent(OnKafka):
     source = ConfluentSource
+    letters = ConfluentDeadLetters
+    earliest_timestamp = 1  # librdkafka cannot write 0, which means the current time to it
 
 
-class OnConfluentAhead(OnKafka):
+class OnConfluentAhead(OnConfluent):
     def _open(self, **settings: Any) -> Source:
         return Prefetch(ConfluentSource(self.settings(**settings)), most_records=5000, most_bytes=1_000_000)
 

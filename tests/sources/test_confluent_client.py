@@ -1,16 +1,17 @@
-"""What librdkafka is told, and which of its errors are final; without a broker."""
+"""How librdkafka is configured and which of its errors are final; without a broker."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError
-from kafka import errors
 
 from streampca import settings as settings_module
 from streampca.errors import SettingsError
 from streampca.settings import WorkerSettings
-from streampca.sources.confluent.client import ConfluentBatch, consumer_options, final
+from streampca.sources.broker_errors import BrokerErrors
+from streampca.sources.confluent.batch import ConfluentBatch
+from streampca.sources.confluent.client import consumer_options, is_final, source_error
 from streampca.stream.record import timestamps_of, values_of
 
 
@@ -29,7 +30,7 @@ def test_how_to_connect_is_passed_on(tmp_path: Path) -> None:
     files = {name: tmp_path / name for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile")}
     for path in files.values():
         path.touch()
-    told = consumer_options(
+    given = consumer_options(
         settings(
             security_protocol="SASL_SSL",
             sasl_mechanism="SCRAM-SHA-256",
@@ -49,22 +50,24 @@ def test_how_to_connect_is_passed_on(tmp_path: Path) -> None:
         "ssl.endpoint.identification.algorithm": "none", "queued.max.messages.kbytes": 1024,
         "session.timeout.ms": 20_000, "heartbeat.interval.ms": 2000, "isolation.level": "read_committed",
     }  # fmt: skip
-    assert {name: told[name] for name in expected} == expected
+    assert {name: given[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize("more", [{}, {"read_ahead_mib": 0}, {"read_ahead_mib": 1024, "session_timeout_s": 1}])
-def test_librdkafka_takes_what_it_is_told(more: dict[str, Any]) -> None:
-    told = consumer_options(settings(bootstrap_servers="127.0.0.1:1", **more))
-    Consumer(told | {"log_level": 0}).close()
+def test_librdkafka_accepts_the_options(more: dict[str, Any]) -> None:
+    given = consumer_options(settings(bootstrap_servers="127.0.0.1:1", **more))
+    Consumer(given | {"log_level": 0}).close()
 
 
 @pytest.mark.parametrize(
-    ("code", "kind"),
+    ("code", "sentence"),
     [
-        (KafkaError.TOPIC_AUTHORIZATION_FAILED, errors.TopicAuthorizationFailedError),
-        (KafkaError.INVALID_SESSION_TIMEOUT, errors.InvalidSessionTimeoutError),
-        (KafkaError._AUTHENTICATION, errors.SaslAuthenticationFailedError),
-        (KafkaError._BAD_MSG, errors.CorruptRecordError),  # librdkafka would pass over it
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "does not allow this user"),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, "does not allow this user"),
+        (KafkaError.INVALID_SESSION_TIMEOUT, "session timeout"),
+        (KafkaError._AUTHENTICATION, "refuses the login"),
+        (KafkaError.TOPIC_EXCEPTION, "there is no topic t at"),
+        (KafkaError._BAD_MSG, "Bad message format"),  # librdkafka would skip it
         (KafkaError._ALL_BROKERS_DOWN, None),
         (KafkaError._MAX_POLL_EXCEEDED, None),
         (KafkaError.NOT_LEADER_FOR_PARTITION, None),
@@ -72,13 +75,15 @@ def test_librdkafka_takes_what_it_is_told(more: dict[str, Any]) -> None:
         (KafkaError.REBALANCE_IN_PROGRESS, None),
     ],
 )
-def test_what_waiting_cannot_cure(code: int, kind: type[errors.KafkaError] | None) -> None:
-    found = final(KafkaError(code))
-    assert found is None if kind is None else isinstance(found, kind)
+def test_final_errors_and_their_sentences(code: int, sentence: str | None) -> None:
+    error = KafkaError(code)
+    assert is_final(error) is (sentence is not None)
+    if sentence is not None:
+        assert sentence in str(source_error(error, BrokerErrors(settings(), "t")))
 
 
 class Message:
-    """As much of librdkafka's as a batch asks for."""
+    """A message with the methods that a batch calls."""
 
     def __init__(self, offset: int, stamp: tuple[int, int]) -> None:
         self._offset, self._stamp = offset, stamp

@@ -339,9 +339,11 @@ def test_dead_letters_keep_the_record_and_say_what_was_wrong(make: Make) -> None
     letters.flush(20)
     letters.flush(20)
     found = acknowledged()
-    assert [(r.value, r.key, r.timestamp) for r in found] == [(r.value, r.key, r.timestamp) for r in sent]
+    timestamps = [max(record.timestamp, log.earliest_timestamp) for record in sent]
+    assert [(r.value, r.key) for r in found] == [(r.value, r.key) for r in sent]
+    assert [r.timestamp for r in found] == timestamps
     kept = [(name, value or None) for name, value in found[0].headers if not name.startswith("__connect")]
-    assert kept == headers  # but no value may have become an empty one
+    assert kept == headers  # except that a header without a value may have become an empty one
     for record, letter in zip(sent, found, strict=True):
         errors = {name: value for name, value in letter.headers if name.startswith("__connect")}
         assert errors == {

@@ -1,45 +1,76 @@
-"""confluent-kafka (librdkafka) for the source: how it is configured, its records, and which of its errors are final.
-
-Its errors become those of kafka-python, for which `Connection.refused` has the sentences, so that both say the same.
-"""
+"""How the clients of confluent-kafka (librdkafka) are configured and created, and which of their errors are final."""
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, overload
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException
-from kafka import errors
+from confluent_kafka import KafkaError, KafkaException
 
 from streampca.errors import SourceError
-from streampca.settings import WorkerSettings
-from streampca.sources.kafka_python.patches import one_line
-from streampca.stream.record import Batch, Record
+from streampca.settings import KafkaSettings, WorkerSettings
+from streampca.sources.broker_errors import BrokerErrors, one_line
 
-Message: TypeAlias = Any  # confluent_kafka.Message, in whose types everything can be None
+C = TypeVar("C")
 
-_START_S = 5.0
-_FETCH_BYTES = 4 * 1024 * 1024  # of one partition at once: as much as kafka-python is told
-_GROUP_MOVES_ON = {  # the client joins again by itself
+_FETCH_BYTES = 4 * 1024 * 1024  # of one partition at once, as with kafka-python
+_NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError.TOPIC_EXCEPTION}
+_NOT_AUTHORIZED = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+_LOGIN_REFUSED = {
+    KafkaError._AUTHENTICATION,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.UNSUPPORTED_SASL_MECHANISM,
+    KafkaError.ILLEGAL_SASL_STATE,
+}
+_FINAL = {  # of the client's own errors; it recovers from all others
+    KafkaError._AUTHENTICATION,
+    KafkaError._BAD_MSG,  # the client would skip it, and lose the records in it
+    KafkaError._BAD_COMPRESSION,
+    KafkaError._UNSUPPORTED_FEATURE,
+    KafkaError._FATAL,
+}
+_TRANSIENT = {  # of the brokers' errors: the client retries or joins the group again
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.REPLICA_NOT_AVAILABLE,
+    KafkaError.NETWORK_EXCEPTION,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.NOT_ENOUGH_REPLICAS,
+    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.UNKNOWN_MEMBER_ID,
     KafkaError.REBALANCE_IN_PROGRESS,
-}
-_FINAL = {  # of the client's own errors; it waits for the end of all others
-    KafkaError._AUTHENTICATION: errors.SaslAuthenticationFailedError,
-    KafkaError._BAD_MSG: errors.CorruptRecordError,  # passing over it would lose what it held
-    KafkaError._BAD_COMPRESSION: errors.UnsupportedCompressionTypeError,
-    KafkaError._UNSUPPORTED_FEATURE: errors.UnsupportedVersionError,
-    KafkaError._FATAL: errors.KafkaError,
+    KafkaError.NOT_CONTROLLER,
+    KafkaError.KAFKA_STORAGE_ERROR,
+    KafkaError.FETCH_SESSION_ID_NOT_FOUND,
+    KafkaError.INVALID_FETCH_SESSION_EPOCH,
+    KafkaError.LISTENER_NOT_FOUND,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.PREFERRED_LEADER_NOT_AVAILABLE,
+    KafkaError.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+    KafkaError.UNSTABLE_OFFSET_COMMIT,
+    KafkaError.THROTTLING_QUOTA_EXCEEDED,
+    KafkaError.UNKNOWN_TOPIC_ID,
+    KafkaError.INCONSISTENT_TOPIC_ID,
 }
 
 
-def consumer_options(settings: WorkerSettings) -> dict[str, Any]:
-    """What librdkafka's consumer must be told; it always asks the brokers for their version."""
-    password = settings.sasl_password and settings.sasl_password.get_secret_value()
+def connection_options(settings: KafkaSettings) -> dict[str, Any]:
+    """What every client is given; librdkafka always asks the brokers for their version."""
     given = {
         "sasl.mechanism": settings.sasl_mechanism,
         "sasl.username": settings.sasl_username,
-        "sasl.password": password,
+        "sasl.password": settings.sasl_password and settings.sasl_password.get_secret_value(),
         "ssl.ca.location": settings.ssl_cafile and str(settings.ssl_cafile),
         "ssl.certificate.location": settings.ssl_certfile and str(settings.ssl_certfile),
         "ssl.key.location": settings.ssl_keyfile and str(settings.ssl_keyfile),
@@ -50,131 +81,57 @@ def consumer_options(settings: WorkerSettings) -> dict[str, Any]:
         "security.protocol": settings.security_protocol,
         "ssl.endpoint.identification.algorithm": "https" if settings.ssl_check_hostname else "none",
         "client.id": "streampca",
+        "allow.auto.create.topics": False,
+        "topic.metadata.refresh.interval.ms": 10_000,  # how soon new partitions are seen
+        "reconnect.backoff.ms": 100,
+        "reconnect.backoff.max.ms": 2000,
+    }
+
+
+def consumer_options(settings: WorkerSettings) -> dict[str, Any]:
+    """What the consumer is given."""
+    return connection_options(settings) | {
         "group.id": settings.group_id,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "auto.offset.reset": "error",  # a position out of range is an event, not a silent jump
-        "enable.partition.eof": True,  # tells how far offsets without a record reach
+        "enable.partition.eof": True,  # reports how far offsets without a record reach
         "isolation.level": settings.isolation_level,
         "check.crcs": True,
-        "allow.auto.create.topics": False,
         "session.timeout.ms": int(settings.session_timeout_s * 1000),
         "heartbeat.interval.ms": int(min(3.0, settings.session_timeout_s / 10) * 1000),
         # Every rebalance revokes all and assigns all, as with kafka-python: the two can share a group.
         "partition.assignment.strategy": "range",
-        "topic.metadata.refresh.interval.ms": 10_000,  # how soon new partitions are seen
-        "reconnect.backoff.ms": 100,
-        "reconnect.backoff.max.ms": 2000,
         "max.partition.fetch.bytes": _FETCH_BYTES,
         "fetch.max.bytes": 4 * _FETCH_BYTES,
         # Of all partitions together; one fetch more can be on its way. The other half waits decoded.
         "queued.max.messages.kbytes": max(int(settings.read_ahead_mib * 1024 / 2), 1),
-        "fetch.queue.backoff.ms": 10,  # a full queue is empty again soon; by default it would be looked at in a second
+        "fetch.queue.backoff.ms": 10,  # a full queue has room again soon; by default it is checked after a second
     }
 
 
-def connected(
-    settings: WorkerSettings,
-    failures: list[KafkaError],
-    on_commit: Callable[[KafkaError | None, Any], None] | None = None,
-) -> Consumer:
-    """A consumer that has reached a broker and is in no group yet. Raises `SourceError`.
-
-    From within its own methods it appends its errors to `failures`, for as long as it lives, and calls `on_commit`.
-    """
-    given = consumer_options(settings) | {"error_cb": failures.append}
-    if on_commit is not None:
-        given["on_commit"] = on_commit
+def create(kind: Callable[..., C], options: dict[str, Any]) -> C:
+    """A consumer, producer or admin client. Raises `SourceError` for options that librdkafka refuses."""
     try:
-        consumer = Consumer(given, logger=logging.getLogger("kafka.librdkafka"))
+        return kind(options, logger=logging.getLogger("kafka.librdkafka"))
     except KafkaException as error:
-        raise SourceError(f"confluent-kafka does not take these settings: {_text(error)}") from None
-    try:
-        consumer.list_topics(settings.topic, timeout=_START_S)
-    except KafkaException as error:
-        consumer.poll(0)  # here the client says what happened
-        consumer.close()
-        cause = failures[-1].str() if failures else _text(error)
-        raise SourceError(
-            f"confluent-kafka reaches no broker ({cause}); check ssl_cafile and bootstrap_servers"
-        ) from None
-    return consumer
+        text = one_line(error.args[0].str())
+        raise SourceError(f"confluent-kafka does not take these settings: {text}") from None
 
 
-def final(error: KafkaError) -> errors.KafkaError | None:
-    """The error of kafka-python for what waiting cannot cure; None for what it can."""
+def is_final(error: KafkaError) -> bool:
+    """Whether waiting cannot fix it."""
     code = error.code()
-    if code in _FINAL:
-        return _FINAL[code](error.str())
-    if code <= 0 or code in _GROUP_MOVES_ON:
-        return None
-    kind = errors.for_code(code)
-    return None if issubclass(kind, errors.RetriableError) else kind(error.str())
+    return code in _FINAL if code <= 0 else code not in _TRANSIENT
 
 
-class ConfluentRecord:
-    """A message as `Record`."""
-
-    __slots__ = ("_message",)
-
-    def __init__(self, message: Message) -> None:
-        self._message = message
-
-    @property
-    def offset(self) -> int:
-        return int(self._message.offset())
-
-    @property
-    def timestamp(self) -> int:
-        return _timestamp(self._message)
-
-    @property
-    def key(self) -> bytes | None:
-        key: bytes | None = self._message.key()
-        return key
-
-    @property
-    def value(self) -> bytes | None:
-        value: bytes | None = self._message.value()
-        return value
-
-    @property
-    def headers(self) -> Sequence[tuple[str, bytes | None]]:
-        return self._message.headers() or ()
-
-
-class ConfluentBatch(Batch):
-    """Messages of one partition; a record is only made of the one that is asked for."""
-
-    def __init__(self, messages: Sequence[Message]) -> None:
-        self._messages = messages
-
-    def __len__(self) -> int:
-        return len(self._messages)
-
-    @overload
-    def __getitem__(self, place: int) -> Record: ...
-    @overload
-    def __getitem__(self, place: slice) -> "ConfluentBatch": ...
-    def __getitem__(self, place: int | slice) -> "Record | ConfluentBatch":
-        if isinstance(place, slice):
-            return ConfluentBatch(self._messages[place])
-        return ConfluentRecord(self._messages[place])
-
-    def values(self) -> list[bytes | None]:
-        return [message.value() for message in self._messages]
-
-    def timestamps(self) -> list[int]:
-        return [_timestamp(message) for message in self._messages]
-
-    def offsets(self) -> list[int]:
-        return [message.offset() for message in self._messages]
-
-
-def _timestamp(message: Message) -> int:
-    kind, stamp = message.timestamp()
-    return -1 if kind == TIMESTAMP_NOT_AVAILABLE else int(stamp)
-
-
-def _text(error: KafkaException) -> str:
-    return one_line(Exception(error.args[0].str()))
+def source_error(error: KafkaError, sentences: BrokerErrors) -> SourceError:
+    """The sentence for a final error."""
+    code, text = error.code(), one_line(error.str())
+    if code in _NO_TOPIC:
+        return sentences.no_topic()
+    if code in _NOT_AUTHORIZED:
+        return sentences.not_authorized(text)
+    if code in _LOGIN_REFUSED:
+        return sentences.login_refused(text)
+    return sentences.other(text)

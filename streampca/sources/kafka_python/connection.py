@@ -1,4 +1,4 @@
-"""The connection to the brokers, for the source and the dead letters: who is asked, who refused, who is away."""
+"""The connection of a kafka-python client: the topic's id, its partitions, and whether a broker answers."""
 
 import base64
 import threading
@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-import structlog
 from kafka.errors import (
     AuthorizationError,
     IllegalSaslStateError,
@@ -27,44 +26,70 @@ from kafka.protocol.metadata import MetadataRequest
 
 from streampca.errors import SourceError
 from streampca.settings import KafkaSettings
-from streampca.sources.kafka_python import tls
-from streampca.sources.kafka_python.patches import PatchedConnectionManager, PatchedNetClient, one_line, options
+from streampca.sources.broker_errors import BrokerErrors, one_line
+from streampca.sources.certificates import check_certificates, key_password
+from streampca.sources.kafka_python.patches import PatchedConnectionManager, PatchedNetClient
+from streampca.sources.outage_log import OutageLog
 
-_START_TIMEOUT_S = 6.0  # with the next: a person waits, and a mistake must be told within ten seconds
+_START_TIMEOUT_S = 6.0  # with the next one: a user waits, and mistakes are reported within ten seconds
 _START_ANSWER_S = 3.0
-_DOUBT_S = 1.0  # how long a missing topic is asked for again: a broker may learn of a new one late
-_SILENCE_S = 1.0  # how long no broker may be connected before it is said
-_DEAF_S = 20.0  # without a byte from any broker: metadata are asked for every ten seconds, heartbeats come more often
-_NOT_OURS = (UnknownTopicOrPartitionError, InvalidTopicError, AuthorizationError)
+_NEW_TOPIC_S = 1.0  # how long to ask again for a missing topic: a broker may hear late of a new one
+_SILENCE_S = 20.0  # without a byte from any broker: metadata are requested every ten seconds, heartbeats more often
+_TOPIC_ERRORS = (UnknownTopicOrPartitionError, InvalidTopicError, AuthorizationError)
 
-log = structlog.get_logger()
+
+def options(settings: KafkaSettings) -> dict[str, Any]:
+    """What the consumer and the producer are both given.
+
+    kafka-python reads the certificates at every connection, so they may be replaced while it runs.
+    """
+    version = settings.kafka_api_version
+    return {
+        "bootstrap_servers": [server.strip() for server in settings.bootstrap_servers.split(",")],
+        "security_protocol": settings.security_protocol,
+        "sasl_mechanism": settings.sasl_mechanism,
+        "sasl_plain_username": settings.sasl_username,
+        "sasl_plain_password": settings.sasl_password and settings.sasl_password.get_secret_value(),
+        "ssl_cafile": settings.ssl_cafile and str(settings.ssl_cafile),
+        "ssl_certfile": settings.ssl_certfile and str(settings.ssl_certfile),
+        "ssl_keyfile": settings.ssl_keyfile and str(settings.ssl_keyfile),
+        "ssl_password": key_password(settings),
+        "ssl_check_hostname": settings.ssl_check_hostname,
+        "api_version": version and tuple(int(part) for part in version.split(".")),
+        "client_id": "streampca",
+        "allow_auto_create_topics": False,
+        "metadata_max_age_ms": 10_000,  # how soon new partitions are seen
+        "reconnect_backoff_ms": 100,
+        "reconnect_backoff_max_ms": 2000,
+        "metrics_enabled": False,
+    }
 
 
 class Connection:
-    """One client's line to the brokers."""
+    """The connection of one consumer or producer."""
 
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
         self._settings, self._servers, self._topic = settings, settings.bootstrap_servers, topic
-        self._manager: PatchedConnectionManager  # once opened
+        self._sentences = BrokerErrors(settings, topic)
+        self._outages = OutageLog(settings.bootstrap_servers)
+        self._manager: PatchedConnectionManager  # set by `_open`
         self._described: frozenset[int] = frozenset()
-        self._away_since: float | None = None
-        self._told = False
 
     def start(self, kind: Callable[..., Any], **more: Any) -> Any:
-        """A consumer or producer of kafka-python, as `kind` says, when the topic is there; with `more` options.
+        """A consumer or producer (`kind`) of kafka-python with `more` options; checks that the topic exists.
 
         Raises `SourceError`, and `SettingsError` for certificates that cannot be used.
         """
-        tls.check(self._settings)
+        check_certificates(self._settings)
         try:
             made = kind(**options(self._settings), **more, kafka_client=self._open)
         except (KafkaError, OSError, ValueError) as error:
-            raise self.refused(error) from None
+            raise self.source_error(error) from None
         try:
             self.topic_id(_START_ANSWER_S)
         except TimeoutError as error:
             made.close()
-            raise self.refused(error) from None
+            raise self.source_error(error) from None
         except SourceError:
             made.close()
             raise
@@ -75,7 +100,7 @@ class Connection:
         self._manager = PatchedConnectionManager(net, **configs)
         client = PatchedNetClient(net=net, manager=self._manager, **configs)
         try:
-            # Now rather than by the consumer, which with a given api_version does so late and without a deadline.
+            # Here, since the consumer does it late and without a deadline if an api_version is given.
             self._manager.bootstrap(_START_TIMEOUT_S * 1000)
         except BaseException:
             client.close()
@@ -83,35 +108,35 @@ class Connection:
         return client
 
     def topic_id(self, timeout_s: float = 2.0) -> str:
-        """The identity of the topic, as Kafka's own tools print it; "" from brokers before 2.8, which have none.
+        """The topic's id, as Kafka's own tools print it; "" from brokers before 2.8, which have none.
 
         Raises `SourceError` when there is no such topic, `TimeoutError` when no broker answers in time.
         """
         answered = threading.Event()
-        # Not manager.run(), which would drive the loop of a producer from two threads.
+        # Not manager.run(), which would run the loop of a producer in two threads.
         answer = self._manager.call_soon(self._ask_topic_id, self._manager, timeout_s)
         answer.add_both(lambda _: answered.set())
         if not answered.wait(timeout_s + 1) or isinstance(answer.exception, KafkaTimeoutError):
             raise TimeoutError(f"no broker answers at {self._servers}")
         if answer.exception is not None:
-            raise self.refused(answer.exception) from None
+            raise self.source_error(answer.exception) from None
         found = answer.value
         return base64.urlsafe_b64encode(found.bytes).decode().rstrip("=") if found and found.int else ""
 
     async def _ask_topic_id(self, manager: PatchedConnectionManager, timeout_s: float) -> uuid.UUID | None:
-        """Ask until there is an answer; for a while also when a broker does not know the topic (yet)."""
+        """Ask until a broker answers; for a second also while the topic is unknown."""
         started = time.monotonic()
         while True:
             waited_s = time.monotonic() - started
             try:
                 return await self._ask_once(manager, timeout_s - waited_s)
             except UnknownTopicOrPartitionError:
-                if waited_s > _DOUBT_S:
+                if waited_s > _NEW_TOPIC_S:
                     raise
             except RetriableError:
                 if waited_s > timeout_s:
                     raise KafkaTimeoutError from None
-            await manager._net.sleep(0.1)
+            await manager.sleep(0.1)
 
     async def _ask_once(self, manager: PatchedConnectionManager, timeout_s: float) -> uuid.UUID | None:
         topic = MetadataRequest.MetadataRequestTopic(name=self._topic)
@@ -119,58 +144,42 @@ class Connection:
         response = await manager.wait_for(sent, max(timeout_s, 0) * 1000)
         found = response.topics[0]
         problem = for_code(found.error_code)
-        if issubclass(problem, _NOT_OURS):
+        if issubclass(problem, _TOPIC_ERRORS):
             raise problem(self._topic)
         self._described = frozenset(p.partition_index for p in found.partitions)
         identity: uuid.UUID | None = found.topic_id
         return identity
 
     def partitions(self) -> frozenset[int]:
-        """The topic's partitions as last heard: by the client, some ten seconds ago at most, or with the topic's id."""
+        """The topic's partitions, at most some ten seconds old; never waits."""
         return frozenset(self._manager.cluster.partitions_for_topic(self._topic) or self._described)
 
     @property
     def connected(self) -> bool:
-        """Whether there is a line to any broker now."""
+        """Whether any broker is connected now."""
         return self._manager.connected
 
     @property
     def answering(self) -> bool:
-        """Whether there is a line to a broker, and something came over it lately: lines can also go dead silently."""
-        return self.connected and time.monotonic() - self._manager.heard_at < _DEAF_S
+        """Whether a broker is connected and has sent something recently: connections can go dead silently."""
+        return self.connected and time.monotonic() - self._manager.received_at < _SILENCE_S
 
     def watch(self) -> None:
-        """Say once that the brokers went away, and once that they are back."""
-        now = time.monotonic()
-        if self.connected:
-            if self._told and self._away_since is not None:
-                log.info("broker is back", bootstrap_servers=self._servers, away_s=round(now - self._away_since, 1))
-            self._away_since, self._told = None, False
-        elif self._away_since is None:
-            self._away_since = now
-        elif not self._told and now - self._away_since > _SILENCE_S:
-            log.warning("broker unreachable, waiting", bootstrap_servers=self._servers)
-            self._told = True
+        """Log outages; to be called again and again."""
+        self._outages.update(self.connected)
 
-    def refused(self, error: BaseException) -> SourceError:
-        """A sentence for what waiting cannot cure."""
-        at, text = f"at {self._servers}", one_line(error)
+    def source_error(self, error: BaseException) -> SourceError:
+        """The sentence for an error that waiting cannot fix."""
+        text = one_line(error)
         match error:
             case UnknownTopicOrPartitionError() | InvalidTopicError():
-                return SourceError(f"there is no topic {self._topic} {at}; create it, or correct the name")
+                return self._sentences.no_topic()
             case AuthorizationError():
-                return SourceError(f"the broker {at} does not allow this user: {text}; grant it the right")
+                return self._sentences.not_authorized(text)
             case SaslAuthenticationFailedError() | UnsupportedSaslMechanismError() | IllegalSaslStateError():
-                return SourceError(f"the broker {at} refuses the login: {text}; check the sasl_ settings")
+                return self._sentences.login_refused(text)
             case KafkaTimeoutError() | TimeoutError():
-                cause = f" ({self._manager.last_failure})" if self._manager.last_failure else ""
-                check = "bootstrap_servers and security_protocol"
-                if "SSL" in self._settings.security_protocol:
-                    check = "bootstrap_servers, security_protocol, ssl_cafile and ssl_certfile"
-                return SourceError(f"no broker answers {at}{cause}; check {check}")
+                return self._sentences.no_broker(self._manager.last_failure)
             case UnsupportedCodecError():
-                return SourceError(
-                    f"records of topic {self._topic} are compressed, and what reads them is not installed ({text}): "
-                    "pip install 'kafka-python[lz4,snappy,zstd]'"
-                )
-        return SourceError(f"topic {self._topic} {at}: {text}")
+                return self._sentences.cannot_decompress(text)
+        return self._sentences.other(text)

@@ -1,18 +1,41 @@
-"""kafka-python as we need it: what it is told, and where it is mended.
+"""Everything that uses kafka-python's internals, each with the fault of version 3.0.12 that it works around.
 
-kafka-python 3.0.12 waits out every failure alike and reports it in its own log only. Added here, through the client
-class that its consumer and producer accept as an option:
-- a refusal (wrong credentials) is remembered and raised by whatever is tried next. kafka-python means to do the same
-  but forgets it (`_connect` clears what `initialize` left), and would go on trying for ever;
-- what a broker says before it hangs up is heard: kafka-python drops it when both arrive together, the reason of a
-  refused login most of all;
-- a connection that opens but is not initialised is backed off from, as one that does not open;
-- whether any broker is connected can be asked, so that an absent one is told of once, in our words.
+`KafkaConnectionManager._connect`
+    A refused login is forgotten and retried for ever: it is kept, and raised by the next request. A connection that
+    opens but fails to initialise is retried without a pause: it is backed off from.
+`KafkaConnectionManager._build_transport`, `_sock_recv`
+    What a broker sends just before it closes the connection is dropped, above all the reason of a refused login: it is
+    read. Notes also when anything was received, since connections can go dead silently.
+`KafkaConnectionManager._conns`
+    No public method says whether a broker is connected.
+`KafkaConnectionManager.cluster.config`
+    `allow_auto_create_topics` is not passed on: a deleted topic would be created again.
+`KafkaConnectionManager._net.sleep`
+    A coroutine on its loop has no public way to wait.
+`KafkaNetClient.connection_delay`
+    Returns seconds, but the producer expects milliseconds, and spins.
+`KafkaConsumer._coordinator.request_rejoin`
+    A rebalance caused by changed partitions is forgotten if the poll ends before the group answers, or if the change is
+    undone meanwhile: the member is left without partitions and without heartbeat.
+`KafkaConsumer._coordinator.stable`
+    No public method says whether the group counts the consumer as a member.
+`KafkaConsumer._fetcher._paused_partition_records`
+    Of several partitions that are resumed, only one gets the records back that were fetched before the pause, and
+    nothing is fetched of the others until these are read.
+`KafkaConsumer._subscription.position`
+    `position()` goes through all partitions at each call.
+`KafkaProducer._sender.force_close`
+    `close` waits without limit while records are unsent.
+Logger `kafka.coordinator.consumer`
+    Every exception of a rebalance listener is logged with a traceback: source.py filters those it raises on purpose.
+
+The client class is passed to `KafkaConsumer` and `KafkaProducer` by their option `kafka_client`.
 """
 
 import time
 from typing import Any
 
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import (
     AuthorizationError,
     IllegalSaslStateError,
@@ -24,40 +47,20 @@ from kafka.net.compat import KafkaNetClient
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 
-from streampca.settings import KafkaSettings
-from streampca.sources.kafka_python import tls
+from streampca.sources.broker_errors import one_line
 
 _REFUSALS = (SaslAuthenticationFailedError, UnsupportedSaslMechanismError, IllegalSaslStateError, AuthorizationError)
 
 
-def options(settings: KafkaSettings) -> dict[str, Any]:
-    """What kafka-python's consumer and producer must both be told."""
-    version = settings.kafka_api_version
-    return {
-        "bootstrap_servers": [server.strip() for server in settings.bootstrap_servers.split(",")],
-        "security_protocol": settings.security_protocol,
-        "sasl_mechanism": settings.sasl_mechanism,
-        "sasl_plain_username": settings.sasl_username,
-        "sasl_plain_password": settings.sasl_password and settings.sasl_password.get_secret_value(),
-        **tls.options(settings),
-        "api_version": version and tuple(int(part) for part in version.split(".")),
-        "client_id": "streampca",
-        "allow_auto_create_topics": False,
-        "metadata_max_age_ms": 10_000,  # how soon new partitions are seen
-        "reconnect_backoff_ms": 100,
-        "reconnect_backoff_max_ms": 2000,
-        "metrics_enabled": False,
-    }
-
-
 class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has no types
+    """Connections that keep a refusal, the last failure, and when anything was received."""
+
     refusal: KafkaError | None = None
     last_failure: str = ""
-    heard_at: float = 0.0  # when the last byte came from any broker, monotonic
+    received_at: float = 0.0  # monotonic
 
     def __init__(self, net: NetworkSelector, **configs: Any) -> None:
         super().__init__(net, **configs)
-        # kafka-python takes this option and does not pass it on; without it a deleted topic would be made again.
         self.cluster.config["allow_auto_create_topics"] = False
 
     def get_connection(self, *args: Any, **kwargs: Any) -> Any:
@@ -69,13 +72,13 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
         transport = await super()._build_transport(*args, **kwargs)
         receive = transport._sock_recv
 
-        def receive_last_words() -> tuple[bytes, BaseException | None]:
+        def receive_all() -> tuple[bytes, BaseException | None]:
             data, error = receive()
             if data:
-                self.heard_at = time.monotonic()
-            return data, None if data else error  # the end of the line is found again at the next call
+                self.received_at = time.monotonic()
+            return data, None if data else error  # the next call finds the end of the connection again
 
-        transport._sock_recv = receive_last_words
+        transport._sock_recv = receive_all
         return transport
 
     async def _connect(self, node: Any, conn: Any, *args: Any, **kwargs: Any) -> None:
@@ -88,18 +91,46 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
             if not self.connection_delay(node.node_id):
                 self.update_backoff(node.node_id)
 
+    async def sleep(self, seconds: float) -> None:
+        """Wait within a coroutine that the manager runs."""
+        await self._net.sleep(seconds)
+
     @property
     def connected(self) -> bool:
+        """Whether any broker is connected."""
         return any(conn.connected for conn in list(self._conns.values()))
 
 
 class PatchedNetClient(KafkaNetClient):  # type: ignore[misc]
+    """The client with delays in milliseconds."""
+
     def connection_delay(self, node_id: Any) -> float:
-        """In milliseconds, as the producer takes it; kafka-python gives seconds, and its producer spins."""
+        """How long to wait before connecting to a node again, in milliseconds."""
         delay_s: float = super().connection_delay(node_id)
         return delay_s * 1000
 
 
-def one_line(error: BaseException) -> str:
-    """The error's text."""
-    return " ".join(str(error).split()) or type(error).__name__
+def position_of(consumer: KafkaConsumer, partition: TopicPartition) -> int | None:
+    """The next offset to fetch; None while it is not known."""
+    position = consumer._subscription.position(partition)
+    return None if position is None else int(position.offset)
+
+
+def drop_paused_records(consumer: KafkaConsumer, partition: TopicPartition) -> None:
+    """Drop what was fetched of a partition before it was paused."""
+    consumer._fetcher._paused_partition_records.pop(partition, None)
+
+
+def rejoin_group(consumer: KafkaConsumer) -> None:
+    """Ask for a rebalance at the next poll."""
+    consumer._coordinator.request_rejoin()
+
+
+def is_member(consumer: KafkaConsumer) -> bool:
+    """Whether the group is settled and counts the consumer in."""
+    return bool(consumer._coordinator.stable())
+
+
+def abort_sending(producer: KafkaProducer) -> None:
+    """Give up the records that are not sent yet."""
+    producer._sender.force_close()

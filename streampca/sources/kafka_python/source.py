@@ -1,13 +1,14 @@
-"""The real source: one member of a Kafka consumer group, on kafka-python.
+"""A member of a Kafka consumer group, on kafka-python.
 
-kafka-python calls back during a rebalance, from within its `poll`; here that becomes events. The trick is that the
-listener refuses: it notes the event and raises, upon which the client gives up the rebalance for now and its `poll`
-raises. So `poll` returns the event, the worker handles it in its own thread and time (heartbeats go on meanwhile),
-and only the next `poll` lets the rebalance proceed. Nothing ever waits for anything, so nothing can hang.
+kafka-python calls a listener during a rebalance, from within its `poll`; here these calls become events. The listener
+records the event and raises, on which the client suspends the rebalance and its `poll` raises. So our `poll` returns
+the event, the worker handles it in its own thread and time, while heartbeats continue, and the next `poll` lets the
+rebalance proceed. No thread waits for another, so none can hang.
 """
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import structlog
@@ -17,18 +18,16 @@ from kafka.errors import KafkaError, LogTruncationError, OffsetOutOfRangeError, 
 from kafka.structs import OffsetAndMetadata
 
 from streampca.settings import WorkerSettings
+from streampca.sources.broker_errors import one_line
 from streampca.sources.kafka_python.connection import Connection
-from streampca.sources.kafka_python.dead_letters import KafkaPythonDeadLetters
-from streampca.sources.kafka_python.patches import one_line
+from streampca.sources.kafka_python.patches import drop_paused_records, is_member, position_of, rejoin_group
 from streampca.stream.record import Assigned, Event, Lost, OutOfRange, Record, Records, Revoked, SourceStatus
-
-__all__ = ["KafkaPythonDeadLetters", "KafkaPythonSource"]
 
 _COMMIT_TIMEOUT_MS = 1000
 _CLOSE_TIMEOUT_MS = 2000
 _OFFSETS_TIMEOUT_MS = 3000
 _EARLIEST = -1  # a position that is not known yet
-_FETCH_BYTES = 4 * 1024 * 1024  # of one partition at once: many messages of any length that is ordinary
+_FETCH_BYTES = 4 * 1024 * 1024  # of one partition at once: many messages of any usual size
 
 log = structlog.get_logger()
 
@@ -39,14 +38,13 @@ class KafkaPythonSource:
     def __init__(self, settings: WorkerSettings) -> None:
         self._topic = settings.topic
         self._connection = Connection(settings, settings.topic)
-        self._consumer = self._connection.start(KafkaConsumer, **_options(settings))
-        self._news = _RebalanceListener(self._consumer._coordinator.request_rejoin)
-        self._reported: dict[
-            int, tuple[int, int]
-        ] = {}  # partitions being read: (next, end) as last handed over; end −1 since seek
-        self._astray: dict[int, int] = {}  # positions that are out of range, not told yet
+        self._consumer = self._connection.start(KafkaConsumer, **_consumer_options(settings))
+        self._rebalance = _RebalanceListener(partial(rejoin_group, self._consumer))
+        # Partitions being read: (next, end) as last returned; end is −1 after a seek.
+        self._reported: dict[int, tuple[int, int]] = {}
+        self._out_of_range: dict[int, int] = {}  # partition → position, not returned yet
         self._closed = False
-        self._consumer.subscribe([settings.topic], listener=self._news)
+        self._consumer.subscribe([settings.topic], listener=self._rebalance)
 
     def topic_id(self) -> str:
         return self._connection.topic_id()
@@ -59,20 +57,20 @@ class KafkaPythonSource:
         try:
             fetched = self._consumer.poll(int(timeout_s * 1000))
         except (OffsetOutOfRangeError, LogTruncationError) as error:
-            self._note_astray(error)
+            self._note_out_of_range(error)
         except RetriableError as error:
-            log.debug("poll failed, trying again", error=one_line(error))
+            log.debug("poll failed, retrying", error=one_line(error))
             self._rewind()
         except KafkaError as error:
-            if not self._news.events:  # else it is our own refusal of a rebalance
-                raise self._connection.refused(error) from None
+            if not self._rebalance.events:  # else the listener has raised it
+                raise self._connection.source_error(error) from None
         self._connection.watch()
-        if self._news.events:
-            return self._take_news()
-        return [*self._out_of_range(), *self._records(fetched)]
+        if self._rebalance.events:
+            return self._take_rebalance_events()
+        return [*self._out_of_range_events(), *self._records(fetched)]
 
     def status(self) -> SourceStatus:
-        return SourceStatus(self._connection.answering, member=self._consumer._coordinator.stable())
+        return SourceStatus(self._connection.answering, member=is_member(self._consumer))
 
     def seek(self, positions: Mapping[int, int | None]) -> None:
         for partition, position in positions.items():
@@ -81,11 +79,9 @@ class KafkaPythonSource:
                 self._consumer.seek_to_beginning(tp)
             else:
                 self._consumer.seek(tp, position)
-            self._astray.pop(partition, None)
+            self._out_of_range.pop(partition, None)
             self._reported[partition] = (_EARLIEST if position is None else position, -1)
-            # What kafka-python 3.0.12 had fetched when they were paused it gives back for one alone of several that are
-            # resumed, and fetches nothing of the others as long as it has that. It is of before the seek anyway.
-            self._consumer._fetcher._paused_partition_records.pop(tp, None)
+            drop_paused_records(self._consumer, tp)
             self._consumer.resume(tp)
 
     def pause(self, partitions: frozenset[int]) -> None:
@@ -106,23 +102,23 @@ class KafkaPythonSource:
         if self._closed:
             return
         self._closed = True
-        self._news.closing = True
+        self._rebalance.closing = True
         try:
             self._consumer.close(autocommit=False, timeout_ms=_CLOSE_TIMEOUT_MS)
         except KafkaError as error:
             log.warning("the group was not left in order", error=one_line(error))
 
-    def _take_news(self) -> Sequence[Event]:
-        """Hand over the events of a rebalance, and bring the client to what they promise."""
-        events, self._news.events = self._news.events, []
+    def _take_rebalance_events(self) -> Sequence[Event]:
+        """Apply and return the events of a rebalance."""
+        events, self._rebalance.events = self._rebalance.events, []
         for event in events:
             self._forget(event.partitions)
             if isinstance(event, Assigned):
-                self._hold(event.partitions)
+                self._pause_new(event.partitions)
         return events
 
-    def _hold(self, partitions: Iterable[int]) -> None:
-        """Fetch nothing of these until `seek`: without a position of ours the client would use the committed one."""
+    def _pause_new(self, partitions: Iterable[int]) -> None:
+        """Fetch nothing until `seek`. Without a position the client would continue at the group's committed offset."""
         for partition in partitions:
             tp = TopicPartition(self._topic, partition)
             self._consumer.pause(tp)
@@ -131,58 +127,57 @@ class KafkaPythonSource:
     def _forget(self, partitions: Iterable[int]) -> None:
         for partition in partitions:
             self._reported.pop(partition, None)
-            self._astray.pop(partition, None)
+            self._out_of_range.pop(partition, None)
 
     def _records(self, fetched: Mapping[TopicPartition, Sequence[Record]]) -> list[Event]:
-        """What is new of each partition: records, or a position or an end that moved without any."""
+        """One event for each partition with new records, or with a position or end that moved without any."""
         events: list[Event] = []
         for partition in self._reported:
             tp = TopicPartition(self._topic, partition)
-            # Not consumer.position(), which looks through all partitions each time.
-            position = self._consumer._subscription.position(tp)
+            position = position_of(self._consumer, tp)
             end = self._consumer.highwater(tp)
             if position is None or end is None:  # not fetched yet
                 continue
-            now = (position.offset, max(end, position.offset))
+            now = (position, max(end, position))
             if now != self._reported[partition]:
                 self._reported[partition] = now
                 events.append(Records(partition, fetched.get(tp, ()), next=now[0], end=now[1]))
         return events
 
     def _rewind(self) -> None:
-        """Go back to what was handed over: a poll that fails may have passed over records that it had taken."""
+        """Seek back to what was returned: a poll that fails may have moved past records that it does not return."""
         for partition, (next_, _) in list(self._reported.items()):
-            position = self._consumer._subscription.position(TopicPartition(self._topic, partition))
-            if position is not None and position.offset != next_:
+            position = position_of(self._consumer, TopicPartition(self._topic, partition))
+            if position is not None and position != next_:
                 self.seek({partition: None if next_ == _EARLIEST else next_})
 
-    def _note_astray(self, error: OffsetOutOfRangeError | LogTruncationError) -> None:
-        """The client would ask for the same again: hold the partitions until the worker knows."""
+    def _note_out_of_range(self, error: OffsetOutOfRangeError | LogTruncationError) -> None:
+        """Pause the partitions until `seek`: the client would request the same offsets again."""
         if isinstance(error, LogTruncationError):
-            found = {tp: self._consumer._subscription.position(tp).offset for tp in error.divergent_offsets}
+            found = {tp: position_of(self._consumer, tp) or 0 for tp in error.divergent_offsets}
         else:
             found = error.args[0]
         for tp, position in found.items():
             self._consumer.pause(tp)
             self._reported.pop(tp.partition, None)
-            self._astray[tp.partition] = position
+            self._out_of_range[tp.partition] = position
 
-    def _out_of_range(self) -> list[Event]:
-        if not self._astray:
+    def _out_of_range_events(self) -> list[Event]:
+        if not self._out_of_range:
             return []
-        tps = [TopicPartition(self._topic, partition) for partition in self._astray]
+        tps = [TopicPartition(self._topic, partition) for partition in self._out_of_range]
         try:
             first = self._consumer.beginning_offsets(tps, _OFFSETS_TIMEOUT_MS)
             last = self._consumer.end_offsets(tps, _OFFSETS_TIMEOUT_MS)
-        except RetriableError:  # the broker is away: tell it at a later poll
+        except RetriableError:  # the broker is away: a later poll asks again
             return []
         except KafkaError as error:
-            raise self._connection.refused(error) from None
-        astray, self._astray = self._astray, {}
-        return [OutOfRange(tp.partition, astray[tp.partition], first[tp], last[tp]) for tp in tps]
+            raise self._connection.source_error(error) from None
+        positions, self._out_of_range = self._out_of_range, {}
+        return [OutOfRange(tp.partition, positions[tp.partition], first[tp], last[tp]) for tp in tps]
 
 
-def _options(settings: WorkerSettings) -> dict[str, Any]:
+def _consumer_options(settings: WorkerSettings) -> dict[str, Any]:
     return {
         "group_id": settings.group_id,
         "enable_auto_commit": False,
@@ -198,43 +193,40 @@ def _options(settings: WorkerSettings) -> dict[str, Any]:
     }
 
 
-class _NotNowError(Exception):
-    """Raised to the client: give up this rebalance until the worker has handled what it brings."""
+class _SuspendError(Exception):
+    """Raised to the client: suspend this rebalance until the worker has handled the event."""
 
 
 class _RebalanceListener(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python has no types
-    """What a rebalance brings; filled in the client's thread, while the worker's waits in the client's poll."""
+    """Collects the events of rebalances; runs in the client's thread, while the worker's waits in the client's poll."""
 
-    def __init__(self, request_rejoin: Callable[[], None]) -> None:
-        self._request_rejoin = request_rejoin
+    def __init__(self, rejoin: Callable[[], None]) -> None:
+        self._rejoin = rejoin
         self.events: list[Assigned | Revoked | Lost] = []
         self.closing = False
-        self._given_up: frozenset[int] = frozenset()  # told as revoked, and handled by the time of the next call
-        # The client logs our refusals as errors, with a traceback.
+        self._revoked: frozenset[int] = frozenset()  # recorded, and handled by the time of the next call
+        # The client logs what the listener raises as errors, with a traceback.
         logging.getLogger("kafka.coordinator.consumer").addFilter(_is_not_ours)
 
     def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        # Called at the start of every rebalance. One that comes from changed partitions is forgotten by kafka-python
-        # 3.0.12 when its poll ends before the group answers: the member then has no partitions and no heartbeat. It is
-        # forgotten also when the change is undone before we have handled the event. Asking for it helps against both.
-        self._request_rejoin()
-        partitions = _numbers(revoked) - self._given_up
-        self._given_up |= partitions
-        self._tell(Revoked(partitions))
+        self._rejoin()  # kafka-python may forget the rebalance once it is suspended
+        partitions = _numbers(revoked) - self._revoked
+        self._revoked |= partitions
+        self._record(Revoked(partitions))
 
     def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        self._given_up = frozenset()
-        self._tell(Assigned(_numbers(assigned)))
+        self._revoked = frozenset()
+        self._record(Assigned(_numbers(assigned)))
 
     def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
-        partitions = _numbers(lost) - self._given_up
-        self._given_up = frozenset()
-        self._tell(Lost(partitions))
+        partitions = _numbers(lost) - self._revoked
+        self._revoked = frozenset()
+        self._record(Lost(partitions))
 
-    def _tell(self, event: Assigned | Revoked | Lost) -> None:
+    def _record(self, event: Assigned | Revoked | Lost) -> None:
         if event.partitions and not self.closing:
             self.events.append(event)
-            raise _NotNowError
+            raise _SuspendError
 
 
 def _numbers(partitions: Collection[TopicPartition]) -> frozenset[int]:
@@ -242,4 +234,4 @@ def _numbers(partitions: Collection[TopicPartition]) -> frozenset[int]:
 
 
 def _is_not_ours(record: logging.LogRecord) -> bool:
-    return not (record.exc_info and isinstance(record.exc_info[1], _NotNowError))
+    return not (record.exc_info and isinstance(record.exc_info[1], _SuspendError))

@@ -1,0 +1,51 @@
+"""The errors of brokers that waiting cannot fix, as sentences; they are the same for every Kafka client."""
+
+from streampca.errors import SourceError
+from streampca.settings import KafkaSettings
+
+
+class TopicError(SourceError):
+    """A broker accepts the client, but not its use of the topic."""
+
+
+class BrokerErrors:
+    """The sentences for one topic on one cluster."""
+
+    def __init__(self, settings: KafkaSettings, topic: str) -> None:
+        self._topic, self._at = topic, f"at {settings.bootstrap_servers}"
+        self._tls = "SSL" in settings.security_protocol
+
+    def no_topic(self) -> SourceError:
+        """The topic does not exist."""
+        return TopicError(f"there is no topic {self._topic} {self._at}; create it, or correct the name")
+
+    def not_authorized(self, text: str) -> SourceError:
+        """The user lacks a right."""
+        return TopicError(f"the broker {self._at} does not allow this user: {text}; grant it the right")
+
+    def login_refused(self, text: str) -> SourceError:
+        """Wrong user, password or mechanism."""
+        return SourceError(f"the broker {self._at} refuses the login: {text}; check the sasl_ settings")
+
+    def no_broker(self, cause: str) -> SourceError:
+        """No broker answers; `cause` is the last error seen, if any."""
+        check = "bootstrap_servers and security_protocol"
+        if self._tls:
+            check = "bootstrap_servers, security_protocol, ssl_cafile and ssl_certfile"
+        return SourceError(f"no broker answers {self._at}{f' ({cause})' if cause else ''}; check {check}")
+
+    def cannot_decompress(self, text: str) -> SourceError:
+        """A compression library of kafka-python is missing."""
+        return SourceError(
+            f"records of topic {self._topic} are compressed, and what reads them is not installed ({text}): "
+            "pip install 'kafka-python[lz4,snappy,zstd]'"
+        )
+
+    def other(self, text: str) -> SourceError:
+        """Any other error."""
+        return SourceError(f"topic {self._topic} {self._at}: {text}")
+
+
+def one_line(error: object) -> str:
+    """An error's text without line breaks, or its type if it has no text."""
+    return " ".join(str(error).split()) or type(error).__name__

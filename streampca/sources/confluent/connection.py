@@ -1,0 +1,139 @@
+"""What the source and the dead letters ask the cluster about their topic: its id, its partitions, whether it answers.
+
+An admin client asks, beside the consumer or producer, which can only ask while it blocks. It asks once a second in the
+background, so a broker that hangs is noticed too.
+"""
+
+import contextlib
+import time
+from collections import deque
+from concurrent.futures import Future, wait
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+
+from streampca.errors import SourceError
+from streampca.settings import KafkaSettings
+from streampca.sources.broker_errors import BrokerErrors, one_line
+from streampca.sources.certificates import check_certificates
+from streampca.sources.confluent import client
+from streampca.sources.outage_log import OutageLog
+
+_START_S = 6.0  # a user waits: mistakes in the settings are reported within ten seconds
+_PROBE_INTERVAL_S = 1.0
+_PROBE_TIMEOUT_S = 10.0
+_RETRY_S = 0.1
+_NEW_TOPIC_S = 1.0  # how long to ask again for a missing topic: a broker may hear late of a new one
+_NO_ID = "A" * 22  # sixteen zeros, in the base64 that Kafka's tools print
+
+
+class Connection:
+    """The connection to the brokers of one topic, which exists."""
+
+    def __init__(self, settings: KafkaSettings, topic: str) -> None:
+        """Raises `SourceError`, and `SettingsError` for certificates that cannot be used."""
+        check_certificates(settings)
+        self._servers, self._topic = settings.bootstrap_servers, topic
+        self.sentences = BrokerErrors(settings, topic)
+        self._outages = OutageLog(settings.bootstrap_servers)
+        self._errors: deque[KafkaError] = deque(maxlen=100)  # of the admin client, not handled yet
+        self._last_error = ""
+        self._admin = client.create(
+            AdminClient, client.connection_options(settings) | {"error_cb": self._errors.append}
+        )
+        self._probe: Future[Any] | None = None
+        self._next_probe = 0.0
+        self._partitions: frozenset[int] = frozenset()
+        self.connected = True
+        """Whether a broker answers."""
+        try:
+            self.topic_id(_START_S)
+        except TimeoutError:
+            raise self.sentences.no_broker(self._last_error) from None
+
+    def topic_id(self, timeout_s: float = 2.0) -> str:
+        """The topic's id, as Kafka's own tools print it; "" from brokers before 2.8, which have none.
+
+        Raises `SourceError` when there is no such topic, `TimeoutError` when no broker answers in time.
+        """
+        started = time.monotonic()
+        while True:
+            waited_s = time.monotonic() - started
+            if waited_s > timeout_s:
+                raise TimeoutError(f"no broker answers at {self._servers}")
+            try:
+                identity = str(self._described(timeout_s - waited_s).topic_id)
+                return "" if identity == _NO_ID else identity
+            except KafkaException as exception:
+                error = exception.args[0]
+                is_new = error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART and waited_s < _NEW_TOPIC_S
+                if (error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART and not is_new) or client.is_final(error):
+                    raise self.source_error(error) from None
+            time.sleep(_RETRY_S)
+
+    def partitions(self) -> frozenset[int]:
+        """The topic's partitions, at most some seconds old; never waits."""
+        return self._partitions
+
+    def watch(self) -> None:
+        """Ask the cluster once a second, without waiting, and log outages."""
+        self._handle_errors()
+        if self._probe is not None and self._probe.done():
+            with contextlib.suppress(KafkaException):
+                self._handle(self._probe)
+            self._probe = None
+        if self._probe is None and time.monotonic() >= self._next_probe:
+            self._next_probe = time.monotonic() + _PROBE_INTERVAL_S
+            self._probe = self._request(_PROBE_TIMEOUT_S)
+        self._outages.update(self.connected)
+
+    def note_answer(self) -> None:
+        """A broker has answered the consumer or producer."""
+        self.connected = True
+        self._outages.update(True)
+
+    def source_error(self, error: KafkaError) -> SourceError:
+        """The sentence for an error that waiting cannot fix."""
+        return client.source_error(error, self.sentences)
+
+    def _request(self, timeout_s: float) -> "Future[Any]":
+        """Ask for the description of the topic."""
+        answers = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=max(timeout_s, 0.1))
+        answer: Future[Any] = answers[self._topic]
+        return answer
+
+    def _described(self, timeout_s: float) -> Any:
+        """The description of the topic. Raises `KafkaException`, and `SourceError` as soon as the login is refused."""
+        request = self._request(timeout_s)
+        while not wait([request], _RETRY_S).done:
+            if refusal := self._handle_errors():
+                raise self.source_error(refusal)
+        if refusal := self._handle_errors():
+            raise self.source_error(refusal)
+        return self._handle(request)
+
+    def _handle(self, request: "Future[Any]") -> Any:
+        """Note what an answer says about the cluster. Raises `KafkaException`."""
+        try:
+            description = request.result()
+        except KafkaException as exception:
+            self.connected = exception.args[0].code() > 0  # else it is the client's: no broker answered
+            raise
+        self.connected = True
+        self._partitions = frozenset(partition.id for partition in description.partitions)
+        return description
+
+    def _handle_errors(self) -> KafkaError | None:
+        """Note what the client reports: whether all brokers are away; returns a final error if there is one."""
+        self._admin.poll(0)
+        final = None
+        while self._errors:
+            error = self._errors.popleft()
+            if error.code() == KafkaError._ALL_BROKERS_DOWN:
+                self.connected = False
+            else:
+                self._last_error = one_line(error.str())
+            if client.is_final(error):
+                final = error
+        return final

@@ -1,0 +1,94 @@
+"""Writes rejected records to the dead-letter topic, on confluent-kafka."""
+
+import time
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from streampca.errors import SourceError
+from streampca.settings import WorkerSettings
+from streampca.sources.confluent import client
+from streampca.sources.confluent.connection import Connection
+from streampca.sources.dead_letter_headers import dead_letter_headers, too_large
+from streampca.stream.record import Record
+
+_REQUEST_BYTES = 100 * 1024 * 1024  # a broker's own limit: the topic's limit decides
+_POLL_S = 0.5
+_ROOM_S = 5.0  # how long to wait for room in the client's queue
+_CLOSE_S = 1.0
+_TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_MSG_SIZE}
+
+
+class ConfluentDeadLetters:
+    """See `streampca.sources.base.DeadLetters`."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        if settings.dead_letter_topic is None:
+            raise ValueError("dead_letter_topic is not set")
+        self._source_topic, self._topic = settings.topic, settings.dead_letter_topic
+        self._unacknowledged = 0
+        self._failure: KafkaError | None = None
+        self._connection = Connection(settings, self._topic)
+        self._producer = client.create(Producer, _options(settings))
+
+    def send(self, partition: int, record: Record, reason: str, message: str) -> None:
+        errors = dead_letter_headers(self._source_topic, partition, record.offset, reason, message)
+        options: dict[str, Any] = {"headers": [*record.headers, *errors], "on_delivery": self._on_delivery}
+        if record.timestamp >= 0:
+            options["timestamp"] = max(record.timestamp, 1)  # librdkafka replaces a zero by the current time
+        deadline = time.monotonic() + _ROOM_S
+        while True:
+            try:
+                self._producer.produce(self._topic, record.value, record.key, **options)
+                break
+            except BufferError:
+                if time.monotonic() > deadline:
+                    raise self._connection.sentences.no_broker("the producer's queue is full") from None
+                self._poll(_POLL_S)
+            except KafkaException as error:
+                raise self._source_error(error.args[0]) from None
+        self._unacknowledged += 1
+
+    def flush(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        waits = self._unacknowledged > 0
+        self._poll(0)
+        while self._unacknowledged and self._failure is None:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                if self._connection.connected:
+                    self._connection.topic_id()  # raises if the topic was deleted: then waiting is no use
+                raise TimeoutError(f"{self._unacknowledged} dead letters are not acknowledged yet")
+            self._poll(min(_POLL_S, left_s))
+        if self._failure is not None:
+            raise self._source_error(self._failure)
+        if waits:
+            self._connection.note_answer()
+
+    def close(self) -> None:
+        self._producer.purge(blocking=False)
+        self._producer.flush(_CLOSE_S)
+
+    def _poll(self, timeout_s: float) -> None:
+        self._producer.poll(timeout_s)
+        self._connection.watch()
+
+    def _on_delivery(self, error: KafkaError | None, message: object) -> None:
+        self._unacknowledged -= 1
+        if error is not None and self._failure is None:
+            self._failure = error
+
+    def _source_error(self, error: KafkaError) -> SourceError:
+        return too_large(self._topic) if error.code() in _TOO_LARGE else self._connection.source_error(error)
+
+
+def _options(settings: WorkerSettings) -> dict[str, Any]:
+    return client.connection_options(settings) | {
+        "acks": "all",
+        "message.timeout.ms": 0,  # waits for an absent broker without limit
+        "message.max.bytes": _REQUEST_BYTES,
+        # A record a batch: the topic's limit is on batches, and librdkafka does not split one that is too large.
+        "batch.num.messages": 1,
+        "linger.ms": 0,
+        "partitioner": "murmur2_random",  # as other clients: equal keys go to the same partition
+    }

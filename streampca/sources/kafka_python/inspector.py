@@ -1,0 +1,68 @@
+"""Answers questions about a topic and the worker's group, on kafka-python."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
+
+from streampca.settings import WorkerSettings
+from streampca.sources.kafka_python.connection import Connection
+from streampca.stream.record import Record
+
+_ANSWER_MS = 5000
+
+
+class KafkaPythonInspector:
+    """See `streampca.sources.base.TopicInspector`."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._connection = Connection(settings, settings.topic)
+        self._consumer = self._connection.start(
+            KafkaConsumer,
+            group_id=settings.group_id,
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            isolation_level=settings.isolation_level,
+        )
+
+    def topic_id(self) -> str:
+        return self._connection.topic_id()
+
+    def check_topic(self, name: str) -> None:
+        Connection(self._settings, name).start(KafkaConsumer).close()
+
+    def offsets(self) -> dict[int, tuple[int, int]]:
+        partitions = [self._partition(p) for p in sorted(self._connection.partitions())]
+        first, end = self._ask("beginning_offsets", partitions), self._ask("end_offsets", partitions)
+        return {tp.partition: (first[tp], end[tp]) for tp in partitions}
+
+    def committed(self) -> dict[int, int]:
+        found = {p: self._ask("committed", self._partition(p)) for p in self._connection.partitions()}
+        return {partition: offset for partition, offset in found.items() if offset is not None}
+
+    def newest_record(self, ends: Mapping[int, int]) -> tuple[int, Record] | None:
+        self._consumer.assign([self._partition(p) for p in ends])
+        for partition, end in ends.items():
+            self._consumer.seek(self._partition(partition), end - 1)
+        deadline = time.monotonic() + _ANSWER_MS / 1000
+        while time.monotonic() < deadline:
+            found = [record for records in self._consumer.poll(200).values() for record in records]
+            if found:
+                newest = max(found, key=lambda record: int(record.timestamp))
+                return newest.partition, newest
+        return None
+
+    def close(self) -> None:
+        self._consumer.close(autocommit=False, timeout_ms=1000)
+
+    def _partition(self, number: int) -> TopicPartition:
+        return TopicPartition(self._settings.topic, number)
+
+    def _ask(self, method: str, about: Any) -> Any:
+        try:
+            return getattr(self._consumer, method)(about, timeout_ms=_ANSWER_MS)
+        except KafkaError as error:
+            raise self._connection.source_error(error) from None
