@@ -160,7 +160,7 @@ class WorkerSettings(StoreSettings, KafkaSettings, FormatSettings):
 
     # Kafka.
     kafka_client: Literal["kafka-python", "confluent"] = Field(
-        "kafka-python", description="What reads the topic; confluent is faster and needs streampca[fast]."
+        "kafka-python", description="Library that reads the topic; confluent is faster and needs streampca[fast]."
     )
     group_id: str = Field("streampca", min_length=1, description="Consumer group of the workers.")
     isolation_level: Literal["read_committed", "read_uncommitted"] = Field(
