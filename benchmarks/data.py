@@ -20,6 +20,14 @@ def load(name: str, folder: Path | None) -> tuple[NDArray[np.uint8], NDArray[np.
     return X.reshape(len(X), -1), y.astype(np.int64).ravel()
 
 
+def digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """scikit-learn's digits, which it ships: 1,797 images of 8 × 8 pixels, as `load` returns them."""
+    from sklearn.datasets import load_digits
+
+    X, y = load_digits(return_X_y=True)
+    return (X * 15).astype(np.uint8), y.astype(np.int64)
+
+
 def default_folder() -> Path | None:
     """The folder that STREAMPCA_DATA names, if it is set."""
     named = os.environ.get("STREAMPCA_DATA")

@@ -1,28 +1,27 @@
-"""What it costs to make vectors of values: `python -m benchmarks.decoding`.
+"""The time to decode a vector, by format: `python -m benchmarks.decoding`.
 
-Microseconds a vector, by batches as a worker decodes them, medians of seven rounds in turn with a measure: joining the
-bytes and copying them once into float64, which nobody can do without, and for JSON `orjson.loads`, whose objects are
-thrown away as a loop that only reads would. Writes benchmarks/results/decoding.md.
+Microseconds a vector, in batches as a worker decodes them, medians of seven rounds in turn with a baseline: for JSON
+`orjson.loads` alone, for the others one join of the bytes and one copy into float64, the least there can be.
 """
 
 import json
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from benchmarks.machine import machine
+from benchmarks.report import parser, publish
 from streampca.commands import encoding
 from streampca.stream.codec import Codec
 from streampca.stream.formats.schemas import MemorySchemas, WriterSchema
 
-RESULT = Path(__file__).parent / "results" / "decoding.md"
+PART = "decoding"
 DIMENSIONS = (64, 784, 3072)
 ROUNDS, BATCH_NUMBERS, MANY = 7, 800_000, 100
+SMALLEST_NUMBERS = 64 * MANY
 
 Rows = NDArray[np.float64]
 PATH = ["v"]
@@ -52,26 +51,21 @@ FORMATS: dict[str, tuple[str, Callable[[Rows], list[bytes]]]] = {
 
 def main() -> None:
     """Measure and write."""
-    table = {name: [row(name, d) for d in DIMENSIONS] for name in FORMATS}
-    lines = [
-        "| format | " + " | ".join(f"d = {d}" for d in DIMENSIONS) + " |",
-        "|---|" + "---|" * len(DIMENSIONS),
-        *(f"| {name} | " + " | ".join(cells) + " |" for name, cells in table.items()),
-    ]
-    print("\n".join(lines))
-    RESULT.write_text(
-        "# Decoding\n\nMicroseconds a vector into float64, checked; in brackets, to compare: for JSON `orjson.loads` "
-        "alone, for the others one join of the bytes and one copy into float64, the least there can be. Batches of "
-        f"{BATCH_NUMBERS:,} numbers, {ROUNDS} rounds in turn, medians. Made by `python -m benchmarks.decoding`.\n\n"
-        + "\n".join(lines)
-        + f"\n\n{machine()}\n"
-    )
+    given = parser(__doc__).parse_args()
+    dimensions, numbers, rounds = DIMENSIONS, BATCH_NUMBERS, ROUNDS
+    if given.smallest:
+        dimensions, numbers, rounds = DIMENSIONS[:1], SMALLEST_NUMBERS, 1
+    lines = ["| format | " + " | ".join(f"d = {d}" for d in dimensions) + " |", "|---|" + "---|" * len(dimensions)]
+    for name in FORMATS:
+        cells = [cell(name, d, numbers, rounds) for d in dimensions]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    publish(PART, given, lines)
 
 
-def row(name: str, d: int) -> str:
-    """One cell: ours, and what it is compared with."""
+def cell(name: str, d: int, numbers: int, rounds: int) -> str:
+    """One cell: our time, and the baseline's in brackets."""
     kind, encode = FORMATS[name]
-    X = np.random.default_rng(0).standard_normal((BATCH_NUMBERS // d // MANY * MANY, d))
+    X = np.random.default_rng(0).standard_normal((numbers // d // MANY * MANY, d))
     values, raw = encode(X), [x.astype("<f4" if name == "float32" else "<f8").tobytes() for x in X]
     codec = codec_of(kind, d, "text" in name)
     assert len(codec.decode(values).vectors) == len(X)
@@ -83,12 +77,12 @@ def row(name: str, d: int) -> str:
         else:
             np.frombuffer(b"".join(raw), "<f4" if name == "float32" else "<f8").astype(np.float64)
 
-    ours, other = timed([lambda: codec.decode(values), plain])
+    ours, other = timed([lambda: codec.decode(values), plain], rounds)
     return f"{ours / len(X) * 1e6:.2f} ({other / len(X) * 1e6:.2f})"
 
 
 def codec_of(kind: str, d: int, in_object: bool) -> Codec:
-    """As a worker has it, with a registry in memory."""
+    """A worker's codec, with a registry in memory."""
     schema = {
         "avro": WriterSchema("AVRO", json.dumps(encoding.avro_schema(PATH))),
         "protobuf": WriterSchema("PROTOBUF", encoding.protobuf_schema(PATH)),
@@ -97,10 +91,10 @@ def codec_of(kind: str, d: int, in_object: bool) -> Codec:
     return Codec(kind, d, 1e150, field=field, schemas=MemorySchemas({1: schema} if schema else {}))
 
 
-def timed(acts: list[Callable[[], object]]) -> list[float]:
+def timed(acts: list[Callable[[], object]], rounds: int) -> list[float]:
     """The median seconds of each, measured in turn."""
     seconds: list[list[float]] = [[] for _ in acts]
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for place, act in enumerate(acts):
             started = time.perf_counter()
             act()

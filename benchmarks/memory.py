@@ -1,46 +1,51 @@
-"""The memory of a worker, from a real broker: `python -m benchmarks.memory`.
+"""The resident memory of a worker, on a real broker: `python -m benchmarks.memory`.
 
-First over a million messages, at every tenth of the stream. Then under a flood, a topic that holds far more than the
-worker can learn at once, with 1, 8 and 64 partitions: its peak beside what the arithmetic says. Resident memory of the
-process, as the kernel tells it. Writes benchmarks/results/memory.md.
+First over a million messages, at every tenth of the stream. Then with a backlog, a topic that holds far more than the
+worker can learn at once, with 1, 8 and 64 partitions: its peak beside the memory of the folds by arithmetic.
 """
 
-import argparse
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.bars import RESULTS, Bar, record
-from benchmarks.daemon import Load, fill
-from benchmarks.machine import machine
+from benchmarks.report import Bar, parser, publish
+from benchmarks.workers import Load, fill
 from streampca.pca.learning import BLOCK
 from tests.guarantees.harness import Group, group
 from tests.kafka_broker import Broker, wait_until
 
 PART, D, K, PARTITIONS, BATCH = "memory", 64, 8, 4, 50_000
-FLOOD_D, FLOOD_K, COLUMNS = 3072, 20, 30
-FLOODS = (1, 8, 64)
+BACKLOG_D, BACKLOG_K, COLUMNS = 3072, 20, 30
 MIB = 1 << 20
+
+
+class Size(NamedTuple):
+    """What is measured."""
+
+    messages: int  # over time
+    samples: int  # of the memory over time
+    backlog: int  # messages
+    partitions: tuple[int, ...]  # with a backlog
+    checkpoint_interval_s: float  # with a backlog
+
+
+FULL, SMALLEST = Size(1_000_000, 10, 60_000, (1, 8, 64), 5.0), Size(5000, 2, 500, (1, 2), 0.5)
 
 
 def main() -> None:
     """Measure and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--messages", type=int, default=1_000_000)
-    parser.add_argument("--flood", type=int, default=60_000)
-    given = parser.parse_args()
-    bars: list[Bar] = []
+    given = parser(__doc__).parse_args()
+    size = SMALLEST if given.smallest else FULL
     with tempfile.TemporaryDirectory() as folder, Broker(Path(folder) / "broker") as broker:
-        lines = over_time(broker, Path(folder), given.messages, bars)
-        lines += ["", *under_floods(broker, Path(folder), given.flood, bars)]
-    head = "# Memory of a worker\n\nMade by `python -m benchmarks.memory`.\n\n"
-    (RESULTS / f"{PART}.md").write_text(head + "\n".join(lines) + f"\n\n{machine()}\n")
-    record(PART, bars)
+        lines, growth = over_time(broker, Path(folder), size)
+        more, extra = with_backlogs(broker, Path(folder), size)
+    publish(PART, given, [*lines, "", *more], [growth, extra])
 
 
-def over_time(broker: Broker, folder: Path, messages: int, bars: list[Bar]) -> list[str]:
-    """Resident memory at each tenth."""
+def over_time(broker: Broker, folder: Path, size: Size) -> tuple[list[str], Bar]:
+    """Resident memory at each tenth of the messages."""
     broker.create_topic("memory", PARTITIONS)
     settings = {"dimensions": D, "components": K, "format": "float32", "checkpoint_interval_s": 1}
     lines = [f"Over time: d = {D}, k = {K}, {PARTITIONS} partitions, raw float32, one worker.", ""]
@@ -48,53 +53,53 @@ def over_time(broker: Broker, folder: Path, messages: int, bars: list[Bar]) -> l
     sizes: list[float] = []
     with group(broker, "memory", folder / "time", log_level="info", **settings) as members:
         members.start()
-        for tenth in range(10):
-            produce(broker, messages // 10, seed=tenth)
+        for tenth in range(size.samples):
+            produce(broker, size.messages // size.samples, seed=tenth)
             members.wait_until_learned(600)
             sizes.append(resident(members, "VmRSS"))
             lines.append(f"| {learned(members):,} | {sizes[-1]:.1f} |")
             print(lines[-1], flush=True)
-    bars.append(Bar(PART, "growth over the last half of a million messages", sizes[-1] - sizes[4], "≤", 5, "MiB"))
-    return lines
+    growth = sizes[-1] - sizes[size.samples // 2 - 1]
+    return lines, Bar(f"Memory growth over the last half of {size.messages:,} messages", growth, "≤", 5, "MiB")
 
 
-def under_floods(broker: Broker, folder: Path, messages: int, bars: list[Bar]) -> list[str]:
-    """The peak, and what it should be."""
+def with_backlogs(broker: Broker, folder: Path, size: Size) -> tuple[list[str], Bar]:
+    """The peak for each number of partitions, and the folds' part of it."""
+    volume = size.backlog * BACKLOG_D * 4 // MIB
     lines = [
-        f"Under a flood: d = {FLOOD_D}, k = {FLOOD_K}, {messages:,} messages ({messages * FLOOD_D * 4 // MIB:,} MiB).",
+        f"With a backlog: d = {BACKLOG_D}, k = {BACKLOG_K}, {size.backlog:,} messages ({volume:,} MiB).",
         "",
-    ]
-    lines += [
         "| partitions | before the first message, MiB | peak, MiB | of it folds, by arithmetic, MiB |",
         "|---|---|---|---|",
     ]
-    peaks: dict[int, float] = {}
-    for partitions in FLOODS:
-        before, peaks[partitions] = flood(broker, folder, partitions, messages)
-        lines.append(f"| {partitions} | {before:.0f} | {peaks[partitions]:.0f} | {folds(partitions):.0f} |")
+    peaks: list[float] = []
+    for partitions in size.partitions:
+        before, peak = backlog(broker, folder, partitions, size)
+        peaks.append(peak)
+        lines.append(f"| {partitions} | {before:.0f} | {peak:.0f} | {folds(partitions):.0f} |")
         print(lines[-1], flush=True)
-    growth = peaks[FLOODS[-1]] - peaks[FLOODS[0]]
-    most = 1.5 * (folds(FLOODS[-1]) - folds(FLOODS[0])) + 50
-    bars.append(Bar(PART, "64 partitions beside 1, under a flood: more memory", growth, "≤", round(most), "MiB"))
-    return lines
+    few, many = size.partitions[0], size.partitions[-1]
+    most = round(1.5 * (folds(many) - folds(few)) + 50)
+    return lines, Bar(f"Extra memory of {many} partitions with a backlog", peaks[-1] - peaks[0], "≤", most, "MiB")
 
 
 def folds(partitions: int) -> float:
-    """MiB of what is kept of so many partitions: C now, as saved, and as being saved; C† and bytes of one; pending."""
-    factor, pending = FLOOD_D * COLUMNS * 8, BLOCK * FLOOD_D * 8
+    """MiB of the folds of so many partitions: C now, saved and being saved; C† and bytes of one; pending vectors."""
+    factor, pending = BACKLOG_D * COLUMNS * 8, BLOCK * BACKLOG_D * 8
     return (partitions * (3 * factor + 2 * pending) + 4 * factor) / MIB
 
 
-def flood(broker: Broker, folder: Path, partitions: int, messages: int) -> tuple[float, float]:
-    """Resident memory in MiB when the worker has its partitions, and its peak until everything is learned."""
-    topic = f"flood-{partitions}"
+def backlog(broker: Broker, folder: Path, partitions: int, size: Size) -> tuple[float, float]:
+    """Resident memory in MiB when the worker has its partitions, and its peak until all is learned."""
+    topic = f"backlog-{partitions}"
     broker.create_topic(topic, partitions)
-    settings = {"dimensions": FLOOD_D, "components": FLOOD_K, "format": "float32", "checkpoint_interval_s": 5}
-    with group(broker, topic, folder / topic, log_level="info", **settings) as members:
+    settings = {"dimensions": BACKLOG_D, "components": BACKLOG_K, "format": "float32", "log_level": "info"}
+    interval = {"checkpoint_interval_s": size.checkpoint_interval_s}
+    with group(broker, topic, folder / topic, **settings, **interval) as members:
         worker = members.start()
-        wait_until(lambda: worker.count("partitions assigned"), 60, "its partitions")
+        members.wait(lambda: worker.count("partitions assigned"), "the partitions", 120)
         before = resident(members, "VmRSS")
-        fill(broker, Load("float32", FLOOD_D, FLOOD_K, messages, topic), messages, partitions)
+        fill(broker, Load("float32", BACKLOG_D, BACKLOG_K, size.backlog, topic), partitions)
         members.wait_until_learned(600)
         return before, resident(members, "VmHWM")
 

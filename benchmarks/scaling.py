@@ -1,84 +1,68 @@
-"""One worker and two, on the same topic: `python -m benchmarks.scaling`.
+"""The throughput of one worker and of two on the same topic: `python -m benchmarks.scaling`.
 
 8 partitions, d = 3072, k = 100, so that learning and not the broker is the limit, with either client. The workers have
-their partitions before the records come to be read: they are stopped by a signal while the topic is filled, and go on
-together. Messages a second between the first and the last tenth, all workers together. Medians of five runs of each, in
-turn.
-Writes benchmarks/results/scaling.md.
+their partitions before there are records: they are stopped by a signal while the topic is filled, and then continued
+together. Messages a second of all workers together; medians of five runs of each, in turn.
 """
 
-import argparse
 import os
 import signal
 import tempfile
-import time
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from benchmarks.bars import RESULTS, Bar, record
-from benchmarks.daemon import CLIENTS, Load, fill, learned, sustained
-from benchmarks.machine import machine
+from benchmarks.report import Bar, parser, publish
+from benchmarks.workers import CLIENTS, Load, fill, sampled, sustained
 from tests.guarantees.harness import WorkerProcess, group
-from tests.kafka_broker import Broker, wait_until
+from tests.kafka_broker import Broker
 
 PART, PARTITIONS, RUNS = "scaling", 8, 5
 BAR = 1.8
+FULL, SMALLEST = Load("float32", 3072, 100, 64_000), Load("float32", 64, 8, 20_000)
 
 
 def main() -> None:
     """Measure and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=RUNS)
-    parser.add_argument("--messages", type=int, default=64_000)
-    given = parser.parse_args()
-    rates: dict[tuple[str, int], list[float]] = {(client, workers): [] for client in CLIENTS for workers in (1, 2)}
+    given = parser(__doc__).parse_args()
+    clients = CLIENTS[:1] if given.smallest else CLIENTS
+    rates: dict[tuple[str, int], list[float]] = {(client, workers): [] for client in clients for workers in (1, 2)}
     with tempfile.TemporaryDirectory() as folder, Broker(Path(folder) / "broker") as broker:
-        for run in range(given.runs):
+        for run in range(1 if given.smallest else RUNS):
             for client, workers in rates:
                 topic = f"{client}-{workers}-run-{run}"
-                rates[client, workers].append(rate(broker, client, workers, topic, given.messages))
-    lines, bars = ["| client | one worker, messages/s | two | ratio | bar |", "|---|---|---|---|---|"], []
-    for client in CLIENTS:
+                load = SMALLEST if given.smallest else FULL
+                rates[client, workers].append(rate(broker, load, client, workers, topic))
+    lines, bars = ["| client | one worker, messages/s | two workers | speed-up |", "|---|---|---|---|"], []
+    for client in clients:
         one, two = median(rates[client, 1]), median(rates[client, 2])
-        lines.append(f"| {client} | {one:,.0f} | {two:,.0f} | {two / one:.2f} | ≥ {BAR} |")
-        bars.append(Bar(PART, f"two workers beside one, 8 partitions, two cores, {client}", two / one, "≥", BAR, "×"))
-    text = "\n".join(lines)
-    print(text)
-    head = f"# Workers\n\nd = 3072, k = 100, {PARTITIONS} partitions. Made by `python -m benchmarks.{PART}`.\n\n"
-    (RESULTS / f"{PART}.md").write_text(f"{head}{text}\n\n{machine()} The broker runs on the same cores.\n")
-    record(PART, bars)
+        lines.append(f"| {client} | {one:,.0f} | {two:,.0f} | {two / one:.2f}× |")
+        bars.append(Bar(f"Speed-up with two workers, {PARTITIONS} partitions, {client}", two / one, "≥", BAR, "×"))
+    publish(PART, given, lines, bars, "The broker runs on the same cores.")
 
 
-def rate(broker: Broker, client: str, workers: int, topic: str, messages: int) -> float:
+def rate(broker: Broker, load: Load, client: str, workers: int, topic: str) -> float:
     """Of so many workers, on a topic of its own."""
-    load = Load("float32", 3072, 100, messages, topic)
+    load = replace(load, name=topic)
     broker.create_topic(topic, PARTITIONS)
     settings = {"dimensions": load.d, "components": load.k, "format": load.format, "log_level": "info",
                 "checkpoint_interval_s": 5, "session_timeout_s": 300}  # fmt: skip
     with tempfile.TemporaryDirectory() as folder, group(broker, topic, Path(folder), [client], **settings) as members:
         for _ in range(workers):
             members.start()
-        wait_until(lambda: all(owned(w) == PARTITIONS // workers for w in members.workers), 60, "the partitions")
+        members.wait(lambda: all(owned(w) == PARTITIONS // workers for w in members.workers), "the partitions", 120)
         for worker in members.workers:
             os.kill(worker.process.pid, signal.SIGSTOP)
-        fill(broker, load, messages, PARTITIONS)
+        fill(broker, load, PARTITIONS)
         for worker in members.workers:
             os.kill(worker.process.pid, signal.SIGCONT)
-        samples = [(time.perf_counter(), 0)]
-        while samples[-1][1] < messages:
-            time.sleep(0.05)
-            samples.append((time.perf_counter(), sum(learned(address(w)) for w in members.workers)))
+        samples = sampled(members.workers, load.messages)
     broker.delete_topic(topic)
-    return sustained(samples, messages)
-
-
-def address(worker: WorkerProcess) -> str:
-    """Of its metrics."""
-    return str(wait_until(lambda: [e["metrics"] for e in worker.events() if "metrics" in e], 30)[0])
+    return sustained(samples).messages
 
 
 def owned(worker: WorkerProcess) -> int:
-    """How many partitions it has, as its log says."""
+    """How many partitions a worker has, by its log."""
     counts = [len(e["read_from"]) for e in worker.events() if e["event"] == "partitions assigned"]
     return counts[-1] if counts else 0
 

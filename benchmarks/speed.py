@@ -1,19 +1,16 @@
-"""What learning one message costs, beside others: `python -m benchmarks.speed`.
+"""The time to learn one message, beside other algorithms: `python -m benchmarks.speed`.
 
-Microseconds a message, medians of five rounds, the contestants in turn within each round, one BLAS thread. Beside
+Microseconds a message, medians of five rounds, the contestants in turn within each round, one BLAS thread:
 
 - scikit-learn's IncrementalPCA after its first batch, by the best of its batch sizes from k + 1 to 5000 (all are tried
-  once, and the best three run along),
+  once, and the best three take part),
 - Algorithm 1 message by message in NumPy, with k columns,
 - the machine's limit: the three products of size d that a block needs, alone, by NumPy's BLAS,
 - proSVD by its best window, where it is installed (as `make bench` does; river has no PCA).
-
-Writes benchmarks/results/speed.md and its bars. Sizes as arguments, 784x20, measure only those and write nothing.
 """
 
 import contextlib
 import copy
-import sys
 import time
 from collections.abc import Callable
 from statistics import median
@@ -23,8 +20,7 @@ import numpy as np
 from sklearn.decomposition import IncrementalPCA
 from threadpoolctl import threadpool_limits
 
-from benchmarks import bars
-from benchmarks.machine import machine
+from benchmarks.report import Bar, parser, publish
 from streampca.pca import algorithm1
 from streampca.pca.arrays import Array
 from streampca.pca.learning import LearningConfig, learn
@@ -34,29 +30,23 @@ proSVD: Any = None  # noqa: N816 - its own name
 with contextlib.suppress(ImportError):
     from proSVD import proSVD  # type: ignore[import-not-found, no-redef]
 
-RESULT = bars.RESULTS / "speed.md"
+PART = "speed"
 SIZES = ((64, 8), (784, 20), (3072, 20), (1536, 64), (3072, 100))
+SMALLEST = ((64, 8),)
 DTYPES = ("float64", "float32")
 ROUNDS, MESSAGES, SINGLE = 5, 2560, 200
-INCREMENTAL = {(784, 20): 15.0}  # times as fast as IncrementalPCA; elsewhere 6
+INCREMENTAL = {(784, 20): 15.0}  # speed-up over IncrementalPCA; elsewhere 6
 ALGORITHM_1, LIMIT = 8.0, 0.6
 
 Timed = Callable[[], float]  # seconds a message
 
-_HEAD = """# Learning one message
-
-Microseconds a message, with the default oversampling of 10, and how many times as long others take. *Limit* is the time
-of the three products of size d alone, by NumPy's BLAS, as a share of ours (above 1: our tiles are faster than that). In
-brackets the best batch of IncrementalPCA and the best window of proSVD. Made by `python -m benchmarks.speed`.
-
-"""
 _COLUMNS = """\
 | d × k | dtype | streampca | IncrementalPCA | Algorithm 1 in NumPy | limit | proSVD |
 |---|---|---|---|---|---|---|"""
 
 
 class Row(NamedTuple):
-    """What was found for one size and dtype, in µs a message."""
+    """The medians of one size and dtype, in µs a message."""
 
     d: int
     k: int
@@ -69,7 +59,7 @@ class Row(NamedTuple):
         return min(of_kind, key=lambda pair: pair[1], default=("", float("nan")))
 
     def ratio(self, kind: str) -> float:
-        """How many times as long as we the best of a kind takes."""
+        """The time of the best of a kind, as a multiple of ours."""
         return self.best(kind)[1] / self.found["ours"]
 
     def line(self) -> str:
@@ -83,36 +73,32 @@ class Row(NamedTuple):
             f"| {self.found['single']:.0f}, {self.ratio('single'):.1f}× | {self.ratio('limit'):.2f} | {others} |"
         )
 
-    def asked(self) -> list[bars.Bar]:
+    def bars(self) -> list[Bar]:
         """The ratios that have a bar."""
-        size = f"{self.d} × {self.k}, {self.dtype}"
-        asked = INCREMENTAL.get((self.d, self.k), 6.0)
-        wanted = (("batch", asked, "×", "IncrementalPCA's time, of learning's"),
-                  ("single", ALGORITHM_1, "×", "Algorithm 1's time in NumPy, of learning's"),
-                  ("limit", LIMIT, "", "the time of the products alone, of learning's"))  # fmt: skip
+        wanted = (("batch", INCREMENTAL.get((self.d, self.k), 6.0), "Speed-up over IncrementalPCA"),
+                  ("single", ALGORITHM_1, "Speed-up over Algorithm 1 in NumPy"),
+                  ("limit", LIMIT, "Share of the matrix products' speed"))  # fmt: skip
         return [
-            bars.Bar("speed", f"{what}: {size}", round(self.ratio(kind), 2), "≥", bar, unit)
-            for kind, bar, unit, what in wanted
+            Bar(f"{metric}, {self.d} × {self.k}, {self.dtype}", self.ratio(kind), "≥", bar, "×")
+            for kind, bar, metric in wanted
         ]
 
 
 def main() -> None:
     """Measure and write."""
-    chosen = [tuple(map(int, text.split("x"))) for text in sys.argv[1:]]
+    given = parser(__doc__).parse_args()
     rows = []
     print(_COLUMNS, flush=True)
     with threadpool_limits(1):
-        for d, k in chosen or SIZES:
+        for d, k in SMALLEST if given.smallest else SIZES:
             for dtype in DTYPES:
-                rows.append(measured(d, k, dtype))
+                rows.append(measured(d, k, dtype, 1 if given.smallest else ROUNDS))
                 print(rows[-1].line(), flush=True)
-    if not chosen:
-        bars.record("speed", [bar for row in rows for bar in row.asked()])
-        table = "\n".join([_COLUMNS, *(row.line() for row in rows)])
-        RESULT.write_text(f"{_HEAD}{table}\n\n{machine()}\n", encoding="utf-8")
+    lines = [*_COLUMNS.splitlines(), *(row.line() for row in rows)]
+    publish(PART, given, lines, [bar for row in rows for bar in row.bars()])
 
 
-def measured(d: int, k: int, dtype: str) -> Row:
+def measured(d: int, k: int, dtype: str, rounds: int) -> Row:
     """Every contestant's median."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((10_000, k)) @ rng.standard_normal((k, d)) + rng.standard_normal((10_000, d))
@@ -125,14 +111,14 @@ def measured(d: int, k: int, dtype: str) -> Row:
     if proSVD is not None:
         contestants |= {f"proSVD {size}": windows(X, k, size) for size in (k // 2, k, 2 * k)}
     times: dict[str, list[float]] = {name: [] for name in contestants}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for name, timed in contestants.items():
             times[name].append(timed() * 1e6)
     return Row(d, k, dtype, {name: median(values) for name, values in times.items()})
 
 
 def ours(X: Array, k: int) -> Timed:
-    """All blocks in one call, as the worker learns those of a batch."""
+    """All blocks in one call, as the worker learns the blocks of a batch."""
     config = LearningConfig(X.shape[1], k, dtype=X.dtype.name)
     start = learn(State.empty(X.shape[1], config.dtype), X[: config.start], np.ones(config.start), config)[0]
     B = config.block
@@ -178,7 +164,7 @@ def algorithm_1(X: Array, k: int) -> Timed:
 def incremental(X: Array, k: int, size: int) -> Timed:
     """scikit-learn's IncrementalPCA after its first batch."""
     batches = max(1, min(5, 2000 // size))
-    start = IncrementalPCA(n_components=k).partial_fit(X[:size])  # what it holds is replaced, not changed
+    start = IncrementalPCA(n_components=k).partial_fit(X[:size])  # partial_fit replaces its arrays
 
     def timed() -> float:
         pca, began = copy.copy(start), time.perf_counter()
@@ -190,7 +176,7 @@ def incremental(X: Array, k: int, size: int) -> Timed:
 
 
 def windows(X: Array, k: int, size: int) -> Timed:
-    """proSVD, which takes columns, and the mean off none."""
+    """proSVD, which takes columns and does not centre them."""
     start = proSVD(k, w_len=size, history=0, track_prev=False)
     start.initialize(X[: 2 * k].T)
 

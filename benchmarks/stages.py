@@ -1,26 +1,26 @@
-"""Where a worker's time goes, from socket to C: `python -m benchmarks.stages` (`--quick`: fewer messages).
+"""Where a worker's time goes: `python -m benchmarks.stages`.
 
-Microseconds a message of each stage, in a real worker on a real broker: the calls of its parts are timed where they
-stand, so a stage includes the time that another thread held Python's lock. Reading and decoding, learning, and saving
-run at the same time, each in a thread: the columns need not add up to the last, which is the time between two
-messages. Writes benchmarks/results/stages.md.
+Microseconds a message of each stage, in a real worker on a real broker. Calls are timed from outside, so a stage
+includes the time that it waits for the GIL. Reading and decoding, learning, and saving run in three threads, so the
+columns need not add up to the last, which is the time between two messages.
 """
 
-import argparse
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from benchmarks.daemon import CLIENTS, LOADS, PARTITIONS, Load, fill
-from benchmarks.machine import machine
+from benchmarks.children import output_of
+from benchmarks.report import parser, publish
+from benchmarks.throughput import LOADS
+from benchmarks.workers import CLIENTS, PARTITIONS, Load, fill
 from streampca.commands import worker
 from streampca.settings import WorkerSettings
 from streampca.sources.confluent.source import ConfluentSource
@@ -32,7 +32,7 @@ from streampca.worker.listeners.metrics import WorkerMetrics
 from streampca.worker.publisher import Publisher
 from tests.kafka_broker import Broker
 
-RESULT = Path(__file__).parent / "results" / "stages.md"
+PART = "stages"
 STAGES = {
     "poll": [(KafkaPythonSource, "poll"), (ConfluentSource, "poll")],
     "decode": [(Codec, "decode")],
@@ -45,28 +45,24 @@ STAGES = {
 
 def main() -> None:
     """Measure and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+    given = parser(__doc__).parse_args()
+    loads = [replace(load, messages=load.messages // 2) for load in LOADS]
     lines = [
-        f"| values | d × k | client | {' | '.join(STAGES)} | a message |",
+        f"| format | d × k | client | {' | '.join(STAGES)} | a message |",
         "|---|---|---|" + "---|" * (len(STAGES) + 1),
     ]
-    print("\n".join(lines), flush=True)
     with tempfile.TemporaryDirectory() as folder, Broker(Path(folder) / "broker") as broker:
-        for load in LOADS:
-            count = load.messages // (8 if quick else 2)
+        for load in [replace(LOADS[0], messages=20_000)] if given.smallest else loads:
             broker.create_topic(load.topic, PARTITIONS)
-            fill(broker, load, count)
-            for client in CLIENTS:
-                lines.append(row(broker, load, count, client))
+            fill(broker, load)
+            for client in CLIENTS[:1] if given.smallest else CLIENTS:
+                lines.append(row(broker, load, client))
                 print(lines[-1], flush=True)
             broker.delete_topic(load.topic)
-    if not quick:
-        RESULT.write_text(f"# Where the time goes\n\n{__doc__}\n" + "\n".join(lines) + f"\n\n{machine()}\n")
+    publish(PART, given, lines)
 
 
-def row(broker: Broker, load: Load, count: int, client: str) -> str:
+def row(broker: Broker, load: Load, client: str) -> str:
     """One line of the table."""
     with tempfile.TemporaryDirectory() as folder:
         settings = {
@@ -74,10 +70,9 @@ def row(broker: Broker, load: Load, count: int, client: str) -> str:
             "dimensions": load.d, "components": load.k, "format": load.format, "dtype": "float32", "worker_port": 0,
             "group_id": f"stages-{time.monotonic_ns()}", "session_timeout_s": 6,
         }  # fmt: skip
-        words = [sys.executable, "-m", "benchmarks.stages", "child", orjson.dumps(settings).decode(), str(count)]
-        found = subprocess.run(words, capture_output=True, text=True, check=True)  # noqa: S603 - ourselves
-    spent = orjson.loads(found.stdout.splitlines()[-1])
-    cells = [f"{1e6 * spent[stage] / count:.2f}" for stage in [*STAGES, "all"]]
+        out = output_of("stages", "child", orjson.dumps(settings).decode(), str(load.messages))
+    spent = orjson.loads(out.splitlines()[-1])
+    cells = [f"{1e6 * spent[stage] / load.messages:.2f}" for stage in [*STAGES, "all"]]
     return f"| {load.format} | {load.d} × {load.k} | {client} | {' | '.join(cells)} |"
 
 
@@ -93,7 +88,7 @@ def child(settings: dict[str, Any], count: int) -> None:
 
 
 def time_calls(owner: type[Any], name: str, spent: dict[str, float], stage: str) -> None:
-    """Add the time of every call of a method to its stage; of a poll, only if it brought something."""
+    """Add the time of every call of a method to its stage; of a poll, only if it returns something."""
     plain = getattr(owner, name)
 
     def timed(*args: Any, **kwargs: Any) -> Any:
@@ -107,7 +102,7 @@ def time_calls(owner: type[Any], name: str, spent: dict[str, float], stage: str)
 
 
 def stop_at(count: int) -> list[float]:
-    """Stop this process as by SIGTERM when so many messages are learned; the times of the batches."""
+    """Send this process SIGTERM when so many messages are learned; returns the times of the batches."""
     times: list[float] = []
     plain = WorkerMetrics.learned
     seen = 0

@@ -1,13 +1,10 @@
-"""How long things take to start, as whole processes: `python -m benchmarks.start` (`--runs N`).
+"""The time until a process is ready: `python -m benchmarks.start`.
 
 From the start of the process: `streampca --help` and `import streampca` to their end; the sidecar to its first answer
-that it is ready, with a model in its store; a worker to its first learned message, which waits for it on a real broker,
-with numba's cache empty (cold) and filled (warm), and to the first that takes the code that is compiled meanwhile; with
-either client. Each worker is the first of a new group on a new store. Medians.
-Writes benchmarks/results/start.md.
+that it is ready, with a model in its store; a worker to its first learned message, on a real broker, with compiled
+code in numba's cache, with either client. Each worker is the first of a new group on a new store. Medians.
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -26,132 +23,113 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks.bars import RESULTS, Bar, record
-from benchmarks.daemon import CLIENTS
-from benchmarks.machine import machine
+from benchmarks.report import Bar, parser, publish
 from benchmarks.serving import model
-from streampca.pca.learning import BLOCK, LearningConfig
+from benchmarks.workers import CLIENTS
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.kafka_broker import Broker
 from tests.ports import free_ports
 
 PART, TOPIC, D, K, MESSAGES = "start", "readings", 784, 20, 2000
-RUNS, GIVEN_UP_AFTER_S = 5, 60.0
+RUNS, TIMEOUT_S = 5, 120.0
 PROGRAM = [sys.executable, "-m", "streampca"]
-STAGES = ("worker started", "partitions assigned")  # what its log says on the way
-WAY = {stage: stage for stage in STAGES} | {"learned": "first learned", "compiled": "first by compiled code"}
-BY_COMPILED_CODE = LearningConfig(D, K).start + BLOCK  # messages: so many are not learned without it
+LOGGED = ("worker started", "partitions assigned")
+STAGES = (*LOGGED, "first message learned")
 
-Figures = dict[str, float]  # seconds since the process was started
+Figures = dict[str, float]  # stage → seconds since the process was started
 
 
 def main() -> None:
     """Measure and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=RUNS)
-    runs = parser.parse_args().runs
-    lines, bars = ["| what | seconds | bar |", "|---|---|---|"], []
-
-    def tell(what: str, seconds: float, bar: float) -> None:
-        lines.append(f"| {what} | {seconds:.2f} | ≤ {bar} |")
-        print(lines[-1], flush=True)
-        bars.append(Bar(PART, what, round(seconds, 3), "≤", bar, "s"))
-
+    given = parser(__doc__).parse_args()
+    runs = 1 if given.smallest else RUNS
+    lines = [f"| client | {' | '.join(f'{stage}, s' for stage in STAGES)} |", "|---" * (len(STAGES) + 1) + "|"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        tell("`streampca --help`", median(ended([*PROGRAM, "--help"]) for _ in range(runs)), 0.3)
-        tell("`import streampca`", median(ended([sys.executable, "-c", "import streampca"]) for _ in range(runs)), 0.3)
-        tell("sidecar, ready", median(sidecar(folder) for _ in range(runs)), 1.5)
-        stages = [
-            f"\nThe worker's way there, in seconds:\n\n| | {' | '.join(WAY.values())} |",
-            "|---" * (len(WAY) + 1) + "|",
+        bars = [
+            bar("Time of `streampca --help`", [ended([*PROGRAM, "--help"]) for _ in range(runs)], 0.3),
+            bar(
+                "Time of `import streampca`",
+                [ended([sys.executable, "-c", "import streampca"]) for _ in range(runs)],
+                0.3,
+            ),
+            bar("Time until the sidecar is ready", [sidecar(folder) for _ in range(runs)], 1.5),
         ]
-        for kind, bar, found in workers(folder, runs):
-            tell(f"worker, first message learned, {kind}", median(figures["learned"] for figures in found), bar)
-            cells = [f"{median(figures[stage] for figures in found):.2f}" for stage in WAY]
-            stages.append(f"| {kind} | {' | '.join(cells)} |")
-    text = "\n".join([*lines, *stages])
-    print(text)
-    (RESULTS / f"{PART}.md").write_text(
-        f"# Starting\n\n{_HEAD}\n\n{text}\n\n{_GROUP}\n\n{machine()}\n", encoding="utf-8"
-    )
-    record(PART, bars)
+        for client, found in workers(folder, runs):
+            bars.append(
+                bar(f"Time until a worker's first message is learned, {client}", [f[STAGES[-1]] for f in found], 2.0)
+            )
+            lines.append(f"| {client} | {' | '.join(f'{median(f[stage] for f in found):.2f}' for stage in STAGES)} |")
+    publish(PART, given, lines, bars)
 
 
-_HEAD = f"""Whole processes, from their start, medians. Made by `python -m benchmarks.{PART}`. A worker is the first
-of its group, on an empty store, with {MESSAGES:,} messages of {D} float32 numbers waiting. Cold: numba's cache
-is empty."""
-_GROUP = """The first messages of a partition are learned by other, smaller functions than all later ones. Cold, these
-later ones wait until what learns them is compiled (the last column), and only then is a worker at its full speed.
-
-Between the first two stages lies the joining of the group. The broker here has
-`group.initial.rebalance.delay.ms=0`; one with Kafka's default keeps the first worker of an empty group waiting for 3 s
-more, so that others can join at the same time."""
+def bar(metric: str, seconds: list[float], most: float) -> Bar:
+    """The bar of the median."""
+    return Bar(metric, median(seconds), "≤", most, "s")
 
 
 def ended(command: list[str]) -> float:
     """Seconds that a command takes."""
     began = time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True, timeout=GIVEN_UP_AFTER_S)  # noqa: S603 - ourselves
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=TIMEOUT_S)  # noqa: S603 - ourselves
     return time.perf_counter() - began
 
 
 def sidecar(folder: Path) -> float:
-    """Seconds until it says that it is ready."""
+    """Seconds until `/readyz` answers 200."""
     Models(DirectoryStore(folder / "served"), TOPIC).save(model(1))
     (port,) = free_ports(1)
     options = ["--topic", TOPIC, "--store", str(folder / "served"), "--port", str(port)]
-    with process([*PROGRAM, "serve", *options]) as (_, began):
-        return until(lambda: text_of(f"http://127.0.0.1:{port}/readyz") != "") - began
+    with process([*PROGRAM, "serve", *options]) as (running, began):
+        return until(lambda: text_of(f"http://127.0.0.1:{port}/readyz") != "", running) - began
 
 
-def workers(folder: Path, runs: int) -> Iterator[tuple[str, float, list[Figures]]]:
-    """Kind of start, its bar, and the figures of each run."""
+def workers(folder: Path, runs: int) -> Iterator[tuple[str, list[Figures]]]:
+    """The figures of each run, by client; a run before them fills numba's cache, except in the smallest size."""
     with Broker(folder / "broker") as broker:
         broker.create_topic(TOPIC, 1)
         rows = np.random.default_rng(0).standard_normal((MESSAGES, D)).astype("<f4")
         broker.produce(TOPIC, 0, [row.tobytes() for row in rows])
+        if runs > 1:
+            worker(broker, folder / "first", CLIENTS[0])
         for client in CLIENTS:
-            for kind, bar in (("cold", 5.0), ("warm", 2.0)):
-                of_run = [folder / f"cache-{client}-{i if kind == 'cold' else 0}" for i in range(runs)]
-                found = [worker(broker, folder / f"{kind}-{client}-{i}", client, of_run[i]) for i in range(runs)]
-                yield f"{kind}, {client}", bar, found
+            yield client, [worker(broker, folder / f"{client}-{i}", client) for i in range(runs)]
 
 
-def worker(broker: Broker, store: Path, client: str, cache: Path) -> Figures:
-    """Seconds until each stage, and until something is learned."""
+def worker(broker: Broker, store: Path, client: str) -> Figures:
+    """Seconds until each stage."""
     (port,) = free_ports(1)
     options = {"topic": TOPIC, "store": store, "group-id": store.name, "dimensions": D, "components": K}
     options |= {"bootstrap-servers": broker.bootstrap, "format": "float32", "worker-port": port, "log-format": "json"}
     command = [*PROGRAM, "worker", *(part for key, value in options.items() for part in (f"--{key}", str(value)))]
     learned = re.compile(r'^streampca_messages_total\{[^}]*outcome="learned"[^}]*\} (.*)$', re.MULTILINE)
+    reached: Figures = {}
+    log: deque[str] = deque(maxlen=20)
 
-    def has_learned(messages: int) -> bool:
+    def has_learned() -> bool:
         found = learned.search(text_of(f"http://127.0.0.1:{port}/metrics"))
-        return bool(found) and float(found[1]) >= messages
+        return bool(found) and float(found[1]) >= 1
 
-    with process(command, NUMBA_CACHE_DIR=str(cache), STREAMPCA_KAFKA_CLIENT=client) as (running, began):
-        reached: Figures = {}
-        said: deque[str] = deque(maxlen=10)
-        listening = threading.Thread(target=listen, args=(running, reached, said))
-        listening.start()
+    with process(command, STREAMPCA_KAFKA_CLIENT=client) as (running, began):
+        reading = threading.Thread(target=read_log, args=(running, reached, log))
+        reading.start()
         try:
-            reached["learned"] = until(lambda: has_learned(1))
-            reached["compiled"] = until(lambda: has_learned(BY_COMPILED_CODE))
-        except TimeoutError as error:
-            raise TimeoutError(f"{error}; the worker's last lines:\n{''.join(said)}") from None
+            reached[STAGES[-1]] = until(has_learned, running)
+        except (TimeoutError, ChildProcessError) as error:
+            reading.join(1)
+            raise type(error)(f"{error}; the worker's last lines:\n{''.join(log)}") from None
         running.terminate()
-        listening.join(GIVEN_UP_AFTER_S)
-    return {stage: reached[stage] - began for stage in WAY}
+        reading.join(TIMEOUT_S)
+    return {stage: reached[stage] - began for stage in STAGES}
 
 
-def listen(running: "subprocess.Popen[str]", reached: Figures, said: deque[str]) -> None:
-    """Note when the log tells of a stage, and what it says."""
+def read_log(running: "subprocess.Popen[str]", reached: Figures, log: deque[str]) -> None:
+    """Note the last lines of the log, and when it reports a stage."""
     assert running.stderr is not None
     for line in running.stderr:
-        said.append(line)
-        if line.startswith("{") and (event := json.loads(line)["event"]) in STAGES:
+        log.append(line)
+        if line.startswith("{") and (event := json.loads(line)["event"]) in LOGGED:
             reached.setdefault(event, time.perf_counter())
 
 
@@ -159,25 +137,27 @@ def listen(running: "subprocess.Popen[str]", reached: Figures, said: deque[str])
 def process(command: list[str], **environment: str) -> Iterator[tuple["subprocess.Popen[str]", float]]:
     """A process, and when it was started."""
     began = time.perf_counter()
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | environment) as running:  # noqa: S603
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | environment) as running:  # noqa: S603 - ourselves
         try:
             yield running, began
         finally:
             running.terminate()
 
 
-def until(true: Callable[[], bool]) -> float:
-    """When it became true, to 10 ms."""
-    deadline = time.perf_counter() + GIVEN_UP_AFTER_S
-    while not true():
+def until(condition: Callable[[], bool], running: "subprocess.Popen[str]") -> float:
+    """The time at which the condition became true, to 10 ms."""
+    deadline = time.perf_counter() + TIMEOUT_S
+    while not condition():
+        if running.poll() is not None:
+            raise ChildProcessError(f"the process ended with exit code {running.returncode}")
         if time.perf_counter() > deadline:
-            raise TimeoutError(f"not within {GIVEN_UP_AFTER_S:g} s")
+            raise TimeoutError(f"nothing within {TIMEOUT_S:g} s")
         time.sleep(0.01)
     return time.perf_counter()
 
 
 def text_of(url: str) -> str:
-    """The body of an answer of 200; empty for any other, and where nobody listens."""
+    """The body of a response with status 200; empty for any other, and without a server."""
     try:
         with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - our own
             return str(answer.read(), "utf-8")

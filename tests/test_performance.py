@@ -1,15 +1,45 @@
-"""The pages that show what was measured say what the results say."""
+"""docs/performance.md has a place for every benchmark, and its bars are consistent."""
 
-from benchmarks import all as everything
-from benchmarks.bars import Bar, table
+import re
+
+import pytest
+
+from benchmarks.report import PAGE, PARTS, Bar, block, replaced
 
 
-def test_the_page_is_made_of_the_results() -> None:
-    assert everything.PAGE.read_text(encoding="utf-8") == everything.page()
+def test_the_page_has_one_block_for_each_benchmark() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert re.findall(r"<!-- (\w+) -->", text) == ["bars", *PARTS]
+    assert all(block(text, part) for part in PARTS)
+
+
+def test_the_bars_agree_with_their_verdicts() -> None:
+    rows = block(PAGE.read_text(encoding="utf-8"), "bars").splitlines()[2:]
+    assert len(rows) > 10
+    for row in rows:
+        metric, measured, bar, _, part = (cell.strip() for cell in row.strip("|").split("|"))
+        sign, limit = bar.split(" ", 1)
+        assert part.strip("`") in PARTS
+        assert Bar(metric, _number(measured), sign, _number(limit), _unit(limit)).row(part.strip("`")) == row
+
+
+def _number(text: str) -> float:
+    found = re.match(r"-?[\d.,]+(e[+-]?\d+)?", text)
+    assert found
+    return float(found[0].replace(",", ""))
+
+
+def _unit(text: str) -> str:
+    return re.sub(r"^-?[\d.,]+(e[+-]?\d+)?", "", text).strip()
 
 
 def test_a_bar_that_is_missed_says_by_how_much() -> None:
-    kept, short, over = Bar("p", "a", 16, "≥", 15, "×"), Bar("p", "b", 12, "≥", 15, "×"), Bar("p", "c", 3, "≤", 2, "%")
-    assert [line.rsplit("|", 2)[1].strip() for line in table([kept, short, over]).splitlines()[2:]] == [
-        "yes", "no: 20% short", "no: 50% over",
-    ]  # fmt: skip
+    bars = Bar("a", 16, "≥", 15, "×"), Bar("b", 12, "≥", 15, "×"), Bar("c", 3, "≤", 2, "%")
+    assert [bar.row("speed").split("|")[4].strip() for bar in bars] == ["yes", "no: 20% short", "no: 50% over"]
+
+
+def test_a_block_is_replaced_and_the_rest_stays() -> None:
+    page = "a\n<!-- speed -->\nold\n<!-- /speed -->\nb\n<!-- start -->\nkept\n<!-- /start -->\n"
+    assert replaced(page, "speed", "new \\1") == page.replace("old", "new \\1")
+    with pytest.raises(ValueError, match="0 blocks"):
+        replaced(page, "memory", "new")

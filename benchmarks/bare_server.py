@@ -1,23 +1,23 @@
-"""The barest FastAPI application, for serving to be measured against.
+"""The baseline of `benchmarks.serving`: a bare FastAPI application that parses the body and answers as many bytes.
 
-It parses the body as ours has to, and answers so many bytes: `python -m benchmarks.bare KIND BYTES DIMENSIONS`.
+`python -m benchmarks.bare_server KIND BYTES DIMENSIONS` prints its address.
 """
 
 import contextlib
 import io
-import subprocess
 import sys
 from collections.abc import Iterator
 
 import numpy as np
 import orjson
 
+from benchmarks.children import start
+
 
 @contextlib.contextmanager
 def bare_process(kind: str, size: int, dimensions: int) -> Iterator[str]:
-    """The bare application as a process, and where it listens."""
-    command = [sys.executable, "-m", "benchmarks.bare", kind, str(size), str(dimensions)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - ourselves
+    """The bare application as a process; yields its address."""
+    with start("bare_server", kind, str(size), str(dimensions)) as process:
         assert process.stdout is not None
         try:
             yield process.stdout.readline().strip()
@@ -25,8 +25,8 @@ def bare_process(kind: str, size: int, dimensions: int) -> Iterator[str]:
             process.terminate()
 
 
-def be_bare(kind: str, size: int, dimensions: int) -> None:
-    """Parse the body, answer `size` bytes."""
+def serve(kind: str, size: int, dimensions: int) -> None:
+    """Parse each body, answer `size` bytes."""
     import uvicorn  # only this process needs them
     from fastapi import FastAPI, Request, Response
 
@@ -50,4 +50,4 @@ def be_bare(kind: str, size: int, dimensions: int) -> None:
 
 
 if __name__ == "__main__":
-    be_bare(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

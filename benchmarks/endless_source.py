@@ -1,4 +1,4 @@
-"""A topic that never ends, without a broker: what a worker costs beside reading."""
+"""A topic that never ends, without a broker."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -6,11 +6,11 @@ import numpy as np
 
 from streampca.stream.record import Assigned, Event, PlainRecord, Records, SourceStatus
 
-_VALUES = 1024  # different vectors; the same again and again after them
+_VALUES = 1024  # different vectors, which repeat
 
 
-class Endless:
-    """A source whose every poll brings records of the next partition, and tells `look` at each how many came before."""
+class EndlessSource:
+    """A source whose every poll returns records of the next partition; it first calls `look` with the count so far."""
 
     def __init__(self, d: int, k: int, partitions: int, batch: int, look: Callable[[int], None]) -> None:
         rng = np.random.default_rng(0)

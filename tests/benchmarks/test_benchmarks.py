@@ -1,0 +1,68 @@
+"""Every benchmark runs in its smallest size, and writes its tables into the page."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.children import ROOT
+from benchmarks.report import PAGE, PARTS, block
+from tests.broker_process import BrokerUnavailableError, jars
+
+ON_A_BROKER = ("throughput", "comparison", "stages", "memory", "scaling", "start")
+
+
+def run(part: str, folder: Path) -> str:
+    """Run one benchmark on a copy of the page; returns its new block. Its output is shown when the test fails."""
+    page = folder / "performance.md"
+    shutil.copy(PAGE, page)
+    page.write_text(page.read_text().replace(f"<!-- {part} -->", f"<!-- {part} -->\nold figures"))
+    (folder / "images").mkdir()
+    command = [sys.executable, "-m", f"benchmarks.{part}", "--smallest", "--page", str(page)]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=250)
+    text = page.read_text()
+    for other in PARTS:
+        if other != part:
+            assert block(text, other) == block(PAGE.read_text(), other)
+    found = block(text, part)
+    assert "old figures" not in found
+    assert "\n|---|" in found
+    return found
+
+
+@pytest.mark.parametrize("part", [part for part in PARTS if part not in (*ON_A_BROKER, "serving")])
+def test_a_benchmark_runs(part: str, tmp_path: Path) -> None:
+    run(part, tmp_path)
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("part", ON_A_BROKER)
+def test_a_benchmark_on_a_broker_runs(part: str, tmp_path: Path) -> None:
+    try:
+        jars()
+    except BrokerUnavailableError as lack:
+        missing(f"no broker: {lack}")
+    run(part, tmp_path)
+
+
+def test_the_benchmark_of_serving_runs(tmp_path: Path) -> None:
+    if lacking := [tool for tool in ("wrk", "hey") if shutil.which(tool) is None]:
+        missing(f"not installed: {' '.join(lacking)}")
+    run("serving", tmp_path)
+
+
+def test_a_child_that_fails_shows_its_stderr() -> None:
+    code = "from benchmarks.children import output_of; output_of('bare_consumer', '{}')"
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert found.returncode != 0
+    assert "missing 7 required positional arguments" in found.stderr
+
+
+def missing(what: str) -> None:
+    """Skip here, fail in CI."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(what)
+    pytest.skip(what)
