@@ -1,5 +1,5 @@
-# Everything runs in .venv, which is made from requirements.lock. A new machine needs Python 3.11 or newer, and for
-# `make test` also Java, Maven, Prometheus and Chromium, which are fetched by apt-get where that is possible.
+# Everything runs in .venv, made from requirements.lock. A new machine needs Python 3.11 or newer; `make test` also needs
+# Java, Maven, Prometheus, Chromium, wrk and hey, which it installs with apt-get where it can.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,10 +7,11 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help setup demo test lint format bench experiments screenshots wheel lock clean java prometheus browser
+.PHONY: help setup demo test test-fast lint format bench experiments screenshots wheel lock clean \
+	java prometheus browser load-generators
 
-help:  ## Say what can be made
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /' | sort
+help:  ## List the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /' | sort
 
 setup: $(INSTALLED)  ## Make .venv and install everything into it
 
@@ -21,29 +22,34 @@ $(INSTALLED): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: setup  ## Run the whole thing on this machine; make demo ARGS="--seconds 20"
+demo: setup  ## Run broker, producer, workers and sidecar on this machine; make demo ARGS="--seconds 20"
 	$(BIN)/streampca demo $(ARGS)
 
-test: setup java prometheus browser  ## Run every test, those on the real Kafka broker included; make test ARGS="-k fold"
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+test: setup java prometheus browser load-generators  ## Run every test, those on a real Kafka broker included (10 min); make test ARGS="-k fold"
+	$(PYTEST) $(ARGS)
+
+test-fast: setup  ## Run the tests that need no broker and no browser and are quick (1 min)
+	$(PYTEST) -m "not broker and not browser and not slow" $(ARGS)
 
 lint: setup  ## Check style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: setup  ## Bring the format in order
+format: setup  ## Fix style and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup java  ## Measure everything anew and show it in docs/performance.md (an hour); make bench ARGS="speed"
+bench: setup java load-generators  ## Run the benchmarks and write docs/performance.md (an hour); make bench ARGS="speed start"
 	$(BIN)/python -m pip install --quiet 'proSVD>=0.0.1,<0.1'
 	$(BIN)/python -m benchmarks.all $(ARGS)
 
 experiments: setup  ## Run the paper's experiments and write docs/experiments.md; make experiments ARGS="--runs 3"
 	$(BIN)/python -m experiments.all $(ARGS)
 
-screenshots: setup browser  ## Take the README's pictures of the sidecar's page anew; needs data, see benchmarks/
+screenshots: setup browser  ## Take the pictures of the sidecar's page; needs the benchmarks' data
 	$(BIN)/python -m tests.page.screenshots
 
 wheel: setup  ## Build the wheel into dist/
@@ -72,15 +78,24 @@ browser: setup
 				apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core libatomic1 >/dev/null; \
 		else echo "no Chromium: the tests of the page are skipped" >&2; fi; }
 
-# Unpacked rather than installed, because Debian would start it as a service. Without it tests are skipped, in CI they fail.
+# For the benchmark of serving, which the tests run, too.
+load-generators:
+	@{ command -v wrk && command -v hey; } >/dev/null || { \
+		echo "installing wrk and hey for the benchmark of serving" >&2; \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+				apt-get install -y -qq --no-install-recommends wrk hey >/dev/null; \
+		else echo "no wrk and hey: the test of that benchmark is skipped" >&2; fi; }
+
+# Unpacked instead of installed, because Debian would start it as a service. Without it tests are skipped; in CI they fail.
 PROMETHEUS := $(HOME)/.cache/streampca-prometheus
 prometheus:
 	@{ { command -v prometheus && command -v promtool; } || test -x $(PROMETHEUS)/usr/bin/prometheus; } >/dev/null || { \
 		echo "fetching Prometheus for the tests of its rules" >&2; \
 		{ [ "$$(id -u)" != 0 ] || apt-get update -qq; } && mkdir -p $(PROMETHEUS)/fetched && cd $(PROMETHEUS)/fetched && \
 			apt-get download -qq -o APT::Sandbox::User=root prometheus && dpkg -x prometheus_*.deb .. && rm -r ../fetched; } || \
-		echo "no Prometheus: neither installed nor to be had by apt-get" >&2
+		echo "no Prometheus: neither installed nor available from apt-get" >&2
 
-clean:  ## Remove what was made
+clean:  ## Remove everything that make and the tools have written
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -28,6 +28,7 @@ from streampca.sources.kafka_python.source import KafkaPythonSource
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stream.codec import Codec
 from streampca.stream.fold import Fold
+from streampca.worker.listener import BatchLearned, WorkerEvent
 from streampca.worker.listeners.metrics import WorkerMetrics
 from streampca.worker.publisher import Publisher
 from tests.kafka_broker import Broker
@@ -37,7 +38,7 @@ STAGES = {
     "poll": [(KafkaPythonSource, "poll"), (ConfluentSource, "poll")],
     "decode": [(Codec, "decode")],
     "learn": [(Fold, "learn")],
-    "metrics": [(WorkerMetrics, "learned")],
+    "metrics": [(WorkerMetrics, "notify")],
     "checkpoint": [(Checkpoints, "save")],
     "publish": [(Publisher, "publish")],
 }
@@ -104,18 +105,19 @@ def time_calls(owner: type[Any], name: str, spent: dict[str, float], stage: str)
 def stop_at(count: int) -> list[float]:
     """Send this process SIGTERM when so many messages are learned; returns the times of the batches."""
     times: list[float] = []
-    plain = WorkerMetrics.learned
+    plain = WorkerMetrics.notify
     seen = 0
 
-    def learned(self: WorkerMetrics, batch: Any) -> None:
+    def notify(self: WorkerMetrics, event: WorkerEvent) -> None:
         nonlocal seen
-        plain(self, batch)
-        seen += batch.messages
-        times.append(time.perf_counter())
-        if seen >= count:
-            threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGTERM)).start()
+        plain(self, event)
+        if isinstance(event, BatchLearned):
+            seen += event.messages
+            times.append(time.perf_counter())
+            if seen >= count:
+                threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGTERM)).start()
 
-    WorkerMetrics.learned = learned  # type: ignore[method-assign]
+    WorkerMetrics.notify = notify  # type: ignore[method-assign]
     return times
 
 
