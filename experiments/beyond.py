@@ -24,8 +24,8 @@ PARTITIONS = (10, 100)
 SPLITS = ("random", "skewed")
 WAYS = {
     "merge": "our folds, merged",
-    "average": "averaged (eq. 15), one start",
-    "average, own starts": "averaged (eq. 15), own starts",
+    "average": "averaged (eq. 17), one start",
+    "average, own starts": "averaged (eq. 17), own starts",
 }
 
 
@@ -160,7 +160,7 @@ def section(folder: Path) -> list[str]:
     lines += [charts.embedded("beyond.svg", "Excess loss against the number of partitions"), ""]
     lines += [
         "Skewed: sorted by label and then cut, so that a partition holds practically one label only. Averaging "
-        "(eq. 15) "
+        "(eq. 17) "
         "is done once at the end here, as it is when streams do not talk to each other, each at the η₀ that validation "
         "chose for a single machine. Factors that have turned differently cancel out, so that each its own start "
         "is the "

@@ -140,7 +140,7 @@ def section(folder: Path) -> list[str]:
         charts.embedded("figure2.svg", "Excess loss of ten machines, combined and alone"),
         "",
         "The data are split at random; all machines start from the same factor; after every 1000 messages of each the "
-        "factors are averaged (eq. 15; Oja, Krasulina and the incremental update then have a QR) and sent back. t in "
+        "factors are averaged (eq. 17; Oja, Krasulina and the incremental update then have a QR) and sent back. t in "
         "η₀/t^γ counts a machine's own messages; η₀ is the one chosen for a single machine. Solid: the combined model. "
         "Dashed: the machines before they are combined, on average. For our default nothing is sent back: the folds go "
         f"on by themselves and are merged to be looked at. Runs: {_least_runs(several)}.",

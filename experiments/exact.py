@@ -25,7 +25,7 @@ def oja(C: F64, Y: F64, eta: F64) -> F64:
 
 
 def krasulina(C: F64, Y: F64, eta: F64) -> F64:
-    """Krasulina's step (eq. 6) for each message of Y (B, d): the next orthonormal C (d, k)."""
+    """Krasulina's step (eq. 9) for each message of Y (B, d): the next orthonormal C (d, k)."""
     for part in _parts(Y, eta):
         y = Y[part]
         Pi, Z = _krasulina(y @ C, y @ y.T, eta[part])

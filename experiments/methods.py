@@ -9,10 +9,11 @@ from sklearn.decomposition import IncrementalPCA
 from experiments import exact
 from experiments.baselines import incremental
 from experiments.baselines.orthonormal import orthonormal
-from streampca.pca import axes, free_gauge, learning
-from streampca.pca.arrays import F64
-from streampca.pca.free_gauge import PowerStep
+from streampca.pca import axes, learning
+from streampca.pca.arrays import F64, Array
+from streampca.pca.free_gauge import FreeGauge, FreeState, PowerStep
 from streampca.pca.learning import LearningConfig
+from streampca.pca.pending import Messages
 from streampca.pca.state import State
 
 GAMMA = {"oja": 0.9, "krasulina": 0.9, "implicit": 0.8}  # as in the paper
@@ -70,22 +71,24 @@ class Explicit:
 
 @dataclass(frozen=True)
 class Implicit:
-    """The paper's update, eq. 10, in its own gauge."""
+    """The paper's update, eq. 12, in its own gauge."""
 
     step: PowerStep
 
-    def start(self, C: F64) -> free_gauge.FreeState:
+    def start(self, C: F64) -> FreeState:
         """C itself."""
-        return free_gauge.start(C, "float64")
+        return self._gauge(C).empty()
 
-    def learn(self, state: free_gauge.FreeState, Y: F64) -> free_gauge.FreeState:
-        """Message by message, in an exact block."""
-        d, k = state.state.C.shape
-        return free_gauge.learn(state, Y, self.step, LearningConfig(d, k, oversampling=0, center=False))
+    def learn(self, state: FreeState, Y: F64) -> FreeState:
+        """Learn the messages one after the other, in exact blocks."""
+        return self._gauge(state.state.C).learn(state, Messages(Y, np.ones(len(Y))))[0]
 
-    def basis(self, state: free_gauge.FreeState) -> F64:
-        """C has any scale; its span is what counts."""
+    def basis(self, state: FreeState) -> F64:
+        """An orthonormal basis of the span of C, whose scale is arbitrary."""
         return np.asarray(orthonormal(state.state.C), np.float64)
+
+    def _gauge(self, C: Array) -> FreeGauge:
+        return FreeGauge(LearningConfig(*C.shape, oversampling=0, center=False), C, self.step)
 
 
 @dataclass(frozen=True)

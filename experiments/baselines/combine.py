@@ -1,6 +1,6 @@
 """Models of several machines combined into one.
 
-    C = Σ αᵢ Cᵢ / Σ αᵢ                                                               eq. 15
+    C = Σ αᵢ Cᵢ / Σ αᵢ                                                               eq. 17
 
 `merge` in streampca.pca pools covariances instead, and is far closer to one pass over everything.
 """
@@ -14,7 +14,7 @@ from streampca.pca.arrays import Array
 
 
 def average(factors: Sequence[Array], weights: Sequence[float] | None = None) -> Array:
-    """Eq. 15 of factors (d, k): weighted by αᵢ ≥ 0, such as each one's number of messages; None: all alike.
+    """Eq. 17 of factors (d, k): weighted by αᵢ ≥ 0, such as each one's number of messages; None: all alike.
 
     Raises `ValueError` for no factors, and for weights that are negative, all zero or not one each.
     """

@@ -1,6 +1,6 @@
 """Krasulina's update for k components (Tang 2019): projected gradient descent on the Stiefel manifold.
 
-    X = CᵀY          C ← QR(C − η/N (CX − Y)Xᵀ)                                      eq. 6
+    X = CᵀY          C ← QR(C − η/N (CX − Y)Xᵀ)                                      eq. 9
 
 It differs from Oja's update by the gradient, which is projected onto the tangent space before the step.
 """

@@ -3,7 +3,7 @@
     β = Cᵀ(CCᵀ + εI)⁻¹ = (CᵀC + εI)⁻¹Cᵀ        X = βY        c = ε⁻¹/η′
     C ← (YXᵀ/N + cC)(I − βC + XXᵀ/N + cI)⁻¹
 
-The limits: ε → 0 with c → 1/η is the implicit Krasulina update (eq. 9); then η → 0 leaves C and η → ∞ is batch EM.
+The limits: ε → 0 with c → 1/η is the implicit Krasulina update (eq. 11); then η → 0 leaves C and η → ∞ is batch EM.
 
 Of the printed ε⁻¹/η′: in the paper's objective Δ/η′ + U both terms carry the factor ε⁻¹, so that it cancels and the
 minimum has c = 1/η′. As η′ is free to depend on ε, this renames η′ and changes no limit; a test holds both to it.

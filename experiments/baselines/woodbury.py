@@ -1,4 +1,4 @@
-"""The stochastic implicit Krasulina update (eq. 10) with S = (CᵀC)⁻¹ kept by the Woodbury identity.
+"""The stochastic implicit Krasulina update (eq. 12) with S = (CᵀC)⁻¹ kept by the Woodbury identity.
 
 As the paper has it (section Efficient Implementation), w = −h r and b = Cᵀw make CᵀC change by a matrix of rank two,
 

@@ -11,12 +11,13 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streampca.estimator import dask_arrays, limits
-from streampca.estimator.online import FreeGauge, Online, UnitGauge, Way
+from streampca.estimator.online import OnlineLearner
 from streampca.pca.arrays import Array
-from streampca.pca.free_gauge import PowerStep
+from streampca.pca.free_gauge import FreeGauge, PowerStep
 from streampca.pca.learning import LearningConfig
 from streampca.pca.merge import merge as merge_states
 from streampca.pca.model import Model
+from streampca.pca.pending import UnitGauge
 from streampca.pca.state import State
 
 
@@ -48,7 +49,7 @@ class ImplicitKrasulina(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     as a frozen value that needs no scikit-learn.
     """
 
-    online_: Online[Any]
+    online_: OnlineLearner[Any]
 
     def __init__(
         self,
@@ -92,13 +93,13 @@ class ImplicitKrasulina(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         self.online_ = online
         return self
 
-    def _added(self, online: Online[Any] | None, piece: ArrayLike) -> Online[Any]:
+    def _added(self, online: OnlineLearner[Any] | None, piece: ArrayLike) -> OnlineLearner[Any]:
         """The stream after one more piece; None: its beginning."""
         V = validate_data(self, piece, dtype=[np.float64, np.float32], reset=online is None)
         if online is None:
-            online = Online(self._way(V.shape[1]))
-            limits.refuse_small(V, online.way.config)
-        limits.refuse_large(V, online.way.config)
+            online = self._new_learner(V.shape[1])
+            limits.refuse_small(V, online.gauge.config)
+        limits.refuse_large(V, online.gauge.config)
         online.add(V)
         return online
 
@@ -186,13 +187,13 @@ class ImplicitKrasulina(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     def _n_features_out(self) -> int:
         return self.n_components_
 
-    def _way(self, d: int) -> Way[Any]:
+    def _new_learner(self, d: int) -> OnlineLearner[Any]:
         config = self._config(d)
         if self.gauge == "unit":
-            return UnitGauge(config, 1.0 if self.half_life is None else 2.0 ** (-1.0 / self.half_life))
+            return OnlineLearner(UnitGauge(config), 1.0 if self.half_life is None else 2.0 ** (-1.0 / self.half_life))
         random = check_random_state(self.random_state)
         C0 = np.linalg.qr(random.standard_normal((d, config.columns)))[0]
-        return FreeGauge(config, C0, self.step or PowerStep())
+        return OnlineLearner(FreeGauge(config, C0, self.step or PowerStep()))
 
     def _config(self, d: int) -> LearningConfig:
         k = d if self.n_components is None else self.n_components
@@ -221,14 +222,15 @@ def merge(parts: Sequence[ImplicitKrasulina]) -> ImplicitKrasulina:
         raise ValueError("nothing to merge")
     for part in parts:
         check_is_fitted(part)
-    ways = [part.online_.way for part in parts]
-    if not all(isinstance(way, UnitGauge) and way == ways[0] for way in ways):
+    first, retention = parts[0].online_.gauge, parts[0].online_.retention
+    alike = all(part.online_.gauge == first and part.online_.retention == retention for part in parts)
+    if not (alike and isinstance(first, UnitGauge)):
         raise ValueError('only estimators with the same parameters and features, and gauge="unit", can be merged')
-    state: State = merge_states([part.online_.summary() for part in parts], ways[0].config.columns)
+    state: State = merge_states([part.online_.summary() for part in parts], first.config.columns)
     merged: ImplicitKrasulina = clone(parts[0])
     merged.n_features_in_ = parts[0].n_features_in_
     if hasattr(parts[0], "feature_names_in_"):
         merged.feature_names_in_ = parts[0].feature_names_in_
-    merged.online_ = Online(ways[0])
-    merged.online_.adopt(state, sum(part.n_samples_seen_ for part in parts))
+    merged.online_ = OnlineLearner(first, retention)
+    merged.online_.resume(state, sum(part.n_samples_seen_ for part in parts))
     return merged

@@ -1,129 +1,52 @@
-"""A stream in pieces of any size: blocks are cut on the count of messages, never where a piece ends."""
+"""A stream that is learned from batches of any size."""
 
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
-from streampca.pca import free_gauge, learning
 from streampca.pca.arrays import Array
 from streampca.pca.axes import model_of
-from streampca.pca.learning import LearningConfig
 from streampca.pca.model import Model
+from streampca.pca.pending import Gauge, Messages, learn_whole_blocks
 from streampca.pca.state import State
 
 T = TypeVar("T")
 
 
-class Way(Protocol[T]):
-    """A way to learn: what the state is, and how it takes the next block."""
+class OnlineLearner(Generic[T]):
+    """The state of a stream, and the pending messages that do not fill a block yet."""
 
-    @property
-    def config(self) -> LearningConfig:
-        """What shapes the model."""
-        ...
-
-    def empty(self) -> T:
-        """Nothing learned yet."""
-        ...
-
-    def next_block(self, state: T) -> int:
-        """How many messages the next block takes."""
-        ...
-
-    def learn(self, state: T, V: Array) -> T:
-        """The state after a block V (B, d)."""
-        ...
-
-    def summary(self, state: T) -> State:
-        """The state in the unit gauge."""
-        ...
-
-
-@dataclass(frozen=True)
-class UnitGauge:
-    """This package's way: η = 1/w; `retention` is each message's λ."""
-
-    config: LearningConfig
-    retention: float = 1.0
-
-    def empty(self) -> State:
-        """Nothing learned yet."""
-        return State.empty(self.config.dimensions, self.config.dtype)
-
-    def next_block(self, state: State) -> int:
-        """First the start, then whole blocks."""
-        return self.config.next_block(state)
-
-    def learn(self, state: State, V: Array) -> State:
-        """The state after a block V (B, d)."""
-        return learning.learn(state, V, np.full(len(V), self.retention), self.config)[0]
-
-    def summary(self, state: State) -> State:
-        """The state itself."""
-        return state
-
-
-@dataclass(frozen=True, eq=False)
-class FreeGauge:
-    """The paper's way: the factor C0 (d, K) at the start, and step sizes η_t."""
-
-    config: LearningConfig
-    C0: Array
-    step: free_gauge.Step
-
-    def empty(self) -> free_gauge.FreeState:
-        """Nothing learned yet."""
-        return free_gauge.start(self.C0, self.config.dtype)
-
-    def next_block(self, state: free_gauge.FreeState) -> int:
-        """Every block has the same length."""
-        return self.config.block
-
-    def learn(self, state: free_gauge.FreeState, V: Array) -> free_gauge.FreeState:
-        """The state after a block V (B, d)."""
-        return free_gauge.learn(state, V, self.step, self.config)
-
-    def summary(self, state: free_gauge.FreeState) -> State:
-        """Scaled so that C Cᵀ estimates the covariance."""
-        return state.in_unit_gauge()
-
-
-class Online(Generic[T]):
-    """A stream's state, and the messages that do not fill a block yet."""
-
-    def __init__(self, way: Way[T]) -> None:
-        self.way = way
-        self.state = way.empty()
+    def __init__(self, gauge: Gauge[T], retention: float = 1.0) -> None:
+        self.gauge = gauge
+        self.retention = retention  # λ, the share of the past that each message keeps
+        self.state = gauge.empty()
         self.seen = 0
-        self._pending = np.zeros((0, way.config.dimensions), way.config.dtype)
+        self.pending = self._messages(np.zeros((0, gauge.config.dimensions), gauge.config.dtype))
         self._model: Model | None = None
 
     def add(self, V: Array) -> None:
-        """Learn vectors (n, d); what does not fill a block waits."""
-        self._model = None
+        """Learn vectors (n, d)."""
+        new = self._messages(V.astype(self.gauge.config.dtype, copy=False))
+        self.state, self.pending, _ = learn_whole_blocks(self.gauge, self.state, self.pending, new)
         self.seen += len(V)
-        V = V.astype(self.way.config.dtype, copy=False)
-        V = np.concatenate([self._pending, V]) if len(self._pending) else V
-        start = 0
-        while start + (size := self.way.next_block(self.state)) <= len(V):
-            self.state = self.way.learn(self.state, V[start : start + size])
-            start += size
-        self._pending = V[start:].copy()
+        self._model = None
 
     def summary(self) -> State:
-        """The state in the unit gauge, with the waiting messages learned as well."""
-        whole = self.way.learn(self.state, self._pending) if len(self._pending) else self.state
-        return self.way.summary(whole)
+        """The state in the unit gauge after all messages, including the pending ones."""
+        complete = self.gauge.learn(self.state, self.pending)[0] if len(self.pending.V) else self.state
+        return self.gauge.as_unit_gauge(complete)
 
     @property
     def model(self) -> Model:
         """The model of all messages seen."""
         if self._model is None:
-            self._model = model_of(self.summary(), self.way.config.components)
+            self._model = model_of(self.summary(), self.gauge.config.components)
         return self._model
 
-    def adopt(self, state: T, seen: int) -> None:
-        """Go on from a state that was learned elsewhere."""
+    def resume(self, state: T, seen: int) -> None:
+        """Continue from a state that was learned elsewhere."""
         self.state, self.seen, self._model = state, seen, None
-        self._pending = self._pending[:0]
+        self.pending = self.pending.part(0, 0)
+
+    def _messages(self, V: Array) -> Messages:
+        return Messages(V, np.full(len(V), self.retention))

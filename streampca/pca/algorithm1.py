@@ -3,7 +3,7 @@
     x ← C†y                                         Algorithm 1
     r ← Cx − y
     h ← η / (1 + η‖x‖²)
-    C ← C − h r xᵀ                                  eq. 10
+    C ← C − h r xᵀ                                  eq. 12
     C† ← RankOnePinvUpdate(C, C†, h r, x)
 
 `meyer` keeps C† by Meyer's rank-one formula, `sherman_morrison` keeps S = (CᵀC)⁻¹ instead; both are O(dk).
@@ -66,7 +66,7 @@ def sherman_morrison(C: Array, S: Array, y: Array, eta: float) -> tuple[Array, A
 
 
 def mini_batch(C: Array, Y: Array, eta: float) -> Array:
-    """The implicit update for N messages at once, rows of Y (N, d): eq. 9."""
+    """The implicit update for N messages at once, rows of Y (N, d): eq. 11."""
     n, k = Y.shape[0], C.shape[1]
     X = np.linalg.solve(C.T @ C, C.T @ Y.T)  # (k, N)
     left = Y.T @ X.T / n + C / eta

@@ -1,4 +1,4 @@
-"""Principal axes of a factor: C Cᵀ = U Λ Uᵀ, and the turn C ← C V that makes C = U Λ^½."""
+"""Principal axes of a factor C: the decomposition C Cᵀ = U Λ Uᵀ, and the rotation C ← C V that makes C = U Λ^½."""
 
 from typing import Any
 
@@ -13,40 +13,40 @@ _EPS = float(np.finfo(np.float64).eps)
 
 
 def tolerance(dtype: Any) -> float:
-    """Singular values below this share of the largest are rounding, not data."""
+    """Singular values below this share of the largest count as rounding errors."""
     return 1000 * float(np.finfo(dtype).eps)
 
 
-def least(dtype: Any) -> float:
-    """Singular values below this count as zero: their squares are not full numbers of the dtype any more."""
+def smallest_singular_value(dtype: Any) -> float:
+    """Singular values below this count as zero: their squares are subnormal numbers of the dtype."""
     return 2 * float(np.sqrt(np.finfo(dtype).tiny))
 
 
 def leading(F: Array, most: int, dtype: Any) -> tuple[Array, F64]:
-    """C (d, r) = U diag(σ) of F (d, n) for its `most` leading singular values that are not rounding, and σ² (r,)."""
+    """C (d, r) = U diag(σ) for the at most `most` leading singular values of F (d, n) above rounding, and σ² (r,)."""
     U, sigma, _ = np.linalg.svd(F.astype(np.float64, copy=False), full_matrices=False)
     r = rank(sigma, most, dtype)
     return np.ascontiguousarray((U[:, :r] * sigma[:r]).astype(dtype)), sigma[:r] ** 2
 
 
 def turn(C: Array) -> tuple[Array, F64]:
-    """C V = U diag(σ), columns by falling σ and those that are only rounding dropped; and σ² (r,).
+    """C V = U diag(σ), columns by falling σ without those that are only rounding, and σ² (r,).
 
-    V comes from the K×K Cholesky factor of CᵀC, which is accurate also for columns of very different sizes.
+    V is computed from the K×K Cholesky factor of CᵀC, which stays accurate for columns of very different sizes.
     """
     wide = C.astype(np.float64, copy=False)
     R, good = cholesky(wide.T @ wide)
-    if not good:  # a column has died out
+    if not good:  # a column has vanished
         return leading(C, C.shape[1], C.dtype)
     _, sigma, Vt = np.linalg.svd(R.T)
     r = rank(sigma, len(sigma), C.dtype)
     return np.ascontiguousarray(C @ Vt[:r].T.astype(C.dtype)), sigma[:r] ** 2
 
 
-def captured(P: F64, N: F64, most: int) -> F64:
-    """‖projection on the leading axes, at most so many‖² (B,), of y with P = YC (B, r), from N = CᵀC alone.
+def explained_squares(P: F64, N: F64, most: int) -> F64:
+    """‖Uᵀy‖² (B,) for the at most `most` leading axes U of C, from P = YC (B, r) and N = CᵀC alone.
 
-    With N = V Λ Vᵀ the axes are C V Λ^−½.
+    With N = V Λ Vᵀ the axes are U = C V Λ^−½.
     """
     variance, V = np.linalg.eigh(N)
     variance, V = variance[::-1][:most], V[:, ::-1][:, :most]
@@ -56,14 +56,18 @@ def captured(P: F64, N: F64, most: int) -> F64:
 
 
 def rank(sigma: F64, most: int, dtype: Any) -> int:
-    """How many of the falling singular values are data, at most `most`."""
-    return min(most, int(np.sum(sigma > max(tolerance(dtype) * sigma[0], least(dtype))))) if len(sigma) else 0
+    """How many of the falling singular values are above rounding, at most `most`."""
+    return (
+        min(most, int(np.sum(sigma > max(tolerance(dtype) * sigma[0], smallest_singular_value(dtype)))))
+        if len(sigma)
+        else 0
+    )
 
 
 def principal(C: Array, k: int) -> tuple[F64, F64]:
-    """Orthonormal rows (k, d) by falling variance, and the variances (k,), of the covariance C Cᵀ.
+    """The k leading principal axes of C Cᵀ as orthonormal rows (k, d), by falling variance, and the variances (k,).
 
-    Beyond the rank of C the variances are 0 and the axes an arbitrary, but always the same, orthonormal completion.
+    Beyond the rank of C the variances are 0 and the axes an arbitrary but deterministic orthonormal completion.
     """
     U, sigma, _ = np.linalg.svd(C.astype(np.float64), full_matrices=False)
     r = rank(sigma, k, np.float64)
@@ -77,30 +81,30 @@ def _completed(U: F64, k: int) -> F64:
     if U.shape[1] == k:
         return U
     extra = np.random.default_rng(0).standard_normal((U.shape[0], k - U.shape[1]))
-    for _ in range(2):  # once more, for what rounding left
+    for _ in range(2):  # the second time against rounding errors
         extra -= U @ (U.T @ extra)
         extra = np.linalg.qr(extra)[0]
     return np.hstack([U, extra])
 
 
 def _orient(components: F64) -> F64:
-    """The sign of each row such that its entry of largest size is positive."""
+    """The rows with signs such that the entry of largest magnitude is positive."""
     peaks = components[np.arange(len(components)), np.abs(components).argmax(axis=1)]
     return components * np.where(peaks < 0, -1.0, 1.0)[:, None]
 
 
 def keep_signs(components: F64, reference: Array) -> F64:
-    """Rows (k, d) with the signs of the rows of `reference` (any number, d) that they are most alike to.
+    """Rows (k, d), each with the sign that makes its product with the most similar row of `reference` positive.
 
-    Thus a coordinate does not change its sign from one version of a model to the next.
+    So a coordinate does not change its sign from one version of a model to the next.
     """
-    alike = components @ reference.T
-    nearest = alike[np.arange(len(alike)), np.abs(alike).argmax(axis=1)]
+    similarity = components @ reference.T
+    nearest = similarity[np.arange(len(similarity)), np.abs(similarity).argmax(axis=1)]
     return components * np.where(nearest < 0, -1.0, 1.0)[:, None]
 
 
 def model_of(state: State, components: int, reference: Array | None = None) -> Model:
-    """The k leading components of a state; signs as in `reference` (rows of components), where one is given."""
+    """The model of the k leading components of a state, with the signs of `reference` (rows of components) if given."""
     rows, variance = principal(state.C, components)
     if reference is not None and reference.shape[1] == rows.shape[1]:
         rows = keep_signs(rows, reference)

@@ -1,12 +1,11 @@
-"""The paper's own algorithm as a state: Algorithm 1 with step sizes η_t, and C as it comes (the free gauge).
+"""The paper's own algorithm: Algorithm 1 with step sizes η_t, and C never rescaled (the free gauge).
 
-What a step size means depends on the scale of C, which only ever grows: that is the paper's algorithm, for experiments
-and comparison. Beside C the second moment M of x is kept, so that C M Cᵀ estimates the covariance here too.
+For experiments and comparison: the effect of a step size depends on the scale of C, which only grows. Beside C the
+second moment M of x is kept, so that C M Cᵀ estimates the covariance here too.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +13,14 @@ from numpy.typing import NDArray
 from streampca.pca import axes, learning
 from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked import centring, update
-from streampca.pca.blocked.update import Factor
+from streampca.pca.blocked.update import BlockConfig, Iterate
 from streampca.pca.learning import LearningConfig
+from streampca.pca.pending import Messages
+from streampca.pca.scores import NO_SCORES, Scores
 from streampca.pca.state import State
 
 Step = Callable[[NDArray[np.int64]], F64]
-"""Step sizes η_t of the iterations t."""
+"""A schedule: the step sizes η_t of the iterations t."""
 
 
 @dataclass(frozen=True)
@@ -30,51 +31,66 @@ class PowerStep:
     gamma: float = 0.8
 
     def __call__(self, t: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Step sizes of the iterations `t`."""
+        """The step sizes of the iterations `t`."""
         eta: NDArray[np.float64] = self.eta0 / np.asarray(t, np.float64) ** self.gamma
         return eta
 
 
 @dataclass(frozen=True, eq=False)
 class FreeState:
-    """A state whose factor has any scale, and the weighted second moment of x = C†y."""
+    """A state in the free gauge, and the weighted second moment of x = C†y."""
 
     state: State
     M: F64  # (K, K)
 
-    def in_unit_gauge(self) -> State:
-        """The same span and mean, with the factor C M^½: its C Cᵀ estimates the covariance."""
-        variance, V = np.linalg.eigh(self.M)
-        C, variance = axes.turn((self.state.C @ (V * np.sqrt(np.maximum(variance, 0)))).astype(self.state.C.dtype))
-        return replace(self.state, C=C, N=np.diag(variance), blocks=0)
 
+@dataclass(frozen=True, eq=False)
+class FreeGauge:
+    """The paper's algorithm: Algorithm 1 from the factor C0 (d, K), with step sizes η_t. It does not score messages."""
 
-def start(C: Array, dtype: Any) -> FreeState:
-    """Nothing learned yet, and the factor C (d, K)."""
-    C = np.ascontiguousarray(C, dtype)
-    K = C.shape[1]
-    return FreeState(replace(State.empty(len(C), dtype), C=C, N=_gram(C)), np.zeros((K, K)))
+    config: LearningConfig
+    C0: Array
+    step: Step
 
+    def empty(self) -> FreeState:
+        """The state before the first message, with the factor C0."""
+        C = np.ascontiguousarray(self.C0, self.config.dtype)
+        state = replace(State.empty(len(C), self.config.dtype), C=C, N=_gram(C))
+        return FreeState(state, np.zeros((C.shape[1], C.shape[1])))
 
-def learn(free: FreeState, V: Array, step: Step, config: LearningConfig) -> FreeState:
-    """Learn one block V (B, d), message by message, with the steps η_t for t = count + 1, count + 2, …
+    def next_block(self, state: FreeState) -> int:
+        """Messages in the next block: all blocks have the same length."""
+        return self.config.block
 
-    Raises `LinAlgError` when the columns of the factor are no longer independent.
-    """
-    state = free.state
-    eta = np.ascontiguousarray(step(np.arange(state.count + 1, state.count + len(V) + 1)), np.float64)
-    weights = centring.weights(state.weight, np.ones(len(V)), len(V))
-    a, mean = learning.centred(state, V, weights, config)
-    N = state.N if state.blocks % learning.BLOCKS_BETWEEN_TURNS else _gram(state.C)
-    factor, seen = update.learn(
-        V.astype(config.dtype, copy=False),
-        Factor(state.C, N, free.M, mean),
-        update.Weights(eta, a, weights.c, weights.past),
-        update.Steps(state.rank, len(V), config.stretch, unit=False),
-    )
-    if not len(seen.squares):
-        raise np.linalg.LinAlgError("the columns of the factor are no longer independent")
-    return FreeState(learning.advanced(state, factor, len(V), seen.squares, weights), factor.M)
+    def learn(self, state: FreeState, messages: Messages) -> tuple[FreeState, Scores]:
+        """Learn messages, cut into blocks from the first on, with the steps η_t for t = count + 1, count + 2, …
+
+        Raises `LinAlgError` if the columns of the factor become linearly dependent.
+        """
+        for start in range(0, len(messages.V), self.config.block):
+            state = self._learn_block(state, messages.V[start : start + self.config.block])
+        return state, NO_SCORES
+
+    def _learn_block(self, free: FreeState, V: Array) -> FreeState:
+        state, n, center = free.state, len(V), self.config.center
+        weights = centring.weights(state.weight, np.ones(n), n, center)
+        eta = np.ascontiguousarray(self.step(np.arange(state.count + 1, state.count + n + 1)), np.float64)
+        N = state.N if state.blocks % learning.BLOCKS_BETWEEN_TURNS else _gram(state.C)
+        after, _, squares = update.learn(
+            V.astype(self.config.dtype, copy=False),
+            Iterate(state.C, N, free.M, learning.mean_before(state, V, center)),
+            weights._replace(eta=eta),
+            BlockConfig(state.rank, n, self.config.stretch, unit=False),
+        )
+        if not len(squares):
+            raise np.linalg.LinAlgError("the columns of the factor have become linearly dependent")
+        return FreeState(learning.advance(state, after, n, squares, weights), after.M)
+
+    def as_unit_gauge(self, state: FreeState) -> State:
+        """The state with the factor C M^½, whose C Cᵀ estimates the covariance."""
+        own, (variance, V) = state.state, np.linalg.eigh(state.M)
+        C, variance = axes.turn((own.C @ (V * np.sqrt(np.maximum(variance, 0)))).astype(own.C.dtype))
+        return replace(own, C=C, N=np.diag(variance), blocks=0)
 
 
 def _gram(C: Array) -> F64:

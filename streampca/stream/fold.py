@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from streampca.pca import learning
 from streampca.pca.arrays import Array
-from streampca.pca.learning import LearningConfig, Scores
+from streampca.pca.learning import LearningConfig
+from streampca.pca.pending import Messages, UnitGauge, learn_whole_blocks
+from streampca.pca.scores import Scores
 from streampca.pca.state import State
 from streampca.stream.event_time import EventTime
 
@@ -157,21 +159,14 @@ class Fold:
         V = np.ascontiguousarray(vectors, fold_config.learning.dtype)
         if counts is not None and len(V) > len(timestamps):
             steps = _at_first_vectors(steps, counts)
-        retention = np.concatenate([self.retention, fold_config.retention(steps)])
-        state, waiting, learned, taken = self.state, self.pending, 0, 0
+        new, block = Messages(V, fold_config.retention(steps)), fold_config.learning.block
+        state, pending, scores = learn_whole_blocks(
+            UnitGauge(fold_config.learning), self.state, Messages(self.pending, self.retention), new
+        )
         stats = self.stats.with_messages(timestamps, len(V)) if len(V) else self.stats
-        scores: list[Scores] = []
-        while (size := fold_config.learning.next_block(state)) <= len(waiting) + len(V) - taken:
-            whole = size if len(waiting) or not state.count else (len(V) - taken) // size * size  # several at once
-            end = taken + whole - len(waiting)
-            block = np.concatenate([waiting, V[taken:end]]) if len(waiting) else V[taken:end]
-            state, score = learning.learn(state, block, retention[learned : learned + whole], fold_config.learning)
-            stats = stats.with_scores(score, size)
-            scores.append(score)
-            waiting, taken, learned = self.pending[:0], end, learned + whole
-        pending = np.concatenate([waiting, V[taken:]])
-        fold = Fold(max(position, self.position), state, pending, retention[learned:].copy(), clock, stats)
-        return fold, scores
+        for of_blocks in scores:
+            stats = stats.with_scores(of_blocks, block)
+        return Fold(max(position, self.position), state, *pending, clock, stats), scores
 
     def room(self, learning_config: LearningConfig) -> int:
         """How many more vectors can be learned without Algorithm 1, for which dear code must be there, at least."""

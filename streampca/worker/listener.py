@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from streampca.pca.learning import Scores
+from streampca.pca.scores import Scores
 from streampca.stream.fold import Fold
 from streampca.stream.model_file import PublishedModel
 from streampca.stream.record import SourceStatus

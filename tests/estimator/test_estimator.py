@@ -93,7 +93,7 @@ def test_the_free_gauge_is_algorithm_1() -> None:
     for t, y in enumerate(X, start=1):
         factor, _ = algorithm1.meyer(factor, y, step.eta0 / t**step.gamma)
     assert close(estimator.components_.T @ estimator.components_, factor.C @ factor.C_pinv, 1e-9)
-    free = estimator.online_.way.learn(estimator.online_.state, estimator.online_._pending)
+    free, _ = estimator.online_.gauge.learn(estimator.online_.state, estimator.online_.pending)
     assert close(free.state.C, factor.C, 1e-9)
 
 

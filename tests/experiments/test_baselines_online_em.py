@@ -30,7 +30,7 @@ def rate(error: Callable[[float], float], size: float) -> float:
 @given(seeds)
 @settings(max_examples=30, deadline=None)
 def test_no_noise_gives_the_implicit_krasulina_update(seed: int) -> None:
-    """ε → 0 with ε⁻¹/η′ = 1/η is eq. 9, and the error falls like ε."""
+    """ε → 0 with ε⁻¹/η′ = 1/η is eq. 11, and the error falls like ε."""
     C, Y = start(seed)
     eta = 0.7
     limit = algorithm1.mini_batch(C, Y, eta)

@@ -124,13 +124,13 @@ def test_qr_keeps_an_orthonormal_basis_and_turns_signs() -> None:
     assert close(orthonormal(orthonormal(C) @ R), orthonormal(C), 1e-12)
 
 
-# Combination of models, eq. 15.
+# Combination of models, eq. 17.
 
 
 @given(seeds, st.integers(1, 6))
 @settings(max_examples=30, deadline=None)
 def test_the_average_is_the_minimum_of_the_weighted_distances(seed: int, machines: int) -> None:
-    """Eq. 15 minimises Σ αᵢ Δ(Θᵢ, Θ), for fixed ε a sum of squared distances."""
+    """Eq. 17 minimises Σ αᵢ Δ(Θᵢ, Θ), for fixed ε a sum of squared distances."""
     random = np.random.default_rng(seed)
     factors, alpha = list(random.standard_normal((machines, 5, 2))), random.uniform(0.1, 3, machines)
 

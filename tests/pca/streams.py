@@ -3,7 +3,8 @@
 import numpy as np
 
 from streampca.pca.arrays import F64
-from streampca.pca.learning import LearningConfig, Scores, learn
+from streampca.pca.learning import LearningConfig, learn
+from streampca.pca.scores import Scores
 from streampca.pca.state import State
 
 

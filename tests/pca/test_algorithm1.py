@@ -57,7 +57,7 @@ def test_invariants_of_every_step(size: tuple[int, int, int], eta: float) -> Non
 
 @given(sizes, etas)
 @settings(max_examples=50, deadline=None)
-def test_eq_10_is_eq_9_of_one_message(size: tuple[int, int, int], eta: float) -> None:
+def test_eq_12_is_eq_11_for_one_message(size: tuple[int, int, int], eta: float) -> None:
     C, Y = start(*size)
     one, _ = algorithm1.meyer(Factor.of(C), Y[0], eta)
     assert close(algorithm1.mini_batch(C, Y[:1], eta), one.C, 1e-9)
@@ -65,7 +65,7 @@ def test_eq_10_is_eq_9_of_one_message(size: tuple[int, int, int], eta: float) ->
 
 @given(sizes, etas, st.integers(1, 20))
 @settings(max_examples=50, deadline=None)
-def test_eq_9_is_the_minimum_of_its_objective(size: tuple[int, int, int], eta: float, n: int) -> None:
+def test_eq_11_is_the_minimum_of_its_objective(size: tuple[int, int, int], eta: float, n: int) -> None:
     C, Y = start(*size)
     Y = Y[:n]
     X = Y @ np.linalg.pinv(C).T

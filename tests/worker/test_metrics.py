@@ -9,7 +9,8 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from streampca.pca.learning import BLOCK, Scores
+from streampca.pca.learning import BLOCK
+from streampca.pca.scores import Scores
 from streampca.sources.memory import Do, Pause
 from streampca.stream.fold import Fold
 from streampca.worker.listener import (

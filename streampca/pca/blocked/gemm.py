@@ -32,7 +32,7 @@ def panels(B: int, d: int, dtype: Any) -> Array:  # pragma: no cover - compiled
 
 
 @compiled
-def seen(D: Array, C: Array) -> tuple[Array, Array]:  # pragma: no cover - compiled
+def project_and_gram(D: Array, C: Array) -> tuple[Array, Array]:  # pragma: no cover - compiled
     """P = DC (B, K) and G = DDᵀ (B, B), of the panels D (n, B, w) of a matrix (B, d), and C (d, K)."""
     (n, B, w), (d, K) = D.shape, C.shape
     P, G = np.empty((B, K), D.dtype), np.empty((B, B), D.dtype)
@@ -50,7 +50,7 @@ def seen(D: Array, C: Array) -> tuple[Array, Array]:  # pragma: no cover - compi
 
 
 @compiled
-def moved(C: Array, A: F64, D: Array, Z: F64) -> Array:  # pragma: no cover - compiled
+def update_factor(C: Array, A: F64, D: Array, Z: F64) -> Array:  # pragma: no cover - compiled
     """CA + DᵀZ (d, K), of C (d, K), A (K, K), the panels D (n, B, w) of a matrix (B, d), and Z (B, K)."""
     (n, B, w), (d, K) = D.shape, C.shape
     A_, Z_, after = A.astype(C.dtype), Z.astype(C.dtype), np.empty((d, K), C.dtype)

@@ -1,9 +1,13 @@
-"""Blocks of messages learned by Algorithm 1, in one call of compiled code, for which Python's lock is not held.
+"""The blocked update: Algorithm 1 on blocks of messages, in one compiled call that releases the GIL.
 
-A block goes by stretches. Of each, the messages are taken about the running mean (centring.py), seen from the factor
-(P = YC, G = YYᵀ; products.py), learned one after the other (stretches.py), and then the factor is moved:
-C ← C Pi + YᵀZ. At the end of the block, in the same product as the last move, C may be brought into the unit gauge
-(gauge.py). How many blocks go into one call changes no bit.
+A block is learned stretch by stretch. For each stretch:
+
+    D = V − m₀, then P = YC and G = YYᵀ from DC and DDᵀ        centring.py, gemm.py
+    the update of every message in turn, on P, G and S         recurrence.py
+    C ← C Pi + YᵀZ                                             gemm.py
+
+At the end of the block C may be brought into the unit gauge (gauge.py), in the same product as the last C ← C Pi + YᵀZ.
+The number of blocks in one call changes no bit. `plain.py` is the same in plain NumPy: read that first.
 """
 
 from typing import Any, NamedTuple
@@ -12,11 +16,13 @@ import numpy as np
 
 from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked import centring, gauge, gemm, recurrence
+from streampca.pca.blocked.centring import Weights
 from streampca.pca.blocked.jit import compiled_without_lock, inlined
+from streampca.pca.scores import Scores
 
 
-class Factor(NamedTuple):
-    """The factor, and what goes along with it."""
+class Iterate(NamedTuple):
+    """What a block changes: the factor and what is kept beside it."""
 
     C: Array  # (d, K)
     N: F64  # (K, K) = CᵀC
@@ -24,108 +30,68 @@ class Factor(NamedTuple):
     mean: F64  # (d,): the running mean
 
 
-class Weights(NamedTuple):
-    """How much each of n messages counts."""
+class BlockConfig(NamedTuple):
+    """How messages are cut into blocks, and what a block does beside Algorithm 1."""
 
-    eta: F64  # (n,): its step
-    a: F64  # (n,): its weight in the running mean at its turn, zero where that is not taken off
-    c: F64  # (n,): its share of the moments at its block's end
-    past: F64  # (blocks,): at each block's end, the share of everything before the block
-
-
-class Seen(NamedTuple):
-    """What was seen of each message before it was learned: ‖v − m‖², m the running mean, and what C has missed."""
-
-    norm: F64  # (n,): ‖v − m‖²
-    residual: F64  # (n,): of it, what lies outside the span of the first k columns of C
-    squares: F64  # (blocks,): the weighted sum of ‖y‖² over each block
-
-
-class Steps(NamedTuple):
-    """How the blocks are cut, and what is done at the end of each."""
-
-    k: int  # columns that count as the first
+    k: int  # columns of C by which messages are scored
     block: int  # messages
     stretch: int  # messages
-    unit: bool  # whether C is brought into the unit gauge, where M has to be one before
+    unit: bool  # whether each block ends in the unit gauge; M must be the identity before
 
 
-def learn(V: Array, before: Factor, weights: Weights, steps: Steps) -> tuple[Factor, Seen]:
-    """The factor after the blocks V (n, d) that can be learned, and what was seen of their messages.
+def learn(V: Array, before: Iterate, weights: Weights, config: BlockConfig) -> tuple[Iterate, Scores, F64]:
+    """Learn the leading blocks of V (n, d) that Algorithm 1 can learn.
 
-    It ends before a block in which C loses full rank, or where a message weighs so much, or dwarfs the past so, that
-    the unit gauge would suffer. How the arrays lie in memory does not matter to the bits of the result.
+    Returns the iterate after them, the scores of their messages, and for each block the weighted sum of ‖y‖². It stops
+    before a block in which C would lose full rank or, in the unit gauge, in which a message weighs too much or dwarfs
+    the past (`learning.py` absorbs that block). The memory layout of the arrays changes no bit of the result.
     """
-    V, C = frozen(V, V.dtype), frozen(before.C, V.dtype)
-    N, M, mean, eta, a, c, past = map(_ordinary, (*before[1:], *weights))
-    factor, seen, learned = _learn(V, C, N, M, mean, eta, a, c, past, *steps)
-    return Factor(*factor), Seen(seen[0][:learned], seen[1][:learned], seen[2][: -(-learned // steps.block)])
+    ordinary = Iterate(*map(_ordinary, before)), Weights(*map(_ordinary, weights))
+    after, (residual, norm), squares, learned = _learn(read_only(V, V.dtype), *ordinary, config)
+    return after, Scores(residual[:learned], norm[:learned]), squares[: -(-learned // config.block)]
 
 
-def frozen(A: Array, dtype: Any) -> Any:
-    """A read-only view in C order, aligned: for compiled code that is a type, so that but one has to be compiled."""
+def read_only(A: Array, dtype: Any) -> Any:
+    """A read-only view in C order, aligned: one type for compiled code, whatever array the caller has."""
     A = np.require(A, dtype, ["C", "A"]).view()
     A.flags.writeable = False
     return A
 
 
-def _ordinary(A: Any) -> F64:
-    """A, or a copy where it is read-only or not in C order: another type, for which all would be compiled once more."""
-    return A if A.flags.writeable and A.flags.c_contiguous else np.array(A, np.float64)
+def _ordinary(A: Any) -> Any:
+    """A writable array in C order, A itself if it is one: for any other type everything would be compiled again."""
+    return A if A.flags.behaved and A.flags.c_contiguous else np.array(A, order="C")
 
 
 @compiled_without_lock
 def _learn(
-    V: Array,
-    C: Array,
-    N: F64,
-    M: F64,
-    mean: F64,
-    eta: F64,
-    a: F64,
-    c: F64,
-    past: F64,
-    k: int,
-    block: int,
-    stretch: int,
-    unit: bool,
-) -> tuple[tuple[Array, F64, F64, F64], tuple[F64, F64, F64], int]:  # pragma: no cover - compiled
-    """The same; how many messages were learned instead of cutting off what was not seen of the others."""
-    norm, residual, squares, learned = np.empty(len(V)), np.empty(len(V)), np.zeros(len(past)), 0
+    V: Array, before: Iterate, weights: Weights, config: BlockConfig
+) -> tuple[Iterate, Scores, F64, int]:  # pragma: no cover - compiled
+    """As `learn`, but returns the number of messages learned too; beyond it scores and sums are undefined."""
+    (eta, a, c, past, total), (_, block, _, _) = weights, config
+    residual, norm, squares = np.empty(len(V)), np.empty(len(V)), np.zeros(len(past))
+    now, learned = before, 0
     for q in range(len(past)):
         i, e = q * block, min(q * block + block, len(V))
-        C_after, N_after, M_after, mean_after, good = _block(
-            V[i:e], C, N, M, mean, eta[i:e], a[i:e], c[i:e], past[q], k, stretch, unit, norm[i:e], residual[i:e]
-        )
+        of_block = Weights(eta[i:e], a[i:e], c[i:e], past[q : q + 1], total[q : q + 1])
+        after, good = _block(V[i:e], now, of_block, config, Scores(residual[i:e], norm[i:e]))
         if not good:
             break
-        C, N, M, mean, learned = C_after, N_after, M_after, mean_after, e
+        now, learned = after, e
         for s in range(i, e):
             squares[q] += c[s] * norm[s]
             norm[s] /= 1.0 - a[s]
             residual[s] /= 1.0 - a[s]
-    return (C, N, M, mean), (norm, residual, squares), learned
+    return now, Scores(residual, norm), squares, learned
 
 
 @inlined
 def _block(
-    V: Array,
-    C: Array,
-    N: F64,
-    M: F64,
-    mean: F64,
-    eta: F64,
-    a: F64,
-    c: F64,
-    past: float,
-    k: int,
-    stretch: int,
-    unit: bool,
-    norm: F64,
-    residual: F64,
-) -> tuple[Array, F64, F64, F64, bool]:  # pragma: no cover - compiled
-    """One block; fills in ‖y‖² and what of it lies outside the first columns. False where it could not be learned."""
-    (B, d), K = V.shape, C.shape[1]
+    V: Array, before: Iterate, weights: Weights, config: BlockConfig, scores: Scores
+) -> tuple[Iterate, bool]:  # pragma: no cover - compiled
+    """Learn one block and fill in its scores, still of y; returns False if Algorithm 1 cannot learn it."""
+    (C, N, M, mean), (eta, a, c, past, _), (residual, norm) = before, weights, scores
+    (B, d), K, (k, _, stretch, unit) = V.shape, C.shape[1], config
     w, last = recurrence.width(K), recurrence.width(K - k)
     P, jump = np.empty((B, K)), 0.0
     S, good = gauge.inverse(N)
@@ -133,33 +99,33 @@ def _block(
     for s in range(B):
         good = good and not (unit and eta[s] > gauge.LARGEST_SHARE)
     if not (good and well):
-        return C, N, M, mean, False
-    S, E, after, Pi = recurrence.resized(S, w, w), recurrence.resized(E, last, last), recurrence.resized(N, K, K), S
+        return before, False
+    S, E, after, Pi = recurrence.resize(S, w, w), recurrence.resize(E, last, last), recurrence.resize(N, K, K), S
     D, Z = gemm.panels(0, d, V.dtype), S
     for i in range(0, B, stretch):
         b = min(stretch, B - i)
         if i:
-            C = gemm.moved(C, Pi, D, Z)
+            C = gemm.update_factor(C, Pi, D, Z)
         if D.shape[1] != b:
             D = gemm.panels(b, d, V.dtype)
         a_i = a[i : i + b]
-        mean = centring.offsets(V[i : i + b], mean, a_i, D)
-        P_i, G_i = gemm.seen(D, C)
-        p, G = recurrence.resized(P_i, b, w), recurrence.resized(G_i, b, b)
-        centring.see(p, G, a_i)
-        X, Z, growth, captured, jump_i = recurrence.run(p, G, S, E, k, eta[i : i + b])
+        mean = centring.subtract_mean(V[i : i + b], mean, a_i, D)
+        P_i, G_i = gemm.project_and_gram(D, C)
+        p, G = recurrence.resize(P_i, b, w), recurrence.resize(G_i, b, b)
+        centring.center_products(p, G, a_i)
+        X, Z, growth, explained, jump_i = recurrence.learn_stretch(p, G, S, E, k, eta[i : i + b])
         jump = max(jump, jump_i)
         for s in range(b):
             norm[i + s] = G[s, s]
-            residual[i + s] = min(max(G[s, s] - captured[s], 0.0), G[s, s])
+            residual[i + s] = min(max(G[s, s] - explained[s], 0.0), G[s, s])
             for j in range(K):
                 P[i + s, j] = p[s, j]
-        Pi, Z = recurrence.moves(X, Z, growth, after)
-        Z = centring.spread(Z, a_i)
-    moment = gauge.moment(M, N, P, recurrence.resized(S, K, K), c, past)
+        Pi, Z = recurrence.factor_update(X, Z, growth, after)
+        Z = centring.adjoint(Z, a_i)
+    moment = gauge.moment(M, N, P, recurrence.resize(S, K, K), c, past[0])
     if unit:
         R, after, good = gauge.correction(moment, after)
         if not (good and jump <= gauge.LARGEST_JUMP):
-            return C, N, M, mean, False
-        Pi, Z, moment = gemm.times(Pi, R), gemm.times(Z, R), recurrence.resized(M, K, K)
-    return gemm.moved(C, Pi, D, Z), after, moment, mean, True
+            return before, False
+        Pi, Z, moment = gemm.times(Pi, R), gemm.times(Z, R), recurrence.resize(M, K, K)
+    return Iterate(gemm.update_factor(C, Pi, D, Z), after, moment, mean), True

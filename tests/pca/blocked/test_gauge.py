@@ -1,4 +1,4 @@
-"""The gauge moves no span, and keeps the second moment of x at one."""
+"""The unit gauge leaves the span and keeps the second moment of x at the identity."""
 
 import numpy as np
 import pytest
@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from streampca.pca import algorithm1
 from streampca.pca.blocked import gauge, update
 from streampca.pca.blocked.centring import weights
-from streampca.pca.blocked.update import Factor
+from streampca.pca.blocked.update import BlockConfig, Iterate
 from tests.pca.streams import close
 
 seeds = st.integers(0, 2**32 - 1)
 
 
 class Case:
-    """A factor, a block of messages about zero, and what Algorithm 1 makes of them message by message."""
+    """A factor, a block of centred messages, and the result of Algorithm 1 message by message."""
 
     def __init__(self, seed: int, d: int = 12, k: int = 4, B: int = 32, w: float = 100.0) -> None:
         random = np.random.default_rng(seed)
@@ -25,29 +25,28 @@ class Case:
         C, S, view = self.C, np.linalg.inv(self.C.T @ self.C), self.C @ self.C.T
         self.P = np.zeros((B, k))
         for s, y in enumerate(self.Y):
-            a, projector, self.P[s] = self.weights.a[s], C @ np.linalg.pinv(C), C.T @ y
+            a, projector, self.P[s] = self.weights.eta[s], C @ np.linalg.pinv(C), C.T @ y
             view = (1 - a) * view + a * np.outer(projector @ y, projector @ y)
             C, S, _ = algorithm1.sherman_morrison(C, S, y, a)
             projector = C @ np.linalg.pinv(C)
             view = projector @ view @ projector
         self.after, self.S, self.view = C, S, view
 
-    def learn(self, unit: bool) -> Factor:
+    def learn(self, unit: bool) -> Iterate:
         """The same in one block."""
-        share = self.weights
-        factor, seen = update.learn(
+        after, scores, _ = update.learn(
             self.Y,
-            Factor(self.C, self.C.T @ self.C, np.eye(self.C.shape[1]), np.zeros(len(self.C))),
-            update.Weights(share.a, np.zeros(len(self.Y)), share.c, share.past),
-            update.Steps(2, len(self.Y), 7, unit),
+            Iterate(self.C, self.C.T @ self.C, np.eye(self.C.shape[1]), np.zeros(len(self.C))),
+            self.weights._replace(a=np.zeros(len(self.Y))),
+            BlockConfig(2, len(self.Y), 7, unit),
         )
-        assert len(seen.norm) == len(self.Y)
-        return factor
+        assert len(scores.norm) == len(self.Y)
+        return after
 
 
 @given(seeds)
 @settings(max_examples=40, deadline=None)
-def test_the_moment_is_what_each_model_in_turn_saw(seed: int) -> None:
+def test_the_moment_is_that_of_x_by_the_model_of_each_message(seed: int) -> None:
     """C M Cᵀ is the covariance seen by each message's model, projected into every span on the way."""
     case = Case(seed)
     N = case.C.T @ case.C
@@ -85,22 +84,21 @@ def test_a_message_that_dwarfs_the_past_is_declined(size: float, declined: bool,
     C, Y = np.eye(3)[:, :2], np.array([[0.3, 0.5, 0.1], [0.2, 1, 0]])
     Y[0] = size * (np.array([1.0, 0.5, 0]) if within else np.array([0.3, 0, 1]))
     share = weights(100.0, np.ones(2), 2)
-    factor = Factor(C, np.eye(2), np.eye(2), np.zeros(3))
-    steps = update.Steps(1, 2, 64, unit=True)
-    _, seen = update.learn(Y, factor, update.Weights(share.a, share.a, share.c, share.past), steps)
-    assert (len(seen.norm), len(seen.residual), len(seen.squares)) == ((0, 0, 0) if declined else (2, 2, 1))
+    before = Iterate(C, np.eye(2), np.eye(2), np.zeros(3))
+    _, scores, squares = update.learn(Y, before, share, BlockConfig(1, 2, 64, unit=True))
+    assert (len(scores.norm), len(scores.residual), len(squares)) == ((0, 0, 0) if declined else (2, 2, 1))
 
 
 def test_a_factor_without_full_rank_is_declined() -> None:
     C = np.ones((3, 2))
-    factor = Factor(C, C.T @ C, np.eye(2), np.zeros(3))
-    share, steps = update.Weights(*np.full((3, 3), 0.01), np.array([0.97])), update.Steps(1, 3, 64, unit=False)
-    after, seen = update.learn(np.eye(3), factor, share, steps)
-    assert len(seen.norm) == 0
+    before = Iterate(C, C.T @ C, np.eye(2), np.zeros(3))
+    share = update.Weights(*np.full((3, 3), 0.01), np.array([0.97]), np.array([100.0]))
+    after, scores, _ = update.learn(np.eye(3), before, share, BlockConfig(1, 3, 64, unit=False))
+    assert len(scores.norm) == 0
     assert np.array_equal(after.C, C)
 
 
-def test_matrices_that_are_not_positive_definite_are_told() -> None:
+def test_matrices_that_are_not_positive_definite_are_reported() -> None:
     for A in (np.zeros((2, 2)), np.ones((2, 2)), np.diag([1.0, -1]), np.full((2, 2), np.nan), np.diag([1, np.inf])):
         assert not gauge.cholesky(A)[1]
         assert not gauge.inverse(A)[1]
@@ -108,7 +106,7 @@ def test_matrices_that_are_not_positive_definite_are_told() -> None:
 
 
 @pytest.mark.parametrize("K", [1, 7, 40])
-def test_the_triangular_factor_and_the_inverse_are_numpys(K: int) -> None:
+def test_cholesky_and_inverse_agree_with_numpy(K: int) -> None:
     graded = np.diag(10.0 ** np.linspace(5, -5, K))  # columns of very different sizes lose nothing
     for seed in range(5):
         A = np.random.default_rng(seed).standard_normal((K, K + 5))
