@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "vectors": ["pca.arrays", "vectors", "errors"],
     "stream": ["stream", "vectors", "pca", "errors"],
     "sources": ["sources", "stream.record", "errors", "settings"],
-    "sources.schema_registry": ["stream.formats", "errors", "settings.formats"],
+    "sources.schema_registry": ["sources.broker_errors", "stream.formats", "errors", "settings.formats"],
     "stores": ["stores", "stream", "errors"],
     "worker": [
         "worker", "stream", "pca", "errors", "sources.base", "stores.base", "stores.checkpoints", "stores.models",

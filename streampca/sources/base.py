@@ -1,10 +1,10 @@
-"""The seam between the worker and Kafka: where records come from, and where those that cannot be learned go.
+"""The interface between the worker and Kafka: where records come from, and where rejected ones are written to.
 
 Positions are always the *next* offset to read, never the last one read.
 
-A source hands over events in the order in which they happened. Handling an event is finished by the next call
-of `poll` or `close`; until then a `Revoked` partition is still ours, so a worker saves while it handles the event
-and no other worker can read the partition meanwhile. No callback ever runs: the worker is one thread, one loop.
+A source returns events in the order in which they happened. The next call of `poll` or `close` says that they have been
+handled. Until then a `Revoked` partition is still ours: the worker saves a checkpoint while it handles the event, and
+no other worker can read the partition. There are no callbacks: the worker is one thread with one loop.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,39 +14,39 @@ from streampca.stream.record import Event, Record, SourceStatus
 
 
 class Source(Protocol):
-    """One member of the consumer group, reading one topic.
+    """A member of the consumer group that reads one topic.
 
-    All methods raise `SourceError` for what waiting cannot cure (unknown topic, wrong credentials, not authorized).
-    A broker that is away is waited out: `poll` returns no events meanwhile and says so in the log once.
+    All methods raise `SourceError` for errors that waiting cannot fix (unknown topic, wrong login, missing rights).
+    While the brokers are away, `poll` returns no events; the outage is logged once.
     """
 
     def topic_id(self) -> str:
-        """The identity that the cluster gave the topic when it was created; asked of the broker afresh each time.
+        """The id that the cluster gave the topic when it was created; requested from a broker at each call.
 
-        Empty when the brokers give topics none (Kafka before 2.8).
-        Raises `SourceError` when the topic does not exist, `TimeoutError` when no broker answers in time.
+        Empty if the brokers give topics no id (Kafka before 2.8).
+        Raises `SourceError` if the topic does not exist, `TimeoutError` if no broker answers in time.
         """
 
     def partitions(self) -> frozenset[int]:
-        """All partitions that the topic has, as last heard; never waits."""
+        """All partitions of the topic, as last reported by a broker; never waits."""
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
-        """The next events, of each partition's records no more than one; empty when none came within `timeout_s`."""
+        """The next events, at most one with records for each partition; empty if none came within `timeout_s`."""
 
     def status(self) -> SourceStatus:
-        """How we stand with the brokers, as last heard; never waits."""
+        """Whether brokers answer and the group counts us in, as last known; never waits."""
 
     def seek(self, positions: Mapping[int, int | None]) -> None:
-        """Read these partitions from these positions on; None means from the earliest record there is."""
+        """Read these partitions from these positions; None means from the earliest record."""
 
     def pause(self, partitions: frozenset[int]) -> None:
-        """Hand over no records of these partitions until `seek` is called for them."""
+        """Return no records of these partitions until `seek` is called for them."""
 
     def commit(self, positions: Mapping[int, int]) -> None:
-        """Tell the group how far we are, for lag tools only: a failure is logged and otherwise ignored."""
+        """Commit offsets to the group, for lag tools only: a failure is logged and otherwise ignored."""
 
     def close(self) -> None:
-        """Leave the group, within 3 seconds. Closing twice is harmless. No events are handed over any more."""
+        """Leave the group, within 3 seconds. Closing twice is harmless. No events are returned afterwards."""
 
 
 class TopicInspector(Protocol):
@@ -75,31 +75,31 @@ class TopicInspector(Protocol):
 
 
 class DeadLetters(Protocol):
-    """Where records go that cannot be learned."""
+    """Writes rejected records to the dead-letter topic."""
 
     def send(self, partition: int, record: Record, reason: str, message: str) -> None:
-        """Hand over one record; `reason` is the short name of the class of fault, `message` says what was wrong."""
+        """Send one record; `reason` is a short name for the kind of error, `message` describes it."""
 
     def flush(self, timeout_s: float) -> None:
-        """Return when every record sent so far is acknowledged by the broker.
+        """Return when the brokers have acknowledged all records sent so far.
 
-        Raises `TimeoutError` when that takes longer (the records are kept and sent as soon as the broker is back), and
-        `SourceError` when a record is refused for good.
+        Raises `TimeoutError` if that takes longer (the records are kept, and sent when the brokers are back), and
+        `SourceError` if a record is refused finally.
         """
 
     def close(self) -> None:
-        """Give up what is not flushed; within 2 seconds."""
+        """Drop what is not flushed; within 2 seconds."""
 
 
 class NoDeadLetters:
-    """For a worker that stops at a bad record, or skips it: nothing is ever sent."""
+    """For a worker without a dead-letter topic, which stops at bad records or skips them."""
 
     def send(self, partition: int, record: Record, reason: str, message: str) -> None:
-        """Never called: the worker only sends where a dead-letter topic is set."""
+        """Never called: the worker sends only if a dead-letter topic is set."""
         raise NotImplementedError("there is no dead-letter topic")
 
     def flush(self, timeout_s: float) -> None:
         """Nothing to wait for."""
 
     def close(self) -> None:
-        """Nothing to give up."""
+        """Nothing to drop."""

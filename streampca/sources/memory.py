@@ -1,11 +1,11 @@
-"""A topic, its consumer group and dead letters in memory: for tests, scripted to the single poll.
+"""A topic, its consumer group and its source in memory, for tests; a script controls every single poll.
 
     topic = MemoryTopic(partitions=2)
     topic.append(0, b"[1, 2]", b"[3, 4]")
     source = MemorySource(topic, script=[1, Pause(), Do(lambda: topic.evict(source)), SourceError("away for good")])
 
-Each poll takes one step of the script; after the last one it hands over what there is. Members of one topic form a
-group: when one is made, closed or evicted, all are revoked and assigned anew, with the promises of `sources.base`.
+Each poll executes one step of the script; after the last step, polls return all there is. The members of a topic form a
+group: when one joins, closes or is evicted, all partitions are revoked and assigned again, as `sources.base` specifies.
 """
 
 import bisect
@@ -22,23 +22,23 @@ __all__ = ["Do", "MemoryDeadLetters", "MemorySource", "MemoryTopic", "Pause", "S
 
 @dataclass(frozen=True)
 class Pause:
-    """A poll that brings nothing."""
+    """A poll that returns nothing."""
 
 
 @dataclass(frozen=True)
 class Do:
-    """Something that happens just before a poll, such as more records, an eviction or another topic of that name."""
+    """Calls a function just before a poll: it may append records, evict a member, or replace the topic."""
 
     act: Callable[[], object]
 
 
 Step = int | Pause | Do | Exception
-"""An int is a poll that hands over so many records of each partition at most; an exception is raised by its poll."""
+"""An int is a poll that returns at most so many records of each partition; an exception is raised."""
 
 
 @dataclass
 class _Log:
-    """One partition: records by rising offset in start <= offset < end, with gaps maybe."""
+    """One partition: records in order of offset, start <= offset < end, possibly with gaps."""
 
     start: int = 0
     end: int = 0
@@ -50,7 +50,7 @@ class _Log:
 
 
 class MemoryTopic:
-    """The broker's side: logs, the group, and what may befall them. `away` lets the broker not answer."""
+    """The broker's side: the logs and the group. The broker does not answer while `away`."""
 
     def __init__(self, partitions: int = 1, name: str = "memory") -> None:
         self.name = name
@@ -58,16 +58,16 @@ class MemoryTopic:
         self.committed: dict[int, int] = {}
         self.lock = threading.RLock()
         self._members: list[MemorySource] = []
-        self._joined: list[MemorySource] | None = None  # during a rebalance: those who gave up what they had
+        self._joined: list[MemorySource] | None = None  # during a rebalance: those that gave up their partitions
         self.create(partitions)
 
     def create(self, partitions: int) -> None:
-        """Delete the topic and create it again, empty and with another id; the group does not notice."""
+        """Delete the topic and create it again, empty, with another id; the group does not notice."""
         self.id = uuid.uuid4().hex
         self.logs = [_Log() for _ in range(partitions)]
 
     def append(self, partition: int, *values: bytes | None, timestamp: int = -1, key: bytes | None = None) -> None:
-        """Records with these values at the log's end."""
+        """Append records with these values."""
         with self.lock:
             log = self.logs[partition]
             for value in values:
@@ -75,7 +75,7 @@ class MemoryTopic:
                 log.end += 1
 
     def skip(self, partition: int, offsets: int) -> None:
-        """Let the log's end pass over offsets that hold no record, as the markers of transactions do."""
+        """Move the end of the log past offsets without a record, such as the markers of transactions."""
         self.logs[partition].end += offsets
 
     def trim(self, partition: int, start: int) -> None:
@@ -85,33 +85,33 @@ class MemoryTopic:
         log.start, log.end = start, max(start, log.end)
 
     def add_partitions(self, total: int) -> None:
-        """More partitions; the group is told."""
+        """Add partitions, which starts a rebalance."""
         with self.lock:
             self.logs += [_Log() for _ in range(total - len(self.logs))]
             self.rebalance()
 
     def evict(self, member: "MemorySource") -> None:
-        """Give up a member for dead; if it is not, it hears so at its next poll, and joins again."""
+        """Remove a member as if it had timed out; it notices at its next poll and joins again."""
         with self.lock:
             self._members.remove(member)
             member.evicted = True
             self.rebalance()
 
     def join(self, member: "MemorySource") -> None:
-        """One more member of the group."""
+        """Add a member to the group."""
         with self.lock:
             self._members.append(member)
             self.rebalance()
 
     def leave(self, member: "MemorySource") -> None:
-        """One member less."""
+        """Remove a member from the group."""
         with self.lock:
             if member in self._members:
                 self._members.remove(member)
                 self.rebalance()
 
     def rebalance(self) -> None:
-        """Ask every member to give up what it has; when all have, partitions are assigned anew."""
+        """Ask every member to give up its partitions; when all have, they are assigned again."""
         self._joined = []
 
     @property
@@ -120,11 +120,11 @@ class MemoryTopic:
         return self._joined is None
 
     def is_joined(self, member: "MemorySource") -> bool:
-        """Whether the member has nothing to give up."""
+        """Whether the member has given up its partitions, or need not."""
         return self._joined is None or member in self._joined
 
     def give_up(self, member: "MemorySource") -> None:
-        """The member has given up what it had; the last one to do so ends the rebalance."""
+        """Note that the member has given up its partitions; the last one ends the rebalance."""
         if self._joined is None:
             return
         self._joined.append(member)
@@ -140,12 +140,12 @@ class MemorySource:
     def __init__(self, topic: MemoryTopic, script: Iterable[Step] = (), batch: int = 1000) -> None:
         self._topic, self._script, self._batch = topic, iter(script), batch
         self._owned: frozenset[int] = frozenset()
-        self._revoking = False  # told, and given up with the next poll
+        self._revoking = False  # `Revoked` was returned; the next poll gives the partitions up
         self._read: dict[int, int] = {}  # partitions being read → position
         self._reported: dict[int, tuple[int, int]] = {}
         self._closed = False
         self.evicted = False
-        self.granted: frozenset[int] | None = None  # assigned by the group, not told yet
+        self.granted: frozenset[int] | None = None  # assigned by the group, not returned yet
         topic.join(self)
 
     def topic_id(self) -> str:
@@ -167,8 +167,8 @@ class MemorySource:
         if isinstance(step, Pause) or self._topic.away:
             return []
         with self._topic.lock:
-            news = self._news()
-            return [news] if news else self._records(step if isinstance(step, int) else self._batch)
+            event = self._rebalance_event()
+            return [event] if event else self._records(step if isinstance(step, int) else self._batch)
 
     def status(self) -> SourceStatus:
         return SourceStatus(not self._topic.away, member=not self.evicted and self._topic.is_settled)
@@ -192,8 +192,8 @@ class MemorySource:
         self._closed = True
         self._topic.leave(self)
 
-    def _news(self) -> Event | None:
-        """What the group has for us, if anything."""
+    def _rebalance_event(self) -> Event | None:
+        """The next event of a rebalance, if there is one."""
         if self.evicted:
             lost = frozenset() if self._revoking else self._owned
             self.evicted, self._revoking = False, False

@@ -1,19 +1,20 @@
-"""The real schema registry: Confluent's, or any that speaks its HTTP API, through Confluent's client."""
+"""A schema registry with Confluent's HTTP API, accessed by Confluent's client."""
 
 from typing import Any
 
 from streampca.errors import SettingsError, SourceError
 from streampca.settings.formats import FormatSettings
+from streampca.sources.broker_errors import one_line
 from streampca.stream.formats.schemas import Schemas, WriterSchema
 
-_ANSWER_S = 3.0  # reading waits for it
+_TIMEOUT_S = 3.0  # decoding waits so long
 _NOT_FOUND, _REFUSED = 404, (401, 403)
 
 
 def schemas_of(settings: FormatSettings) -> Schemas | None:
-    """The registry that these settings name, if the format needs one. Nothing is asked of it yet.
+    """The registry in the settings, if the format needs one. Does not connect yet.
 
-    Raises `SettingsError` when its client is not installed.
+    Raises `SettingsError` if its client is not installed.
     """
     return SchemaRegistry(settings) if settings.format in ("avro", "protobuf") else None
 
@@ -22,14 +23,14 @@ class SchemaRegistry:
     """See `streampca.stream.formats.schemas.Schemas`."""
 
     def __init__(self, settings: FormatSettings) -> None:
-        try:  # here, since only those who use these formats have it
+        try:  # an optional extra
             from confluent_kafka import schema_registry
         except ImportError as error:
             raise SettingsError(
                 f"format {settings.format} needs {error.name}, which is not installed: "
                 f"pip install 'streampca[{settings.format}]'"
             ) from None
-        self._url, self._refusal = settings.schema_registry_url, schema_registry.SchemaRegistryError
+        self._url, self._error = settings.schema_registry_url, schema_registry.SchemaRegistryError
         self._schema = schema_registry.Schema
         try:
             self._client = schema_registry.SchemaRegistryClient(_configuration(settings))
@@ -37,48 +38,48 @@ class SchemaRegistry:
             raise SettingsError(f"schema_registry_cafile cannot be used: {error}") from None
 
     def get(self, schema_id: int) -> WriterSchema:
-        found = self._asked(self._client.get_schema, schema_id)
+        found = self._call(self._client.get_schema, schema_id)
         references: dict[str, str] = {}
         self._add_references(found, references)
         return WriterSchema(found.schema_type, found.schema_str, references)
 
     def register(self, subject: str, schema: WriterSchema) -> int:
-        """The id of the schema, registered under the subject unless it is there already. Raises as `get` does."""
-        return int(self._asked(self._client.register_schema, subject, self._schema(schema.text, schema.kind)))
+        """The id of the schema; registers it under the subject if it is new. Raises as `get` does."""
+        return int(self._call(self._client.register_schema, subject, self._schema(schema.text, schema.kind)))
 
     def close(self) -> None:
-        """Let its connections go."""
+        """Close the connections."""
         self._client.close()
 
     def _add_references(self, schema: Any, references: dict[str, str]) -> None:
-        """The texts of what a schema refers to; each after those that it refers to itself."""
+        """Add the texts of the schemas that this one refers to, dependencies first."""
         for reference in schema.references or ():
             if reference.name not in references:
-                found = self._asked(self._client.get_version, reference.subject, reference.version).schema
+                found = self._call(self._client.get_version, reference.subject, reference.version).schema
                 self._add_references(found, references)
                 references[reference.name] = found.schema_str
 
-    def _asked(self, ask: Any, *about: Any) -> Any:
+    def _call(self, method: Any, *arguments: Any) -> Any:
         try:
-            return ask(*about)
-        except self._refusal as error:
+            return method(*arguments)
+        except self._error as error:
             if error.http_status_code == _NOT_FOUND:
-                raise KeyError(*about) from None
+                raise KeyError(*arguments) from None
             if error.http_status_code in _REFUSED:
                 raise SourceError(
-                    f"the schema registry {self._url} refuses us ({error.http_status_code}): check "
+                    f"the schema registry {self._url} refuses access ({error.http_status_code}): check "
                     "schema_registry_username and schema_registry_password"
                 ) from None
             raise TimeoutError(f"the schema registry {self._url} does not answer as it should: {error}") from None
-        except Exception as error:  # its HTTP client, and so its errors, are others in every second version
-            raise TimeoutError(f"the schema registry {self._url} cannot be asked: {_one_line(error)}") from None
+        except Exception as error:  # its HTTP client, and so its exceptions, change with its versions
+            raise TimeoutError(f"the schema registry {self._url} cannot be asked: {one_line(error)}") from None
 
 
 def _configuration(settings: FormatSettings) -> dict[str, Any]:
     configuration: dict[str, Any] = {
         "url": settings.schema_registry_url,
-        "timeout": _ANSWER_S,
-        "max.retries": 0,  # a worker that cannot go on tries again by itself
+        "timeout": _TIMEOUT_S,
+        "max.retries": 0,  # the worker retries by itself
     }
     if settings.schema_registry_username and settings.schema_registry_password:
         password = settings.schema_registry_password.get_secret_value()
@@ -86,7 +87,3 @@ def _configuration(settings: FormatSettings) -> dict[str, Any]:
     if settings.schema_registry_cafile:
         configuration["ssl.ca.location"] = str(settings.schema_registry_cafile)
     return configuration
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -1,7 +1,7 @@
-"""A checkpoint: (fold, next offset) of one partition, and its file.
+"""Checkpoints: the state of one partition together with its next offset, and the file that holds both.
 
-The file says what it belongs to (topic, the cluster's identity of that topic, partition, offset) and every setting
-that shapes the fold. Nothing in it depends on the clock or the machine's state: the same records give the same bytes.
+The file names its topic, the topic's id, the partition, the offset, and all settings that shape the state. Nothing in
+it depends on the time or the machine: the same records give the same bytes.
 """
 
 from dataclasses import asdict, dataclass
@@ -23,10 +23,10 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """The fold of one partition, with where it belongs."""
+    """The fold of one partition and what it belongs to."""
 
     topic: str
-    topic_id: str  # "" where the cluster does not say
+    topic_id: str  # "" if the brokers give topics no id
     partition: int
     fold: Fold
     settings: dict[str, Any]  # as `Shape.as_dict` gives them
@@ -64,7 +64,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
 
 
 def decode(data: bytes) -> Checkpoint:
-    """What `encode` wrote. Raises `DamagedFileError` for anything else."""
+    """The checkpoint that `encode` wrote. Raises `DamagedFileError` for anything else."""
     header, arrays = npz.decode(data, KIND, FORMAT_VERSION)
     try:
         state = State(
@@ -99,10 +99,10 @@ def _verify(arrays: dict[str, NDArray[Any]]) -> None:
 
 
 def _agree(C: Array, C_pinv: Array, N: F64) -> bool:
-    """Whether N = CᵀC and C†C = I, to rounding.
+    """Whether N = CᵀC and C†C = I, up to rounding.
 
-    The second is taken in units in which every column of C has length one, and only as far as N can know the shortest
-    column beside the longest: constant sensors and exact linear relations make columns that differ by a factor of 1e10.
+    The second is checked with the columns of C scaled to length one, and with a tolerance that grows with the ratio of
+    the longest column to the shortest: constant sensors and exact linear relations make ratios of 1e10.
     """
     tolerance, rounding = (1e-6 if C.dtype == np.float64 else 1e-2), 100 * float(np.finfo(C.dtype).eps)
     C, squares = C.astype(np.float64), N.diagonal()

@@ -1,7 +1,7 @@
-"""Bytes → vectors, a batch at a time; what cannot become a vector is told apart with a reason and a sentence.
+"""Decodes the values of records into vectors, a batch at a time; rejects the others with a reason and a message.
 
-Reasons: `no_value` (a tombstone), `undecodable`, `unknown_schema` (to the registry), `wrong_length`, `not_finite` (NaN
-or infinity), `too_large` (its squares would overflow).
+Reasons: `no_value` (a tombstone), `undecodable`, `unknown_schema` (the registry has no such id), `wrong_length`,
+`not_finite` (NaN or infinity), `too_large` (its squares would overflow).
 """
 
 from collections.abc import Sequence
@@ -23,13 +23,13 @@ REASONS = ("no_value", "undecodable", "unknown_schema", "wrong_length", "not_fin
 
 @dataclass(frozen=True)
 class Codec:
-    """How values are encoded, and what a vector must be: d numbers, finite, none larger than `largest_value`."""
+    """Decodes one format. A vector must have d finite numbers, none of them larger than `largest_value`."""
 
     format: str  # json, float32, float64 (raw, little-endian), npy, avro, protobuf or arrow
     dimensions: int
     largest_value: float
     dtype: str = "float64"
-    field: str = ""  # where the vector lies in a value that has fields: a dotted path
+    field: str = ""  # dotted path to the vector in a value that has fields
     schemas: Schemas | None = None  # for avro and protobuf
 
     @cached_property
@@ -53,12 +53,12 @@ class Codec:
         )  # fmt: skip
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
-        """Vectors of a batch: every value becomes vectors or a `Reject`.
+        """Decode a batch: every value becomes vectors or a `Reject`.
 
-        Nothing raises but the schema registry: `TimeoutError` when it does not give what is needed now, `SourceError`
-        when it refuses us. Then nothing was decoded, and it can be tried again.
+        Raises only the schema registry's errors: `TimeoutError` while it is away, after which the batch can be decoded
+        again, and `SourceError` if it refuses access.
         """
-        with np.errstate(invalid="ignore"):  # a signalling NaN, which is told of, would be told of by NumPy too
+        with np.errstate(invalid="ignore"):  # NumPy warns about signalling NaNs, which are rejected
             return self._decoded(values)
 
     def _decoded(self, values: Sequence[bytes | None]) -> Decoded:
@@ -71,7 +71,7 @@ class Codec:
         return self._checked(vectors, np.array(places, np.int64), counts, rejects)
 
     def _rows(self, values: Sequence[bytes | None]) -> tuple[Sequence[VectorBytes], Sequence[int], list[Reject]]:
-        """The numbers of each vector with its place, and what is none."""
+        """The numbers of each vector with its place in the batch, and the rejected values."""
         size = self._reader.size
         if size is not None and {None if value is None else len(value) for value in values} == {size}:
             return values, range(len(values)), []  # type: ignore[return-value]  # none of them is None
@@ -85,8 +85,8 @@ class Codec:
                     raise VectorError("no_value", "the record has no value (a tombstone)")
                 rows.append(read(value))
                 places.append(place)
-            except VectorError as fault:
-                rejects.append(Reject(place, fault.reason, str(fault)))
+            except VectorError as error:
+                rejects.append(Reject(place, error.reason, str(error)))
         return rows, places, rejects
 
     def _checked(
@@ -94,24 +94,24 @@ class Codec:
     ) -> Decoded:
         good = self._good(vectors)
         if not good.all():
-            values = np.repeat(np.arange(len(places)), counts)  # of each vector
+            values = np.repeat(np.arange(len(places)), counts)  # the value of each vector
             bad, first = np.unique(values[~good], return_index=True)
-            faulty = np.flatnonzero(~good)[first]
-            rejects += [Reject(int(places[v]), *self._fault_of(vectors[i])) for v, i in zip(bad, faulty, strict=True)]
+            rows = np.flatnonzero(~good)[first]
+            rejects += [Reject(int(places[v]), *self._reason_of(vectors[i])) for v, i in zip(bad, rows, strict=True)]
             vectors, counts = vectors[~np.isin(values, bad)], np.where(np.isin(np.arange(len(places)), bad), 0, counts)
         vectors = vectors.astype(self.dtype, copy=False)
         return Decoded(vectors, places[counts > 0], sorted(rejects), counts[counts > 0])
 
     def _good(self, vectors: Array) -> NDArray[np.bool_]:
         """Which vectors are finite and small enough."""
-        # Greatest and least instead of the greatest |v|, which would be written out for every number. NaN comes through
-        # both, and compares false.
+        # The maximum and the minimum, since np.abs would write a copy of all numbers. NaN passes through both and
+        # compares false.
         limit = np.float64(self.largest_value)
         good: NDArray[np.bool_] = vectors.max(axis=1, initial=0.0) <= limit
         good &= vectors.min(axis=1, initial=0.0) >= -limit
         return good
 
-    def _fault_of(self, vector: Array) -> tuple[str, str]:
+    def _reason_of(self, vector: Array) -> tuple[str, str]:
         odd = np.flatnonzero(~np.isfinite(vector))
         if len(odd):
             return "not_finite", f"entry {odd[0]} is {vector[odd[0]]}"

@@ -1,4 +1,4 @@
-"""Decisions about whether a checkpoint may be continued, and where."""
+"""Checks whether a worker may resume from a checkpoint, and at which offset."""
 
 from streampca.errors import OffsetGapError, SettingsError, TopicReplacedError
 from streampca.stream.checkpoint import Checkpoint
@@ -7,7 +7,7 @@ from streampca.stream.record import OutOfRange
 
 
 def refuse_other_settings(checkpoint: Checkpoint, fold_config: FoldConfig) -> None:
-    """Raise `SettingsError` that lists every setting in which the checkpoint differs from the worker."""
+    """Raise `SettingsError` that lists all settings in which the checkpoint differs from the worker."""
     wanted = fold_config.as_dict()
     names = sorted(wanted.keys() | checkpoint.settings.keys())
     differing = [n for n in names if wanted.get(n) != checkpoint.settings.get(n)]
@@ -15,12 +15,12 @@ def refuse_other_settings(checkpoint: Checkpoint, fold_config: FoldConfig) -> No
         listed = ", ".join(f"{n}={checkpoint.settings.get(n)} (now {wanted.get(n)})" for n in differing)
         raise SettingsError(
             f"the checkpoint of partition {checkpoint.partition} of {checkpoint.topic} was made with {listed}; "
-            "restore these settings, or start afresh with another store folder"
+            "restore these settings, or start over with another store folder"
         )
 
 
 def refuse_other_topic(checkpoint: Checkpoint, topic_id: str) -> None:
-    """Raise `TopicReplacedError` when the cluster's topic is not the one that the checkpoint was made from."""
+    """Raise `TopicReplacedError` if the checkpoint was made from another topic of the same name."""
     if topic_id and checkpoint.topic_id and topic_id != checkpoint.topic_id:
         raise TopicReplacedError(
             f"topic {checkpoint.topic} was deleted and created again (its id is {topic_id}, the checkpoint of "
@@ -30,7 +30,7 @@ def refuse_other_topic(checkpoint: Checkpoint, topic_id: str) -> None:
 
 
 def refuse_replaced(topic: str, before: str, now: str) -> None:
-    """Raise `TopicReplacedError` when the topic is no longer the one that this worker started with."""
+    """Raise `TopicReplacedError` if the topic was replaced while this worker read it."""
     if now != before:
         raise TopicReplacedError(
             f"topic {topic} was deleted and created again while it was being read (its id was {before}, now it is "
@@ -40,16 +40,16 @@ def refuse_replaced(topic: str, before: str, now: str) -> None:
 
 
 def resolve_gap(event: OutOfRange, policy: str, topic: str) -> int:
-    """The position to go on from when the one asked for is not in the log. Raises `OffsetGapError`."""
+    """The offset to resume at when the log no longer holds the next one. Raises `OffsetGapError`."""
     where = f"partition {event.partition} of {topic}: offset {event.position}"
-    if event.position >= event.earliest:  # it was beyond the log's end, and the log may have grown past it since
+    if event.position >= event.earliest:  # it was beyond the end of the log, which may have grown since
         raise OffsetGapError(
-            f"{where} is not where the log goes on (it holds {event.earliest} to {event.latest}): records that were "
-            "learned are gone from the broker (it lost data); use another store folder to learn afresh"
+            f"{where} is beyond the end of the log (it holds {event.earliest} to {event.latest}): records that were "
+            "learned are gone from the broker (it lost data); use another store folder to start over"
         )
     if policy == "fail":
         raise OffsetGapError(
             f"{where} was removed by retention, the log starts at {event.earliest}; set on_offset_gap to earliest or "
-            "latest to go on without the records between"
+            "latest to resume without the records between"
         )
     return event.earliest if policy == "earliest" else event.latest

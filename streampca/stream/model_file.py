@@ -1,4 +1,4 @@
-"""A published model, and its file: what the sidecar serves and `streampca fit` writes."""
+"""Published models and their files: the worker and `streampca fit` write them, the sidecar serves them."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,24 +15,24 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, eq=False)
 class PublishedModel:
-    """A model with its version and where it comes from.
+    """A model with its version and origin.
 
-    The version is the number of messages learned, so it only grows, also over restarts, and says what it means.
+    The version is the number of messages learned, so it only grows, even across restarts.
     """
 
     version: int
     model: Model
     topic: str = ""
     topic_id: str = ""
-    positions: dict[int, int] = field(default_factory=dict)  # partition → next offset; every record before is in
+    positions: dict[int, int] = field(default_factory=dict)  # partition → next offset; all before it are included
     rejected: int = 0  # records that could not be learned
-    loss: float | None = None  # mean ‖r‖² of all messages, each scored before it was learned
-    loss_ratio: float | None = None  # Σ‖r‖² / Σ‖y‖² of the same
+    loss: float | None = None  # mean ‖r‖² of all messages, each scored before it is learned
+    loss_ratio: float | None = None  # Σ‖r‖² / Σ‖y‖² of the same messages
     loss_ewma: float | None = None  # ‖r‖²/‖y‖², exponentially weighted over the last ~1000 messages
     first_timestamp_ms: int = -1  # of the records learned; -1 when unknown
     last_timestamp_ms: int = -1
     published_at: float = 0.0  # seconds since 1970
-    settings: dict[str, Any] = field(default_factory=dict)  # those that shape the model
+    settings: dict[str, Any] = field(default_factory=dict)  # the settings that shape the model
 
 
 _HEADER = (
@@ -42,10 +42,10 @@ _HEADER = (
 
 
 def encode(published: PublishedModel) -> bytes:
-    """The bytes of a model file: the same model gives the same bytes. `ValueError` for what `decode` would refuse."""
+    """The bytes of a model file; the same model gives the same bytes. Raises `ValueError` if it is not valid."""
     model = published.model
-    if flaw := _flaw(published):
-        raise ValueError(f"this model cannot be written: {flaw}")
+    if problem := _problem(published):
+        raise ValueError(f"this model cannot be written: {problem}")
     header = {name: getattr(published, name) for name in _HEADER}
     header |= {
         "kind": KIND,
@@ -63,7 +63,7 @@ def encode(published: PublishedModel) -> bytes:
 
 
 def decode(data: bytes) -> PublishedModel:
-    """What `encode` wrote. Raises `DamagedFileError` for anything else."""
+    """The model that `encode` wrote. Raises `DamagedFileError` for anything else."""
     header, arrays = npz.decode(data, KIND, FORMAT_VERSION)
     try:
         model = Model(
@@ -77,13 +77,13 @@ def decode(data: bytes) -> PublishedModel:
         published = PublishedModel(model=model, positions=positions, **{name: header[name] for name in _HEADER})
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise DamagedFileError(f"not a model file: {error!r}") from None
-    if flaw := _flaw(published):
-        raise DamagedFileError(flaw)
+    if problem := _problem(published):
+        raise DamagedFileError(problem)
     return published
 
 
-def _flaw(published: PublishedModel) -> str | None:
-    """What is wrong with it, in words; None when nothing is."""
+def _problem(published: PublishedModel) -> str | None:
+    """What is wrong with the model; None if it is valid."""
     model = published.model
     if not _is_version(published.version):
         return f"version {published.version!r} is not a number of messages"

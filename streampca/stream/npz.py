@@ -1,8 +1,8 @@
-"""Header and arrays ↔ the bytes of one `.npz` file, with a digest over all of it and no pickle.
+"""The format that checkpoints and models share: an `.npz` file with a JSON header and a digest, without pickles.
 
-The same content gives the same bytes. `numpy.load` reads the file as any other; its member `header` is JSON text as
-bytes. The zip's comment is the SHA-256 of everything before it, so that a flipped bit anywhere is noticed, also
-where zip has no checksum (its own directory).
+The same content gives the same bytes. `numpy.load` reads the file; its member `header` is JSON text as bytes. The
+zip's comment is the SHA-256 of all bytes before it, so any flipped bit is detected, also in the zip's directory, which
+has no checksum of its own.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ _DIGEST_LENGTH = 64  # characters of SHA-256 in hexadecimal
 
 
 def encode(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> bytes:
-    """The file's bytes: members stored, not compressed, in the order given, without times."""
+    """The bytes of the file; members are uncompressed, in the given order, without timestamps."""
     if "header" in arrays:
         raise ValueError("no array can be named header")
     text = orjson.dumps(header, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY)
@@ -36,7 +36,7 @@ def encode(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> bytes:
 
 
 def decode(data: bytes, kind: str, format_version: int) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Header and arrays. Raises `DamagedFileError` unless `data` is what `encode` wrote, of that kind and version."""
+    """Header and arrays. Raises `DamagedFileError` unless `encode` wrote `data`, with this kind and version."""
     body, digest = data[:-_DIGEST_LENGTH], data[-_DIGEST_LENGTH:]
     if hashlib.sha256(body).hexdigest().encode() != digest:
         raise DamagedFileError("the digest at the file's end does not match the file: it is cut short or damaged")
@@ -44,7 +44,7 @@ def decode(data: bytes, kind: str, format_version: int) -> tuple[dict[str, Any],
         with np.load(io.BytesIO(data), allow_pickle=False) as members:
             arrays = {name: members[name] for name in members.files}
         header = orjson.loads(arrays.pop("header").tobytes())
-    except Exception as error:  # zipfile and numpy raise a dozen kinds for bytes that someone else gave a good digest
+    except Exception as error:  # zipfile and NumPy raise a dozen kinds for foreign bytes with a valid digest
         raise DamagedFileError(f"not a streampca file: {error!r}") from None
     if not isinstance(header, dict):
         raise DamagedFileError("not a streampca file: its header is not a JSON object")

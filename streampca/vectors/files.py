@@ -1,4 +1,4 @@
-"""Vectors in files, as rows: read in pieces, so that a file may be larger than memory."""
+"""Reads vectors from .npy, .csv and .jsonl files, in pieces, so that a file may be larger than memory."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -12,12 +12,12 @@ from streampca.errors import InputError
 from streampca.pca.arrays import Array
 
 _PIECE_BYTES = 1 << 20
-_MOST_ROWS = 4096
+_PIECE_ROWS = 4096
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a file. `count` is unknown (None) for text, whose progress is told in bytes."""
+    """The rows of a file. `count` is None for text, which is not counted in advance."""
 
     path: Path
     dimensions: int
@@ -26,7 +26,7 @@ class Rows:
 
 
 def open_rows(path: Path) -> Rows:
-    """The rows of a .npy, .csv or .jsonl file. Raises `InputError` that says which row is wrong, here or later."""
+    """The rows of a .npy, .csv or .jsonl file. Raises `InputError` that names the bad row, here or in `pieces`."""
     opener = {".npy": _npy, ".csv": _csv, ".jsonl": _jsonl, ".ndjson": _jsonl}.get(path.suffix.lower())
     if opener is None:
         raise InputError(f"{path}: only .npy, .csv and .jsonl files can be read")
@@ -47,7 +47,7 @@ def _npy(path: Path) -> Rows:
     if 0 in array.shape:
         raise InputError(f"{path} holds no vectors: its shape is {array.shape}")
 
-    step = max(1, min(_MOST_ROWS, _PIECE_BYTES // (8 * array.shape[1])))
+    step = max(1, min(_PIECE_ROWS, _PIECE_BYTES // (8 * array.shape[1])))
 
     def pieces() -> Iterator[tuple[Array, float]]:
         for start in range(0, len(array), step):
@@ -87,7 +87,7 @@ def _text(path: Path, parse: Callable[[str], list[float]], is_header: Callable[[
     if first is None:
         raise InputError(f"{path} holds no vectors")
     d, size = len(first[1]), path.stat().st_size
-    step = max(1, min(_MOST_ROWS, _PIECE_BYTES // (8 * d)))
+    step = max(1, min(_PIECE_ROWS, _PIECE_BYTES // (8 * d)))
 
     def pieces() -> Iterator[tuple[Array, float]]:
         rows: list[list[float]] = []
@@ -109,7 +109,7 @@ def _text(path: Path, parse: Callable[[str], list[float]], is_header: Callable[[
 def _lines(
     path: Path, parse: Callable[[str], list[float]], is_header: Callable[[str], bool]
 ) -> Iterator[tuple[int, list[float], int]]:
-    """Number (from 1, headers and empty lines not counted), row, and bytes read up to its end."""
+    """Each row with its number (from 1, without headers and empty lines) and the bytes read up to its end."""
     with path.open("rb") as file:
         number = 0
         for place, line in enumerate(_decoded(file, path)):
@@ -124,7 +124,7 @@ def _lines(
 
 
 def _decoded(file: BinaryIO, path: Path) -> Iterator[str]:
-    # `readline` instead of iteration, during which `tell` would not be right.
+    # `readline`, since `tell` is wrong during iteration.
     while line := file.readline():
         try:
             yield line.decode("utf-8-sig")

@@ -1,4 +1,4 @@
-"""What the demo streams: vectors of a known low-rank structure, or the rows of one's own file."""
+"""Endless streams of vectors: random ones with a known low-rank structure, or the rows of a file, repeated."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,19 +21,19 @@ class VectorStream(Protocol):
 
     @property
     def components(self) -> int:
-        """How many components are worth learning."""
+        """How many components to learn."""
 
     @property
     def truth(self) -> "Truth | None":
-        """What there is to be found, where it is known."""
+        """The subspace to be found, if it is known."""
 
     def pieces(self) -> Iterator[F32]:
-        """Vectors (n, d), some hundred or so at a time, for ever."""
+        """Pieces of some hundred vectors (n, d), for ever."""
 
 
 @dataclass(frozen=True)
 class Truth:
-    """The subspace that the signal lies in, and the loss of a model that knows it."""
+    """The subspace of the signal, and the loss of the model that equals it."""
 
     basis: F64  # (k, d), orthonormal rows
     loss_ratio: float  # share of the variance that lies outside
@@ -43,7 +43,7 @@ class Truth:
         return float((self._cosines(components) ** 2).mean())
 
     def largest_angle(self, components: Array) -> float:
-        """The worst of the angles between the two subspaces, in degrees."""
+        """The largest angle between the two subspaces, in degrees."""
         return float(np.degrees(np.arccos(np.clip(self._cosines(components)[-1], 0.0, 1.0))))
 
     def _cosines(self, components: Array) -> F64:
@@ -51,9 +51,9 @@ class Truth:
 
 
 class LowRank:
-    """y = mean + Σ σᵢ zᵢ uᵢ + noise: k directions of falling strength, in d dimensions of white noise.
+    """y = mean + Σ σᵢ zᵢ uᵢ + noise: k directions of decreasing variance in d dimensions of white noise.
 
-    The weakest direction takes thousands of messages to tell from the noise, so that learning can be watched.
+    It takes thousands of messages to distinguish the weakest direction from the noise, so learning can be watched.
     """
 
     def __init__(self, dimensions: int = 128, components: int = 8, seed: int = 0) -> None:
@@ -75,7 +75,7 @@ class LowRank:
 
     @property
     def truth(self) -> Truth:
-        """The best model there is leaves only the noise outside the subspace."""
+        """The loss of the best model is the noise outside the subspace."""
         k, d = self.basis.shape
         noise = _NOISE**2
         return Truth(self.basis, (d - k) * noise / (d * noise + float((self.deviations**2).sum())))
@@ -93,7 +93,7 @@ class LowRank:
 
 
 class FileVectors:
-    """The rows of a file, over and over."""
+    """The rows of a file, repeated."""
 
     truth = None
 
@@ -103,7 +103,7 @@ class FileVectors:
         self.components = min(components, self.dimensions)
 
     def pieces(self) -> Iterator[F32]:
-        """As the file gives them. Raises `InputError` for a row that is no vector."""
+        """In the order of the file. Raises `InputError` for a row that is not a vector."""
         while True:
             for vectors, _ in self._rows.pieces():
                 yield vectors.astype(np.float32)

@@ -137,7 +137,7 @@ def test_one_damaged_partition_is_learned_afresh(learned: Group, shell: Shell) -
 def test_another_model_is_learned_beside_the_old_one(learned: Group) -> None:
     refused = learned.start(components=K + 1)
     assert refused.wait() == 2
-    assert "start afresh with another store folder" in refused.text()
+    assert "start over with another store folder" in refused.text()
     learned.start()  # the old one goes on
     other = learned.folder / "other"
     learned.start(components=K + 1, store=other, group_id=f"{learned.topic}-other")

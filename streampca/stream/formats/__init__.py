@@ -1,4 +1,4 @@
-"""How values hold vectors: one module a format, each with a class that is a `formats.base.Reader`."""
+"""The formats of values: a module for each, with a class that implements `formats.base.Reader`."""
 
 from streampca.errors import SettingsError
 from streampca.stream.formats.base import Reader
@@ -9,7 +9,7 @@ from streampca.stream.formats.schemas import Schemas
 
 
 def reader_of(format: str, dimensions: int, field: str, schemas: Schemas | None) -> Reader:  # noqa: A002
-    """The reader of a format, by the setting's name. Raises `SettingsError` when what it needs is not installed."""
+    """The reader of a format. Raises `SettingsError` if a package that it needs is not installed."""
     match format:
         case "json":
             return JsonReader(dimensions, field)
@@ -26,7 +26,7 @@ def reader_of(format: str, dimensions: int, field: str, schemas: Schemas | None)
 
 
 def _extra(format: str, dimensions: int, field: str, schemas: Schemas | None) -> Reader:  # noqa: A002
-    """Imported here, since only those who use these formats have what they need."""
+    """The reader of a format whose packages are an optional extra, and so are imported here."""
     if format == "arrow":
         from streampca.stream.formats.arrow import ArrowReader
 

@@ -1,4 +1,4 @@
-"""Arrow IPC: a value is a stream of record batches, and one column of theirs holds a vector in each row."""
+"""Arrow IPC: a value is a stream of record batches, one of whose columns holds a vector in each row."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from streampca.vectors.packing import VectorBytes, VectorError, check_length
 
 
 class ArrowReader:
-    """See `formats.base.Reader`. A value is learned whole or refused whole."""
+    """See `formats.base.Reader`. One bad row makes the whole value invalid."""
 
     dtype = np.dtype(np.float64)
     size = None
@@ -23,10 +23,10 @@ class ArrowReader:
         try:
             with pa.ipc.open_stream(pa.py_buffer(value)) as batches:
                 place = self._column(batches.schema)
-                columns = [self._sound(batch).column(place) for batch in batches]
+                columns = [self._validated(batch).column(place) for batch in batches]
         except VectorError:
             raise
-        except Exception as error:  # of what the bytes happen to look like: Arrow's own, OSError, UnicodeDecodeError …
+        except Exception as error:  # of many kinds: Arrow's own, OSError, UnicodeDecodeError …
             raise VectorError("undecodable", f"not an Arrow IPC stream: {' '.join(str(error).split())[:200]}") from None
         parts = [self._numbers(column) for column in columns]
         return np.concatenate(parts).data if parts else b""
@@ -42,12 +42,12 @@ class ArrowReader:
         return 0
 
     @staticmethod
-    def _sound(batch: Any) -> Any:
-        batch.validate(full=True)  # what lies is not read past its end
+    def _validated(batch: Any) -> Any:
+        batch.validate(full=True)  # offsets that point outside the buffers are refused
         return batch
 
     def _numbers(self, column: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """The numbers of a column of lists, one row after the other."""
+        """The numbers of a column of lists, row after row."""
         kind = column.type
         if not (pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind)):
             raise VectorError("undecodable", f"expected a column of lists of numbers, not {kind}")

@@ -1,8 +1,9 @@
-"""Avro with a schema registry: an array of numbers, or bytes that hold floats, somewhere in a record.
+"""Avro with a schema registry: an array of numbers, or bytes that hold floats, anywhere in a record.
 
-Avro writes an array in blocks: a count, the items, and so on up to a count of zero. So one block of d floats is laid
-out like a record of a count, d·4 or d·8 fixed bytes, and a count. The writer's schema with such a record in the array's
-place reads the numbers as they lie in memory; a value that turns out to be blocked otherwise is read the long way.
+Avro writes an array in blocks, each a count and its items, up to a count of zero. So an array of d floats in one block
+has the layout of a record with a count, d·4 or d·8 fixed bytes, and another count. The writer's schema with such a
+record in place of the array reads the numbers without creating a Python object for each; a value with other blocks is
+read with the original schema.
 """
 
 import io
@@ -34,7 +35,7 @@ class AvroReader:
         self._decoders = SchemaCache(schemas, "AVRO", self._decoder)
 
     def read(self, value: bytes) -> VectorBytes:
-        return self._decoders.of(value)(value)
+        return self._decoders.get(value)(value)
 
     def _decoder(self, schema: WriterSchema) -> Callable[[bytes], VectorBytes]:
         try:
@@ -44,32 +45,32 @@ class AvroReader:
             plain = json.loads(schema.text)
             parsed = fastavro.parse_schema(plain, dict(named))
             block = _with_one_block(plain, self._path, self._dimensions, itertools.count())
-            short = block and fastavro.parse_schema(block, dict(named))
-        except Exception as error:  # fastavro lets a dozen kinds through
+            fast = block and fastavro.parse_schema(block, dict(named))
+        except Exception as error:  # fastavro raises a dozen kinds
             raise VectorError("undecodable", f"cannot be read: {' '.join(str(error).split())}") from None
 
         def decode(value: bytes) -> VectorBytes:
-            found = None if short is None else self._one_block(value, short)
-            return self._long_way(value, parsed) if found is None else found
+            found = None if fast is None else self._one_block(value, fast)
+            return self._with_original(value, parsed) if found is None else found
 
         return decode
 
     def _one_block(self, value: bytes, schema: Any) -> VectorBytes | None:
-        """The numbers of an array that was written as one block of d; None for anything else."""
+        """The numbers of an array written as one block of d items; None for anything else."""
         try:
             found = self._at_path(_whole(value, schema))
-        except Exception:  # a value that is laid out otherwise may look like anything
+        except Exception:  # of any kind: a value with another layout is read as if it were random
             return None
         if not isinstance(found, dict) or found.get("count") != self._dimensions or found.get("end") != 0:
             return None
         return float64_of(found["items"], self._dimensions)
 
-    def _long_way(self, value: bytes, schema: Any) -> VectorBytes:
+    def _with_original(self, value: bytes, schema: Any) -> VectorBytes:
         try:
             datum = _whole(value, schema)
         except VectorError:
             raise
-        except Exception as error:  # of what the bytes happen to look like: EOFError, IndexError, UnicodeDecodeError …
+        except Exception as error:  # of many kinds: EOFError, IndexError, UnicodeDecodeError …
             raise VectorError("undecodable", f"not Avro of its schema: {type(error).__name__}") from None
         found = self._at_path(datum)
         if isinstance(found, bytes):
@@ -96,9 +97,9 @@ def _whole(value: bytes, schema: Any) -> Any:
 
 
 def _with_one_block(schema: Any, path: list[str], size: int, number: Iterator[int]) -> Any:
-    """The schema with one block of so many items for the array of floats at the path; None where it leads to none.
+    """The schema with one block of `size` items in place of the array of floats at the path; None if there is none.
 
-    Types that are only named where they are used are not followed: then the long way is the only one.
+    References to named types are not followed: such values are read with the original schema.
     """
     if isinstance(schema, list):
         branches = [_with_one_block(branch, path, size, number) for branch in schema]

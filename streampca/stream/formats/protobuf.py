@@ -1,8 +1,8 @@
-"""Protobuf with a schema registry: a repeated number, or bytes that hold floats, somewhere in a message.
+"""Protobuf with a schema registry: a repeated number, or bytes that hold floats, anywhere in a message.
 
-Packed floats are written as bytes would be: their length, then the numbers as they lie in memory. So the writer's
-schema with `repeated bytes` in the field's place gives them without an object a number; a value that is written
-otherwise (not packed) is read the long way.
+Packed floats have the layout of bytes: their length, then the numbers in little-endian order. So the writer's schema
+with `repeated bytes` in place of the field reads them without creating a Python object for each number; a value that
+is not packed is read with the original schema.
 """
 
 import subprocess
@@ -22,8 +22,8 @@ from streampca.stream.formats.schemas import FRAME, SchemaCache, Schemas, Writer
 from streampca.vectors.packing import NumberPacker, VectorBytes, VectorError, float64_of
 
 _MAIN = "streampca-main.proto"
-_COMPILED_WITHIN_S = 30
-_LONGEST_INDEXES = 100  # bytes
+_COMPILE_TIMEOUT_S = 30
+_MAX_INDEX_BYTES = 100
 _PACKED = {FieldDescriptor.TYPE_FLOAT: 4, FieldDescriptor.TYPE_DOUBLE: 8}
 _NUMBERS = {
     FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE,
@@ -47,7 +47,7 @@ class ProtobufReader:
         self._messages: dict[tuple[int, tuple[int, ...]], _MessageReader] = {}
 
     def read(self, value: bytes) -> VectorBytes:
-        files = self._files.of(value)
+        files = self._files.get(value)
         indexes, start = _indexes(value)
         key = (int.from_bytes(value[1:FRAME], "big"), indexes)
         message = self._messages.get(key)
@@ -57,7 +57,7 @@ class ProtobufReader:
 
 
 class _MessageReader:
-    """Reads the vectors of one type of message."""
+    """Reads the vectors in one type of message."""
 
     def __init__(self, files: Files, indexes: tuple[int, ...], path: list[str], dimensions: int) -> None:
         plain = _message_type(files, indexes)
@@ -65,18 +65,18 @@ class _MessageReader:
         self._number, self._item = field.number, _PACKED.get(field.type, 0)
         self._path, self._dimensions, self._bytes = path, dimensions, self._item * dimensions
         self._packer = NumberPacker(dimensions)
-        self._plain = message_factory.GetMessageClass(plain)
-        self._short = None
+        self._original_type = message_factory.GetMessageClass(plain)
+        self._packed_type = None
         if field.is_repeated and self._item:
-            self._short = message_factory.GetMessageClass(_message_type(_with_bytes(files, field), indexes))
+            self._packed_type = message_factory.GetMessageClass(_message_type(_with_bytes(files, field), indexes))
 
     def read(self, payload: bytes) -> VectorBytes:
         """The vector of one message."""
-        numbers = None if self._short is None else self._packed(_parsed(self._short, payload))
-        return self._long_way(_parsed(self._plain, payload)) if numbers is None else numbers
+        numbers = None if self._packed_type is None else self._packed(_parsed(self._packed_type, payload))
+        return self._with_original(_parsed(self._original_type, payload)) if numbers is None else numbers
 
     def _packed(self, message: Message) -> VectorBytes | None:
-        """The numbers, if all of them were written packed and there are d of them."""
+        """The numbers if there are d of them and all are packed; else None."""
         holder = self._holder(message)
         pieces = getattr(holder, self._path[-1])
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -87,7 +87,7 @@ class _MessageReader:
             return None
         return float64_of(data, self._dimensions)
 
-    def _long_way(self, message: Message) -> VectorBytes:
+    def _with_original(self, message: Message) -> VectorBytes:
         found = getattr(self._holder(message), self._path[-1])
         if isinstance(found, bytes):
             return float64_of(found, self._dimensions)
@@ -100,7 +100,7 @@ class _MessageReader:
 
 
 def compiled(schema: WriterSchema) -> Files:
-    """The descriptors of a schema's text and of all that it imports, by protoc. Raises `VectorError`."""
+    """The descriptors of a schema and of all that it imports, compiled by protoc. Raises `VectorError`."""
     with tempfile.TemporaryDirectory() as name:
         folder, out = Path(name).resolve(), Path(name) / "out"
         for file, text in {**schema.references, _MAIN: schema.text}.items():
@@ -110,10 +110,10 @@ def compiled(schema: WriterSchema) -> Files:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         words = [f"-I{folder}", "--include_imports", f"--descriptor_set_out={out}", _MAIN]
-        # A process of its own: protoc writes its errors to stderr and nowhere else.
+        # In a process of its own, since protoc reports errors on stderr only.
         outcome = subprocess.run(  # noqa: S603 - our own interpreter
             [sys.executable, "-m", f"{grpc_tools.__name__}.protoc", *words],
-            capture_output=True, text=True, timeout=_COMPILED_WITHIN_S, check=False,
+            capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S, check=False,
         )  # fmt: skip
         if outcome.returncode:
             raise VectorError("undecodable", f"cannot be compiled: {' '.join(outcome.stderr.split())[-300:]}")
@@ -121,7 +121,7 @@ def compiled(schema: WriterSchema) -> Files:
 
 
 def _message_type(files: Files, indexes: tuple[int, ...]) -> Descriptor:
-    """The message that the indexes lead to: of the messages of the main file, then of those within it."""
+    """The message type at the indexes: the first is into the main file, the others into nested messages."""
     pool = descriptor_pool.DescriptorPool()
     for file in files.file:
         pool.Add(file)
@@ -135,7 +135,7 @@ def _message_type(files: Files, indexes: tuple[int, ...]) -> Descriptor:
 
 
 def _field_at(message: Descriptor, path: list[str]) -> FieldDescriptor:
-    """The field that the path leads to. Raises the fault of a path that leads to no vector."""
+    """The field at the path. Raises `VectorError` if it cannot hold a vector."""
     dotted = ".".join(path)
     for name in path[:-1]:
         field = message.fields_by_name.get(name)
@@ -151,7 +151,7 @@ def _field_at(message: Descriptor, path: list[str]) -> FieldDescriptor:
 
 
 def _with_bytes(files: Files, field: FieldDescriptor) -> Files:
-    """The same files, but for the field, which holds `repeated bytes`."""
+    """The same files with `repeated bytes` as the type of the field."""
     changed = descriptor_pb2.FileDescriptorSet.FromString(files.SerializeToString())
     package = field.file.package
     names = field.containing_type.full_name.removeprefix(f"{package}." if package else "").split(".")
@@ -175,8 +175,11 @@ def _parsed(kind: Callable[[], Message], payload: bytes) -> Message:
 
 
 def _indexes(value: bytes) -> tuple[tuple[int, ...], int]:
-    """Which message it is, and where it begins: a count and so many indexes, as zigzag varints; none means (0,)."""
-    if value[FRAME : FRAME + 1] == b"\0":  # nearly always
+    """The indexes of the message's type, and where the message begins.
+
+    They are written as zigzag varints, a count and so many indexes; a count of zero means (0,).
+    """
+    if value[FRAME : FRAME + 1] == b"\0":  # the usual case
         return (0,), FRAME + 1
     numbers = _varints(value, FRAME)
     try:
@@ -195,9 +198,9 @@ def _indexes(value: bytes) -> tuple[tuple[int, ...], int]:
 
 
 def _varints(value: bytes, start: int) -> Iterator[tuple[int, int]]:
-    """Zigzag varints, each with the place behind it."""
+    """Zigzag varints, each with the position after it."""
     number = shift = 0
-    for place, byte in enumerate(value[start : start + _LONGEST_INDEXES], start + 1):
+    for place, byte in enumerate(value[start : start + _MAX_INDEX_BYTES], start + 1):
         number |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:

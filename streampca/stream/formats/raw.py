@@ -1,4 +1,4 @@
-"""Raw little-endian floats: a value is the vector's memory."""
+"""Raw little-endian floats: a value is the vector as it lies in memory."""
 
 import numpy as np
 
