@@ -1,4 +1,4 @@
-"""`streampca check`: the settings in force, what set each, and every mistake in them; without asking anyone."""
+"""`streampca check`: prints the effective settings, their origins and every mistake, without any connection."""
 
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,14 @@ from streampca.settings.base import Effective
 
 
 def run(config: Path | None, **options: Any) -> int:
-    """Print the settings of worker and sidecar; the exit code."""
+    """Print the settings of worker and sidecar; return the exit code."""
     worker, worker_mistakes = WorkerSettings.explain(config, **options)
     shared = {name: options[name] for name in ("topic", "store") if name in options}
     serve, serve_mistakes = ServeSettings.explain(config, **shared)
     known = {effective.name for effective in worker}
     out = console()
     out.print(_table("streampca worker", worker))
-    out.print(_table("streampca serve, beside those above", [e for e in serve if e.name not in known]))
+    out.print(_table("streampca serve (besides those above)", [e for e in serve if e.name not in known]))
     mistakes = list(dict.fromkeys(worker_mistakes + serve_mistakes))
     for mistake in mistakes:
         out.print(f"✗ {mistake}", style="red")

@@ -1,8 +1,9 @@
-"""`streampca fit`: one pass over a file, as a worker passes over a partition."""
+"""`streampca fit`: learns from a file in one pass, as a worker learns a partition."""
 
 import os
 import secrets
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.table import Table
@@ -18,36 +19,40 @@ from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.model_file import PublishedModel
 from streampca.vectors.files import Rows, open_rows
 
-_COMPONENTS = 10  # where the file has as many dimensions
+_COMPONENTS = 10
 
 
-def run(file: Path, output: Path, fold_config: FoldConfig) -> None:
-    """Learn the file and write the model; `fold_config.learning.dimensions` is taken from the file."""
+@dataclass(frozen=True)
+class FitOptions:
+    """The options of `streampca fit` that shape the model."""
+
+    components: int | None = None  # 10, or as many as the file has dimensions
+    oversampling: int = 10
+    center: bool = True
+    half_life: float | None = None  # in rows
+    dtype: str = "float64"
+
+
+def run(file: Path, output: Path, options: FitOptions) -> None:
+    """Learn the rows of the file and write the model."""
     rows = open_rows(file)
-    fold_config = _fitted(fold_config, rows)
+    fold_config = _fold_config(options, rows)
     _refuse_unwritable(output)
-    with threadpool_limits(1):  # as in the worker: the same bits
+    with threadpool_limits(1):  # the same bits as in a worker
         fold, seconds = _learn(rows, fold_config)
     if fold.stats.learned < 2:
-        raise InputError(f"{file} holds one vector only; a direction takes two")
+        raise InputError(f"{file} holds only one vector; at least two are needed")
     model = _published(fold, fold_config)
     _write(output, model_file.encode(model))
     _report(model, output, seconds)
 
 
-def fold_config_of(
-    components: int | None, oversampling: int, center: bool, half_life: float | None, dtype: str
-) -> FoldConfig:
-    """What shapes the model, apart from the dimensions, which the file will tell (and the components, if None)."""
-    return FoldConfig(LearningConfig(0, components or 0, oversampling, center, dtype), half_life_messages=half_life)
-
-
-def _fitted(fold_config: FoldConfig, rows: Rows) -> FoldConfig:
-    r, d = fold_config.learning, rows.dimensions
-    if r.components > d:
-        raise SettingsError(f"components ({r.components}) cannot exceed the dimensions of {rows.path} ({d})")
-    learning_config = LearningConfig(d, r.components or min(_COMPONENTS, d), r.oversampling, r.center, r.dtype)
-    return FoldConfig(learning_config, half_life_messages=fold_config.half_life_messages)
+def _fold_config(options: FitOptions, rows: Rows) -> FoldConfig:
+    d, k = rows.dimensions, options.components or min(_COMPONENTS, rows.dimensions)
+    if k > d:
+        raise SettingsError(f"components ({k}) cannot exceed the dimensions of {rows.path} ({d})")
+    learning_config = LearningConfig(d, k, options.oversampling, options.center, options.dtype)
+    return FoldConfig(learning_config, half_life_messages=options.half_life)
 
 
 def _learn(rows: Rows, fold_config: FoldConfig) -> tuple[Fold, float]:
@@ -83,12 +88,11 @@ def _published(fold: Fold, fold_config: FoldConfig) -> PublishedModel:
 
 
 def _refuse_unwritable(output: Path) -> None:
-    """Better now than after an hour of learning."""
+    """Raise `StoreError` before an hour of learning rather than after it."""
     folder = output.absolute().parent
     if output.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
         raise StoreError(
-            f"cannot write {output}: "
-            + ("it is a folder" if output.is_dir() else f"{folder} is no folder that can be written to")
+            f"cannot write {output}: " + ("it is a folder" if output.is_dir() else f"{folder} is not a writable folder")
         )
 
 
@@ -114,5 +118,7 @@ def _report(result: PublishedModel, output: Path, seconds: float) -> None:
         table.add_row(str(i + 1), f"{variance:.6g}", f"{ratio:.4%}", f"{total:.4%}")
     out.print(table)
     rate = result.version / seconds if seconds > 0 else 0.0
-    out.print(f"{result.version:,} vectors of {model.dimensions} dimensions in {seconds:.1f} s ({rate:,.0f} a second)")
+    out.print(
+        f"{result.version:,} vectors of {model.dimensions} dimensions in {seconds:.1f} s ({rate:,.0f} per second)"
+    )
     out.print(f"wrote {output}")

@@ -1,25 +1,28 @@
-"""Command-line options that several commands share. Unset (None) leaves the word to environment, file and default."""
+"""Command-line options that several commands share: the settings of their names, None when not given."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-Config = Annotated[Path | None, typer.Option(help="TOML file of settings; else the one that STREAMPCA_CONFIG names.")]
-Topic = Annotated[str | None, typer.Option(help="Topic to learn from.")]
-Servers = Annotated[str | None, typer.Option(help="Brokers to ask first: host:port,host:port.")]
-Dimensions = Annotated[int | None, typer.Option(help="Length d of every vector.")]
-Components = Annotated[int | None, typer.Option(help="Number k of components to serve.")]
-Oversampling = Annotated[int | None, typer.Option(help="Columns tracked beside the k that are served.")]
-Store = Annotated[Path | None, typer.Option(help="Folder of checkpoints and models; shared by all workers.")]
-Group = Annotated[str | None, typer.Option(help="Consumer group of the workers.")]
-Format = Annotated[
-    str | None, typer.Option(help="How values are encoded: json, float32, float64, npy, avro, protobuf or arrow.")
-]
-Field = Annotated[str | None, typer.Option(help="Where in a value the vector lies, as a dotted path.")]
-DeadLetterTopic = Annotated[str | None, typer.Option(help="Topic for records that cannot be learned.")]
-HalfLife = Annotated[float | None, typer.Option(help="Forget: weights halve after so many seconds of record time.")]
-WorkerPort = Annotated[int | None, typer.Option(help="Port of the worker's /metrics and /healthz; 0: any.")]
-LogLevel = Annotated[str | None, typer.Option(help="Least level that is logged: debug, info, warning, error.")]
-LogFormat = Annotated[str | None, typer.Option(help="json, human, or auto: human on a terminal.")]
-MadeUp = Annotated[bool, typer.Option("--made-up", help="Instead of a file: vectors like the demo's, for ever.")]
+from streampca import help_texts
+
+Config = Annotated[Path | None, typer.Option(help="TOML file of settings; default: the one named by STREAMPCA_CONFIG.")]
+Topic = Annotated[str | None, typer.Option(help=help_texts.TOPIC)]
+Servers = Annotated[str | None, typer.Option(help=help_texts.BOOTSTRAP_SERVERS)]
+Dimensions = Annotated[int | None, typer.Option(help=help_texts.DIMENSIONS)]
+Components = Annotated[int | None, typer.Option(help=help_texts.COMPONENTS)]
+Oversampling = Annotated[int | None, typer.Option(help=help_texts.OVERSAMPLING)]
+Store = Annotated[Path | None, typer.Option(help=help_texts.STORE)]
+Group = Annotated[str | None, typer.Option(help=help_texts.GROUP_ID)]
+Format = Annotated[str | None, typer.Option(help=help_texts.FORMAT)]
+Field = Annotated[str | None, typer.Option(help=help_texts.FIELD)]
+DeadLetterTopic = Annotated[str | None, typer.Option(help=help_texts.DEAD_LETTER_TOPIC)]
+HalfLifeMessages = Annotated[float | None, typer.Option(help=help_texts.HALF_LIFE_MESSAGES, min=0.001)]
+HalfLifeSeconds = Annotated[float | None, typer.Option(help=help_texts.HALF_LIFE_SECONDS)]
+WorkerPort = Annotated[int | None, typer.Option(help=help_texts.WORKER_PORT)]
+Host = Annotated[str | None, typer.Option(help=help_texts.HOST)]
+Port = Annotated[int | None, typer.Option(help=help_texts.PORT)]
+LogLevel = Annotated[str | None, typer.Option(help=help_texts.LOG_LEVEL)]
+LogFormat = Annotated[str | None, typer.Option(help=help_texts.LOG_FORMAT)]
+MadeUp = Annotated[bool, typer.Option("--made-up", help="Send generated vectors like the demo's, endlessly.")]

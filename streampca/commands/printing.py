@@ -1,13 +1,13 @@
-"""How commands print: plain text as it is; tables that are cut to a terminal's width, and nowhere else."""
+"""Output of the commands: plain text and tables; only a terminal's width limits tables."""
 
 import sys
 
 from rich.console import Console
 
-_ENDLESS = 10_000  # columns, where there is no terminal
+_UNLIMITED = 10_000  # columns, without a terminal
 
 
 def console() -> Console:
-    """A console on standard output that takes no character of a text as markup."""
-    width = None if sys.stdout.isatty() else _ENDLESS
+    """A console on standard output that interprets no markup."""
+    width = None if sys.stdout.isatty() else _UNLIMITED
     return Console(highlight=False, markup=False, soft_wrap=True, width=width)

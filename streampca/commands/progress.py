@@ -1,11 +1,11 @@
-"""Progress for people: a live bar on a terminal, nothing elsewhere. On stderr, so that output can be piped."""
+"""A progress bar on stderr, shown only on a terminal."""
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 
 def progress() -> Progress:
-    """A bar with its share, the time left, and the fields `rows` and `note` of each task."""
+    """A bar with the share done, the time left, and each task's fields `rows` and `note`."""
     console = Console(stderr=True)
     return Progress(
         TextColumn("{task.description}"),

@@ -1,7 +1,7 @@
-"""Every setting, once: typed, with its default and its meaning. Read at the edge and never at import.
+"""Every setting with its type, default and description.
 
-Sources, the first that has a value wins: command-line options, `STREAMPCA_*` environment variables, the TOML
-file that `--config` or `STREAMPCA_CONFIG` names. One environment and one file serve all commands.
+Precedence: command-line options, `STREAMPCA_*` environment variables, the TOML file given by `--config` or
+`STREAMPCA_CONFIG`, defaults. One environment and one file serve all commands.
 """
 
 from importlib.util import find_spec
@@ -10,6 +10,7 @@ from typing import Literal, Self
 
 from pydantic import Field, SecretStr, field_validator
 
+from streampca import help_texts
 from streampca.settings.base import Rule, Settings, existing_file
 from streampca.settings.formats import Format, FormatSettings
 
@@ -23,59 +24,57 @@ __all__ = [
     "Settings",
     "StoreSettings",
     "WorkerSettings",
-    "settings_named",
+    "descriptions_of",
 ]
 
 _TOPIC_NAME = r"^[A-Za-z0-9._-]{1,249}$"  # what Kafka allows
 
 
 class LogSettings(Settings):
-    """What is logged, and how."""
+    """Settings of the log."""
 
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
-    log_format: Literal["auto", "json", "human"] = Field(
-        "auto", description="One JSON object a line, or text for people; auto: text on a terminal."
-    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description=help_texts.LOG_LEVEL)
+    log_format: Literal["auto", "json", "human"] = Field("auto", description=help_texts.LOG_FORMAT)
 
 
 class TopicSettings(Settings):
-    """The topic that everything is about."""
+    """The topic."""
 
-    topic: str = Field(pattern=_TOPIC_NAME, description="Topic to learn from.")
+    topic: str = Field(pattern=_TOPIC_NAME, description=help_texts.TOPIC)
 
     @field_validator("topic")
     @classmethod
     def _is_no_folder(cls, topic: str) -> str:
         if topic in (".", ".."):
-            raise ValueError("no topic can have this name")
+            raise ValueError("not a valid topic name")
         return topic
 
 
 class StoreSettings(TopicSettings, LogSettings):
-    """What the worker and the sidecar share."""
+    """Settings shared by the worker and the sidecar."""
 
-    store: Path = Field(Path("streampca-store"), description="Folder of checkpoints and models; shared by all workers.")
+    store: Path = Field(Path("streampca-store"), description=help_texts.STORE)
 
 
 class KafkaSettings(Settings):
-    """How to reach the brokers."""
+    """The connection to the brokers."""
 
-    bootstrap_servers: str = Field("localhost:9092", description="Brokers to ask first, host:port,host:port.")
+    bootstrap_servers: str = Field("localhost:9092", description=help_texts.BOOTSTRAP_SERVERS)
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
-        "PLAINTEXT", description="How connections are secured."
+        "PLAINTEXT", description="Security protocol of the connections."
     )
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI"] | None = Field(
-        None, description="How to log in, with a SASL protocol."
+        None, description="SASL mechanism, with a SASL protocol."
     )
-    sasl_username: str | None = Field(None, description="User name for PLAIN and SCRAM.")
-    sasl_password: SecretStr | None = Field(None, description="Password for PLAIN and SCRAM.")
-    ssl_cafile: Path | None = Field(None, description="Certificates that brokers are verified with, PEM.")
-    ssl_certfile: Path | None = Field(None, description="The client's certificate, PEM.")
-    ssl_keyfile: Path | None = Field(None, description="The client's private key, PEM.")
+    sasl_username: str | None = Field(None, description="SASL user name, for PLAIN and SCRAM.")
+    sasl_password: SecretStr | None = Field(None, description="SASL password, for PLAIN and SCRAM.")
+    ssl_cafile: Path | None = Field(None, description="CA certificates to verify brokers with, PEM.")
+    ssl_certfile: Path | None = Field(None, description="Client certificate, PEM.")
+    ssl_keyfile: Path | None = Field(None, description="Private key of the client certificate, PEM.")
     ssl_password: SecretStr | None = Field(None, description="Password of the private key.")
-    ssl_check_hostname: bool = Field(True, description="Whether a broker's certificate must name its host.")
+    ssl_check_hostname: bool = Field(True, description="Whether to verify that a broker's certificate names its host.")
     kafka_api_version: str | None = Field(
-        None, pattern=r"^\d+(\.\d+)+$", description="Protocol version of the brokers; asked of them when unset."
+        None, pattern=r"^\d+(\.\d+)+$", description="Protocol version of the brokers; unset: detected."
     )
 
     @field_validator("bootstrap_servers")
@@ -91,7 +90,7 @@ class KafkaSettings(Settings):
 
     @classmethod
     def rules(cls) -> list[Rule[Self]]:
-        """What must hold between the settings of a connection."""
+        """Constraints between the settings of a connection."""
         return [
             *super().rules(),
             Rule(
@@ -128,48 +127,50 @@ class KafkaSettings(Settings):
 
 
 class WorkerSettings(StoreSettings, KafkaSettings, FormatSettings):
-    """Everything that `streampca worker` can be told."""
+    """Settings of `streampca worker`."""
 
-    # The model. These shape its bits: a checkpoint made with others is refused.
-    dimensions: int = Field(ge=1, le=10_000_000, description="Length d of every vector.")
-    components: int = Field(ge=1, description="Number k of components to serve.")
-    oversampling: int = Field(10, ge=0, description="Columns tracked beside the k that are served, for accuracy.")
-    center: bool = Field(True, description="Whether the running mean is subtracted.")
+    # The model. A checkpoint made with other values of these is refused.
+    dimensions: int = Field(ge=1, le=10_000_000, description=help_texts.DIMENSIONS)
+    components: int = Field(ge=1, description=help_texts.COMPONENTS)
+    oversampling: int = Field(10, ge=0, description=help_texts.OVERSAMPLING)
+    center: bool = Field(True, description=help_texts.CENTER)
     half_life_messages: float | None = Field(
         None,
         gt=0,
         allow_inf_nan=False,
-        description="Forget: a message's weight halves after so many messages of its partition.",
+        description=help_texts.HALF_LIFE_MESSAGES,
     )
     half_life_seconds: float | None = Field(
         None,
         gt=0,
         allow_inf_nan=False,
-        description="Forget: a message's weight halves after so many seconds of record time.",
+        description=help_texts.HALF_LIFE_SECONDS,
     )
-    dtype: Literal["float64", "float32"] = Field("float64", description="Arithmetic of the factor C.")
+    dtype: Literal["float64", "float32"] = Field(
+        "float64", description="Floating-point type of the factor C and of the computation."
+    )
 
     # The input, beside its format.
-    dead_letter_topic: str | None = Field(
-        None, pattern=_TOPIC_NAME, description="Topic for records that cannot be learned."
+    dead_letter_topic: str | None = Field(None, pattern=_TOPIC_NAME, description=help_texts.DEAD_LETTER_TOPIC)
+    on_bad_record: Literal["stop", "skip"] = Field(
+        "stop", description="What to do with bad records when no dead-letter topic is set."
     )
-    on_bad_record: Literal["stop", "skip"] = Field("stop", description="What to do with them when there is none.")
     on_offset_gap: Literal["fail", "earliest", "latest"] = Field(
-        "fail", description="What to do when retention has removed the records behind the checkpoint."
+        "fail", description="What to do when retention has removed records that were not learned yet."
     )
 
     # Kafka.
     kafka_client: Literal["kafka-python", "confluent"] = Field(
         "kafka-python", description="Library that reads the topic; confluent is faster and needs streampca[fast]."
     )
-    group_id: str = Field("streampca", min_length=1, description="Consumer group of the workers.")
+    group_id: str = Field("streampca", min_length=1, description=help_texts.GROUP_ID)
     isolation_level: Literal["read_committed", "read_uncommitted"] = Field(
-        "read_committed", description="Whether records of unfinished and aborted transactions are left out."
+        "read_committed", description="Whether to skip records of open and aborted transactions."
     )
     session_timeout_s: float = Field(
-        15, gt=0, allow_inf_nan=False, description="Silence after which the group gives a worker up for dead."
+        15, gt=0, allow_inf_nan=False, description="Time without heartbeats after which the group removes a worker."
     )
-    max_poll_records: int = Field(2000, ge=1, description="Most records taken from the client at once.")
+    max_poll_records: int = Field(2000, ge=1, description="Maximum number of records per poll.")
     read_ahead_mib: float = Field(
         32,
         ge=0,
@@ -177,21 +178,25 @@ class WorkerSettings(StoreSettings, KafkaSettings, FormatSettings):
         description="About how much is read ahead of learning at most, MiB; 0: as little as possible.",
     )
 
-    # The rhythm.
+    # Checkpoints and models.
     checkpoint_interval_s: float = Field(
-        5, gt=0, description="Longest time between checkpoints of a partition; models are published in the same rhythm."
+        5, gt=0, description="Maximum time between checkpoints of a partition; models are published as often."
     )
-    checkpoint_messages: int = Field(500_000, ge=1, description="Most messages of a partition between checkpoints.")
-    keep_checkpoints: int = Field(3, ge=2, description="Checkpoints kept of each partition.")
-    keep_models: int = Field(100, ge=1, description="Published models kept.")
+    checkpoint_messages: int = Field(
+        500_000, ge=1, description="Maximum number of messages of a partition between checkpoints."
+    )
+    keep_checkpoints: int = Field(3, ge=2, description="Number of checkpoints kept per partition.")
+    keep_models: int = Field(100, ge=1, description="Number of published models kept.")
 
-    # Its own HTTP port.
-    worker_host: str = Field("127.0.0.1", min_length=1, description="Address of the worker's /metrics and /healthz.")
-    worker_port: int = Field(9100, ge=0, le=65535, description="Port of the worker's /metrics and /healthz; 0: any.")
+    # The HTTP port of the worker.
+    worker_host: str = Field(
+        "127.0.0.1", min_length=1, description="Address of the worker's /metrics, /healthz and /readyz."
+    )
+    worker_port: int = Field(9100, ge=0, le=65535, description=help_texts.WORKER_PORT)
 
     @classmethod
     def rules(cls) -> list[Rule[Self]]:
-        """What must hold between the settings of a worker."""
+        """Constraints between the settings of a worker."""
         return [
             *super().rules(),
             Rule(
@@ -202,7 +207,7 @@ class WorkerSettings(StoreSettings, KafkaSettings, FormatSettings):
             Rule(
                 ("half_life_messages", "half_life_seconds"),
                 lambda s: s.half_life_messages is not None and s.half_life_seconds is not None,
-                "half_life_messages and half_life_seconds exclude each other",
+                "half_life_messages and half_life_seconds exclude each other: set one",
             ),
             Rule(
                 ("kafka_client",),
@@ -218,22 +223,22 @@ class WorkerSettings(StoreSettings, KafkaSettings, FormatSettings):
 
 
 class ServeSettings(StoreSettings):
-    """Everything that `streampca serve` can be told."""
+    """Settings of `streampca serve`."""
 
-    host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
-    port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0: any.")
-    max_body_bytes: int = Field(16 * 1024 * 1024, ge=1024, description="Largest request body.")
-    max_rows: int = Field(10_000, ge=1, description="Most vectors in one request.")
+    host: str = Field("127.0.0.1", min_length=1, description=help_texts.HOST)
+    port: int = Field(8000, ge=0, le=65535, description=help_texts.PORT)
+    max_body_bytes: int = Field(16 * 1024 * 1024, ge=1024, description="Maximum size of a request body.")
+    max_rows: int = Field(10_000, ge=1, description="Maximum number of vectors in a request.")
     model_max_age_s: float | None = Field(
-        None, gt=0, description="Age of the newest model from which on /readyz says 503; unset: any age will do."
+        None, gt=0, description="Model age above which /readyz answers 503; unset: no limit."
     )
-    reload_interval_s: float = Field(1, gt=0, description="How often the store is asked for a newer model.")
+    reload_interval_s: float = Field(1, gt=0, description="Interval between checks of the store for a newer model.")
 
 
 class ProduceSettings(TopicSettings, KafkaSettings, FormatSettings, LogSettings):
-    """What `streampca produce` needs of the settings that the worker reads."""
+    """Settings of `streampca produce`."""
 
 
-def settings_named(kind: type[Settings]) -> dict[str, str]:
-    """Name and meaning of every setting of a class."""
+def descriptions_of(kind: type[Settings]) -> dict[str, str]:
+    """Name and description of every setting of a class."""
     return {name: field.description or "" for name, field in kind.model_fields.items()}

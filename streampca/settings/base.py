@@ -1,4 +1,4 @@
-"""How settings are read and how mistakes in them are told: all at once, each with what set it and no secret shown."""
+"""Reading settings, and reporting every mistake in them at once, with its origin and without secrets."""
 
 import os
 import re
@@ -20,7 +20,7 @@ S = TypeVar("S", contravariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Rule(Generic[S]):
-    """What must hold between several settings; asked only when each of `names` is right by itself."""
+    """A constraint between several settings; checked only when each of `names` is valid by itself."""
 
     names: tuple[str, ...]
     broken: Callable[[S], bool]
@@ -28,15 +28,15 @@ class Rule(Generic[S]):
 
 
 def existing_file(path: Path | None) -> Path | None:
-    """The path, if a file is there: a validator for settings. Raises `ValueError`."""
+    """The path, if it is a file; a validator for settings. Raises `ValueError`."""
     if path is not None and not path.is_file():
-        raise ValueError("there is no such file")
+        raise ValueError("no such file")
     return path
 
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """A setting as it is in force: its value fit to be shown, and what set it."""
+    """A setting's effective value, secrets masked, and its origin."""
 
     name: str
     value: str
@@ -44,24 +44,24 @@ class Effective:
 
 
 class Settings(BaseModel):
-    """Settings by name. Made directly, they take what they are given; `read` asks the environment and the file too."""
+    """Validated settings. The constructor takes plain values; `read` also reads the environment and the file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     @classmethod
     def rules(cls) -> list[Rule[Self]]:
-        """What must hold between several settings."""
+        """Constraints between several settings."""
         return []
 
     @model_validator(mode="after")
-    def _keeps_the_rules(self) -> Self:
+    def _check_rules(self) -> Self:
         if sentences := [rule.sentence.format(s=self) for rule in self.rules() if rule.broken(self)]:
             raise ValueError("; ".join(sentences))
         return self
 
     @classmethod
     def read(cls, config: Path | None = None, **options: Any) -> Self:
-        """The effective settings. Raises `SettingsError` that lists every mistake at once."""
+        """The effective settings. Raises one `SettingsError` that lists every mistake."""
         gathered = cls._gather(config, options)
         try:
             settings = cls(**gathered.values)
@@ -73,7 +73,7 @@ class Settings(BaseModel):
 
     @classmethod
     def explain(cls, config: Path | None = None, **options: Any) -> tuple[list[Effective], list[str]]:
-        """Every setting as it would be in force, and every mistake."""
+        """Every setting's effective value, and every mistake."""
         gathered = cls._gather(config, options)
         try:
             values: Mapping[str, Any] = dict(cls(**gathered.values))
@@ -89,25 +89,25 @@ class Settings(BaseModel):
 
 
 def _all_names(kind: type[Settings]) -> set[str]:
-    """Names of the settings of a class and of all that derive from it."""
+    """Names of the settings of a class and of all its subclasses."""
     return set(kind.model_fields).union(*(_all_names(k) for k in kind.__subclasses__()))
 
 
 def _mistakes(kind: type[Settings], gathered: Gathered, error: ValidationError) -> list[str]:
-    """Mistakes of the sources, of single settings, and of rules between those settings that are right."""
+    """Mistakes in the sources, in single settings, and in rules between valid settings."""
     single: list[dict[str, Any]] = [{**e} for e in error.errors() if e["loc"]]
     wrong = {str(e["loc"][0]) for e in single}
-    sound = kind.model_construct(None, **_sound_values(kind, gathered.values, wrong))
+    valid = kind.model_construct(None, **_valid_values(kind, gathered.values, wrong))
     broken = [
-        rule.sentence.format(s=sound)
+        rule.sentence.format(s=valid)
         for rule in kind.rules()
-        if wrong.isdisjoint(rule.names) and rule.broken(sound)
+        if wrong.isdisjoint(rule.names) and rule.broken(valid)
     ]  # fmt: skip
     return gathered.mistakes + [_sentence(kind, gathered, e) for e in single] + broken
 
 
-def _sound_values(kind: type[Settings], values: Mapping[str, Any], wrong: set[str]) -> dict[str, Any]:
-    """Converted values of the settings that are right by themselves."""
+def _valid_values(kind: type[Settings], values: Mapping[str, Any], wrong: set[str]) -> dict[str, Any]:
+    """Converted values of the settings that are valid by themselves."""
     fields = {name: field for name, field in kind.model_fields.items() if name in values and name not in wrong}
     types: dict[str, Any] = {name: Annotated[field.annotation, field] for name, field in fields.items()}
     return {name: TypeAdapter(kind_of).validate_python(values[name]) for name, kind_of in types.items()}
@@ -116,9 +116,9 @@ def _sound_values(kind: type[Settings], values: Mapping[str, Any], wrong: set[st
 def _sentence(kind: type[Settings], gathered: Gathered, mistake: Mapping[str, Any]) -> str:
     name = str(mistake["loc"][0])
     if mistake["type"] == "missing":
-        return f"{name} is required: set {PREFIX}{name.upper()} or give --{name.replace('_', '-')}"
+        return f"{name} is required: set {PREFIX}{name.upper()} or pass --{name.replace('_', '-')}"
     if mistake["type"] == "extra_forbidden":
-        return f"{name} is no setting of this command"
+        return f"{name} is not a setting of this command"
     text = str(mistake["msg"]).removeprefix("Value error, ")
     field = kind.model_fields[name]
     got = MASK if _is_secret(field) else _LOGIN.sub(f"//{MASK}@", repr(mistake["input"]))

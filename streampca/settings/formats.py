@@ -1,4 +1,4 @@
-"""The settings that say how vectors lie in the values of records."""
+"""Settings of the value format: how vectors are encoded in records."""
 
 from pathlib import Path
 from typing import Literal, Self
@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 
+from streampca import help_texts
 from streampca.settings.base import Rule, Settings, existing_file
 
 Format = Literal["json", "float32", "float64", "npy", "avro", "protobuf", "arrow"]
@@ -15,24 +16,23 @@ _WITH_SCHEMAS = ("avro", "protobuf")
 
 
 class FormatSettings(Settings):
-    """How values are encoded, and who knows their schemas."""
+    """Settings of the value format and of the schema registry."""
 
     format: Format = Field(
         "json",
-        description="How values are encoded: json, float32 or float64 (raw, little-endian), npy, arrow (IPC streams, "
-        "many vectors a message), or avro or protobuf with a schema registry.",
+        description=help_texts.FORMAT,
     )
     field: str = Field(
         "",
-        description="Where in a value the vector lies, as a dotted path: of json, avro, protobuf; the column of arrow.",
+        description=help_texts.FIELD,
     )
     schema_registry_url: str | None = Field(
-        None, description="Schema registry for avro and protobuf, with Confluent's API: http(s)://host:port."
+        None, description="URL of the schema registry (Confluent's API) for avro and protobuf: http(s)://host:port."
     )
     schema_registry_username: str | None = Field(None, description="User name for the schema registry.")
     schema_registry_password: SecretStr | None = Field(None, description="Password for the schema registry.")
     schema_registry_cafile: Path | None = Field(
-        None, description="Certificates that the schema registry is verified with, PEM."
+        None, description="CA certificates to verify the schema registry with, PEM."
     )
 
     @field_validator("schema_registry_url")
@@ -43,20 +43,20 @@ class FormatSettings(Settings):
             if parts.scheme not in ("http", "https") or not parts.hostname:
                 raise ValueError("not http://host:port or https://host:port")
             if parts.username or parts.password:
-                raise ValueError("user and password belong into schema_registry_username and schema_registry_password")
+                raise ValueError("set user and password as schema_registry_username and schema_registry_password")
         return urls
 
     _is_there = field_validator("schema_registry_cafile")(existing_file)
 
     @classmethod
     def rules(cls) -> list[Rule[Self]]:
-        """What must hold between the format and what it needs."""
+        """Constraints between the settings of a format."""
         return [
             *super().rules(),
             Rule(
                 ("field", "format"),
                 lambda s: s.field != "" and s.format not in _WITH_FIELDS,
-                "field means nothing with format {s.format}",
+                "format {s.format} has no fields: leave field unset",
             ),
             Rule(
                 ("field", "format"),
@@ -71,6 +71,6 @@ class FormatSettings(Settings):
             Rule(
                 ("schema_registry_username", "schema_registry_password"),
                 lambda s: (s.schema_registry_username is None) != (s.schema_registry_password is None),
-                "schema_registry_username and schema_registry_password need each other",
+                "schema_registry_username and schema_registry_password must be set together",
             ),
         ]

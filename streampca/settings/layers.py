@@ -1,7 +1,6 @@
-"""Where the values of settings come from: options, the environment, a TOML file; and which of them won.
+"""Collects raw settings from options, the environment and a TOML file, in this order of precedence.
 
-Nothing is validated here, apart from names: a name that is meant for a setting but misses it is a mistake, since
-a misspelt `dead_letter_topic` would otherwise be noticed on the day it is needed.
+Only names are validated here: a misspelt `dead_letter_topic` would otherwise go unnoticed until it is needed.
 """
 
 import difflib
@@ -17,14 +16,14 @@ CONFIG = "STREAMPCA_CONFIG"
 
 @dataclass(slots=True)
 class Gathered:
-    """Raw values by name, what set each, and what was wrong with the sources themselves."""
+    """Raw values by name, their origins, and mistakes in the sources themselves."""
 
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
     mistakes: list[str] = field(default_factory=list)
 
     def add(self, name: str, value: Any, origin: str) -> None:
-        """Take the value unless a source that comes first has set it."""
+        """Add the value unless a source of higher precedence has set it."""
         if name not in self.values:
             self.values[name] = value
             self.origins[name] = origin
@@ -37,9 +36,9 @@ def gather(
     config: Path | None,
     environment: Mapping[str, str],
 ) -> Gathered:
-    """Values of `names`; `known` are the names of all settings of all commands, which share environment and file.
+    """Values of `names`; `known` are the settings of all commands, which share the environment and the file.
 
-    `options` that are None and environment variables that are empty are unset.
+    `options` that are None and empty environment variables count as unset.
     """
     gathered = Gathered()
     for name, value in options.items():
@@ -55,11 +54,11 @@ def gather(
 
 
 def _misspelt_variables(environment: Iterable[str], known: Collection[str]) -> list[str]:
-    """Variables that are a slip away from a setting's. Others are left alone: they may be another program's."""
+    """Variables whose names resemble a setting's. Others are ignored: they may belong to another program."""
     strays = sorted(v for v in environment if v.startswith(PREFIX) and v != CONFIG)
     names = {stray: stray.removeprefix(PREFIX).lower() for stray in strays}
     return [
-        f"{stray} is no setting: is {PREFIX}{near.upper()} meant?"
+        f"{stray} is not a setting: did you mean {PREFIX}{near.upper()}?"
         for stray, name in names.items()
         if name not in known and (near := nearest(name, known))
     ]
@@ -79,9 +78,9 @@ def _add_file(gathered: Gathered, path: Path, names: Collection[str], known: Col
             gathered.add(name, value, f"file {path}")
         elif name not in known:
             near = nearest(name, known)
-            gathered.mistakes.append(f"{path}: {name} is no setting" + (f": is {near} meant?" if near else ""))
+            gathered.mistakes.append(f"{path}: {name} is not a setting" + (f": did you mean {near}?" if near else ""))
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:
-    """The known name that `name` is probably a slip of."""
+    """The known name that `name` probably misspells."""
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.85)), None)

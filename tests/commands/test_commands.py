@@ -84,7 +84,7 @@ def test_usage_mistakes_have_exit_code_2() -> None:
 
 @pytest.mark.parametrize("command", ["worker", "serve", "doctor"])
 def test_missing_settings_are_one_line(command: str) -> None:
-    assert_one_line(run(command), "topic is required: set STREAMPCA_TOPIC or give --topic", code=2)
+    assert_one_line(run(command), "topic is required: set STREAMPCA_TOPIC or pass --topic", code=2)
 
 
 @pytest.mark.parametrize("command", ["worker", "produce"])

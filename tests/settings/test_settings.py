@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from streampca import settings
 from streampca.errors import SettingsError
-from streampca.settings import ProduceSettings, ServeSettings, Settings, WorkerSettings, settings_named
+from streampca.settings import ProduceSettings, ServeSettings, Settings, WorkerSettings, descriptions_of
 from streampca.settings.base import MASK
 
 REQUIRED = {"topic": "readings", "dimensions": 8, "components": 2}
@@ -79,14 +79,14 @@ def test_every_mistake_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         topic="a/b", components=5, dimensions=4, format="npy", field="v", sasl_mechanism="PLAIN", dtype="int8"
     )
     expected = [
-        "STREAMPCA_DEAD_LETTER_TOPICS is no setting: is STREAMPCA_DEAD_LETTER_TOPIC meant?",
+        "STREAMPCA_DEAD_LETTER_TOPICS is not a setting: did you mean STREAMPCA_DEAD_LETTER_TOPIC?",
         "topic: ",
         "dtype: ",
         "worker_port: ",
         "sasl_mechanism needs security_protocol",
         "sasl_mechanism PLAIN needs sasl_username",
         "components (5) cannot exceed dimensions (4)",
-        "field means nothing with format npy",
+        "format npy has no fields",
     ]
     assert len(told) == len(expected)
     for start in expected:
@@ -99,7 +99,7 @@ def test_read_raises_one_line_with_all_of_them() -> None:
         WorkerSettings.read(dimensions=0)
     text = str(caught.value)
     assert "\n" not in text
-    for needle in ("topic is required: set STREAMPCA_TOPIC or give --topic", "components is required", "dimensions: "):
+    for needle in ("topic is required: set STREAMPCA_TOPIC or pass --topic", "components is required", "dimensions: "):
         assert needle in text
 
 
@@ -132,8 +132,8 @@ def test_one_file_serves_all_commands_but_an_unknown_name_is_a_mistake(tmp_path:
     assert ServeSettings.read(file).port == 8001
     file.write_text('topic = "t"\nprot = 8001\nmax_row = 7\n')
     assert mistakes(ServeSettings, file) == [
-        f"{file}: prot is no setting",
-        f"{file}: max_row is no setting: is max_rows meant?",
+        f"{file}: prot is not a setting",
+        f"{file}: max_row is not a setting: did you mean max_rows?",
     ]
 
 
@@ -165,7 +165,7 @@ def test_a_missing_file_is_one_mistake(tmp_path: Path) -> None:
         ({"bootstrap_servers": "kafka:9092,"}, "'' is not host:port"),
         ({"bootstrap_servers": "kafka:99999"}, "is not host:port"),
         ({"security_protocol": "SASL_SSL"}, "needs sasl_mechanism"),
-        ({"ssl_cafile": "/none.pem"}, "ssl_cafile: there is no such file"),
+        ({"ssl_cafile": "/none.pem"}, "ssl_cafile: no such file"),
         ({"half_life_messages": 5, "half_life_seconds": 5}, "exclude each other"),
         ({"half_life_messages": float("inf")}, "half_life_messages: "),
         ({"dead_letter_topic": "readings"}, "must not be the topic itself"),
@@ -208,7 +208,7 @@ def test_made_directly_they_still_keep_the_rules() -> None:
 
 @pytest.mark.parametrize("kind", [WorkerSettings, ServeSettings, ProduceSettings])
 def test_every_setting_says_what_it_means(kind: type[Settings]) -> None:
-    assert all(len(meaning) > 10 and meaning.endswith(".") for meaning in settings_named(kind).values())
+    assert all(len(meaning) > 10 and meaning.endswith(".") for meaning in descriptions_of(kind).values())
 
 
 @pytest.mark.parametrize(
@@ -217,13 +217,13 @@ def test_every_setting_says_what_it_means(kind: type[Settings]) -> None:
         ({"format": "avro"}, "format avro needs schema_registry_url"),
         ({"format": "protobuf", "field": "v"}, "format protobuf needs schema_registry_url"),
         ({"format": "protobuf", "schema_registry_url": "http://r:8081"}, "format protobuf needs field"),
-        ({"format": "float32", "field": "v"}, "field means nothing with format float32"),
-        ({"schema_registry_username": "ann"}, "need each other"),
-        ({"schema_registry_password": "secret"}, "need each other"),
+        ({"format": "float32", "field": "v"}, "format float32 has no fields"),
+        ({"schema_registry_username": "ann"}, "must be set together"),
+        ({"schema_registry_password": "secret"}, "must be set together"),
         ({"schema_registry_url": "registry:8081"}, "not http://host:port"),
         ({"schema_registry_url": "http://"}, "not http://host:port"),
         ({"schema_registry_url": "http://a:1,ftp://b:2"}, "not http://host:port"),
-        ({"schema_registry_url": "https://ann:secret@r"}, "belong into schema_registry_username"),
+        ({"schema_registry_url": "https://ann:secret@r"}, "as schema_registry_username"),
         ({"schema_registry_cafile": "/nowhere.pem"}, "no such file"),
     ],
 )

@@ -1,0 +1,23 @@
+"""Descriptions of the settings that are command-line options too; without imports, so that help appears quickly."""
+
+TOPIC = "Topic to learn from."
+BOOTSTRAP_SERVERS = "Bootstrap brokers, host:port,host:port."
+STORE = "Folder of checkpoints and models, shared by all workers."
+DIMENSIONS = "Length d of every vector."
+COMPONENTS = "Number k of principal components to learn."
+OVERSAMPLING = "Extra columns tracked beside the k components, for accuracy."
+CENTER = "Whether to subtract the running mean."
+HALF_LIFE_MESSAGES = "Half-life of a message's weight, in messages of its partition; unset: nothing is forgotten."
+HALF_LIFE_SECONDS = "Half-life of a message's weight, in seconds of event time; unset: nothing is forgotten."
+DEAD_LETTER_TOPIC = "Dead-letter topic, for records that cannot be learned."
+GROUP_ID = "Consumer group of the workers."
+WORKER_PORT = "Port of the worker's /metrics, /healthz and /readyz; 0: any free one."
+HOST = "Address to listen on."
+PORT = "Port to listen on; 0: any free one."
+LOG_LEVEL = "Lowest level logged: debug, info, warning or error."
+LOG_FORMAT = "Log format: json (an object a line), human, or auto (human on a terminal)."
+FIELD = "Field that holds the vector: a dotted path (json, avro, protobuf) or a column (arrow)."
+FORMAT = (
+    "Format of values: json, float32 or float64 (raw, little-endian), npy, arrow (IPC streams of many vectors), "
+    "or avro or protobuf with a schema registry."
+)
