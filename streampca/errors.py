@@ -1,20 +1,20 @@
-"""One tree of errors: what a person can mend carries a sentence that says how; bugs are left to crash."""
+"""The errors that streampca expects, each with a one-line message that says how to fix it. Bugs are left to crash."""
 
 
 class StreampcaError(Exception):
-    """Anything that streampca refuses or cannot do; its text is one line fit for a terminal."""
+    """Base class of all expected errors; the message is one line, fit for a terminal."""
 
 
 class SettingsError(StreampcaError):
-    """The settings contradict themselves, or do not fit what the store already holds."""
+    """The settings are invalid, or do not match what the store already holds."""
 
 
 class InputError(StreampcaError, ValueError):
-    """Vectors that cannot be learned or projected: wrong shape, not finite, too large."""
+    """Vectors cannot be learned or projected: wrong shape, not finite, or too large."""
 
 
 class DamagedFileError(StreampcaError):
-    """A checkpoint or model file does not hold what was written into it."""
+    """A checkpoint or model file is corrupt."""
 
 
 class StoreError(StreampcaError):
@@ -22,16 +22,16 @@ class StoreError(StreampcaError):
 
 
 class SourceError(StreampcaError):
-    """The broker refuses us for good: unknown topic, wrong credentials, not authorized."""
+    """The broker refuses the request and retrying cannot help: unknown topic, wrong credentials, not authorized."""
 
 
 class TopicReplacedError(SourceError):
-    """The topic was deleted and created again: its offsets no longer mean what the checkpoint says."""
+    """The topic was deleted and created again, so the checkpoint's offsets are no longer valid."""
 
 
 class OffsetGapError(SourceError):
-    """Records between the checkpoint and the start of the log have been removed by retention."""
+    """Retention has removed records between the checkpoint and the start of the log."""
 
 
 class BadRecordError(StreampcaError):
-    """A record cannot be learned and there is no dead-letter topic to put it into."""
+    """A record cannot be learned, and no dead-letter topic is set."""

@@ -1,8 +1,8 @@
-"""Logs: one line an event on stderr, JSON for machines or text for people; configured once, by the command line.
+"""Logging to stderr, one event a line, as JSON or as text for people; configured by the command line.
 
-The standard library's loggers (kafka-python, uvicorn) go the same way as ours. kafka-python reports an absent broker
-several times a second, so its loggers are silent, unless ours are at debug: the Kafka source says it once. numba's at
-debug write out every step of a compilation, 20 MB of them.
+Loggers of the standard library (kafka-python, uvicorn) use the same format. kafka-python reports an unreachable broker
+several times a second, so its loggers are silenced except at debug; the Kafka source reports it once. numba logs 20 MB
+a compilation at debug.
 """
 
 import logging
@@ -13,11 +13,11 @@ import orjson
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-_SILENCED = ("kafka", "numba", "uvicorn.access")  # the last: requests are counted in metrics
+_SILENCED = ("kafka", "numba", "uvicorn.access")  # uvicorn.access: metrics count the requests
 
 
 def configure(level: str = "info", style: str = "auto", stream: TextIO | None = None) -> None:
-    """Send all logs to `stream` (stderr) in style "json", "human", or "auto": human on a terminal."""
+    """Log to `stream` (stderr) in style "json", "human", or "auto": human on a terminal."""
     stream = stream or sys.stderr
     human = style == "human" or (style == "auto" and stream.isatty())
     handler = logging.StreamHandler(stream)
@@ -35,7 +35,7 @@ def configure(level: str = "info", style: str = "auto", stream: TextIO | None = 
     root.setLevel(level.upper())
     logging.captureWarnings(True)
     for name in _SILENCED:
-        # Never at debug, where kafka-python writes out what it sends, passwords included.
+        # Never at debug: there kafka-python logs what it sends, passwords included.
         logging.getLogger(name).setLevel(logging.INFO if level == "debug" else logging.CRITICAL)
     structlog.configure(
         processors=[
@@ -45,24 +45,24 @@ def configure(level: str = "info", style: str = "auto", stream: TextIO | None = 
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
-        cache_logger_on_first_use=False,  # so that a later call of configure holds for every logger
+        cache_logger_on_first_use=False,  # a later call of configure must apply to every logger
     )
 
 
 def _common() -> list[Processor]:
-    """What every event gets, ours or the standard library's."""
+    """Processors for every event, from structlog or the standard library."""
     return [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.PositionalArgumentsFormatter(),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.stdlib.ExtraAdder(),
-        _logger_of_others,
+        _add_logger_name,
     ]
 
 
-def _logger_of_others(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """Name the logger of an event that is not ours, since its wording alone does not tell whose it is."""
+def _add_logger_name(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """Add the logger's name to events of other libraries."""
     record = event.get("_record")
     if record is not None:
         event["logger"] = record.name
@@ -71,7 +71,7 @@ def _logger_of_others(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 
 def _renderers(human: bool, colours: bool) -> list[Processor]:
     if human:
-        # Without local variables in tracebacks, which could hold a password.
+        # No local variables in tracebacks: they could hold a password.
         renderer = structlog.dev.ConsoleRenderer(
             colors=colours, sort_keys=False, exception_formatter=structlog.dev.plain_traceback
         )
@@ -85,6 +85,6 @@ def _whole_seconds(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 
 
 def _json(event: EventDict, default: object = None, **_: object) -> str:
-    """One line, with time, level and event in front for the reader's eye; what JSON has no word for becomes text."""
+    """One JSON object with time, level and event first; values that JSON does not know become text."""
     first = {name: event[name] for name in ("timestamp", "level", "event") if name in event}
     return orjson.dumps({**first, **event}, default=str, option=orjson.OPT_NON_STR_KEYS).decode()

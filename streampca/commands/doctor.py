@@ -1,4 +1,4 @@
-"""`streampca doctor`: tries, one after the other, everything that a worker will need."""
+"""`streampca doctor`: checks everything that a worker needs."""
 
 import threading
 from collections.abc import Callable
@@ -10,40 +10,40 @@ from streampca.commands.printing import console
 from streampca.errors import StreampcaError
 from streampca.settings import WorkerSettings
 
-_LONGEST_S = 12.0  # one check; a file server that hangs must not make us hang
+_TIMEOUT_S = 12.0  # of a check: a file server may hang
 
 
 def run(config: Path | None, **given: Any) -> int:
-    """Print a line for each check; the exit code. Raises `SettingsError` when the settings are wrong already."""
+    """Print a line for each check; return the exit code. Raises `SettingsError` if the settings are invalid."""
     settings = WorkerSettings.read(config, **given)
     out = console()
-    examination = DoctorChecks(settings)
+    checks = DoctorChecks(settings)
     failed = 0
     try:
-        for name, check in examination.checks():
+        for name, check in checks.checks():
             mark, text = _outcome(check)
             failed += mark == "✗"
             out.print(f"{mark} {name}: {text}", style={"✗": "red", "–": "dim"}.get(mark, ""))
     finally:
-        examination.close()
-    out.print(f"{failed} of the checks failed" if failed else "all is well", style="bold")
+        checks.close()
+    out.print(f"{failed} checks failed" if failed else "all checks passed", style="bold")
     return 1 if failed else 0
 
 
 def _outcome(check: Callable[[], str | None]) -> tuple[str, str]:
-    """A mark and a text: what was found, what to mend, or why it was not checked."""
-    found: list[tuple[str, str]] = []
+    """A mark and a text: the finding, the remedy, or why it was not checked."""
+    outcomes: list[tuple[str, str]] = []
 
     def attempt() -> None:
         try:
             text = check()
-            found.append(("–", "not checked, since a check before failed") if text is None else ("✓", text))
+            outcomes.append(("–", "skipped, because an earlier check failed") if text is None else ("✓", text))
         except StreampcaError as error:
-            found.append(("✗", " ".join(str(error).split())))
+            outcomes.append(("✗", " ".join(str(error).split())))
         except Exception as error:
-            found.append(("✗", f"unexpected {type(error).__name__}: {' '.join(str(error).split())}"))
+            outcomes.append(("✗", f"unexpected {type(error).__name__}: {' '.join(str(error).split())}"))
 
     thread = threading.Thread(target=attempt, daemon=True)
     thread.start()
-    thread.join(_LONGEST_S)
-    return found[0] if found else ("✗", f"no answer within {_LONGEST_S:.0f} s")
+    thread.join(_TIMEOUT_S)
+    return outcomes[0] if outcomes else ("✗", f"no answer within {_TIMEOUT_S:.0f} s")

@@ -1,4 +1,4 @@
-"""Vectors as values of every format that a worker reads, with the schemas that go with them."""
+"""Encoding of vectors in every format that a worker reads, with the schemas of Avro and Protobuf."""
 
 import contextlib
 import io
@@ -20,9 +20,9 @@ Encoder = Callable[[Array], bytes]
 
 
 def encoder(settings: FormatSettings, topic: str) -> Encoder:
-    """How a vector becomes a value; the worker's codec reads it back with the same settings.
+    """The encoder of these settings; a worker with the same settings decodes its values.
 
-    For Avro and Protobuf the schema is registered. Raises `SettingsError` and `SourceError`.
+    Registers the schema of Avro and Protobuf. Raises `SettingsError` and `SourceError`.
     """
     path = settings.field.split(".") if settings.field else []
     match settings.format:
@@ -51,15 +51,15 @@ def _nested(value: Any, path: list[str]) -> Any:
 
 
 def npy_value(vector: Array) -> bytes:
-    """A whole .npy file."""
+    """A complete .npy file."""
     buffer = io.BytesIO()
     np.lib.format.write_array(buffer, np.ascontiguousarray(vector), version=(1, 0), allow_pickle=False)
     return buffer.getvalue()
 
 
 def arrow_encoder(name: str) -> Encoder:
-    """Streams of one batch: of a row, or of the rows of an array. Raises `SettingsError` without pyarrow."""
-    try:  # here, since only those who use this format have it
+    """Encodes a row, or the rows of an array, as a stream of one batch. Raises `SettingsError` without pyarrow."""
+    try:  # here: an optional dependency
         import pyarrow as pa
     except ImportError:
         raise SettingsError(
@@ -86,7 +86,7 @@ def _frame(settings: FormatSettings, topic: str, schema: WriterSchema) -> bytes:
 
 
 def avro_schema(path: list[str]) -> Any:
-    """An array of doubles, in records that lead to it."""
+    """The schema of an array of doubles, nested in records along the path."""
     schema: Any = {"type": "array", "items": "double"}
     for depth, name in enumerate(reversed(path)):
         schema = {"type": "record", "name": f"Vector{depth or ''}", "fields": [{"name": name, "type": schema}]}
@@ -94,12 +94,12 @@ def avro_schema(path: list[str]) -> Any:
 
 
 def avro_payload(vector: Array) -> bytes:
-    """One block of numbers, and the empty one that ends the array; a record adds nothing to its only field."""
+    """An array as one block and the empty one that ends it; a record with one field adds no bytes."""
     return _varint(2 * len(vector)) + vector.astype("<f8").tobytes() + b"\0"
 
 
 def protobuf_schema(path: list[str]) -> str:
-    """Repeated doubles, in messages that lead to them."""
+    """The schema of repeated doubles, nested in messages along the path."""
     inner = f"repeated double {path[-1]} = 1;"
     for depth, name in zip(itertools.count(1), reversed(path[:-1]), strict=False):
         inner = f"Vector{depth} {name} = 1; message Vector{depth} {{ {inner} }}"
@@ -107,7 +107,7 @@ def protobuf_schema(path: list[str]) -> str:
 
 
 def protobuf_payload(vector: Array, depth: int) -> bytes:
-    """Field 1 of a message, which is field 1 of another, …: packed numbers and messages are written in one way."""
+    """Field 1 of nested messages; packed numbers and messages are encoded alike."""
     data = vector.astype("<f8").tobytes()
     for _ in range(depth):
         data = b"\x0a" + _varint(len(data)) + data

@@ -1,4 +1,4 @@
-"""`streampca inspect`: what a checkpoint or model file holds, or what lies in a store folder."""
+"""`streampca inspect`: shows the content of a checkpoint file, a model file or a store folder."""
 
 import datetime
 import json
@@ -19,7 +19,7 @@ from streampca.stream.model_file import PublishedModel
 
 
 def run(path: Path, *, as_json: bool) -> None:
-    """Print what is there. Raises `StreampcaError` when it cannot be read."""
+    """Print the content. Raises `StreampcaError` if it cannot be read."""
     facts = facts_of_store(path) if path.is_dir() else _file(path)
     if as_json:
         print(json.dumps(facts, indent=2))  # noqa: T201
@@ -94,11 +94,11 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def facts_of_store(path: Path) -> dict[str, Any]:
-    """What lies in a store folder, by topic. Raises `StoreError` when there is nothing."""
+    """The content of a store folder, by topic. Raises `StoreError` if there is none."""
     store = DirectoryStore(path)
     topics = sorted({name.rsplit("/", 1)[-1] for folder in ("checkpoints", "models") for name in store.names(folder)})
     if not topics:
-        raise StoreError(f"{path} is a folder, but there are no checkpoints and no models in it")
+        raise StoreError(f"{path} is a folder without checkpoints and models")
     return {"kind": "store", "path": str(path), "topics": {topic: _topic(store, topic) for topic in topics}}
 
 
@@ -135,12 +135,12 @@ def _show(facts: dict[str, Any]) -> None:
     for name, value in facts.items():
         if isinstance(value, dict):
             for key, entry in value.items():
-                table.add_row(f"{name}.{key}", _worded(entry))
+                table.add_row(f"{name}.{key}", _formatted(entry))
         elif isinstance(value, list):
             for index, entry in enumerate(value):
-                table.add_row(f"{name}[{index}]", _worded(entry))
+                table.add_row(f"{name}[{index}]", _formatted(entry))
         else:
-            table.add_row(name, _worded(value))
+            table.add_row(name, _formatted(value))
     out.print(table)
 
 
@@ -150,11 +150,11 @@ def _partitions(partitions: dict[str, dict[str, Any]]) -> Table:
         table.add_column(heading, justify="right")
     for partition, found in partitions.items():
         names = ("next_offset", "learned", "rejected", "checkpoints")
-        table.add_row(partition, *(_worded(found[name]) for name in names))
+        table.add_row(partition, *(_formatted(found[name]) for name in names))
     return table
 
 
-def _worded(value: Any) -> str:
+def _formatted(value: Any) -> str:
     if value is None or value == "":
         return "–"
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""`streampca produce`: the rows of a file to a topic, a message a row."""
+"""`streampca produce`: sends the rows of a file to a topic, one message per row."""
 
 import itertools
 import time
@@ -23,11 +23,11 @@ _TICK_S = 0.02
 
 
 def run(settings: ProduceSettings, file: Path | None, rate: float | None, *, repeat: bool, made_up: bool) -> None:
-    """Send every row of the file, or made-up ones for ever, and wait until all are acknowledged.
+    """Send the rows of the file, or generated ones endlessly, and wait until all are acknowledged.
 
     Raises `InputError` or `SourceError`.
     """
-    rows = _chosen(file, made_up)
+    rows = _open(file, made_up)
     sender = _Sender(settings)
     started = time.monotonic()
     try:
@@ -37,7 +37,7 @@ def run(settings: ProduceSettings, file: Path | None, rate: float | None, *, rep
                 sender.send(vector)
                 if sender.sent % 256 == 0:
                     per_s = sender.sent / max(time.monotonic() - started, 1e-9)
-                    bar.update(task, completed=share, rows=sender.sent, note=f"{per_s:,.0f} a second")
+                    bar.update(task, completed=share, rows=sender.sent, note=f"{per_s:,.0f} per second")
             sender.flush()
             bar.update(task, completed=1.0, rows=sender.sent)
     finally:
@@ -48,11 +48,11 @@ def run(settings: ProduceSettings, file: Path | None, rate: float | None, *, rep
     )
 
 
-def _chosen(file: Path | None, made_up: bool) -> Rows:
+def _open(file: Path | None, made_up: bool) -> Rows:
     if file is not None and not made_up:
         return open_rows(file)
     if file is not None or not made_up:
-        raise InputError("name a file to send, or else say --made-up")
+        raise InputError("give either a file to send or --made-up")
     vectors = LowRank()
     return Rows(Path("made-up"), vectors.dimensions, None, lambda: ((piece, 0.0) for piece in vectors.pieces()))
 
@@ -65,7 +65,7 @@ def _rows(rows: Rows, repeat: bool) -> Iterator[tuple[Array, float]]:
 
 
 def _paced(rows: Iterator[tuple[Array, float]], rate: float | None) -> Iterator[tuple[Array, float]]:
-    """The same rows, the n-th no sooner than n/rate seconds after the first."""
+    """The same rows, the n-th no earlier than n/rate seconds after the first."""
     started = time.monotonic()
     for n, row in enumerate(rows):
         while rate is not None and (ahead := n / rate - (time.monotonic() - started)) > 0:
@@ -74,7 +74,7 @@ def _paced(rows: Iterator[tuple[Array, float]], rate: float | None) -> Iterator[
 
 
 class _Sender:
-    """Sends values to one partition after the other, and remembers the first failure."""
+    """Sends vectors to the partitions in turn and raises the first failure."""
 
     def __init__(self, settings: ProduceSettings) -> None:
         self._connection, self._topic = Connection(settings, settings.topic), settings.topic
@@ -85,7 +85,7 @@ class _Sender:
         self._partitions = itertools.cycle(sorted(self._producer.partitions_for(self._topic)))
 
     def send(self, vector: Array) -> None:
-        """Hand one vector over; waits while the client's memory is full."""
+        """Send one vector; blocks while the client's buffer is full."""
         try:
             sent = self._producer.send(self._topic, self._encode(vector), partition=next(self._partitions))
         except KafkaError as error:
@@ -95,7 +95,7 @@ class _Sender:
         self._raise_failure()
 
     def flush(self) -> None:
-        """Return when every message is acknowledged."""
+        """Wait until every message is acknowledged."""
         try:
             self._producer.flush(_ACKNOWLEDGED_WITHIN_S)
         except KafkaError:
@@ -106,7 +106,7 @@ class _Sender:
         self._raise_failure()
 
     def close(self) -> None:
-        """Give up what is not acknowledged."""
+        """Close without waiting for acknowledgements."""
         self._producer.close(timeout=1)
 
     def _failed(self, error: BaseException) -> None:

@@ -1,8 +1,7 @@
-"""A Kafka broker in memory: librdkafka's mock cluster, which comes inside confluent-kafka.
+"""An in-memory Kafka broker: librdkafka's mock cluster, which is part of confluent-kafka.
 
-It keeps some 5 MB of each partition and forgets the rest, has four partitions a topic and makes topics as they are
-asked for. kafka-python cannot negotiate a protocol version with it, but speaks to it as `API_VERSION`, in which a
-topic has no id yet.
+It retains some 5 MB per partition, has four partitions a topic and creates topics on demand. kafka-python cannot
+negotiate a protocol version with it and needs `API_VERSION`, in which topics have no ids yet.
 """
 
 from typing import Any
@@ -10,11 +9,11 @@ from typing import Any
 from streampca.errors import StreampcaError
 
 API_VERSION = "2.1"
-KEPT_BYTES = 5 * 1024 * 1024 * 4  # of a topic, all partitions together
+RETAINED_BYTES = 5 * 1024 * 1024 * 4  # per topic
 
 
 class EmbeddedBroker:
-    """Runs until it is closed (or the process ends)."""
+    """A broker that runs until it is closed or the process ends."""
 
     def __init__(self, *topics: str) -> None:
         self._client = client({"test.mock.num.brokers": 1, "bootstrap.servers": "embedded"})
@@ -23,12 +22,12 @@ class EmbeddedBroker:
         self.partitions = {t: len(self._client.list_topics(t, timeout=10).topics[t].partitions) for t in topics}
 
     def close(self) -> None:
-        """Stop the broker; what it held is gone."""
+        """Stop the broker and lose its records."""
         self._client = None
 
 
 def client(configuration: dict[str, Any]) -> Any:
-    """A producer of confluent-kafka that keeps its log to itself. Raises `StreampcaError` when it is not installed."""
+    """A confluent-kafka producer that logs nothing. Raises `StreampcaError` if the package is not installed."""
     try:
         from confluent_kafka import Producer  # here, since it is an optional extra
     except ImportError:

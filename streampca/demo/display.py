@@ -1,4 +1,4 @@
-"""What the demo shows: a live table on a terminal, a line every few seconds elsewhere."""
+"""The demo's display: a live table on a terminal, otherwise a line every few seconds."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -17,23 +17,23 @@ _WIDTH = 48
 
 
 @dataclass(frozen=True)
-class Reading:
-    """How things stand, `elapsed` seconds after the start."""
+class DemoStatus:
+    """The demo's figures, `elapsed` seconds after the start."""
 
     elapsed: float
     sent: int
-    rate: float  # messages learned a second, lately
+    rate: float  # messages learned per second, over the last seconds
     model: PublishedModel | None
     truth: Truth | None
 
     def figures(self) -> dict[str, str]:
-        """What there is to tell, by name."""
+        """The figures to display, by name."""
         if self.model is None:
             return {"sent": f"{self.sent:,}", "learned": "starting …"}
         published, components = self.model, self.model.model.components
         figures = {
             "sent": f"{self.sent:,}",
-            "learned": f"{published.version:,} ({self.rate:,.0f} a second)",
+            "learned": f"{published.version:,} ({self.rate:,.0f} per second)",
             "loss ratio": _loss(published.loss_ewma, self.truth),
             "explained variance": f"{published.model.explained_variance_ratio.sum():.2%}",
         }
@@ -47,11 +47,11 @@ class Reading:
 def _loss(loss: float | None, truth: Truth | None) -> str:
     if loss is None:
         return "–"
-    return f"{loss:.4f}" + (f" (knowing the truth: {truth.loss_ratio:.4f})" if truth else "")
+    return f"{loss:.4f}" + (f" (optimum: {truth.loss_ratio:.4f})" if truth else "")
 
 
 class Display:
-    """Shows readings as they come; use as a context manager. `note` prints lines that stay."""
+    """Displays the demo's status; a context manager."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._live = console, Live(console=console, refresh_per_second=4, transient=False)
@@ -71,38 +71,38 @@ class Display:
             self._live.stop()
 
     def note(self, text: str) -> None:
-        """A line that stays, above what is live."""
+        """Print a permanent line above the live table."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def ends_at(self, elapsed: float) -> None:
-        """Now it is known when all will end."""
+        """Set the time at which the demo will end."""
         self._time.update(self._task, total=elapsed)
 
-    def show(self, reading: Reading) -> None:
-        """The newest figures, in place of those before."""
-        if reading.model is not None and reading.model.version != self._version:
-            self._version = reading.model.version
-            if reading.model.loss_ewma is not None:
-                self._losses.append(reading.model.loss_ewma)
+    def show(self, status: DemoStatus) -> None:
+        """Display the latest status."""
+        if status.model is not None and status.model.version != self._version:
+            self._version = status.model.version
+            if status.model.loss_ewma is not None:
+                self._losses.append(status.model.loss_ewma)
         if self._console.is_terminal:
-            self._time.update(self._task, completed=reading.elapsed)
-            self._live.update(self._picture(reading))
-        elif reading.elapsed >= self._next_line:
-            self._next_line = reading.elapsed + _PLAIN_EVERY_S
-            told = "  ".join(f"{name}: {value}" for name, value in reading.figures().items())
-            self.note(f"{reading.elapsed:5.1f} s  {told}")
+            self._time.update(self._task, completed=status.elapsed)
+            self._live.update(self._table(status))
+        elif status.elapsed >= self._next_line:
+            self._next_line = status.elapsed + _PLAIN_EVERY_S
+            figures = "  ".join(f"{name}: {value}" for name, value in status.figures().items())
+            self.note(f"{status.elapsed:5.1f} s  {figures}")
 
-    def _picture(self, reading: Reading) -> RenderableType:
+    def _table(self, status: DemoStatus) -> RenderableType:
         table = Table.grid(padding=(0, 2))
-        for name, value in reading.figures().items():
+        for name, value in status.figures().items():
             table.add_row(f"[dim]{name}[/]", value)
         if len(self._losses) > 1:
-            table.add_row("[dim]loss, version by version[/]", f"[cyan]{sparkline(list(self._losses))}[/]")
+            table.add_row("[dim]loss by version[/]", f"[cyan]{sparkline(list(self._losses))}[/]")
         return Group(table, self._time)
 
 
 def sparkline(values: list[float]) -> str:
-    """Values as bars, the least the lowest."""
+    """The values as a line of bars, scaled from the minimum to the maximum."""
     low, high = min(values), max(values)
     scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
     return "".join(_BARS[round((value - low) * scale)] for value in values)

@@ -1,4 +1,4 @@
-"""The real worker and the real sidecar, each a process of its own with its log in a file."""
+"""Child processes of the demo: the worker and the sidecar, each logging to a file."""
 
 import os
 import signal
@@ -14,49 +14,49 @@ from streampca.settings.layers import PREFIX
 
 
 class ChildProcess:
-    """One `streampca` command with its settings in the environment. The settings of this environment don't reach it."""
+    """A `streampca` command with its settings as environment variables; the parent's settings are not inherited."""
 
     def __init__(self, command: str, settings: Mapping[str, object], log: Path) -> None:
-        own = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
-        given = {PREFIX + name.upper(): str(value) for name, value in settings.items()}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+        variables = {PREFIX + name.upper(): str(value) for name, value in settings.items()}
         self.command, self.log = command, log
         with log.open("wb") as output:
             self._process = subprocess.Popen(  # noqa: S603 - our own program
                 [sys.executable, "-m", "streampca", command],
-                env={**own, **given},
+                env={**inherited, **variables},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,  # so that Ctrl-C reaches us only, and we end the children in order
+                start_new_session=True,  # Ctrl-C must reach only the demo, which stops its children in order
             )
 
     def verify(self) -> None:
-        """Raise `StreampcaError` with its last words when it has ended by itself."""
+        """Raise `StreampcaError` with the last line of its log if it has exited."""
         code = self._process.poll()
         if code is not None:
-            raise StreampcaError(f"the {self.command} ended with exit code {code}: {self._last_words()}")
+            raise StreampcaError(f"the {self.command} exited with code {code}: {self._last_line()}")
 
     def terminate(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
     def wait(self, timeout_s: float = 10.0) -> int:
-        """The exit code; a child that does not end in time is killed."""
+        """Wait for the exit code; kill the process if it does not end in time."""
         try:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             return self._process.wait()
 
-    def _last_words(self) -> str:
+    def _last_line(self) -> str:
         lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return lines[-1].removeprefix("streampca: ") if lines else "it said nothing"
+        return lines[-1].removeprefix("streampca: ") if lines else "it logged nothing"
 
 
-def free_port(wanted: int) -> int:
-    """`wanted` when nobody listens there, else any port that is free."""
-    for port in (wanted, 0):
+def free_port(preferred: int) -> int:
+    """`preferred` if it is free, otherwise any free port."""
+    for port in (preferred, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -64,11 +64,11 @@ def free_port(wanted: int) -> int:
             except OSError:
                 continue
             return int(probe.getsockname()[1])
-    raise StreampcaError("there is no free port on 127.0.0.1")
+    raise StreampcaError("no free port on 127.0.0.1")
 
 
 def stop(children: list[ChildProcess]) -> None:
-    """Ask each to end, then wait for each."""
+    """Terminate all, then wait for each."""
     for child in children:
         child.terminate()
     deadline = time.monotonic() + 10.0

@@ -1,4 +1,4 @@
-"""The producer of the demo: a thread that sends vectors at a rate, but never more than the broker can hold."""
+"""The demo's producer: a thread that sends vectors at a given rate, limited by what the broker retains."""
 
 import threading
 import time
@@ -9,28 +9,28 @@ from streampca.errors import StreampcaError
 from streampca.vectors.synthetic import VectorStream
 
 _TICK_S = 0.05
-_RECORD_OVERHEAD = 100  # bytes beside the value, generously
+_RECORD_OVERHEAD = 100  # bytes beside the value, an upper bound
 
 
 class DemoProducer:
-    """Sends raw float32 vectors, partition after partition, until it is stopped."""
+    """Sends raw float32 vectors to the partitions in turn until it is stopped."""
 
     def __init__(self, vectors: VectorStream, address: str, topic: str, partitions: int, rate: float) -> None:
         self._vectors, self._topic, self._partitions, self._rate = vectors, topic, partitions, rate
         self._producer = broker.client({"bootstrap.servers": address, "linger.ms": 20})
-        self._most_ahead = broker.KEPT_BYTES // 2 // (4 * vectors.dimensions + _RECORD_OVERHEAD)
+        self._max_backlog = broker.RETAINED_BYTES // 2 // (4 * vectors.dimensions + _RECORD_OVERHEAD)
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="streamer")
+        self._thread = threading.Thread(target=self._run, name="producer")
         self.sent = 0
         self.error: StreampcaError | None = None
 
     def start(self, learned: Callable[[], int]) -> None:
-        """Begin to send; `learned` tells how many messages the worker has learned."""
+        """Start sending; `learned` returns the number of messages that the worker has learned."""
         self._learned = learned
         self._thread.start()
 
     def stop(self) -> None:
-        """Send no more, and wait until the thread has ended."""
+        """Stop sending and join the thread."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -38,7 +38,7 @@ class DemoProducer:
     def _run(self) -> None:
         try:
             self._send_all()
-        except StreampcaError as error:  # a row of one's own file that is no vector
+        except StreampcaError as error:  # a row of the user's file is not a vector
             self.error = error
         self._producer.flush(2)
 
@@ -56,13 +56,13 @@ class DemoProducer:
                 due -= 1
 
     def _allowed(self) -> float:
-        return min(self._rate, self._learned() + self._most_ahead - self.sent)
+        return min(self._rate, self._learned() + self._max_backlog - self.sent)
 
     def _send(self, value: bytes) -> None:
         while True:
             try:
                 self._producer.produce(self._topic, value, partition=self.sent % self._partitions)
-            except BufferError:  # the client's queue is full: let it work
+            except BufferError:  # the client's queue is full
                 self._producer.poll(_TICK_S)
                 continue
             self._producer.poll(0)

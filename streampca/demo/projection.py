@@ -1,4 +1,4 @@
-"""Projections through the HTTP API: one as a person would ask for it, and more to fill the page."""
+"""Projections through the HTTP API: one to show on the terminal, and more to fill the page."""
 
 import contextlib
 import json
@@ -15,30 +15,30 @@ _TIMEOUT_S = 2.0
 def is_ready(address: str) -> bool:
     """Whether the sidecar has a model to serve."""
     try:
-        with urllib.request.urlopen(f"{address}/readyz", timeout=_TIMEOUT_S) as answer:  # noqa: S310 - our own http
+        with urllib.request.urlopen(f"{address}/readyz", timeout=_TIMEOUT_S) as answer:  # noqa: S310 - the local sidecar
             return int(answer.status) == 200
     except (urllib.error.URLError, OSError):
         return False
 
 
 def project(address: str, vector: F32, request_file: Path) -> dict[str, Any]:
-    """The answer for one vector, whose request is left in a file for curl. Raises `OSError` when there is none."""
+    """The response for one vector; the request is saved to a file for curl. Raises `OSError` if it fails."""
     request_file.write_bytes(_body(vector[None]))
-    return _answer(address, request_file.read_bytes())
+    return _post(address, request_file.read_bytes())
 
 
-def probe(address: str, vectors: F32) -> None:
-    """Project vectors (n, d) for the page to show. One that is not answered will not be missed."""
+def project_for_page(address: str, vectors: F32) -> None:
+    """Project vectors (n, d) for the page to show; failures are ignored."""
     with contextlib.suppress(OSError):
-        _answer(address, _body(vectors))
+        _post(address, _body(vectors))
 
 
 def _body(vectors: F32) -> bytes:
     return json.dumps({"vectors": [[round(float(number), 4) for number in vector] for vector in vectors]}).encode()
 
 
-def _answer(address: str, body: bytes) -> dict[str, Any]:
-    request = urllib.request.Request(  # noqa: S310 - our own http
+def _post(address: str, body: bytes) -> dict[str, Any]:
+    request = urllib.request.Request(  # noqa: S310 - the local sidecar
         f"{address}/v1/project", data=body, headers={"content-type": "application/json"}
     )
     with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
@@ -46,8 +46,8 @@ def _answer(address: str, body: bytes) -> dict[str, Any]:
         return result
 
 
-def told(address: str, answer: dict[str, Any], request_file: Path, elapsed: float) -> str:
-    """The projection and how to repeat it, in some lines for people."""
+def describe(address: str, answer: dict[str, Any], request_file: Path, elapsed: float) -> str:
+    """The projection and the curl command that repeats it, as text."""
     coordinates = ", ".join(f"{number:.3f}" for number in answer["coordinates"][0])
     return (
         f"first projection after {elapsed:.1f} s, by model version {answer['version']}:\n"

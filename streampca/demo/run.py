@@ -1,4 +1,4 @@
-"""`streampca demo`: broker, stream, worker and sidecar on this machine, and a look at how they get on."""
+"""`streampca demo`: runs a broker, a producer, a worker and a sidecar on this machine and displays their progress."""
 
 import contextlib
 import signal
@@ -14,7 +14,7 @@ from rich.console import Console
 
 from streampca.demo import processes, projection
 from streampca.demo.broker import API_VERSION, EmbeddedBroker
-from streampca.demo.display import Display, Reading
+from streampca.demo.display import DemoStatus, Display
 from streampca.demo.processes import ChildProcess
 from streampca.demo.producer import DemoProducer
 from streampca.errors import SettingsError, StreampcaError
@@ -26,15 +26,15 @@ from streampca.stream.model_file import PublishedModel
 from streampca.vectors.synthetic import FileVectors, LowRank, VectorStream
 
 TOPIC, DEAD_LETTERS = "readings", "readings-dead-letters"
-_LOOK_EVERY_S = 0.5
-_PATIENCE_S = 60.0  # for the first projection
-_PROBE_EVERY_S = 1.0
-_PROBES = 8  # vectors at a time, for the page to show
+_STATUS_EVERY_S = 0.5
+_FIRST_PROJECTION_WITHIN_S = 60.0
+_PROJECT_EVERY_S = 1.0
+_VECTORS_PER_REQUEST = 8  # for the page to show
 
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """What the person asked for."""
+    """The options of `streampca demo`."""
 
     seconds: float | None = None  # from the first projection on
     file: Path | None = None
@@ -43,79 +43,80 @@ class DemoOptions:
     port: int = 8000
 
 
-def run(wishes: DemoOptions) -> None:
-    """Until `seconds` have passed since the first projection, Ctrl-C or SIGTERM.
-
-    Raises `StreampcaError` when a part of it fails.
-    """
-    vectors: VectorStream = FileVectors(wishes.file) if wishes.file else LowRank()
+def run(options: DemoOptions) -> None:
+    """Run until `seconds` after the first projection, Ctrl-C or SIGTERM. Raises `StreampcaError` if a part fails."""
+    vectors: VectorStream = FileVectors(options.file) if options.file else LowRank()
     ended = _end_on_signals()
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="streampca-demo-")))
-        store = _fresh(wishes.store or folder / "store")
+        store = _new_store(options.store or folder / "store")
         broker = EmbeddedBroker(TOPIC, DEAD_LETTERS)
         stack.callback(broker.close)
-        ports = processes.free_port(wishes.port), processes.free_port(0)
-        family: list[ChildProcess] = []
-        stack.callback(processes.stop, family)
-        family.append(ChildProcess("worker", _worker_settings(broker, store, vectors, ports[1]), folder / "worker.log"))
-        family.append(
+        ports = processes.free_port(options.port), processes.free_port(0)
+        children: list[ChildProcess] = []
+        stack.callback(processes.stop, children)
+        children.append(
+            ChildProcess("worker", _worker_settings(broker, store, vectors, ports[1]), folder / "worker.log")
+        )
+        children.append(
             ChildProcess("serve", {"topic": TOPIC, "store": store.root, "port": ports[0]}, folder / "serve.log")
         )
-        streamer = DemoProducer(vectors, broker.address, TOPIC, broker.partitions[TOPIC], wishes.rate)
-        stack.callback(streamer.stop)
+        producer = DemoProducer(vectors, broker.address, TOPIC, broker.partitions[TOPIC], options.rate)
+        stack.callback(producer.stop)
         display = stack.enter_context(Display(Console()))
-        display.note(_where_to_look(broker.address, ports, store, folder))
-        _Watch(vectors, streamer, family, Models(store, TOPIC), display, folder).run(ports[0], wishes.seconds, ended)
-        display.note("ending: the worker saves and leaves its group")
+        display.note(_addresses(broker.address, ports, store, folder))
+        _Monitor(vectors, producer, children, Models(store, TOPIC), display, folder).run(
+            ports[0], options.seconds, ended
+        )
+        display.note("stopping: the worker saves and leaves its group")
 
 
-class _Watch:
-    """Looks at everything, twice a second, until the end."""
+class _Monitor:
+    """Checks all parts and displays their progress, twice a second."""
 
     def __init__(
         self,
         vectors: VectorStream,
-        streamer: DemoProducer,
-        family: list[ChildProcess],
+        producer: DemoProducer,
+        children: list[ChildProcess],
         models: Models,
         display: Display,
         folder: Path,
     ) -> None:
-        self._vectors, self._streamer, self._family = vectors, streamer, family
+        self._vectors, self._producer, self._children = vectors, producer, children
         self._models, self._display, self._folder = models, display, folder
         self._model: PublishedModel | None = None
-        self._history: deque[tuple[float, int]] = deque(maxlen=11)  # time and messages learned, of 5 seconds
-        self._probes = _portions(vectors)
-        self._next_probe = 0.0  # seconds from the start
-        self._served: float | None = None  # seconds from the start to the first projection
+        self._history: deque[tuple[float, int]] = deque(maxlen=11)  # time and messages learned, over 5 seconds
+        self._requests = _requests(vectors)
+        self._next_request = 0.0  # seconds from the start
+        self._served_at: float | None = None  # first projection, seconds from the start
 
     def run(self, port: int, seconds: float | None, ended: threading.Event) -> None:
-        """Raises `StreampcaError` when a part fails, or nothing is served in time."""
+        """Run until the end. Raises `StreampcaError` if a part fails or nothing is served in time."""
         started = time.monotonic()
-        self._streamer.start(lambda: self._model.version if self._model else 0)
+        self._producer.start(lambda: self._model.version if self._model else 0)
         for elapsed in _ticks(started, ended):
-            self._look(elapsed)
-            if self._served is None:
+            self._update(elapsed)
+            if self._served_at is None:
                 self._project(f"http://127.0.0.1:{port}", elapsed)
-                if self._served is not None and seconds is not None:
-                    self._display.ends_at(self._served + seconds)
-            elif elapsed >= self._next_probe:
-                self._next_probe = elapsed + _PROBE_EVERY_S
-                projection.probe(f"http://127.0.0.1:{port}", next(self._probes))
-            if self._served is None and elapsed > _PATIENCE_S:
-                raise StreampcaError(f"nothing was served within {_PATIENCE_S:.0f} s")
-            if self._served is not None and seconds is not None and elapsed >= self._served + seconds:
+                if self._served_at is not None and seconds is not None:
+                    self._display.ends_at(self._served_at + seconds)
+            elif elapsed >= self._next_request:
+                self._next_request = elapsed + _PROJECT_EVERY_S
+                projection.project_for_page(f"http://127.0.0.1:{port}", next(self._requests))
+            if self._served_at is None and elapsed > _FIRST_PROJECTION_WITHIN_S:
+                raise StreampcaError(f"no projection within {_FIRST_PROJECTION_WITHIN_S:.0f} s")
+            if self._served_at is not None and seconds is not None and elapsed >= self._served_at + seconds:
                 return
 
-    def _look(self, elapsed: float) -> None:
-        for child in self._family:
+    def _update(self, elapsed: float) -> None:
+        for child in self._children:
             child.verify()
-        if self._streamer.error is not None:
-            raise self._streamer.error
+        if self._producer.error is not None:
+            raise self._producer.error
         self._model = self._models.newest() or self._model
         self._history.append((elapsed, self._model.version if self._model else 0))
-        self._display.show(Reading(elapsed, self._streamer.sent, self._rate(), self._model, self._vectors.truth))
+        self._display.show(DemoStatus(elapsed, self._producer.sent, self._rate(), self._model, self._vectors.truth))
 
     def _rate(self) -> float:
         (t0, n0), (t1, n1) = self._history[0], self._history[-1]
@@ -125,25 +126,25 @@ class _Watch:
         if not projection.is_ready(address):
             return
         request_file = self._folder / "request.json"
-        vector = next(self._probes)[0]
+        vector = next(self._requests)[0]
         try:
             answer = projection.project(address, vector, request_file)
-        except OSError:  # next time
+        except OSError:  # retried at the next tick
             return
-        self._served = elapsed
-        self._display.note(projection.told(address, answer, request_file, elapsed))
+        self._served_at = elapsed
+        self._display.note(projection.describe(address, answer, request_file, elapsed))
 
 
-def _portions(vectors: VectorStream) -> Iterator[F32]:
-    """A few at a time, for ever."""
+def _requests(vectors: VectorStream) -> Iterator[F32]:
+    """The vectors of one request after the other, endlessly."""
     for piece in vectors.pieces():
-        for start in range(0, len(piece), _PROBES):
-            yield piece[start : start + _PROBES]
+        for start in range(0, len(piece), _VECTORS_PER_REQUEST):
+            yield piece[start : start + _VECTORS_PER_REQUEST]
 
 
 def _ticks(started: float, ended: threading.Event) -> Iterator[float]:
-    """Seconds since the start, twice a second, until the end is asked for."""
-    while not ended.wait(_LOOK_EVERY_S):
+    """Seconds since the start, twice a second, until `ended` is set."""
+    while not ended.wait(_STATUS_EVERY_S):
         yield time.monotonic() - started
 
 
@@ -160,15 +161,15 @@ def _worker_settings(
         "components": vectors.components,
         "format": "float32",
         "checkpoint_interval_s": 1,
-        "on_offset_gap": "earliest",  # the broker in memory forgets when the worker is slow to start
+        "on_offset_gap": "earliest",  # the in-memory broker may have dropped records before the worker starts
         "worker_port": port,
     }
 
 
-def _fresh(path: Path) -> DirectoryStore:
+def _new_store(path: Path) -> DirectoryStore:
     store = DirectoryStore(path)
     if Checkpoints(store, TOPIC).partitions():
-        raise SettingsError(f"{path} holds checkpoints of an earlier demo, whose broker is gone; name another folder")
+        raise SettingsError(f"{path} holds checkpoints of an earlier demo, whose broker is gone; choose another folder")
     store.check()
     return store
 
@@ -180,7 +181,7 @@ def _end_on_signals() -> threading.Event:
     return ended
 
 
-def _where_to_look(broker: str, ports: tuple[int, int], store: DirectoryStore, folder: Path) -> str:
+def _addresses(broker: str, ports: tuple[int, int], store: DirectoryStore, folder: Path) -> str:
     return (
         f"page     http://127.0.0.1:{ports[0]}/\n"
         f"broker   {broker} (in memory), topic {TOPIC}\n"

@@ -1,4 +1,4 @@
-"""The seam between us and the disk: named files that appear whole or not at all."""
+"""The interface of stores: named files, written atomically."""
 
 import re
 from typing import Protocol
@@ -9,16 +9,14 @@ _PART = re.compile(r"[A-Za-z0-9._-]{1,255}")  # what Kafka allows in a topic's n
 
 
 def is_part(text: str) -> bool:
-    """Whether `text` may stand between two slashes of a name."""
+    """Whether `text` is valid as one part of a name, between slashes."""
     return _PART.fullmatch(text) is not None and text not in (".", "..")
 
 
 def check_name(name: str) -> None:
-    """Raise `StoreError` unless `name` is a relative path of ordinary parts, so that nothing leaves the store."""
+    """Raise `StoreError` unless `name` is a relative path of valid parts, so that it cannot leave the store."""
     if not all(is_part(part) for part in name.split("/")):
-        raise StoreError(
-            f"{name!r} cannot name a file of the store: letters, digits, '.', '_', '-' between slashes can"
-        )
+        raise StoreError(f"{name!r} is not a valid file name: use letters, digits, '.', '_', '-' between slashes")
 
 
 class Store(Protocol):
@@ -30,20 +28,20 @@ class Store(Protocol):
     """
 
     def write(self, name: str, data: bytes) -> None:
-        """Make `name` hold `data`, durably, in one step: a reader sees the old file or the new one, never a part.
+        """Write `data` to `name` durably and atomically: a reader sees the old file or the new one, never a part.
 
-        When it raises, the old file (or its absence) is still there; only if the very last step fails, the flush of
-        the folder, may the new file be there already, whole.
+        If it raises, the old file (or its absence) remains; only if the last step fails, the flush of the folder, may
+        the new file already be there, complete.
         """
 
     def read(self, name: str) -> bytes:
-        """The whole file. Raises `FileNotFoundError` when there is none by that name."""
+        """The file's content. Raises `FileNotFoundError` if it does not exist."""
 
     def names(self, folder: str) -> list[str]:
-        """Names (full, as `read` takes them) of the files and folders directly in `folder`, sorted; [] if absent."""
+        """Full names of the files and folders directly in `folder`, sorted; [] if it does not exist."""
 
     def delete(self, name: str) -> None:
-        """Remove the file; harmless when it is gone already."""
+        """Remove the file; does nothing if it does not exist."""
 
     def check(self) -> None:
-        """Prove that the store can be written and read, or raise `StoreError` saying why not and what to do."""
+        """Check that the store can be written and read. Raises `StoreError` with the cause and a remedy."""

@@ -12,53 +12,53 @@ log = structlog.get_logger()
 
 
 class Checkpoints:
-    """The checkpoints of one topic. Any of them is a correct state, so the newest that is whole will do."""
+    """The checkpoints of one topic. Each is a correct state, so the newest undamaged one is used."""
 
     def __init__(self, store: Store, topic: str, keep: int = 3) -> None:
         self._store, self._folder, self._keep = store, f"checkpoints/{topic}", keep
 
     def partitions(self) -> list[int]:
-        """Partitions that have checkpoints, rising."""
+        """Partitions that have checkpoints, ascending."""
         stems = (name.rsplit("/", 1)[-1] for name in self._store.names(self._folder))
         return sorted(int(stem) for stem in stems if stem.isdigit())
 
     def offsets(self, partition: int) -> list[int]:
-        """Next offsets of a partition's checkpoints, rising."""
+        """Next offsets of a partition's checkpoints, ascending."""
         return numbered.numbers(self._store, self._folder_of(partition))
 
     def newest(self, partition: int) -> Checkpoint | None:
-        """The newest checkpoint that is whole; None when there never was one. A damaged file is passed over, loudly.
+        """The newest undamaged checkpoint; None if there are none. A damaged file is skipped and logged.
 
-        Raises `DamagedFileError` when there are files and none is whole: starting afresh is a person's decision.
+        Raises `DamagedFileError` if all files are damaged: a person must decide whether to start from scratch.
         """
-        passed: set[int] = set()
+        tried: set[int] = set()
         damaged: list[str] = []
-        while left := [offset for offset in self.offsets(partition) if offset not in passed]:
+        while left := [offset for offset in self.offsets(partition) if offset not in tried]:
             try:
                 return files.decode(self._store.read(numbered.path(self._folder_of(partition), left[-1])))
-            except FileNotFoundError:  # pruned since it was listed: list again, for there is a newer one
-                passed.add(left[-1])
+            except FileNotFoundError:  # pruned since it was listed: list again, a newer one exists
+                tried.add(left[-1])
             except DamagedFileError as error:
-                passed.add(left[-1])
+                tried.add(left[-1])
                 damaged.append(name := numbered.path(self._folder_of(partition), left[-1]))
-                log.error("checkpoint damaged, falling back to the one before", file=name, error=str(error))
+                log.error("checkpoint damaged, using previous one", file=name, error=str(error))
         if damaged:
             raise DamagedFileError(
                 f"every checkpoint of partition {partition} is damaged ({', '.join(damaged)}); restore one from a "
-                "back-up, or delete them to learn the partition afresh from its earliest record"
+                "backup, or delete them to learn the partition again from its earliest record"
             )
         return None
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint, then remove the oldest of its partition beyond those kept.
+        """Write a checkpoint, then delete the partition's oldest ones beyond those kept.
 
-        Raises `DamagedFileError` for one that could not be read again: it must not take the place of one that can.
+        Raises `DamagedFileError` for one that could not be read back: it must not replace a readable one.
         """
         partition, data = checkpoint.partition, files.encode(checkpoint)
         try:
             files.decode(data)
         except DamagedFileError as error:
-            raise DamagedFileError(f"what was learned of partition {partition} cannot be saved: {error}") from None
+            raise DamagedFileError(f"the state of partition {partition} cannot be saved: {error}") from None
         numbered.write(self._store, self._folder_of(partition), checkpoint.fold.position, data, self._keep)
 
     def _folder_of(self, partition: int) -> str:

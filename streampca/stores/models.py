@@ -12,18 +12,18 @@ log = structlog.get_logger()
 
 
 class Models:
-    """The models of one topic. An older version never replaces a newer one: versions only sit side by side."""
+    """The models of one topic, each version a file; an older version never replaces a newer one."""
 
     def __init__(self, store: Store, topic: str, keep: int = 100) -> None:
         self._store, self._folder, self._keep = store, f"models/{topic}", max(keep, 1)
 
     @property
     def folder(self) -> str:
-        """Where the models lie in the store."""
+        """The folder of the models, within the store."""
         return self._folder
 
     def versions(self) -> list[int]:
-        """Versions there are, rising."""
+        """All versions, ascending."""
         return numbered.numbers(self._store, self._folder)
 
     def load(self, version: int) -> PublishedModel:
@@ -34,24 +34,24 @@ class Models:
         return model
 
     def newest(self) -> PublishedModel | None:
-        """The newest version that is whole; None when there is none. A damaged file is passed over, loudly."""
+        """The newest undamaged version; None if there is none. A damaged file is skipped and logged."""
         for version in reversed(self.versions()):
             try:
                 return self.load(version)
             except FileNotFoundError:  # pruned since it was listed
                 continue
             except DamagedFileError as error:
-                log.error("model damaged, falling back to the one before", version=version, error=str(error))
+                log.error("model damaged, using previous one", version=version, error=str(error))
         return None
 
     def save(self, model: PublishedModel) -> bool:
-        """Write a version, unless it is there whole; remove the oldest beyond those kept. Whether it was written."""
-        if model.version in self.versions() and self._is_whole(model.version):
+        """Write a version and delete the oldest beyond those kept; False if the version exists undamaged."""
+        if model.version in self.versions() and self._is_intact(model.version):
             return False
         numbered.write(self._store, self._folder, model.version, model_file.encode(model), self._keep)
         return True
 
-    def _is_whole(self, version: int) -> bool:
+    def _is_intact(self, version: int) -> bool:
         try:
             self.load(version)
         except (FileNotFoundError, DamagedFileError):

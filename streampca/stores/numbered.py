@@ -1,4 +1,4 @@
-"""Files that are numbered: `<folder>/<number, 20 digits>.npz`, of which the highest are kept."""
+"""Numbered files, `<folder>/<number, 20 digits>.npz`; only the highest numbers are kept."""
 
 import re
 
@@ -13,13 +13,13 @@ def path(folder: str, number: int) -> str:
 
 
 def numbers(store: Store, folder: str) -> list[int]:
-    """The numbers there are, rising; other files are passed over."""
+    """The numbers of the files, ascending; other files are ignored."""
     stems = (name.rsplit("/", 1)[-1] for name in store.names(folder))
     return [int(stem[:20]) for stem in stems if _FILE.fullmatch(stem)]
 
 
 def write(store: Store, folder: str, number: int, data: bytes, keep: int) -> None:
-    """Write a file, then remove those with the lowest numbers beyond the `keep` highest."""
+    """Write a file, then delete all but the `keep` highest numbers."""
     store.write(path(folder, number), data)
     for low in numbers(store, folder)[:-keep]:
         store.delete(path(folder, low))

@@ -184,6 +184,6 @@ def test_a_reader_that_goes_away_is_no_error(vectors: Path, tmp_path: Path) -> N
 
 
 def test_produce_wants_a_file_or_made_up_vectors(vectors: Path) -> None:
-    wanted = "name a file to send, or else say --made-up"
+    wanted = "give either a file to send or --made-up"
     assert_one_line(run("produce", "--topic", "readings"), wanted)
     assert_one_line(run("produce", vectors, "--made-up", "--topic", "readings"), wanted)

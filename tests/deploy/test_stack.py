@@ -217,15 +217,23 @@ def test_workers_can_be_scaled() -> None:
     assert not {"container_name", "hostname", "ports"} & files.services()["worker"].keys()
 
 
-def test_dependencies_wait_for_what_can_be_waited_for() -> None:
+def test_dependencies_wait_until_services_are_healthy_or_done() -> None:
     found = files.services()
-    for service in found.values():
-        for other, wish in service.get("depends_on", {}).items():
-            if wish["condition"] == "service_completed_successfully":
-                assert found[other]["restart"] == "no"
-            else:
-                assert wish["condition"] == "service_healthy"
-                assert other in files.ours() or "test" in found[other]["healthcheck"]
+    waits = {
+        (name, other): dependency["condition"].removeprefix("service_")
+        for name, service in found.items()
+        for other, dependency in service.get("depends_on", {}).items()
+    }
+    assert waits == {
+        ("topics", "kafka"): "healthy",
+        ("worker", "topics"): "completed_successfully",
+        ("producer", "topics"): "completed_successfully",
+        ("sidecar", "worker"): "healthy",
+        ("grafana", "prometheus"): "healthy",
+    }
+    assert found["topics"]["restart"] == "no"
+    checked = {name for name, service in found.items() if "test" in service.get("healthcheck", {})}
+    assert {other for (_, other), condition in waits.items() if condition == "healthy"} <= checked | set(files.ours())
 
 
 def test_named_volumes_are_declared_and_bound_paths_exist() -> None:

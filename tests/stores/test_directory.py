@@ -240,7 +240,7 @@ def test_missing_rights_are_one_clear_line(open_path: Path) -> None:
     assert len(lines) == 4
     for line, verb in zip(lines, ["write", "read", "list", "write"], strict=True):
         assert line.startswith(f"cannot {verb} {open_path / 'store'}")
-        assert "Permission denied (the user that runs this needs the right to read and write there)" in line
+        assert "Permission denied (this user needs permission to read and write there)" in line
     assert store.read("a/b") == b"old"
 
 
@@ -261,7 +261,7 @@ def test_a_file_where_the_store_should_be(tmp_path: Path) -> None:
     for act in (store.check, lambda: store.write("a/b", b""), lambda: store.names("a"), lambda: store.read("a/b")):
         with pytest.raises(StoreError) as error:
             act()
-        one_line(error, str(tmp_path / "store"), "a file stands where a folder is needed")
+        one_line(error, str(tmp_path / "store"), "a file is in the place of a folder")
 
 
 def test_the_store_is_made_when_it_is_first_needed(tmp_path: Path) -> None:
