@@ -36,7 +36,7 @@ class DoctorChecks:
         self._bounds: dict[int, tuple[int, int]] | None = None  # partition → first offset, end
 
     def checks(self) -> list[tuple[str, Check]]:
-        """Names and checks, in the order in which they build on each other."""
+        """Names and checks, in order: later ones need the earlier ones."""
         return [
             ("clock", self._clock),
             ("store", self._store_works),
@@ -57,7 +57,7 @@ class DoctorChecks:
     def _clock(self) -> str:
         now = datetime.datetime.now(datetime.UTC)
         if now < _EARLIEST:
-            raise StreampcaError(f"this machine believes that it is {now:%Y-%m-%d}; set its clock (NTP)")
+            raise StreampcaError(f"the clock of this machine says {now:%Y-%m-%d}; set it (NTP)")
         return f"{now:%Y-%m-%d %H:%M:%S} UTC"
 
     def _store_works(self) -> str:
@@ -91,7 +91,7 @@ class DoctorChecks:
     def _dead_letter_topic(self) -> str | None:
         name = self._settings.dead_letter_topic
         if name is None:
-            return f"none; a record that cannot be learned will make the worker {self._settings.on_bad_record}"
+            return f"none; at a bad record the worker will {self._settings.on_bad_record}"
         if self._inspector is None:
             return None
         self._inspector.check_topic(name)
@@ -110,34 +110,34 @@ class DoctorChecks:
     def _checkpoints_fit(self) -> str | None:
         partitions = self._checkpoints.partitions()
         if not partitions:
-            return "none yet; the worker will start with the earliest record"
+            return "none yet; the worker will start at the earliest record"
         learned = 0
         for partition in partitions:
             checkpoint = self._checkpoints.newest(partition)
             if checkpoint is None:
                 raise DamagedFileError(
-                    f"every checkpoint of partition {partition} is damaged; restore one, or start afresh"
+                    f"every checkpoint of partition {partition} is damaged; restore one, or use another store folder"
                 )
             compatibility.refuse_other_settings(checkpoint, self._config.fold)
             compatibility.refuse_other_topic(checkpoint, self._topic_id or "")
             self._refuse_gap(partition, checkpoint.fold.position)
             learned += checkpoint.fold.stats.learned
-        return f"of {len(partitions)} partitions, {learned:,} messages learned; they fit the settings"
+        return f"{len(partitions)} partitions, {learned:,} messages learned; they match the settings"
 
     def _refuse_gap(self, partition: int, position: int) -> None:
         first, end = (self._bounds or {}).get(partition, (0, position))
         if position > end or (position < first and self._settings.on_offset_gap == "fail"):
             raise OffsetGapError(
-                f"the checkpoint of partition {partition} goes on at offset {position}, but the log holds {first} to "
+                f"the checkpoint of partition {partition} resumes at offset {position}, but the log holds {first} to "
                 f"{end}; set on_offset_gap, or use another store folder"
             )
 
     def _registry(self) -> str:
         schemas = self._config.codec.schemas
         if schemas is None:
-            return f"none; format {self._settings.format} needs none"
+            return f"not needed for format {self._settings.format}"
         try:
-            schemas.get(0)  # ids begin with 1: that there is none is an answer
+            schemas.get(0)  # ids begin with 1, so KeyError is the expected answer
         except KeyError:
             pass
         except TimeoutError as error:
@@ -152,7 +152,7 @@ class DoctorChecks:
             return "the topic is empty"
         found = self._inspector.newest_record(ends)
         if found is None:
-            return "no record came in time; an unfinished transaction may hold them back"
+            return "no record received in time; an open transaction may block them"
         partition, record = found
         try:
             decoded = self._config.codec.decode([record.value])
@@ -164,6 +164,6 @@ class DoctorChecks:
         ahead_s = record.timestamp / 1000 - time.time()
         if ahead_s > _AHEAD_S:
             raise BadRecordError(
-                f"{where} lies {ahead_s:,.0f} s in the future; compare the clocks of producer and here"
+                f"{where} is {ahead_s:,.0f} s in the future; compare the clocks of the producer and this machine"
             )
         return f"{where} is a vector of {self._settings.dimensions} numbers, {max(-ahead_s, 0.0):,.0f} s old"

@@ -98,7 +98,7 @@ def facts_of_store(path: Path) -> dict[str, Any]:
     store = DirectoryStore(path)
     topics = sorted({name.rsplit("/", 1)[-1] for folder in ("checkpoints", "models") for name in store.names(folder)})
     if not topics:
-        raise StoreError(f"{path} is a folder without checkpoints and models")
+        raise StoreError(f"{path} holds no checkpoints and no models")
     return {"kind": "store", "path": str(path), "topics": {topic: _topic(store, topic) for topic in topics}}
 
 

@@ -41,7 +41,7 @@ class Checkpoints:
             except DamagedFileError as error:
                 tried.add(left[-1])
                 damaged.append(name := numbered.path(self._folder_of(partition), left[-1]))
-                log.error("checkpoint damaged, using previous one", file=name, error=str(error))
+                log.error("checkpoint damaged, falling back", file=name, error=str(error))
         if damaged:
             raise DamagedFileError(
                 f"every checkpoint of partition {partition} is damaged ({', '.join(damaged)}); restore one from a "

@@ -41,7 +41,7 @@ class Models:
             except FileNotFoundError:  # pruned since it was listed
                 continue
             except DamagedFileError as error:
-                log.error("model damaged, using previous one", version=version, error=str(error))
+                log.error("model damaged, falling back", version=version, error=str(error))
         return None
 
     def save(self, model: PublishedModel) -> bool:
