@@ -1,8 +1,6 @@
-"""What all clients share about dead letters: headers as Kafka Connect writes them, and the error for large records."""
+"""The headers of dead letters, as Kafka Connect writes them."""
 
 from typing import TypeAlias
-
-from streampca.errors import SourceError
 
 Headers: TypeAlias = list[tuple[str, bytes | None]]
 
@@ -22,11 +20,3 @@ def dead_letter_headers(topic: str, partition: int, offset: int, reason: str, me
         "exception.message": message,
     }
     return [(_PREFIX + name, value.encode()) for name, value in values.items()]
-
-
-def too_large(topic: str) -> SourceError:
-    """The error for a record that the dead-letter topic does not accept."""
-    return SourceError(
-        f"a record is too large for the dead-letter topic {topic}, which must take a little more than "
-        f"the topic itself; raise max.message.bytes of {topic}"
-    )

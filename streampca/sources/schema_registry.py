@@ -72,7 +72,7 @@ class SchemaRegistry:
                 ) from None
             raise TimeoutError(f"the schema registry {self._url} does not answer as it should: {error}") from None
         except Exception as error:  # its HTTP client, and so its exceptions, change with its versions
-            raise TimeoutError(f"the schema registry {self._url} cannot be asked: {one_line(error)}") from None
+            raise TimeoutError(f"the schema registry {self._url} cannot be reached: {one_line(error)}") from None
 
 
 def _configuration(settings: FormatSettings) -> dict[str, Any]:

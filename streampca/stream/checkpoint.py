@@ -49,7 +49,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "total_variance": state.total_variance,
         "count": state.count,
         "blocks": state.blocks,
-        "clock": asdict(fold.clock),
+        "clock": asdict(fold.event_time),
         "tally": {**asdict(fold.stats), "rejected": dict(fold.stats.rejected)},
     }
     arrays = {
@@ -76,8 +76,10 @@ def decode(data: bytes) -> Checkpoint:
             int(header["count"]),
             int(header["blocks"]),
         )
-        clock, stats = EventTime(**header["clock"]), FoldStats(**header["tally"])
-        fold = Fold(int(header["next_offset"]), state, arrays["pending"], arrays["pending_retention"], clock, stats)
+        event_time, stats = EventTime(**header["clock"]), FoldStats(**header["tally"])
+        fold = Fold(
+            int(header["next_offset"]), state, arrays["pending"], arrays["pending_retention"], event_time, stats
+        )
         checkpoint = Checkpoint(header["topic"], header["topic_id"], int(header["partition"]), fold, header["settings"])
         _verify(arrays)
     except (KeyError, TypeError, ValueError) as error:

@@ -45,7 +45,7 @@ class FoldConfig:
         }
 
     def retention(self, steps_ms: NDArray[np.int64]) -> NDArray[np.float64]:
-        """λ of each message: the share of the past that it keeps, given by how much it advanced the clock."""
+        """λ of each message: the share of the past that it keeps, given by how much it advanced the event time."""
         if self.half_life_messages:
             return np.full(len(steps_ms), 2.0 ** (-1.0 / self.half_life_messages))
         if self.half_life_seconds:
@@ -126,7 +126,7 @@ class Fold:
     state: State
     pending: Array  # (p, d): vectors that do not fill a block yet
     retention: NDArray[np.float64]  # (p,): their λ
-    clock: EventTime
+    event_time: EventTime
     stats: FoldStats
 
     @classmethod
@@ -155,7 +155,7 @@ class Fold:
         `counts` says how many vectors each record holds, at least one; None: one each. Time passes before the first.
         """
         timestamps = np.asarray(timestamps, np.int64)
-        clock, steps = self.clock.advance(timestamps)
+        event_time, steps = self.event_time.advance(timestamps)
         V = np.ascontiguousarray(vectors, fold_config.learning.dtype)
         if counts is not None and len(V) > len(timestamps):
             steps = _at_first_vectors(steps, counts)
@@ -166,7 +166,7 @@ class Fold:
         stats = self.stats.with_messages(timestamps, len(V)) if len(V) else self.stats
         for of_blocks in scores:
             stats = stats.with_scores(of_blocks, block)
-        return Fold(max(position, self.position), state, *pending, clock, stats), scores
+        return Fold(max(position, self.position), state, *pending, event_time, stats), scores
 
     def room(self, learning_config: LearningConfig) -> int:
         """How many more vectors can be learned without Algorithm 1, for which dear code must be there, at least."""

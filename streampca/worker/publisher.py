@@ -50,8 +50,8 @@ class Publisher:
 
     def _merged(self, folds: list[Checkpoint], before: PublishedModel | None) -> PublishedModel:
         learning_config = self._fold_config.learning
-        time = max(checkpoint.fold.clock.now_ms for checkpoint in folds)
-        elapsed = [time - c.fold.clock.now_ms if c.fold.clock.now_ms >= 0 else 0 for c in folds]
+        time = max(checkpoint.fold.event_time.now_ms for checkpoint in folds)
+        elapsed = [time - c.fold.event_time.now_ms if c.fold.event_time.now_ms >= 0 else 0 for c in folds]
         state = merge(
             [checkpoint.fold.provisional(learning_config) for checkpoint in folds],
             learning_config.columns,

@@ -130,7 +130,7 @@ def test_doctor_asks_the_registry(broker: Broker, registry: RegistryProcess, top
         return subprocess.run(command, env=given, capture_output=True, text=True, timeout=60, check=False).stdout
 
     assert f"✓ schema registry: {registry.url} answers" in examined(registry.url)
-    assert "✗ schema registry: the schema registry http://127.0.0.1:9 cannot be asked" in examined("http://127.0.0.1:9")
+    assert "✗ schema registry: the schema registry http://127.0.0.1:9 cannot be reached" in examined("http://127.0.0.1:9")
 
 
 ParsedRequest = Callable[..., SchemaRegistry]
@@ -167,7 +167,7 @@ def test_what_the_registry_is_asked(registry: RegistryProcess, asked: ParsedRequ
     found = client.get(client._client.register_schema("outer", whole))
     assert (found.kind, set(found.references)) == ("PROTOBUF", {"in/inner.proto"})
     assert "Inner" in compiled(found).file[0].message_type[0].name
-    with pytest.raises(TimeoutError, match="cannot be asked"):
+    with pytest.raises(TimeoutError, match="cannot be reached"):
         asked("http://127.0.0.1:9").get(1)
 
 
@@ -176,7 +176,7 @@ def test_a_registry_over_tls(registry: RegistryProcess, asked: ParsedRequest, tm
     client = asked(registry.tls_url, schema_registry_cafile=str(registry.certificates.authority))
     assert client.get(client.register("over-tls", schema)) == schema._replace(references={})
     others = Certificates(tmp_path).make()
-    with pytest.raises(TimeoutError, match=r"cannot be asked.*CERTIFICATE_VERIFY_FAILED"):
+    with pytest.raises(TimeoutError, match=r"cannot be reached.*CERTIFICATE_VERIFY_FAILED"):
         asked(registry.tls_url, schema_registry_cafile=str(others.authority)).get(1)
     with pytest.raises(SettingsError, match="schema_registry_cafile"):
         asked(registry.tls_url, schema_registry_cafile=str(others.server_key))

@@ -23,6 +23,7 @@ from streampca.sources.confluent import connection as confluent_connection
 from streampca.sources.confluent.client import connection_options
 from streampca.sources.confluent.source import ConfluentSource
 from streampca.sources.kafka_python import connection
+from streampca.sources.kafka_python.patches import position_of
 from streampca.sources.kafka_python.source import KafkaPythonSource
 from streampca.stream.record import Assigned, PlainRecord, Revoked
 from tests.certificates import KEY_PASSWORD, Certificates
@@ -318,7 +319,7 @@ def test_records_that_a_failed_poll_had_taken_come_again(log: OnKafka, monkeypat
     failed: list[int] = []
 
     def fail() -> None:
-        failed.append(reader.source._consumer._subscription.position(_tp(log)).offset)  # type: ignore[attr-defined]
+        failed.append(position_of(reader.source._consumer, _tp(log)) or 0)  # type: ignore[attr-defined]
         monkeypatch.undo()
         raise KafkaConnectionError("as if the connection was lost")
 

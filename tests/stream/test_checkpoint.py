@@ -44,7 +44,7 @@ def some(name: str) -> tuple[Fold, FoldConfig]:
 def assert_same(one: Checkpoint, other: Checkpoint) -> None:
     for name in ("topic", "topic_id", "partition", "settings"):
         assert getattr(one, name) == getattr(other, name)
-    for name in ("position", "clock", "stats"):
+    for name in ("position", "event_time", "stats"):
         assert getattr(one.fold, name) == getattr(other.fold, name)
     pairs = [(getattr(one.fold.state, f.name), getattr(other.fold.state, f.name)) for f in fields(State)]
     pairs += [(one.fold.pending, other.fold.pending), (one.fold.retention, other.fold.retention)]
@@ -73,19 +73,19 @@ counts = st.integers(0, 2**62)
         FoldStats, counts, st.dictionaries(st.text(max_size=5), counts, max_size=3), counts, counts,
         finite, finite, finite, finite, counts, counts,
     ),
-    clock=st.builds(EventTime, counts, counts, counts, counts),
+    event_time=st.builds(EventTime, counts, counts, counts, counts),
     numbers=st.tuples(counts, finite, finite, counts, counts),
     words=st.tuples(st.text(max_size=9), st.text(max_size=9)),
     partition=counts,
 )  # fmt: skip
 @settings(max_examples=60, deadline=None)
 def test_any_counts_and_losses_come_back(
-    stats: FoldStats, clock: EventTime, numbers: Any, words: tuple[str, str], partition: int
+    stats: FoldStats, event_time: EventTime, numbers: Any, words: tuple[str, str], partition: int
 ) -> None:
     own = fold_config()
     position, weight, variance, count, blocks = numbers
     state = replace(State.empty(5), weight=weight, total_variance=variance, count=count, blocks=blocks)
-    fold = replace(Fold.empty(own.learning), position=position, state=state, clock=clock, stats=stats)
+    fold = replace(Fold.empty(own.learning), position=position, state=state, event_time=event_time, stats=stats)
     checkpoint = Checkpoint(*words, partition, fold, own.as_dict())
     assert_same(decode(encode(checkpoint)), checkpoint)
 

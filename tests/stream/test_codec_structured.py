@@ -311,10 +311,10 @@ def test_protobuf_schemas_that_cannot_be_used(schema: WriterSchema, words: str) 
 class Counted(MemorySchemas):
     def __init__(self, *schemas: WriterSchema) -> None:
         super().__init__(dict(enumerate(schemas, 1)))
-        self.asked: list[int] = []
+        self.requested: list[int] = []
 
     def get(self, schema_id: int) -> WriterSchema:
-        self.asked.append(schema_id)
+        self.requested.append(schema_id)
         return super().get(schema_id)
 
 
@@ -333,7 +333,7 @@ def test_a_schema_is_asked_for_once_and_an_unknown_one_again(
     assert [reject.reason for reject in one.decode([make(1), make(9), make(1)]).rejects] == ["unknown_schema"]
     schemas.schemas[9] = good
     assert len(one.decode([make(1), make(9), make(9)]).vectors) == 3
-    assert schemas.asked == [1, 9, 9]
+    assert schemas.requested == [1, 9, 9]
 
 
 @pytest.mark.parametrize(("kind", "field"), [("avro", "v"), ("protobuf", "doubles")])

@@ -170,7 +170,7 @@ def test_a_half_life_in_seconds_halves_the_weight_after_so_much_record_time() ->
     weights = 0.5 ** ((believed[-1] - believed) / 4000)
     fold = fold_of(V, own, [int(stamp) for stamp in stamps])
     state = fold.provisional(own.learning)
-    assert fold.clock.now_ms == believed[-1]
+    assert fold.event_time.now_ms == believed[-1]
     assert state.weight == pytest.approx(weights.sum())
     np.testing.assert_allclose(state.C @ state.C.T, covariance(V, weights), atol=1e-10)
 
@@ -228,7 +228,7 @@ def plain_losses(own: FoldConfig, V: Any, stamps: list[int]) -> tuple[list[float
     """
     residuals, norms = [], []
     mean, k, center = np.zeros(D), own.learning.components, own.learning.center
-    retention = own.retention(Fold.empty(own.learning).clock.advance(stamps)[1])
+    retention = own.retention(Fold.empty(own.learning).event_time.advance(stamps)[1])
     a = 1 / np.array(list(accumulate(retention, lambda weight, kept: kept * weight + 1, initial=0.0)))[1:]
     C = S = np.zeros((D, 0))
     for i, v in enumerate(V[: START + 3 * learning.BLOCK]):
@@ -372,6 +372,6 @@ def test_the_time_of_a_record_passes_once_whatever_it_holds() -> None:
     stamps = [1000, 1000, 1000, 10**12, 5000, 5000, 5000]
     counts = np.array([1, 1, 1, 50, 1, 1, 1])
     fold, _ = Fold.empty(own.learning).learn(np.repeat(V, [1, 1, 1, 51, 1, 1], axis=0), stamps, 7, own, counts)
-    assert fold.clock.now_ms == 5000
-    assert fold.clock.ahead == 1
+    assert fold.event_time.now_ms == 5000
+    assert fold.event_time.ahead == 1
     assert fold.provisional(own.learning).weight == pytest.approx((3 + 50 + 1) / 2 + 2)  # after four seconds, two

@@ -133,7 +133,7 @@ def test_arbitrary_bytes_are_damaged(data: bytes) -> None:
 
 
 def test_damage_under_a_right_digest_is_no_other_error() -> None:
-    """Not what a disk does, yet whatever zipfile and numpy stumble over is told in one way."""
+    """All errors of zipfile and NumPy become one."""
     chance, body = random.Random(2), DATA[:-64]
     for _ in range(3000):
         damaged = bytearray(body)

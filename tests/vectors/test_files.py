@@ -1,4 +1,4 @@
-"""Vectors in files: what is read, and that a bad row is told by its number."""
+"""Vectors in files, and errors that name the bad row."""
 
 import json
 from pathlib import Path

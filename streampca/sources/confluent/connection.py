@@ -24,7 +24,7 @@ _START_S = 6.0  # a user waits: mistakes in the settings are reported within ten
 _PROBE_INTERVAL_S = 1.0
 _PROBE_TIMEOUT_S = 10.0
 _RETRY_S = 0.1
-_NEW_TOPIC_S = 1.0  # how long to ask again for a missing topic: a broker may hear late of a new one
+_NEW_TOPIC_S = 1.0  # how long to ask again for a missing topic: a new one may reach a broker late
 _NO_ID = "A" * 22  # sixteen zeros, in the base64 that Kafka's tools print
 
 

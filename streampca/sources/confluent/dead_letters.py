@@ -9,7 +9,7 @@ from streampca.errors import SourceError
 from streampca.settings import WorkerSettings
 from streampca.sources.confluent import client
 from streampca.sources.confluent.connection import Connection
-from streampca.sources.dead_letter_headers import dead_letter_headers, too_large
+from streampca.sources.dead_letter_headers import dead_letter_headers
 from streampca.stream.record import Record
 
 _REQUEST_BYTES = 100 * 1024 * 1024  # a broker's own limit: the topic's limit decides
@@ -79,7 +79,9 @@ class ConfluentDeadLetters:
             self._failure = error
 
     def _source_error(self, error: KafkaError) -> SourceError:
-        return too_large(self._topic) if error.code() in _TOO_LARGE else self._connection.source_error(error)
+        if error.code() in _TOO_LARGE:
+            return self._connection.sentences.letter_too_large()
+        return self._connection.source_error(error)
 
 
 def _options(settings: WorkerSettings) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from streampca.sources.outage_log import OutageLog
 
 _START_TIMEOUT_S = 6.0  # with the next one: a user waits, and mistakes are reported within ten seconds
 _START_ANSWER_S = 3.0
-_NEW_TOPIC_S = 1.0  # how long to ask again for a missing topic: a broker may hear late of a new one
+_NEW_TOPIC_S = 1.0  # how long to ask again for a missing topic: a new one may reach a broker late
 _SILENCE_S = 20.0  # without a byte from any broker: metadata are requested every ten seconds, heartbeats more often
 _TOPIC_ERRORS = (UnknownTopicOrPartitionError, InvalidTopicError, AuthorizationError)
 
@@ -70,7 +70,7 @@ class Connection:
 
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
         self._settings, self._servers, self._topic = settings, settings.bootstrap_servers, topic
-        self._sentences = BrokerErrors(settings, topic)
+        self.sentences = BrokerErrors(settings, topic)
         self._outages = OutageLog(settings.bootstrap_servers)
         self._manager: PatchedConnectionManager  # set by `_open`
         self._described: frozenset[int] = frozenset()
@@ -173,13 +173,13 @@ class Connection:
         text = one_line(error)
         match error:
             case UnknownTopicOrPartitionError() | InvalidTopicError():
-                return self._sentences.no_topic()
+                return self.sentences.no_topic()
             case AuthorizationError():
-                return self._sentences.not_authorized(text)
+                return self.sentences.not_authorized(text)
             case SaslAuthenticationFailedError() | UnsupportedSaslMechanismError() | IllegalSaslStateError():
-                return self._sentences.login_refused(text)
+                return self.sentences.login_refused(text)
             case KafkaTimeoutError() | TimeoutError():
-                return self._sentences.no_broker(self._manager.last_failure)
+                return self.sentences.no_broker(self._manager.last_failure)
             case UnsupportedCodecError():
-                return self._sentences.cannot_decompress(text)
-        return self._sentences.other(text)
+                return self.sentences.cannot_decompress(text)
+        return self.sentences.other(text)

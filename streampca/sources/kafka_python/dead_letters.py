@@ -10,7 +10,7 @@ from kafka.serializer import Serializer
 
 from streampca.errors import SourceError
 from streampca.settings import WorkerSettings
-from streampca.sources.dead_letter_headers import Headers, dead_letter_headers, too_large
+from streampca.sources.dead_letter_headers import Headers, dead_letter_headers
 from streampca.sources.kafka_python.connection import Connection
 from streampca.sources.kafka_python.patches import abort_sending
 from streampca.stream.record import Record
@@ -91,5 +91,5 @@ class KafkaPythonDeadLetters:
 
     def _source_error(self, error: BaseException) -> SourceError:
         if isinstance(error, MessageSizeTooLargeError | RecordListTooLargeError):
-            return too_large(self._topic)
+            return self._connection.sentences.letter_too_large()
         return self._connection.source_error(error)

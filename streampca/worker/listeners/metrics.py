@@ -144,7 +144,7 @@ class WorkerMetrics(Listener):
             batch.partition,
             consumer_lag_messages=batch.lag,
             next_offset=fold.position,
-            timestamps_ahead=fold.clock.ahead,
+            timestamps_ahead=fold.event_time.ahead,
         )
         if stats.last_ms >= 0:
             self._set(batch.partition, event_time_lag_seconds=time.time() - stats.last_ms / 1000)
