@@ -1,4 +1,4 @@
-"""A client that calls the application without a network, its startup and shutdown around the calls."""
+"""A client that calls the application without a network; it also runs startup and shutdown."""
 
 from contextlib import ExitStack
 from functools import partial

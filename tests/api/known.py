@@ -1,4 +1,4 @@
-"""Models that both sides of a test can make from their version alone."""
+"""Models that a test can construct from their version alone."""
 
 import time
 from typing import Any

@@ -1,4 +1,4 @@
-"""The sidecar as a process of its own, on a free port of the loopback."""
+"""The sidecar as a process, on a free port of the loopback interface."""
 
 import json
 import signal
@@ -26,7 +26,7 @@ except StreampcaError as error:
 
 
 class SidecarProcess:
-    """Started on entry, ready to answer when `url` is known, killed on exit if it has not ended by itself."""
+    """Starts on entry, accepts requests once `url` returns, is killed on exit if it still runs."""
 
     def __init__(self, store: Path, **settings: Any) -> None:
         self._settings = {"topic": TOPIC, "store": str(store), "port": 0, "reload_interval_s": 0.02} | settings
@@ -47,7 +47,7 @@ class SidecarProcess:
         self.process.stderr.close()
 
     def url(self) -> str:
-        """Where it listens, as its log says."""
+        """Its URL, from its log."""
         assert self.process.stderr is not None
         for line in self.process.stderr:
             if line.startswith("{") and json.loads(line)["event"] == "serving":

@@ -1,4 +1,4 @@
-"""Rows as `.npy` files and as bare float32 numbers are answered as the same rows in JSON are, or refused as clearly."""
+"""Rows as `.npy` files and as raw float32 numbers get the same answers, and precise errors, as in JSON."""
 
 import io
 import json
@@ -18,7 +18,7 @@ from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from tests.api.client import Client
 from tests.api.known import TOPIC, D, K, known
-from tests.api.test_faults import error_of
+from tests.api.test_errors import error_of
 
 NPY, RAW, NPZ = "application/x-npy", "application/octet-stream", "application/x-npz"
 CHANCE = np.random.default_rng(0)
@@ -47,7 +47,7 @@ def bodies_of(rows: np.ndarray) -> list[tuple[bytes, str]]:
 
 
 @pytest.mark.parametrize("query", ["", "?version=10", "?basis=whitened", "?version=10&basis=whitened"])
-def test_vectors_are_projected_as_those_in_json_are(client: Client, query: str) -> None:
+def test_projects_binary_vectors_as_those_in_json(client: Client, query: str) -> None:
     asked: dict[str, Any] = dict(pair.split("=") for pair in query[1:].split("&") if pair)
     if "version" in asked:
         asked["version"] = int(asked["version"])
@@ -60,7 +60,7 @@ def test_vectors_are_projected_as_those_in_json_are(client: Client, query: str) 
 
 
 @pytest.mark.parametrize(("of", "rows"), [("vectors", VECTORS), ("coordinates", COORDINATES)])
-def test_rows_are_reconstructed_as_those_in_json_are(client: Client, of: str, rows: np.ndarray) -> None:
+def test_reconstructs_binary_rows_as_those_in_json(client: Client, of: str, rows: np.ndarray) -> None:
     for basis in ("principal", "whitened"):
         expected = client.post("/v1/reconstruct", json={of: rows.tolist(), "basis": basis, "version": 10}).json()
         assert expected["version"] == 10
@@ -70,7 +70,7 @@ def test_rows_are_reconstructed_as_those_in_json_are(client: Client, of: str, ro
 
 
 @pytest.mark.parametrize("dtype", ["u1", "<i2", ">i8", "f2", "<f4", ">f8"])
-def test_real_numbers_of_any_type_are_taken(client: Client, dtype: str) -> None:
+def test_accepts_real_numbers_of_any_type(client: Client, dtype: str) -> None:
     rows = np.arange(2 * D).reshape(2, D).astype(dtype)
     expected = client.post("/v1/project", json={"vectors": rows.astype(float).tolist()}).json()
     assert send(client, "/v1/project", npy(rows), NPY).json() == expected
@@ -81,14 +81,14 @@ def test_one_row_needs_no_second_axis(client: Client) -> None:
     assert send(client, "/v1/project", npy(VECTORS[0]), NPY).json() == expected
 
 
-def test_no_rows_are_answered_with_none(client: Client) -> None:
+def test_no_rows_in_no_rows_out(client: Client) -> None:
     nothing = {"version": 20, "coordinates": [], "residual": []}
     assert send(client, "/v1/project", npy(np.empty((0, D))), NPY).json() == nothing
     assert send(client, "/v1/project", b"", RAW).json() == nothing
 
 
-def test_many_rows_are_answered_as_few_are(store: MemoryStore, models: Models) -> None:
-    """A long body goes through a thread, a short one does not."""
+def test_many_rows_get_the_same_answers_as_few(store: MemoryStore, models: Models) -> None:
+    """A long body is processed in a thread, a short one is not."""
     rows = np.tile(VECTORS, (500, 1))
     with Client(create_app(store, ServeSettings(topic=TOPIC))) as client:
         few = send(client, "/v1/project", VECTORS.tobytes(), RAW).json()
@@ -104,7 +104,7 @@ def test_many_rows_are_answered_as_few_are(store: MemoryStore, models: Models) -
         ("/v1/reconstruct?of=vectors", ["squared_error", "vectors"]),
     ],
 )
-def test_answers_come_as_arrays_of_the_same_names(client: Client, path: str, names: list[str]) -> None:
+def test_npz_answers_have_the_fields_of_json_answers(client: Client, path: str, names: list[str]) -> None:
     expected = send(client, path, VECTORS.tobytes(), RAW).json()
     answer = send(client, path, VECTORS.tobytes(), RAW, Accept=f"{NPZ}, application/json;q=0.5")
     assert answer.headers["content-type"] == NPZ
@@ -117,7 +117,7 @@ def test_answers_come_as_arrays_of_the_same_names(client: Client, path: str, nam
             np.testing.assert_array_equal(arrays[name], expected[name])
 
 
-def test_json_can_be_answered_with_arrays_and_arrays_with_json(client: Client) -> None:
+def test_the_types_of_request_and_answer_are_independent(client: Client) -> None:
     question = {"coordinates": COORDINATES.tolist()}
     answer = client.post("/v1/reconstruct", json=question, headers={"Accept": NPZ})
     with np.load(io.BytesIO(answer.content)) as arrays:
@@ -174,7 +174,7 @@ HUGE[1] = 1e300
         (b"\0" * 20_001, RAW, 413, "the body exceeds 20000 bytes: send fewer rows at once"),
     ],
 )
-def test_wrong_bodies_are_told_precisely(client: Client, body: bytes, kind: str, status: int, text: str) -> None:
+def test_errors_in_binary_bodies_are_precise(client: Client, body: bytes, kind: str, status: int, text: str) -> None:
     assert text in error_of(send(client, "/v1/project", body, kind, Accept=NPZ), status)
 
 
@@ -194,22 +194,22 @@ def test_wrong_bodies_are_told_precisely(client: Client, body: bytes, kind: str,
         ("?of=vectors", 422, "unknown parameter 'of'; known: basis, version"),
     ],
 )
-def test_wrong_queries_are_told_precisely(client: Client, query: str, status: int, text: str) -> None:
+def test_errors_in_queries_are_precise(client: Client, query: str, status: int, text: str) -> None:
     assert text in error_of(send(client, f"/v1/project{query}", VECTORS.tobytes(), RAW), status)
 
 
 @pytest.mark.parametrize("query", ["", "?of=", "?of=basis", "?of=rows"])
-def test_what_is_to_be_reconstructed_must_be_said(client: Client, query: str) -> None:
+def test_binary_rows_to_reconstruct_need_a_name(client: Client, query: str) -> None:
     answer = send(client, f"/v1/reconstruct{query}", VECTORS.tobytes(), RAW)
     assert error_of(answer, 422) == "say in the query what the body holds: ?of=coordinates or ?of=vectors"
 
 
-def test_what_json_has_fields_for_is_not_overlooked_in_the_query(client: Client) -> None:
+def test_json_fields_in_the_query_are_refused(client: Client) -> None:
     answer = client.post("/v1/project?version=10", json={"vectors": VECTORS.tolist()})
     assert error_of(answer, 422) == "version is a field of a JSON body, not a query parameter"
 
 
-def test_an_answer_may_not_be_longer_than_a_question(client: Client, app: FastAPI, store: MemoryStore) -> None:
+def test_the_size_of_an_answer_is_limited(client: Client, app: FastAPI, store: MemoryStore) -> None:
     Models(store, TOPIC).save(known(30, d=1000, k=1))
     app.state.model_cache.poll()
     path = "/v1/reconstruct?of=coordinates"
@@ -223,7 +223,7 @@ def test_a_compressed_body_is_refused(client: Client) -> None:
     assert "Content-Encoding gzip is not supported" in error_of(answer, 415)
 
 
-def test_a_header_that_promises_terabytes_costs_nothing(client: Client) -> None:
+def test_a_header_that_claims_terabytes_costs_nothing(client: Client) -> None:
     for shape in ((10**12, D), (2**62, D), (10**30, D), (-1, D)):
         text = str({"descr": "<f4", "fortran_order": False, "shape": shape}).encode()
         body = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
@@ -270,7 +270,7 @@ def test_never_a_500_for_any_bytes(client: Client, path: str, body: bytes, kind:
         json.loads(answer.content)
 
 
-def test_the_openapi_document_tells_of_binary_bodies(client: Client) -> None:
+def test_binary_bodies_are_in_the_openapi_document(client: Client) -> None:
     paths = client.get("/openapi.json").json()["paths"]
     for path, parameters in (("/v1/project", ["basis", "version"]), ("/v1/reconstruct", ["basis", "version", "of"])):
         operation = paths[path]["post"]

@@ -1,4 +1,4 @@
-"""The figures of all versions: each file is read once, by one reader, and trouble with one hides no other."""
+"""The metrics of all versions: each file is read once, by one thread, and a damaged one hides no other."""
 
 import threading
 import time
@@ -19,7 +19,7 @@ from tests.api.known import TOPIC, file_of, known, known_model
 
 
 class Counting(Models):
-    """Writes down which versions are read, and how many at the same time."""
+    """Records which versions are read."""
 
     def __init__(self, store: MemoryStore) -> None:
         super().__init__(store, TOPIC, keep=3)
@@ -43,7 +43,7 @@ def versions(figures: list[dict[str, Any]]) -> list[int]:
     return [one["version"] for one in figures]
 
 
-def test_every_version_is_told_rising_with_its_figures(client: Client) -> None:
+def test_every_version_is_listed_in_ascending_order_with_its_metrics(client: Client) -> None:
     answer = client.get("/v1/history")
     content = answer.json()
     assert abs(content.pop("now") - time.time()) < 60
@@ -57,7 +57,7 @@ def test_every_version_is_told_rising_with_its_figures(client: Client) -> None:
     assert content["version"] == 20
 
 
-def test_only_what_came_after_when_asked(client: Client, models: Models, app: FastAPI) -> None:
+def test_only_later_versions_on_request(client: Client, models: Models, app: FastAPI) -> None:
     def after(version: int) -> list[int]:
         return versions(client.get(f"/v1/history?after={version}").json()["models"])
 
@@ -68,13 +68,13 @@ def test_only_what_came_after_when_asked(client: Client, models: Models, app: Fa
 
 
 @pytest.mark.parametrize("after", ["-1", "x", "1.5", str(2**63)])
-def test_what_no_version_can_be_is_refused(client: Client, after: str) -> None:
+def test_invalid_versions_are_refused(client: Client, after: str) -> None:
     answer = client.get(f"/v1/history?after={after}")
     assert answer.status_code == 422
     assert answer.json()["error"].startswith("after: ")
 
 
-def test_without_a_model_there_is_no_history_yet(settings: ServeSettings) -> None:
+def test_without_a_model_the_history_is_empty(settings: ServeSettings) -> None:
     with Client(create_app(MemoryStore(), settings)) as client:
         content = client.get("/v1/history").json()
         assert (content["version"], content["models"]) == (None, [])
@@ -87,26 +87,26 @@ def test_each_file_is_read_once(counting: Counting) -> None:
     assert counting.read == [10, 20, 30]
 
 
-def test_what_was_loaded_to_be_served_is_not_read_again(store: MemoryStore, client: Client) -> None:
+def test_a_model_loaded_for_serving_is_not_read_again(store: MemoryStore, client: Client) -> None:
     store.damage(file_of(20), 500)  # after it was loaded
     assert versions(client.get("/v1/history").json()["models"]) == [10, 20]
 
 
-def test_a_version_that_is_not_asked_for_is_not_read(counting: Counting) -> None:
+def test_a_version_that_is_not_requested_is_not_read(counting: Counting) -> None:
     assert versions(HistoryReader(counting).after(20)) == [30]
     assert counting.read == [30]
 
 
-def test_a_damaged_version_is_passed_over_and_not_read_again(counting: Counting, store: MemoryStore) -> None:
+def test_a_damaged_version_is_skipped_and_not_read_again(counting: Counting, store: MemoryStore) -> None:
     store.damage(file_of(20), 500)
     history = HistoryReader(counting)
     assert versions(history.after(-1)) == versions(history.after(-1)) == [10, 30]
     assert counting.read == [10, 20, 30]
-    history.add(known(20))  # written anew, and served since
+    history.add(known(20))  # written again, and loaded since
     assert versions(history.after(-1)) == [10, 20, 30]
 
 
-def test_what_is_pruned_is_forgotten(counting: Counting) -> None:
+def test_pruned_versions_leave_the_cache(counting: Counting) -> None:
     history = HistoryReader(counting)
     history.after(-1)
     counting.save(known(40))
@@ -114,13 +114,13 @@ def test_what_is_pruned_is_forgotten(counting: Counting) -> None:
     assert set(history._figures) == {20, 30, 40}
 
 
-def test_a_version_pruned_while_it_is_read_is_passed_over(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_pruned_while_it_is_read_is_skipped(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
     history = HistoryReader(counting)
     monkeypatch.setattr(counting, "versions", lambda: [5, 10, 20, 30])
     assert versions(history.after(-1)) == [10, 20, 30]
 
 
-def test_a_version_noted_while_the_store_is_listed_is_not_forgotten(
+def test_a_version_added_while_the_store_is_listed_stays_cached(
     counting: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     history = HistoryReader(counting)
@@ -134,9 +134,7 @@ def test_a_version_noted_while_the_store_is_listed_is_not_forgotten(
     assert 40 in history._figures
 
 
-def test_a_store_that_cannot_be_read_is_said_and_what_was_read_is_kept(
-    client: Client, store: MemoryStore, app: FastAPI
-) -> None:
+def test_what_was_read_before_the_store_failed_stays_cached(client: Client, store: MemoryStore, app: FastAPI) -> None:
     store.fail_reads(1)
     answer = client.get("/v1/history")
     assert answer.status_code == 503
@@ -144,10 +142,10 @@ def test_a_store_that_cannot_be_read_is_said_and_what_was_read_is_kept(
     assert versions(client.get("/v1/history").json()["models"]) == [10, 20]
 
 
-def test_only_one_reads_however_many_ask(
+def test_concurrent_requests_share_one_reader(
     client: Client, counting: Counting, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reading takes long enough for the others to come meanwhile: a second reader would find the first one there."""
+    """Reading takes long enough for the other requests to arrive: a second reader would meet the first."""
     reading, at_once = threading.Lock(), []
     read = store.read
 
@@ -165,10 +163,10 @@ def test_only_one_reads_however_many_ask(
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: client.get("/v1/history").json(), range(8)))
     assert all(versions(answer["models"]) == [10, 20, 30] for answer in answers)
-    assert at_once == [True, True]  # 10 and 30; 20 is served
+    assert at_once == [True, True]  # 10 and 30; 20 is in use
 
 
-def test_the_reading_ends_with_the_application(counting: Counting) -> None:
+def test_reading_stops_with_the_application(counting: Counting) -> None:
     history = HistoryReader(counting)
     history.close()
     assert history.after(-1) == []

@@ -1,4 +1,4 @@
-"""Which model answers: the newest whole one, and how the sidecar learns of it."""
+"""The model in use is the newest undamaged one in the store, and polling finds it."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ from tests.api.known import TOPIC, file_of, known
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -73,7 +73,7 @@ def test_takes_the_newest_and_then_newer_ones(cache: ModelCache, models: Models)
     assert cache.reasons_not_ready(None) == []
 
 
-def test_what_was_taken_stays_whole_while_newer_ones_come(cache: ModelCache, models: Models) -> None:
+def test_a_model_in_use_by_a_request_does_not_change(cache: ModelCache, models: Models) -> None:
     models.save(known(1))
     cache.poll()
     mine = cache.get(None)
@@ -82,7 +82,7 @@ def test_what_was_taken_stays_whole_while_newer_ones_come(cache: ModelCache, mod
     assert (mine.version, in_use(cache)) == (1, 2)
 
 
-def test_a_damaged_newest_is_passed_over_and_told_once(
+def test_a_damaged_newest_model_is_skipped_and_logged_once(
     cache: ModelCache, models: Models, store: MemoryStore, clock: Clock, events: list[EventDict]
 ) -> None:
     for version in (1, 2, 3):
@@ -99,9 +99,7 @@ def test_a_damaged_newest_is_passed_over_and_told_once(
     assert in_use(cache) == 4
 
 
-def test_a_newer_one_that_is_damaged_leaves_the_one_in_use(
-    cache: ModelCache, models: Models, store: MemoryStore
-) -> None:
+def test_a_damaged_newer_model_leaves_the_one_in_use(cache: ModelCache, models: Models, store: MemoryStore) -> None:
     models.save(known(1))
     cache.poll()
     models.save(known(2))
@@ -111,7 +109,7 @@ def test_a_newer_one_that_is_damaged_leaves_the_one_in_use(
     assert cache.reasons_not_ready(None) == []
 
 
-def test_a_damaged_file_is_tried_again_in_a_minute(
+def test_a_damaged_file_is_retried_after_a_minute(
     cache: ModelCache, models: Models, store: MemoryStore, clock: Clock, events: list[EventDict]
 ) -> None:
     models.save(known(1))
@@ -130,7 +128,7 @@ def test_a_damaged_file_is_tried_again_in_a_minute(
     assert loud(events) == ["model damaged, not served"]
 
 
-def test_when_all_are_damaged_it_says_so(cache: ModelCache, models: Models, store: MemoryStore) -> None:
+def test_if_all_models_are_damaged_the_reason_says_so(cache: ModelCache, models: Models, store: MemoryStore) -> None:
     models.save(known(7))
     store.damage(file_of(7), 500)
     cache.poll()
@@ -139,7 +137,7 @@ def test_when_all_are_damaged_it_says_so(cache: ModelCache, models: Models, stor
     ]
 
 
-def test_a_model_that_vanishes_between_listing_and_reading_is_passed_over(cache: ModelCache, models: Models) -> None:
+def test_a_model_pruned_between_listing_and_reading_is_skipped(cache: ModelCache, models: Models) -> None:
     models.save(known(1))
     versions = models.versions
     models.versions = lambda: [*versions(), 2]  # type: ignore[method-assign]
@@ -147,7 +145,7 @@ def test_a_model_that_vanishes_between_listing_and_reading_is_passed_over(cache:
     assert in_use(cache) == 1
 
 
-def test_a_store_that_cannot_be_read_is_told_once_and_when_it_is_over(
+def test_an_unreadable_store_is_logged_once_and_so_is_its_recovery(
     cache: ModelCache, models: Models, store: MemoryStore, events: list[EventDict]
 ) -> None:
     models.save(known(1))
@@ -177,7 +175,7 @@ def test_age_is_counted_from_publishing(cache: ModelCache, models: Models, clock
     assert cache.age_s() == 0
 
 
-def test_old_versions_are_read_once_and_the_least_used_is_let_go(cache: ModelCache, models: Models) -> None:
+def test_old_versions_are_cached_and_the_least_recently_used_is_evicted(cache: ModelCache, models: Models) -> None:
     for version in range(1, 8):
         models.save(known(version))
     cache.poll()
@@ -195,7 +193,7 @@ def test_old_versions_are_read_once_and_the_least_used_is_let_go(cache: ModelCac
         cache.get_loaded(2)
 
 
-def test_an_unknown_version_is_told(cache: ModelCache, models: Models) -> None:
+def test_an_unknown_version_raises(cache: ModelCache, models: Models) -> None:
     models.save(known(5))
     cache.poll()
     for version in (0, 4, 6):
@@ -216,7 +214,7 @@ def test_a_pruned_version_is_unknown_even_if_it_was_loaded(
         cache.get(1)
 
 
-def test_a_version_newer_than_the_one_in_use_can_be_asked_for(cache: ModelCache, models: Models) -> None:
+def test_a_version_newer_than_the_one_in_use_can_be_requested(cache: ModelCache, models: Models) -> None:
     models.save(known(1))
     cache.poll()
     models.save(known(2))
@@ -224,7 +222,7 @@ def test_a_version_newer_than_the_one_in_use_can_be_asked_for(cache: ModelCache,
     assert in_use(cache) == 1
 
 
-def test_an_old_version_that_is_damaged_is_told(cache: ModelCache, models: Models, store: MemoryStore) -> None:
+def test_a_damaged_old_version_raises(cache: ModelCache, models: Models, store: MemoryStore) -> None:
     for version in (1, 2):
         models.save(known(version))
     store.damage(file_of(1), 500)
@@ -233,7 +231,7 @@ def test_an_old_version_that_is_damaged_is_told(cache: ModelCache, models: Model
         cache.get(1)
 
 
-def test_an_empty_store_does_not_end_the_service_but_another_one_takes_it_over(
+def test_an_emptied_store_leaves_the_model_in_use_and_a_replaced_one_supersedes_it(
     cache: ModelCache, models: Models, store: MemoryStore, events: list[EventDict]
 ) -> None:
     models.save(known(100))
@@ -254,7 +252,7 @@ def eventually(holds: Callable[[], Any], within_s: float = 10.0) -> None:
         time.sleep(0.005)
 
 
-def test_the_watcher_takes_newer_ones_until_it_is_stopped(cache: ModelCache, models: Models) -> None:
+def test_the_poller_loads_newer_models_until_it_is_stopped(cache: ModelCache, models: Models) -> None:
     models.save(known(1))
     cache.start(0.01)
     assert in_use(cache) == 1
@@ -264,7 +262,7 @@ def test_the_watcher_takes_newer_ones_until_it_is_stopped(cache: ModelCache, mod
     assert not [thread for thread in threading.enumerate() if thread.name == "model-poller"]
 
 
-def test_a_bug_does_not_end_the_watch(cache: ModelCache, models: Models, events: list[EventDict]) -> None:
+def test_a_bug_does_not_stop_the_polling(cache: ModelCache, models: Models, events: list[EventDict]) -> None:
     cache.start(0.01)
     load, faults = models.load, [RuntimeError("a bug")]
 

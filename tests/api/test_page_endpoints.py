@@ -121,7 +121,7 @@ def test_the_model_in_use_is_shown(client: Client) -> None:
     assert samples['streampca_model_load_failures_total{cause="damaged"}'] == 0
 
 
-def test_without_a_model_nothing_is_made_up(settings: ServeSettings) -> None:
+def test_without_a_model_there_are_no_values(settings: ServeSettings) -> None:
     with Client(create_app(MemoryStore(), settings)) as client:
         assert not [name for name in scraped(client) if name.startswith("streampca_model_") and "failures" not in name]
 
@@ -168,7 +168,7 @@ def test_requests_are_timed_by_route_and_code_and_never_by_path(client: Client) 
     assert samples['streampca_projected_vectors_total{act="reconstruct"}'] == 2
 
 
-def test_the_table_of_metrics_is_what_is_shown(client: Client) -> None:
+def test_the_table_of_metrics_matches_the_exposition(client: Client) -> None:
     client.post("/v1/project", json={"vectors": [ROW]})
     shown = {
         line.split(" ", 3)[2]: line.split(" ", 3)[3]
@@ -178,7 +178,7 @@ def test_the_table_of_metrics_is_what_is_shown(client: Client) -> None:
     assert shown == METRICS
 
 
-def test_openmetrics_for_those_who_ask(client: Client) -> None:
+def test_openmetrics_on_request(client: Client) -> None:
     answer = client.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
     assert answer.headers["content-type"].startswith("application/openmetrics-text")
     assert answer.text.endswith("# EOF\n")
@@ -201,7 +201,7 @@ def references(node: Any) -> list[str]:
     return [ref for value in node for ref in references(value)] if isinstance(node, list) else []
 
 
-def test_the_openapi_document_is_sound(client: Client) -> None:
+def test_the_openapi_document_is_valid(client: Client) -> None:
     content = client.get("/openapi.json").json()
     OpenAPI.model_validate(content)
     for reference in references(content):
@@ -212,7 +212,7 @@ def test_the_openapi_document_is_sound(client: Client) -> None:
     }  # fmt: skip
 
 
-def test_every_error_is_documented_in_the_one_shape(client: Client) -> None:
+def test_all_errors_are_documented_with_the_same_shape(client: Client) -> None:
     content = client.get("/openapi.json").json()
     for path, operations in content["paths"].items():
         for operation in operations.values():
@@ -221,7 +221,7 @@ def test_every_error_is_documented_in_the_one_shape(client: Client) -> None:
                 if code != "200":
                     schema = response["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[1]
                     assert schema == ("NotReadyResponse" if path == "/readyz" else "ErrorResponse")
-                elif path.startswith("/v1/") and path != "/v1/workers":  # which knows no model
+                elif path.startswith("/v1/") and path != "/v1/workers":  # which needs no model
                     assert "X-Model-Version" in response["headers"]
 
 
@@ -268,9 +268,7 @@ def shape_of(value: Any) -> tuple[int, ...]:
         (schemas.ErrorResponse, "GET", "/nowhere", None),
     ],
 )
-def test_answers_have_the_shape_that_is_documented(
-    client: Client, shape: Any, method: str, path: str, content: Any
-) -> None:
+def test_answers_match_the_documented_schemas(client: Client, shape: Any, method: str, path: str, content: Any) -> None:
     answer = client.request(method, path, json=content).json()
     shape.model_validate(answer, strict=True)
     assert set(answer) <= set(shape.model_fields)

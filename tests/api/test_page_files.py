@@ -1,4 +1,4 @@
-"""The page at `/`: its files, and the headers that fence it in. What it shows is tested in a browser."""
+"""The page at `/`: its files and security headers. Its content is tested in a browser (tests/page)."""
 
 import re
 
@@ -13,7 +13,7 @@ STRICT = {name.lower(): value for name, value in HEADERS.items()} | {"x-content-
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_the_page_is_there_fenced_in(client: Client, method: str) -> None:
+def test_the_page_has_its_security_headers(client: Client, method: str) -> None:
     answer = client.request(method, "/")
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
@@ -22,7 +22,7 @@ def test_the_page_is_there_fenced_in(client: Client, method: str) -> None:
     assert int(answer.headers["content-length"]) == (FOLDER / "index.html").stat().st_size
 
 
-def test_nothing_is_allowed_but_what_the_sidecar_itself_serves() -> None:
+def test_the_content_security_policy_allows_only_the_sidecar() -> None:
     policy = dict(part.strip().split(" ", 1) for part in HEADERS["Content-Security-Policy"].split(";"))
     assert policy["default-src"] == "'none'"
     assert {source for sources in policy.values() for source in sources.split()} == {"'none'", "'self'", "data:"}
@@ -30,7 +30,7 @@ def test_nothing_is_allowed_but_what_the_sidecar_itself_serves() -> None:
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_every_file_is_served_fenced_in_and_asked_for_again_by_its_tag(client: Client, file: str) -> None:
+def test_every_file_has_security_headers_and_is_revalidated_by_etag(client: Client, file: str) -> None:
     answer = client.get(f"/page/{file}")
     assert answer.status_code == 200
     assert answer.content == (FOLDER / file).read_bytes()
@@ -43,7 +43,7 @@ def test_every_file_is_served_fenced_in_and_asked_for_again_by_its_tag(client: C
 
 
 def test_the_page_refers_to_its_files_by_relative_paths_that_exist() -> None:
-    """So it works behind a proxy that puts it under a path of its own."""
+    """So it works behind a proxy with a path prefix."""
     found = re.findall(r'(?:src|href)="([^"#][^"]*)"', (FOLDER / "index.html").read_text(encoding="utf-8"))
     assert [name for name in found if name.startswith("page/")]
     for name in found:
@@ -54,7 +54,7 @@ def test_the_page_refers_to_its_files_by_relative_paths_that_exist() -> None:
 
 
 @pytest.mark.parametrize("path", ["/page/", "/page", "/page/nothing.js", "/page/../app.py", "/page/%2e%2e/app.py"])
-def test_nothing_else_is_given_out(client: Client, path: str) -> None:
+def test_nothing_else_is_served(client: Client, path: str) -> None:
     answer = client.get(path)
     assert answer.status_code == 404
     assert answer.json()["error"].startswith("there is nothing at /")
@@ -68,9 +68,9 @@ def test_the_page_cannot_be_written_to(client: Client) -> None:
 @pytest.mark.parametrize(
     "path", ["/v1/model", "/v1/model/components", "/docs", "/metrics", "/healthz", "/nowhere", "/v1/model?version=x"]
 )
-def test_no_answer_is_taken_for_another_type_than_it_says(client: Client, path: str) -> None:
+def test_mime_sniffing_is_forbidden_for_every_answer(client: Client, path: str) -> None:
     assert client.get(path).headers.get_list("x-content-type-options") == ["nosniff"]
 
 
-def test_the_page_is_no_part_of_the_interface_for_programs(app: FastAPI) -> None:
+def test_the_page_is_not_in_the_openapi_document(app: FastAPI) -> None:
     assert not [path for path in app.openapi()["paths"] if path == "/" or path.startswith("/page")]

@@ -32,7 +32,7 @@ def post(client: Client, path: str, **content: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("asked", "version"), [({}, 20), ({"version": None}, 20), ({"version": 20}, 20), ({"version": 10}, 10)]
 )
-def test_projects_onto_the_axes_of_the_version_asked_for(client: Client, asked: Any, version: int) -> None:
+def test_projects_onto_the_axes_of_the_requested_version(client: Client, asked: Any, version: int) -> None:
     answer = post(client, "/v1/project", vectors=VECTORS.tolist(), **asked)
     model = known_model(version)
     coordinates = np.stack([model.components @ (vector - model.mean) for vector in VECTORS])
@@ -44,7 +44,7 @@ def test_projects_onto_the_axes_of_the_version_asked_for(client: Client, asked: 
 
 
 @pytest.mark.parametrize("basis", ["principal", "whitened"])
-def test_many_vectors_are_projected_as_each_alone(client: Client, basis: str) -> None:
+def test_many_vectors_are_projected_like_each_alone(client: Client, basis: str) -> None:
     many = CHANCE.normal(size=(50, D)).tolist()
     answer = post(client, "/v1/project", vectors=many, basis=basis)
     alone = [post(client, "/v1/project", vectors=[vector], basis=basis) for vector in many]
@@ -93,8 +93,8 @@ def test_reconstructs_from_coordinates_and_from_vectors(client: Client) -> None:
     np.testing.assert_allclose(by_vectors["squared_error"], projected["residual"], rtol=1e-12)
 
 
-def test_many_rows_are_answered_as_few_are(store: MemoryStore) -> None:
-    """A long body goes through a thread, a short one does not: the numbers are the same to rounding."""
+def test_many_rows_get_the_same_answers_as_few(store: MemoryStore) -> None:
+    """A long body is processed in a thread, a short one is not; the numbers are the same up to rounding."""
     models = Models(store, TOPIC)
     models.save(PublishedModel(1, known_model(1), TOPIC))
     rows = CHANCE.normal(size=(3000, D))
@@ -104,18 +104,18 @@ def test_many_rows_are_answered_as_few_are(store: MemoryStore) -> None:
     np.testing.assert_allclose(many["coordinates"][::500], few, rtol=1e-12, atol=1e-12)
 
 
-def test_no_vectors_are_answered_with_none(client: Client) -> None:
+def test_no_vectors_in_no_vectors_out(client: Client) -> None:
     assert post(client, "/v1/project", vectors=[]) == {"version": 20, "coordinates": [], "residual": []}
     assert post(client, "/v1/reconstruct", coordinates=[]) == {"version": 20, "vectors": []}
     assert post(client, "/v1/reconstruct", vectors=[]) == {"version": 20, "vectors": [], "squared_error": []}
 
 
-def test_whole_numbers_are_numbers(client: Client) -> None:
+def test_integers_are_numbers(client: Client) -> None:
     whole = post(client, "/v1/project", vectors=[[1, 2, 3, 4, 18446744073709551615]])
     assert whole == post(client, "/v1/project", vectors=[[1.0, 2.0, 3.0, 4.0, 18446744073709551615.0]])
 
 
-def test_a_model_in_float32_is_served_and_answers_are_as_fine_as_it_is(store: MemoryStore) -> None:
+def test_a_model_in_float32_is_served(store: MemoryStore) -> None:
     models = Models(store, TOPIC)
     model = known_model(1, dtype=np.float32)
     models.save(PublishedModel(1, model, TOPIC))
@@ -126,7 +126,7 @@ def test_a_model_in_float32_is_served_and_answers_are_as_fine_as_it_is(store: Me
         assert np.load(io.BytesIO(npy.content)).dtype == np.float32
 
 
-def test_components_as_json_and_as_npy_are_the_axes(client: Client) -> None:
+def test_components_are_the_axes_in_json_and_npy(client: Client) -> None:
     for version in (10, 20):
         model, where = known_model(version), f"/v1/model/components?version={version}"
         content = client.get(where).json()
@@ -143,7 +143,7 @@ def test_components_as_json_and_as_npy_are_the_axes(client: Client) -> None:
             assert client.get(where, headers={"Accept": accept}).headers["content-type"] == "application/json"
 
 
-def test_what_the_components_say_is_enough_to_project_elsewhere(client: Client) -> None:
+def test_the_components_suffice_to_project_elsewhere(client: Client) -> None:
     content = client.get("/v1/model/components").json()
     elsewhere = (VECTORS - np.array(content["mean"])) @ np.array(content["components"]).T
     assert len(content["components"]) == K

@@ -1,4 +1,4 @@
-"""What was projected last, seen along two components of any version; and nothing more of it."""
+"""The vectors projected most recently, along two components of any version."""
 
 import threading
 import time
@@ -27,7 +27,7 @@ def project(client: Client, vectors: Any, **more: Any) -> None:
     assert answer.status_code == 200, answer.text
 
 
-def look(client: Client, query: str = "") -> dict[str, Any]:
+def get_recent(client: Client, query: str = "") -> dict[str, Any]:
     answer = client.get(f"/v1/recent{query}")
     assert answer.status_code == 200, answer.text
     content: dict[str, Any] = answer.json()
@@ -45,12 +45,12 @@ def look(client: Client, query: str = "") -> dict[str, Any]:
         ("?version=10&x=2", 10, 2, 2),
     ],
 )
-def test_the_latest_vectors_by_the_model_and_along_the_components_asked_for(
+def test_recent_vectors_along_the_requested_components_of_the_requested_version(
     client: Client, query: str, version: int, x: int, y: int
 ) -> None:
     project(client, VECTORS[:3])
     project(client, VECTORS[3:], basis="whitened", version=10)
-    content = look(client, query)
+    content = get_recent(client, query)
     coordinates, residual = known_model(version).project(VECTORS)
     assert (content["version"], content["components"]) == (version, [x, y])
     np.testing.assert_allclose(content["coordinates"], coordinates[:, [x - 1, y - 1]], rtol=1e-5, atol=1e-5)
@@ -61,59 +61,57 @@ def test_the_latest_vectors_by_the_model_and_along_the_components_asked_for(
 
 
 @pytest.mark.parametrize("query", ["x=0", "x=3", "y=0", f"y={K + 1}", "x=-1", f"x={10**30}"])
-def test_components_that_are_not_there_are_refused(client: Client, query: str) -> None:
+def test_components_out_of_range_are_refused(client: Client, query: str) -> None:
     answer = client.get(f"/v1/recent?{query}")
     assert answer.status_code == 422
     name, _, number = query.partition("=")
     assert answer.json() == {"error": f"{name} must be a component of the model, 1 to {K}, not {number}"}
 
 
-def test_with_a_single_component_both_are_it(store: MemoryStore, settings: ServeSettings) -> None:
+def test_with_a_single_component_x_and_y_are_the_same(store: MemoryStore, settings: ServeSettings) -> None:
     Models(store, TOPIC).save(known(1, k=1))
     with Client(create_app(store, settings)) as client:
         project(client, VECTORS)
-        content = look(client)
+        content = get_recent(client)
         assert content["components"] == [1, 1]
         assert all(a == b for a, b in content["coordinates"])
         assert client.get("/v1/recent?y=2").status_code == 422
 
 
-def test_before_anything_was_projected_there_is_nothing_to_see(client: Client) -> None:
-    assert look(client) == {"version": 20, "components": [1, 2], "coordinates": [], "residual": [], "at": []}
+def test_without_projections_there_are_no_vectors(client: Client) -> None:
+    assert get_recent(client) == {"version": 20, "components": [1, 2], "coordinates": [], "residual": [], "at": []}
 
 
-def test_without_a_model_or_the_version_it_says_so(client: Client, settings: ServeSettings) -> None:
+def test_an_unknown_version_is_404_and_no_model_503(client: Client, settings: ServeSettings) -> None:
     assert client.get("/v1/recent?version=15").status_code == 404
     with Client(create_app(MemoryStore(), settings)) as empty:
         assert empty.get("/v1/recent").status_code == 503
 
 
-def test_what_is_refused_or_only_reconstructed_is_not_snapshot(client: Client) -> None:
+def test_refused_and_reconstructed_vectors_are_not_recent_ones(client: Client) -> None:
     client.post("/v1/project", json={"vectors": [[1.0]]})
     client.post("/v1/project", json={"vectors": [[1e308] * D]})
     client.post("/v1/project", json={"vectors": []})
     client.post("/v1/reconstruct", json={"vectors": VECTORS.tolist()})
-    assert look(client)["at"] == []
+    assert get_recent(client)["at"] == []
 
 
-def test_what_float32_cannot_hold_is_left_out(client: Client) -> None:
+def test_vectors_beyond_float32_are_left_out(client: Client) -> None:
     project(client, [VECTORS[0], [1e60, 0, 0, 0, 0], VECTORS[1]])
     np.testing.assert_allclose(
-        look(client)["coordinates"], known_model(20).project(VECTORS[:2])[0], rtol=1e-5, atol=1e-5
+        get_recent(client)["coordinates"], known_model(20).project(VECTORS[:2])[0], rtol=1e-5, atol=1e-5
     )
 
 
-def test_vectors_of_another_dimension_are_not_shown_and_replace_the_old(
-    client: Client, app: FastAPI, models: Models
-) -> None:
+def test_vectors_of_another_dimension_replace_the_old_ones(client: Client, app: FastAPI, models: Models) -> None:
     project(client, VECTORS)
     models.save(known(30, d=3))
     app.state.model_cache.poll()
-    assert look(client)["at"] == []
-    assert len(look(client, "?version=20")["at"]) == 7
+    assert get_recent(client)["at"] == []
+    assert len(get_recent(client, "?version=20")["at"]) == 7
     project(client, [[1.0, 2.0, 3.0]])
-    assert len(look(client)["at"]) == 1
-    assert look(client, "?version=20")["at"] == []
+    assert len(get_recent(client)["at"]) == 1
+    assert get_recent(client, "?version=20")["at"] == []
 
 
 def first_numbers(recent: RecentVectors, d: int = D) -> list[float]:
@@ -121,7 +119,7 @@ def first_numbers(recent: RecentVectors, d: int = D) -> list[float]:
 
 
 @pytest.mark.parametrize("sizes", [[1] * 37, [3] * 12, [10], [25], [4, 25], [9, 1, 10, 11], [0, 5, 0, 9]])
-def test_the_last_ones_are_kept_in_their_order(monkeypatch: pytest.MonkeyPatch, sizes: list[int]) -> None:
+def test_the_last_vectors_are_kept_in_order(monkeypatch: pytest.MonkeyPatch, sizes: list[int]) -> None:
     monkeypatch.setattr(module, "_MAX_VECTORS", 10)
     recent, numbers = RecentVectors(), iter(range(1000))
     came: list[float] = []
@@ -145,7 +143,7 @@ def test_memory_is_bounded_for_vectors_of_any_length(d: int, most: int) -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 300])
-def test_little_waits_to_be_put_into_the_ring(rows: int) -> None:
+def test_pending_vectors_are_bounded(rows: int) -> None:
     recent = RecentVectors()
     for _ in range(100):
         recent.add(np.ones((rows, 3072)))
@@ -153,24 +151,24 @@ def test_little_waits_to_be_put_into_the_ring(rows: int) -> None:
         assert sum(vectors.nbytes for vectors, _ in recent._pending) < 512 * 1024
 
 
-def test_no_look_falls_into_a_note() -> None:
-    """Whoever looks while vectors are being put into the ring waits until they are: the clock is asked in between."""
+def test_reading_waits_for_an_addition_in_progress() -> None:
+    """The clock is read in the middle of an addition: a reader started there has to wait until it is complete."""
     seen: list[int] = []
-    looking: list[threading.Thread] = []
+    readers: list[threading.Thread] = []
 
-    def look_meanwhile() -> float:
-        looking.append(threading.Thread(target=lambda: seen.append(len(recent._snapshot(D)[0]))))
-        looking[-1].start()
-        looking[-1].join(0.05)
+    def read_meanwhile() -> float:
+        readers.append(threading.Thread(target=lambda: seen.append(len(recent._snapshot(D)[0]))))
+        readers[-1].start()
+        readers[-1].join(0.05)
         return 0.0
 
-    recent = RecentVectors(look_meanwhile)
+    recent = RecentVectors(read_meanwhile)
     recent.add(VECTORS)
-    looking[0].join()
+    readers[0].join()
     assert seen == [len(VECTORS)]
 
 
-def test_distances_that_no_number_can_hold_are_left_out() -> None:
+def test_vectors_with_infinite_distances_are_left_out() -> None:
     published, recent = known(1), RecentVectors()
     recent.add(VECTORS)
     far = replace(published, model=replace(published.model, mean=np.full(D, 1e200)))
@@ -178,7 +176,7 @@ def test_distances_that_no_number_can_hold_are_left_out() -> None:
     assert len(recent.project(published, 1, None)["residual"]) == len(VECTORS)
 
 
-def test_a_model_in_float32_gives_what_projecting_gave() -> None:
+def test_a_model_in_float32_projects_in_float64() -> None:
     published, recent = known(1, dtype=np.float32), RecentVectors()
     recent.add(VECTORS)
     kept = VECTORS.astype(np.float32).astype(np.float64)
@@ -187,7 +185,7 @@ def test_a_model_in_float32_gives_what_projecting_gave() -> None:
     )
 
 
-def test_the_clock_is_asked_once_a_batch() -> None:
+def test_the_clock_is_read_once_per_addition() -> None:
     times = iter([1.0, 2.0])
     recent = RecentVectors(lambda: next(times))
     recent.add(VECTORS[:2])

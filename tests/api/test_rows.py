@@ -21,7 +21,7 @@ from streampca.stores.models import Models
 from tests.api.client import Client
 from tests.api.known import TOPIC, known
 from tests.api.test_binary import NPY, npy
-from tests.api.test_faults import error_of
+from tests.api.test_errors import error_of
 
 CHANCE = np.random.default_rng(0)
 D_LONG = 300

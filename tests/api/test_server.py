@@ -47,7 +47,7 @@ CONNECTIONS = 8
 
 
 class Load:
-    """Requests on a connection of their own, one after the other, each answer checked against its own model."""
+    """Sequential requests on one connection; each answer is checked against the model of its version."""
 
     def __init__(self, url: str, seed: int) -> None:
         self._url, self._chance = url, np.random.default_rng(seed)
@@ -86,7 +86,7 @@ async def served(client: httpx.AsyncClient, version: int) -> None:
 
 
 async def under_load(url: str, models: Models) -> list[Load]:
-    """Fifty versions, each published when the one before is served and some requests have been answered."""
+    """Publish fifty versions, each once the one before is in use and has answered some requests."""
     loads, done, go_on = [Load(url, seed) for seed in range(CONNECTIONS)], asyncio.Event(), threading.Semaphore(1)
     writer = threading.Thread(target=publish, args=(models, go_on), daemon=True)
     writer.start()
@@ -136,7 +136,7 @@ def refuses(url: str) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_requests_under_way_be_finished(models: Models, tmp_path: Path, number: int) -> None:
+def test_requests_in_flight_finish_after_a_signal(models: Models, tmp_path: Path, number: int) -> None:
     body = orjson.dumps({"vectors": [ROW] * 200})
     with SidecarProcess(tmp_path) as sidecar:
         url = sidecar.url()
@@ -161,12 +161,12 @@ def test_a_signal_lets_requests_under_way_be_finished(models: Models, tmp_path: 
 
 
 def wait_until_open(client: httpx.Client) -> None:
-    """A later request on another connection has been answered, so the one before has been seen."""
+    """Once a later request on another connection is answered, the server has seen the earlier one."""
     for _ in range(3):
         assert client.get("/healthz").status_code == 200
 
 
-def test_a_request_that_never_ends_is_given_up(models: Models, tmp_path: Path) -> None:
+def test_a_request_that_never_ends_is_abandoned(models: Models, tmp_path: Path) -> None:
     with SidecarProcess(tmp_path) as sidecar:
         url = sidecar.url()
         with open_request(url, b"x" * 1000, first=10), httpx.Client(base_url=url) as client:
@@ -175,7 +175,7 @@ def test_a_request_that_never_ends_is_given_up(models: Models, tmp_path: Path) -
     assert code == 0
 
 
-def test_a_signal_before_the_first_model_ends_it_too(tmp_path: Path) -> None:
+def test_a_signal_before_the_first_model_stops_it(tmp_path: Path) -> None:
     with SidecarProcess(tmp_path / "absent") as sidecar:
         assert httpx.get(f"{sidecar.url()}/readyz").status_code == 503
         assert sidecar.end(within_s=5)[0] == 0
@@ -207,13 +207,13 @@ def test_a_store_that_is_a_file_is_one_clear_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "203.0.113.1"])
-def test_an_address_that_is_not_here_is_one_clear_line(host: str) -> None:
+def test_an_address_of_another_machine_is_one_clear_line(host: str) -> None:
     with pytest.raises(SettingsError, match=f"cannot listen on {host}.*set STREAMPCA_HOST"):
         listen(host, 0)
 
 
 def test_answers_on_a_kept_connection_do_not_wait_for_acknowledgements(models: Models, tmp_path: Path) -> None:
-    """Nagle's algorithm would hold each back for the 40 ms that the client's kernel waits before it acknowledges."""
+    """Nagle's algorithm would delay each by the 40 ms until the client's kernel acknowledges."""
     seconds = []
     with SidecarProcess(tmp_path) as sidecar, httpx.Client(base_url=sidecar.url()) as client:
         for _ in range(40):
@@ -233,7 +233,7 @@ def test_all_addresses_of_a_host_share_one_port() -> None:
             listening.close()
 
 
-def test_it_is_ready_soon_and_imports_nothing_heavy(models: Models, tmp_path: Path) -> None:
+def test_it_starts_fast_and_imports_nothing_heavy(models: Models, tmp_path: Path) -> None:
     program = (
         "import sys, streampca.api.server, streampca.stores.directory; "
         "print([name for name in ('scipy', 'numba', 'sklearn', 'kafka', 'confluent_kafka') if name in sys.modules])"

@@ -1,4 +1,4 @@
-"""What the sidecar tells of the workers: their own reports, from the store."""
+"""The reports of the workers, read from the store."""
 
 import time
 from typing import Any
@@ -28,29 +28,29 @@ def workers(client: Client) -> list[dict[str, Any]]:
     return found
 
 
-def test_reports_by_name_with_the_time_since(client: Client, store: MemoryStore) -> None:
+def test_reports_are_sorted_by_name_and_have_an_age(client: Client, store: MemoryStore) -> None:
     b, a = report(store, "b", age=10), report(store, "a", age=0)
     assert abs(client.get("/v1/workers").json()["now"] - time.time()) < 60
-    told = workers(client)
-    assert 0 <= told[0].pop("silent_s") < 10 <= told[1].pop("silent_s") < 20
-    assert told == [a.model_dump(), b.model_dump()]
+    found = workers(client)
+    assert 0 <= found[0].pop("silent_s") < 10 <= found[1].pop("silent_s") < 20
+    assert found == [a.model_dump(), b.model_dump()]
 
 
 def test_none_yet(client: Client) -> None:
     assert workers(client) == []
 
 
-def test_what_is_old_damaged_or_of_another_topic_is_left_out(client: Client, store: MemoryStore) -> None:
+def test_old_and_damaged_reports_and_those_of_other_topics_are_left_out(client: Client, store: MemoryStore) -> None:
     for name, age in (("old", 3700), ("recent", 3500), ("ahead", -50)):
         report(store, name, age)
     store.write(f"workers/{TOPIC}/broken.json", b"{")
     store.write("workers/other/x.json", b"{")
-    told = workers(client)
-    assert [one["name"] for one in told] == ["ahead", "recent"]
-    assert told[0]["silent_s"] == 0
+    found = workers(client)
+    assert [one["name"] for one in found] == ["ahead", "recent"]
+    assert found[0]["silent_s"] == 0
 
 
-def test_a_store_that_cannot_be_read_is_said(client: Client, store: MemoryStore) -> None:
+def test_an_unreadable_store_is_503(client: Client, store: MemoryStore) -> None:
     report(store, "a", age=0)
     store.fail_reads(1)
     answer = client.get("/v1/workers")

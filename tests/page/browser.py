@@ -1,4 +1,4 @@
-"""A real Chromium, driven over its own protocol."""
+"""A real Chromium, driven by Playwright."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ def found() -> str | None:
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """The browser, ended with the block."""
+    """The browser, closed at the end of the block."""
     sandbox = [] if os.geteuid() else ["--no-sandbox"]  # root has none
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found(), args=sandbox)
@@ -28,7 +28,7 @@ def chromium() -> Iterator[Browser]:
 
 
 class Complaints:
-    """What a page complains of: errors and warnings in its console, exceptions, and files that it did not get."""
+    """Collects the errors of a page: console errors and warnings, exceptions, failed requests."""
 
     def __init__(self, page: Page) -> None:
         self.all: list[str] = []

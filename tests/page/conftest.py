@@ -1,4 +1,4 @@
-"""A browser for all tests of the page, and for each a store, a sidecar on it, and a page that may not complain."""
+"""A browser for all tests of the page, and for each a store, a sidecar and a page that must log no errors."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ expect.set_options(timeout=20_000)
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Not for the whole session: while it runs, its event loop runs in this thread, and asyncio allows no other."""
+    """Of module scope: while the browser is open, its event loop runs in this thread, and asyncio allows only one."""
     if found() is None:
         reason = "Chromium is needed: `make browser` installs it"
         pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
@@ -38,7 +38,7 @@ def models(store: DirectoryStore) -> Models:
 
 @pytest.fixture
 def sidecar(store: DirectoryStore) -> Iterator[str]:
-    """Its address."""
+    """The sidecar's URL."""
     with SidecarProcess(store.root) as process:
         yield process.url()
 
@@ -51,7 +51,7 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def page(context: BrowserContext) -> Iterator[Page]:
-    """A page whose console is empty at the end."""
+    """A page; at the end it must have logged no errors."""
     page = context.new_page()
     complaints = Complaints(page)
     yield page

@@ -1,4 +1,4 @@
-"""The README's pictures of the sidecar's page: `make screenshots` runs the demo on MNIST and looks at it.
+"""The README's pictures of the page: `make screenshots` runs the demo on MNIST and takes screenshots.
 
 Needs the data in the folder that STREAMPCA_DATA names, as the benchmarks do, or fetches them.
 """

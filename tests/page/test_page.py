@@ -1,4 +1,4 @@
-"""The sidecar's own page, in a real Chromium on a real sidecar: what a person sees and can do."""
+"""The page at `/` in a real Chromium, on a real sidecar."""
 
 import json
 import re
@@ -40,7 +40,7 @@ def test_shows_the_model(models: Models, opened: Opened) -> None:
         expect(page.locator(f"#{chart}-chart canvas")).to_be_visible()
 
 
-def test_a_model_that_is_published_appears_by_itself(models: Models, opened: Opened) -> None:
+def test_a_published_model_appears_without_a_reload(models: Models, opened: Opened) -> None:
     models.save(known(10))
     page = opened()
     status(page, "Serving version 10")
@@ -49,7 +49,7 @@ def test_a_model_that_is_published_appears_by_itself(models: Models, opened: Ope
     expect(page.locator("#slider-value")).to_contain_text("20 (2 of 2), published")
 
 
-def test_says_when_there_is_no_model_yet_and_shows_the_first(models: Models, opened: Opened) -> None:
+def test_shows_that_there_is_no_model_and_then_the_first(models: Models, opened: Opened) -> None:
     page = opened()
     expect(page.get_by_role("heading", name="No model yet")).to_be_visible()
     status(page, "no model has been published yet")
@@ -59,9 +59,7 @@ def test_says_when_there_is_no_model_yet_and_shows_the_first(models: Models, ope
     expect(page.get_by_role("heading", name="No model yet")).to_be_hidden()
 
 
-def test_says_when_the_sidecar_is_gone_and_when_it_is_back(
-    browser: Browser, models: Models, store: DirectoryStore
-) -> None:
+def test_shows_when_the_sidecar_is_down_and_up_again(browser: Browser, models: Models, store: DirectoryStore) -> None:
     models.save(known(10))
     with browser.new_context() as context:
         page = context.new_page()
@@ -79,7 +77,7 @@ def test_says_when_the_sidecar_is_gone_and_when_it_is_back(
             status(page, "Serving version 10")
 
 
-def test_says_why_the_sidecar_is_not_ready(page: Page, models: Models, store: DirectoryStore) -> None:
+def test_shows_why_the_sidecar_is_not_ready(page: Page, models: Models, store: DirectoryStore) -> None:
     models.save(known(10, published_at=1e9))
     with SidecarProcess(store.root, model_max_age_s=60) as process:
         page.goto(process.url())
@@ -87,7 +85,7 @@ def test_says_why_the_sidecar_is_not_ready(page: Page, models: Models, store: Di
         page.goto("about:blank")
 
 
-def test_the_slider_goes_back_in_time(models: Models, opened: Opened) -> None:
+def test_the_slider_selects_earlier_versions(models: Models, opened: Opened) -> None:
     for version in (10, 20, 30):
         models.save(known(version))
     page = opened()
@@ -106,7 +104,7 @@ def test_the_slider_goes_back_in_time(models: Models, opened: Opened) -> None:
     status(page, "Serving version 40")
 
 
-def test_a_pasted_vector_is_projected_by_the_version_that_is_looked_at(models: Models, opened: Opened) -> None:
+def test_a_pasted_vector_is_projected_by_the_selected_version(models: Models, opened: Opened) -> None:
     for version in (10, 20):
         models.save(known(version))
     page = opened()
@@ -123,9 +121,9 @@ def test_a_pasted_vector_is_projected_by_the_version_that_is_looked_at(models: M
         coordinates, residual = known_model(version).project(np.array([vector]))
         shown = page.locator("#coordinates td:nth-child(2)").all_text_contents()
         np.testing.assert_allclose([float(cell) for cell in shown], coordinates[0], rtol=1e-3)
-        said = re.search(r"Residual (\S+):", page.locator("#try-summary").inner_text())
-        assert said is not None
-        np.testing.assert_allclose(float(said[1]), residual[0], rtol=1e-3)
+        residual_text = re.search(r"Residual (\S+):", page.locator("#try-summary").inner_text())
+        assert residual_text is not None
+        np.testing.assert_allclose(float(residual_text[1]), residual[0], rtol=1e-3)
     expect(page.locator("#try-strips figure")).to_have_count(3)
     expect(page.locator("#recent-empty")).to_be_hidden()
 
@@ -139,7 +137,7 @@ def test_the_example_is_one_standard_deviation_along_the_first_component(models:
     expect(page.locator("#coordinates td:nth-child(3)")).to_have_text([re.compile("1.00"), re.compile("0.00")])
 
 
-def test_what_cannot_be_projected_is_said_in_a_sentence(browser: Browser, models: Models, sidecar: str) -> None:
+def test_errors_in_a_vector_are_shown_in_a_sentence(browser: Browser, models: Models, sidecar: str) -> None:
     models.save(known(10))
     with browser.new_context() as context:
         page = context.new_page()
@@ -159,7 +157,7 @@ def test_what_cannot_be_projected_is_said_in_a_sentence(browser: Browser, models
             expect(page.locator("#try-answer")).to_be_hidden()
 
 
-def test_components_are_pictures_when_the_shape_is_told(models: Models, opened: Opened) -> None:
+def test_components_are_pictures_if_a_shape_is_entered(models: Models, opened: Opened) -> None:
     models.save(known(10, d=12))
     page = opened()
     canvas = page.locator("#components canvas").first
@@ -181,7 +179,7 @@ def test_components_are_pictures_when_the_shape_is_told(models: Models, opened: 
     expect(canvas).to_have_attribute("width", "2")
 
 
-def test_colours_tell_the_signs_of_a_component(models: Models, opened: Opened) -> None:
+def test_colours_show_the_signs_of_a_component(models: Models, opened: Opened) -> None:
     models.save(known(10))
     page = opened()
     canvas = page.locator("#components canvas").first
@@ -205,7 +203,7 @@ def test_recent_vectors_along_any_two_components(models: Models, opened: Opened)
         page.get_by_label("Component of the vertical axis").select_option("1")
 
 
-def test_nothing_jumps_while_models_are_published(page: Page, models: Models, sidecar: str) -> None:
+def test_the_layout_is_stable_while_models_are_published(page: Page, models: Models, sidecar: str) -> None:
     page.add_init_script(_JUMPS)
     models.save(known(10))
     page.goto(sidecar)
@@ -248,7 +246,7 @@ def test_everything_can_be_reached_by_the_keyboard(models: Models, opened: Opene
     assert [name for name in reached if name in wanted][: len(wanted)] == wanted
 
 
-def test_nothing_may_be_run_but_the_sidecars_own_files(models: Models, sidecar: str, browser: Browser) -> None:
+def test_inline_scripts_are_blocked(models: Models, sidecar: str, browser: Browser) -> None:
     models.save(known(10))
     with browser.new_context() as context:
         page = context.new_page()

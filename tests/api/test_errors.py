@@ -1,4 +1,4 @@
-"""Whatever a client sends, the answer is a precise 4xx in one shape, and never a 500."""
+"""Errors: every wrong request gets a precise 4xx of one shape, and never a 500."""
 
 import itertools
 import json
@@ -56,11 +56,11 @@ WRONG_VECTORS: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("vectors", "text"), WRONG_VECTORS)
-def test_wrong_vectors_are_named_by_row_and_column(client: Client, vectors: Any, text: str) -> None:
+def test_errors_in_vectors_name_row_and_column(client: Client, vectors: Any, text: str) -> None:
     assert error_of(client.post("/v1/project", json={"vectors": vectors}), 422) == text
 
 
-def test_coordinates_are_checked_as_vectors_are(client: Client) -> None:
+def test_coordinates_are_checked_like_vectors(client: Client) -> None:
     answer = client.post("/v1/reconstruct", json={"coordinates": [[1, 2], [1, 2, 3]]})
     assert (
         error_of(answer, 422)
@@ -73,7 +73,7 @@ def test_coordinates_are_checked_as_vectors_are(client: Client) -> None:
 
 
 @pytest.mark.parametrize("content", [{}, {"vectors": None}, {"vectors": [ROW], "coordinates": [[1, 2]]}])
-def test_reconstruction_takes_one_of_two(client: Client, content: Any) -> None:
+def test_reconstruction_needs_one_of_two(client: Client, content: Any) -> None:
     assert error_of(client.post("/v1/reconstruct", json=content), 422) == "give either coordinates or vectors"
 
 
@@ -90,7 +90,7 @@ def test_reconstruction_takes_one_of_two(client: Client, content: Any) -> None:
         ("text", "the body must be a JSON object, not a string"),
     ],
 )
-def test_wrong_fields_are_named(client: Client, content: Any, text: str) -> None:
+def test_errors_in_fields_name_the_field(client: Client, content: Any, text: str) -> None:
     assert error_of(client.post("/v1/project", content=orjson.dumps(content)), 422) == text
 
 
@@ -141,7 +141,7 @@ def test_a_version_in_the_query_is_a_whole_number_too(client: Client, version: s
         b"{}{}",
     ],
 )
-def test_what_is_not_json_is_a_bad_request(client: Client, body: bytes) -> None:
+def test_a_body_that_is_not_json_is_a_bad_request(client: Client, body: bytes) -> None:
     for path in ("/v1/project", "/v1/reconstruct"):
         assert error_of(client.post(path, content=body), 400).startswith("the body is not JSON: ")
 
@@ -151,7 +151,7 @@ def test_nan_gets_a_hint(client: Client) -> None:
     assert text.endswith("(NaN and Infinity are not JSON)")
 
 
-def test_of_a_doubled_field_the_last_one_counts(client: Client) -> None:
+def test_the_last_duplicate_of_a_field_counts(client: Client) -> None:
     row = orjson.dumps([ROW])
     answer = client.post("/v1/project", content=b'{"vectors":[[1]],"version":15,"vectors":' + row + b',"version":10}')
     assert answer.json()["version"] == 10
@@ -168,7 +168,7 @@ def test_a_compressed_body_is_refused(client: Client) -> None:
     assert "Content-Encoding gzip is not supported" in error_of(answer, 415)
 
 
-def test_paths_and_methods_that_are_not_there(client: Client) -> None:
+def test_unknown_paths_and_methods(client: Client) -> None:
     assert "there is nothing at /v1/other" in error_of(client.get("/v1/other"), 404)
     assert "there is nothing at /v1/models/" in error_of(client.get("/v1/models/"), 404)
     assert "there is nothing at /docs/static/none.js" in error_of(client.get("/docs/static/none.js"), 404)
@@ -187,7 +187,7 @@ def test_too_many_rows(client: Client) -> None:
     assert error_of(answer, 413) == "vectors has 51 rows, at most 50 are allowed: send fewer"
 
 
-def test_a_body_that_says_it_is_too_long_is_not_read(client: Client) -> None:
+def test_a_body_with_too_large_a_content_length_is_not_read(client: Client) -> None:
     async def stream() -> AsyncIterator[bytes]:
         yield b"{"
         raise AssertionError("the body was read")
@@ -208,7 +208,7 @@ def test_a_body_of_unknown_length_is_read_no_further_than_the_limit(client: Clie
     assert next(sent) < 30
 
 
-def test_a_length_that_is_too_small_does_not_hide_a_long_body(client: Client) -> None:
+def test_too_small_a_content_length_does_not_hide_a_long_body(client: Client) -> None:
     async def stream() -> AsyncIterator[bytes]:
         for _ in range(30):
             yield b" " * 1000
@@ -218,14 +218,14 @@ def test_a_length_that_is_too_small_does_not_hide_a_long_body(client: Client) ->
 
 
 @pytest.mark.parametrize("length", ["x", "", "-5", "²", "9" * 400])
-def test_a_length_that_is_no_number_does_no_harm(client: Client, length: str) -> None:
+def test_a_content_length_that_is_not_a_number_does_no_harm(client: Client, length: str) -> None:
     header = {"Content-Length": length.encode()}
     answer = client.post("/v1/project", content=orjson.dumps({"vectors": [ROW]}), headers=header)
     assert answer.status_code in (200, 413)
 
 
-def test_an_answer_may_not_be_longer_than_a_question(app: FastAPI, store: MemoryStore) -> None:
-    """Few coordinates of a model with large d would otherwise ask for any amount of memory."""
+def test_the_size_of_an_answer_is_limited(app: FastAPI, store: MemoryStore) -> None:
+    """Otherwise a few coordinates of a model with large d could request any amount of memory."""
     Models(store, TOPIC).save(known(30, d=1000, k=1))
     with Client(app) as client:
         assert client.post("/v1/reconstruct", json={"coordinates": [[1.0]] * 10}).status_code == 200
@@ -233,7 +233,7 @@ def test_an_answer_may_not_be_longer_than_a_question(app: FastAPI, store: Memory
         assert error_of(answer, 413) == "the answer to 11 rows is too long: send at most 10"
 
 
-def test_components_too_many_for_json_are_told_to_be_asked_for_as_npy(app: FastAPI, store: MemoryStore) -> None:
+def test_components_too_large_for_json_are_available_as_npy(app: FastAPI, store: MemoryStore) -> None:
     Models(store, TOPIC).save(known(30, d=6000, k=2))
     with Client(app) as client:
         answer = client.get("/v1/model/components")
@@ -244,7 +244,7 @@ def test_components_too_many_for_json_are_told_to_be_asked_for_as_npy(app: FastA
 # --- the store's faults ---------------------------------------------------------------------------------------------
 
 
-def test_an_old_version_that_is_damaged_is_the_servers_fault(client: Client, store: MemoryStore) -> None:
+def test_a_damaged_old_version_is_a_server_error(client: Client, store: MemoryStore) -> None:
     store.damage(file_of(10), 700)
     answer = client.post("/v1/project", json={"vectors": [ROW], "version": 10})
     assert "digest" in error_of(answer, 500)
@@ -257,7 +257,7 @@ def test_a_store_that_cannot_be_read_is_503_where_it_is_needed(client: Client, s
     assert client.get("/v1/model?version=10").status_code == 200
 
 
-def test_a_bug_is_told_in_the_same_shape(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_has_the_shape_of_other_errors(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("secret")
 
