@@ -36,7 +36,7 @@ Route = tuple[str, Callable[..., Awaitable[Response]], dict[str, Any]]
 class DirectRoute(APIRoute):
     """A documented route that calls its endpoint directly.
 
-    Through FastAPI's dependency injection it would answer 8 % fewer requests for single vectors (benchmarks/serving.py).
+    With FastAPI's dependency injection it would answer 8 % fewer single vectors a second (benchmarks/serving.py).
     """
 
     def __init__(self, path: str, endpoint: Callable[[Request], Awaitable[Response]], **documentation: Any) -> None:

