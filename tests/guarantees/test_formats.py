@@ -130,7 +130,9 @@ def test_doctor_asks_the_registry(broker: Broker, registry: RegistryProcess, top
         return subprocess.run(command, env=given, capture_output=True, text=True, timeout=60, check=False).stdout
 
     assert f"✓ schema registry: {registry.url} answers" in examined(registry.url)
-    assert "✗ schema registry: the schema registry http://127.0.0.1:9 cannot be reached" in examined("http://127.0.0.1:9")
+    assert "✗ schema registry: the schema registry http://127.0.0.1:9 cannot be reached" in examined(
+        "http://127.0.0.1:9"
+    )
 
 
 ParsedRequest = Callable[..., SchemaRegistry]

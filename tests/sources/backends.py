@@ -1,4 +1,4 @@
-"""What the contract suite needs of a broker, real or in memory."""
+"""A broker, real or in memory, as the contract suite uses it."""
 
 import time
 from abc import ABC, abstractmethod

@@ -1,4 +1,4 @@
-"""What every source and every dead-letter box promises (streampca/sources/base.py), on all implementations."""
+"""The contract of sources and dead letters (streampca/sources/base.py), on all implementations."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -13,12 +13,15 @@ Make = Callable[[int], Backend]
 
 
 IN_MEMORY = {"memory": InMemory, "memory, ahead": InMemoryAhead}
-ON_BROKER = {"kafka": OnKafka, "confluent, ahead": OnConfluentAhead}  # the other two ways too, but for their time
+ON_BROKER = {
+    "kafka": OnKafka,
+    "confluent, ahead": OnConfluentAhead,
+}  # the other two combinations would take as long again
 
 
 @pytest.fixture(params=[*IN_MEMORY, *(pytest.param(name, marks=pytest.mark.broker) for name in ON_BROKER)])
 def make(request: pytest.FixtureRequest, topic: str) -> Iterator[Make]:
-    """Makes the backend of the test, with so many partitions."""
+    """Creates the backend of the test with a number of partitions."""
     made: list[Backend] = []
 
     def make(partitions: int) -> Backend:
@@ -58,7 +61,7 @@ def test_records_come_in_order_and_next_is_the_position_behind_them(make: Make) 
     assert reader.values(1) == values(0, 60)
 
 
-def test_how_it_stands_with_the_brokers_is_known_also_without_partitions(make: Make) -> None:
+def test_the_status_is_known_without_partitions_too(make: Make) -> None:
     log = make(1)
     readers = [Reader(log.open()), Reader(log.open())]
 
@@ -144,7 +147,7 @@ def test_a_paused_partition_is_silent_until_seek(make: Make) -> None:
 
 
 def test_all_partitions_paused_in_turn_are_read_to_their_ends_after_seek(make: Make) -> None:
-    """Of each a part of what was fetched is handed over, and the rest waits in the client."""
+    """Some of the records fetched are returned, and the others wait in the client."""
     log = make(4)
     for partition in range(4):
         log.append(partition, values(0, 100))
@@ -167,7 +170,7 @@ def test_all_partitions_paused_in_turn_are_read_to_their_ends_after_seek(make: M
     assert [reader.offsets(partition) for partition in range(4)] == [list(range(100))] * 4
 
 
-def test_what_holds_no_record_is_passed_over(make: Make) -> None:
+def test_offsets_without_a_record_are_skipped(make: Make) -> None:
     log = make(1)
     log.append(0, values(0, 3))
     log.append_aborted(0, values(3, 8))  # offsets 3 to 7, and the marker at 8
@@ -182,7 +185,7 @@ def test_what_holds_no_record_is_passed_over(make: Make) -> None:
     assert (last.next, last.end) == (14, 14)
 
 
-def test_at_the_end_an_empty_event_says_so(make: Make) -> None:
+def test_an_empty_event_reports_the_end(make: Make) -> None:
     log = make(1)
     log.append(0, values(0, 4))
     reader = Reader(log.open())
@@ -245,7 +248,7 @@ def test_a_revoked_partition_is_not_granted_before_the_next_poll(make: Make) -> 
         assert not reader.records(1 - partition)
 
 
-def test_who_was_given_up_for_dead_loses_its_partitions_and_joins_again(make: Make) -> None:
+def test_an_evicted_member_loses_its_partitions_and_joins_again(make: Make) -> None:
     log = make(2)
     log.append(0, values(0, 5))
     reader = Reader(log.open())
@@ -301,7 +304,7 @@ def test_a_commit_can_be_seen(make: Make) -> None:
     wait_until(lambda: log.committed() == {0: 5, 1: 7}, what="the commit")
 
 
-def test_the_topic_id_tells_a_topic_that_was_created_again(make: Make) -> None:
+def test_a_topic_that_was_created_again_has_another_id(make: Make) -> None:
     log = make(1)
     source = log.open()
     before = source.topic_id()
@@ -312,7 +315,7 @@ def test_the_topic_id_tells_a_topic_that_was_created_again(make: Make) -> None:
     assert source.topic_id() not in ("", before)
 
 
-def test_new_partitions_are_taken_up_without_a_restart(make: Make) -> None:
+def test_new_partitions_are_assigned_without_a_restart(make: Make) -> None:
     log = make(1)
     reader = Reader(log.open())
     reader.assigned()
@@ -325,7 +328,7 @@ def test_new_partitions_are_taken_up_without_a_restart(make: Make) -> None:
     reader.read_to({2: 2})
 
 
-def test_dead_letters_keep_the_record_and_say_what_was_wrong(make: Make) -> None:
+def test_dead_letters_keep_the_record_and_add_the_reason(make: Make) -> None:
     log = make(1)
     letters, acknowledged = log.dead_letters()
     headers = [("trace", b"\x00\xff"), ("nothing", None), ("trace", b"again")]
