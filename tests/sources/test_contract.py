@@ -16,7 +16,7 @@ IN_MEMORY = {"memory": InMemory, "memory, ahead": InMemoryAhead}
 ON_BROKER = {
     "kafka": OnKafka,
     "confluent, ahead": OnConfluentAhead,
-}  # the other two combinations would take as long again
+}  # the other two would take as long again
 
 
 @pytest.fixture(params=[*IN_MEMORY, *(pytest.param(name, marks=pytest.mark.broker) for name in ON_BROKER)])
