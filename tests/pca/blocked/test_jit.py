@@ -1,4 +1,4 @@
-"""Compiled functions: their code is kept where that can be done, and they work where it cannot."""
+"""Compiled functions are cached where a folder allows it, and work without a cache elsewhere."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ def product(a: float, b: float) -> float:
     return a * b
 
 
-def test_code_is_kept_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_is_cached_and_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
     first, second = compiled(product), compiled(product)
     assert first(2.0, 3.0) == second(2.0, 3.0) == 6.0
@@ -24,8 +24,8 @@ def test_code_is_kept_and_found_again(tmp_path: Path, monkeypatch: pytest.Monkey
     assert sum(second.stats.cache_hits.values()) == 1  # type: ignore[attr-defined]
 
 
-def test_code_is_made_anew_when_any_module_beside_it_has_changed(tmp_path: Path) -> None:
-    """What is kept of a function holds the code of those that it calls, wherever they are."""
+def test_a_function_is_compiled_again_when_any_module_beside_it_has_changed(tmp_path: Path) -> None:
+    """The cached code contains functions of other modules, which were inlined."""
     files = {"callee.py": CALLEE, "caller.py": CALLER}
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
@@ -56,13 +56,13 @@ def run_in(folder: Path) -> list[str]:
     return done.stdout.split()
 
 
-def test_a_folder_that_cannot_be_used_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_works_where_the_folder_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "file" / "cache"))
     assert compiled(product)(2.0, 3.0) == 6.0
 
 
-def test_a_folder_that_goes_away_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_works_when_the_folder_disappears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "cache"))
     function = compiled(product)
     for folder in (tmp_path / "cache").iterdir():
@@ -71,7 +71,7 @@ def test_a_folder_that_goes_away_does_no_harm(tmp_path: Path, monkeypatch: pytes
     assert function(2.0, 3.0) == 6.0
 
 
-def test_where_numba_knows_no_folder_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_works_where_numba_finds_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module._Files, "_locator_classes", ())
     function = compiled(product)
     assert function(2.0, 3.0) == 6.0
