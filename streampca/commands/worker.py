@@ -1,4 +1,4 @@
-"""`streampca worker`: the concrete parts of one worker, put together."""
+"""`streampca worker`: builds one worker from its settings and runs it."""
 
 import contextlib
 import ctypes
@@ -12,10 +12,11 @@ import structlog
 from prometheus_client import disable_created_metrics
 from threadpoolctl import threadpool_limits
 
+from streampca.pca.compilation import compile_kernels
 from streampca.pca.learning import LearningConfig
 from streampca.settings import WorkerSettings
 from streampca.sources import schema_registry
-from streampca.sources.choice import client_of, dead_letters_of, reading_ahead
+from streampca.sources.choice import client_of, dead_letters_of, prefetching
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
@@ -24,7 +25,6 @@ from streampca.stores.worker_status import WorkerStatuses
 from streampca.stream.codec import Codec
 from streampca.stream.fold import FoldConfig
 from streampca.worker.checkpoint_writer import CheckpointWriter
-from streampca.worker.kernels import Kernels
 from streampca.worker.listener import Listener, Listeners
 from streampca.worker.listeners.health import HealthListener, HealthServer
 from streampca.worker.listeners.log import LogListener
@@ -35,41 +35,42 @@ from streampca.worker.publisher import Publisher
 
 log = structlog.get_logger()
 
-# How long a thread that reads may keep Python's lock from the one that learns, which lets go of it at every block; by
-# default it is ten times as long, and learning waits more than it works.
-_TURN_S = 0.0005
+# Longest time that the prefetch thread may hold the GIL while the learning thread, which releases it at every block,
+# waits for it. With Python's default, ten times as long, learning waits more than it works.
+_SWITCH_INTERVAL_S = 0.0005
 
-# Of glibc's malloc.h: M_MMAP_THRESHOLD, the size from which on memory is mapped for itself, and M_TRIM_THRESHOLD, how
-# much may lie free at the heap's end. Its own, smaller choices cost a sixth of reading vectors of 3072 floats.
-_KEPT = {-3: 32 * 2**20, -1: 64 * 2**20}
+# glibc's M_MMAP_THRESHOLD and M_TRIM_THRESHOLD (malloc.h), bytes. Its own, smaller defaults cost a sixth of the time
+# that it takes to read vectors of 3072 floats.
+_MALLOC_OPTIONS = {-3: 32 * 2**20, -1: 64 * 2**20}
+
+_COMPILATION_S = 20  # typical, on one core of a small server
 
 
 def run(settings: WorkerSettings) -> None:
-    """Work until SIGTERM or SIGINT. Raises `StreampcaError` for what a person has to mend."""
-    counts, alive = WorkerMetrics(settings.topic), HealthListener()
-    sys.setswitchinterval(_TURN_S)
+    """Work until SIGTERM or SIGINT. Raises `StreampcaError` for errors that restarting cannot fix."""
+    metrics, health, logged = WorkerMetrics(settings.topic), HealthListener(), LogListener()
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     keep_freed_memory()
-    disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the number of series for no one
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # nobody uses them, and they double the number of series
     with (
-        threadpool_limits(1),  # one BLAS thread: the same bits, and no threads fighting over blocks this small
-        HealthServer(settings.worker_host, settings.worker_port, counts.registry, alive) as server,
+        threadpool_limits(1),  # one BLAS thread: the same bits, and no threads competing for blocks this small
+        HealthServer(settings.worker_host, settings.worker_port, metrics.registry, health) as server,
     ):
         store = DirectoryStore(settings.store)
         store.check()
-        with StatusListener(WorkerStatuses(store, settings.topic), name_of_process()) as reporter:
-            told, kernels = LogListener(), Kernels(learning_config_of(settings))
-            worker = _put_together(settings, store, Listeners(told, counts, alive, reporter, kernels), kernels)
-            log.info("worker started", **_introduction(settings), metrics=server.url)
+        with StatusListener(WorkerStatuses(store, settings.topic), name_of_process()) as status:
+            worker = _build(settings, store, Listeners(logged, metrics, health, status))
+            log.info("worker started", **_summary(settings), metrics=server.url)
             _stop_on_signals(worker)
-            gc.freeze()  # what is imported and compiled by now stays: no looking through it again while records fly by
+            gc.freeze()  # keeps the collector from scanning all that is imported and compiled by now
             try:
                 worker.run()
             finally:
-                told.ended()
+                logged.ended()
 
 
-def _introduction(settings: WorkerSettings) -> dict[str, str]:
-    """What it is going to learn, from where and into what, for who reads the log."""
+def _summary(settings: WorkerSettings) -> dict[str, str]:
+    """The main settings, for the log."""
     half_lives = {"messages": settings.half_life_messages, "seconds": settings.half_life_seconds}
     halved = [f"half in {value:g} {unit}" for unit, value in half_lives.items() if value]
     return {
@@ -83,24 +84,33 @@ def _introduction(settings: WorkerSettings) -> dict[str, str]:
     }
 
 
-def _put_together(settings: WorkerSettings, store: Store, listener: Listener, kernels: Kernels) -> Worker:
+def _build(settings: WorkerSettings, store: Store, listener: Listener) -> Worker:
+    """A worker whose source is about to join the group: every mistake that can be found earlier has been reported."""
     config = worker_config_of(settings)
-    config.codec.decode([])  # what is not installed, or cannot be reached, is told at once and not after a compilation
+    config.codec.decode([])  # raises if a package is missing or the schema registry is away
     checkpoints = Checkpoints(store, settings.topic, settings.keep_checkpoints)
-    client = client_of(settings)
-    if checkpoints.partitions():  # going on from them takes it all, and the group does better without us until then
-        kernels.have_all()
-    else:
-        kernels.begin_all()
-    source = reading_ahead(client, settings, config.codec.vectors_of)
+    client, dead_letters = client_of(settings), dead_letters_of(settings)
+    _compile(config.fold.learning)  # not later: a group waits for members that do not poll
+    source = prefetching(client, settings, config.codec.vectors_of)
     publisher = Publisher(checkpoints, Models(store, settings.topic, settings.keep_models), config.fold, time.time)
-    return Worker(
-        config, source, dead_letters_of(settings), CheckpointWriter(checkpoints, publisher), listener, kernels.ready
-    )
+    return Worker(config, source, dead_letters, CheckpointWriter(checkpoints, publisher), listener)
+
+
+def _compile(config: LearningConfig) -> None:
+    """Load the kernels, or compile and log it if they are not in the cache."""
+    started: list[float] = []
+
+    def on_compile() -> None:
+        started.append(time.perf_counter())
+        log.info("compiling kernels", expected_seconds=_COMPILATION_S)
+
+    compile_kernels(config, on_compile)
+    if started:
+        log.info("kernels compiled", seconds=round(time.perf_counter() - started[0], 1))
 
 
 def worker_config_of(settings: WorkerSettings) -> WorkerConfig:
-    """What these settings ask of a worker."""
+    """The part of the settings that the worker's loop uses."""
     learning_config = learning_config_of(settings)
     return WorkerConfig(
         topic=settings.topic,
@@ -127,17 +137,17 @@ def worker_config_of(settings: WorkerSettings) -> WorkerConfig:
 
 
 def learning_config_of(settings: WorkerSettings) -> LearningConfig:
-    """What these settings make of a model."""
+    """The part of the settings that shapes a model."""
     return LearningConfig(
         settings.dimensions, settings.components, settings.oversampling, settings.center, settings.dtype
     )
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep what one batch frees for the next: by default pages are given back and got anew."""
-    with contextlib.suppress(AttributeError, OSError):  # not glibc
+    """Make the C library reuse the memory of one batch for the next, instead of returning it to the system."""
+    with contextlib.suppress(AttributeError, OSError):  # another C library
         libc = ctypes.CDLL(None)
-        for option, size in _KEPT.items():
+        for option, size in _MALLOC_OPTIONS.items():
             libc.mallopt(option, size)
 
 

@@ -76,11 +76,6 @@ class LearningConfig:
         return self.block if state.count else max(self.start, 1)
 
 
-def absorbed(state: State, config: LearningConfig) -> int:
-    """How many messages the next block takes if it is sure to be absorbed; 0 if it may be learned by Algorithm 1."""
-    return config.next_block(state) if state.rank < config.columns else 0
-
-
 def learn(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Scores]:
     """Learn V (n, d), cut into blocks from its first row on; the last block may be shorter.
 

@@ -171,12 +171,7 @@ class WorkerSettings(StoreSettings, KafkaSettings, FormatSettings):
         15, gt=0, allow_inf_nan=False, description="Time without heartbeats after which the group removes a worker."
     )
     max_poll_records: int = Field(2000, ge=1, description="Maximum number of records per poll.")
-    read_ahead_mib: float = Field(
-        32,
-        ge=0,
-        le=1024,
-        description="About how much is read ahead of learning at most, MiB; 0: as little as possible.",
-    )
+    prefetch_mib: float = Field(32, gt=0, le=1024, description="Prefetch limit, MiB.")
 
     # Checkpoints and models.
     checkpoint_interval_s: float = Field(

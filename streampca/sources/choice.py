@@ -1,4 +1,4 @@
-"""Which client reads the topic; each is imported only where it is chosen, since one of them is an optional extra."""
+"""Creates the source that the settings name; imports its client only then, since confluent_kafka is optional."""
 
 from collections.abc import Callable
 
@@ -7,11 +7,11 @@ from streampca.sources.base import DeadLetters, NoDeadLetters, Source, TopicInsp
 from streampca.sources.prefetch import Prefetch
 from streampca.stream.record import Event, Records
 
-_POLLS_AHEAD = 5  # as many records as so many polls can bring
+_POLLS = 5  # prefetch at most as many records as so many polls return
 
 
 def client_of(settings: WorkerSettings) -> Source:
-    """A member of the group on the client that the settings name. Raises `SourceError`."""
+    """A member of the consumer group, which joins at its first poll. Raises `SourceError`."""
     if settings.kafka_client == "confluent":
         from streampca.sources.confluent.source import ConfluentSource
 
@@ -45,11 +45,9 @@ def dead_letters_of(settings: WorkerSettings) -> DeadLetters:
     return KafkaPythonDeadLetters(settings)
 
 
-def reading_ahead(source: Source, settings: WorkerSettings, decode: Callable[[Records], Event]) -> Source:
-    """The same, read by a thread of its own from now on, which decodes what it reads; unless nothing is to be kept."""
-    most_bytes = int(settings.read_ahead_mib * 2**20)
-    if settings.kafka_client == "confluent":  # librdkafka keeps one half in its own queue
-        most_bytes //= 2
-    if not most_bytes:
-        return source
-    return Prefetch(source, _POLLS_AHEAD * settings.max_poll_records, most_bytes, decode)
+def prefetching(source: Source, settings: WorkerSettings, decode: Callable[[Records], Event]) -> Source:
+    """Start a thread that polls the source and decodes its records."""
+    most_bytes = settings.prefetch_mib * 2**20
+    if settings.kafka_client == "confluent":  # librdkafka's own queue holds the other half
+        most_bytes /= 2
+    return Prefetch(source, _POLLS * settings.max_poll_records, max(int(most_bytes), 1), decode)

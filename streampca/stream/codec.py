@@ -37,9 +37,9 @@ class Codec:
         return reader_of(self.format, self.dimensions, self.field, self.schemas)
 
     def vectors_of(self, event: Records) -> Vectors | Undecoded:
-        """The vectors of one event's records, in whichever thread; `Undecoded` while the schema registry is away.
+        """Decode the records of one event; `Undecoded` while the schema registry is away. Any thread may call it.
 
-        Raises `SourceError` when it refuses us.
+        Raises `SourceError` if the registry refuses access.
         """
         records = event.records
         try:

@@ -168,10 +168,6 @@ class Fold:
             stats = stats.with_scores(of_blocks, block)
         return Fold(max(position, self.position), state, *pending, event_time, stats), scores
 
-    def room(self, learning_config: LearningConfig) -> int:
-        """How many more vectors can be learned without Algorithm 1, for which dear code must be there, at least."""
-        return learning.absorbed(self.state, learning_config) + learning_config.block - 1 - len(self.pending)
-
     def reject(self, reasons: Sequence[str]) -> "Fold":
         """Count records that could not be learned."""
         return replace(self, stats=self.stats.with_rejects(reasons))

@@ -1,4 +1,4 @@
-"""What arrives: records, the events in which a source hands them over, and what decoding makes of them."""
+"""Records, the events that sources return, and decoded records."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ from streampca.pca.arrays import Array
 
 
 class Record(Protocol):
-    """One message of a partition. kafka-python's ConsumerRecord is one as it stands, so none is copied."""
+    """One message of a partition. kafka-python's ConsumerRecord satisfies this, so it is not copied."""
 
     @property
     def offset(self) -> int:
-        """Place in the partition; offsets may have gaps (transactions, compaction)."""
+        """Position in the partition; offsets may have gaps (transactions, compaction)."""
 
     @property
     def timestamp(self) -> int:
-        """Milliseconds since 1970, as the producer or the broker wrote them; -1 when unknown."""
+        """Milliseconds since 1970, set by the producer or the broker; -1 if unknown."""
 
     @property
     def key(self) -> bytes | None: ...
@@ -34,7 +34,7 @@ class Record(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PlainRecord:
-    """A record of our own making, for the in-memory source and for tests."""
+    """A record of the in-memory source and of tests."""
 
     offset: int
     value: bytes | None
@@ -44,19 +44,19 @@ class PlainRecord:
 
 
 class Batch(Sequence[Record]):
-    """Records whose columns can be had without making a record of each."""
+    """Records that provide their columns without creating an object for each record."""
 
     @abstractmethod
     def values(self) -> list[bytes | None]:
-        """The value of each."""
+        """The value of each record."""
 
     @abstractmethod
     def timestamps(self) -> list[int]:
-        """The timestamp of each."""
+        """The timestamp of each record."""
 
     @abstractmethod
     def offsets(self) -> list[int]:
-        """The offset of each."""
+        """The offset of each record."""
 
 
 def values_of(records: Sequence[Record]) -> list[bytes | None]:
@@ -70,7 +70,7 @@ def timestamps_of(records: Sequence[Record]) -> list[int]:
 
 
 def offsets_of(records: Sequence[Record]) -> Sequence[int]:
-    """The offset of each record; where none is missing between the first and the last, without a look at the others."""
+    """The offset of each record; a range if there are no gaps, which does not read the records in between."""
     if not records:
         return ()
     first, last = records[0].offset, records[-1].offset
@@ -81,33 +81,31 @@ def offsets_of(records: Sequence[Record]) -> Sequence[int]:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """These partitions are ours now. No record of theirs comes before `Source.seek` was called for them."""
+    """These partitions were assigned to us. Their records come after `Source.seek` was called for them."""
 
     partitions: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """These partitions go to another worker. They are still ours until the next `poll` or `close`: save now."""
+    """These partitions are about to be assigned to another worker; ours until the next `poll` or `close`: save now."""
 
     partitions: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """These partitions went to another worker some time ago: drop what was learned since the last checkpoint."""
+    """These partitions belong to another worker already: drop what was learned since the last checkpoint."""
 
     partitions: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The next records of one partition, by rising offset, starting at the position asked for or last reached.
+    """The next records of one partition in the order of their offsets.
 
-    `end` is the position behind the last record that the partition holds now (the high watermark: what an unfinished
-    transaction holds back counts as lag).
-    `next` is the position behind the records; it may pass over offsets that hold no record, and may move without any:
-    then `records` is empty.
+    `next` is the position after them. It may skip offsets without a record, and may advance with no records at all.
+    `end` is the partition's high watermark (records of an unfinished transaction count as lag).
     """
 
     partition: int
@@ -127,7 +125,7 @@ class Records:
 
 
 class Reject(NamedTuple):
-    """A value that is no vector: its place in the batch, the short name of the fault, and what was wrong."""
+    """A value that is not a vector: its place in the batch, the short name of the reason, and a message."""
 
     place: int
     reason: str
@@ -135,10 +133,10 @@ class Reject(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """The vectors (n, d) of a batch in order, and the rest by rising place.
+    """The vectors (n, d) of a batch in order, and the rejected values in order.
 
-    `places` (m,) are those of the values that hold vectors, `counts` (m,) how many each holds: 1, but for formats whose
-    values hold several. A value that holds none and is no fault is in neither.
+    `places` (m,) are the places in the batch of the values that hold vectors, `counts` (m,) the number of vectors of
+    each: 1, except in formats whose values hold several. A valid value without vectors is in neither.
     """
 
     vectors: Array
@@ -149,10 +147,10 @@ class Decoded(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vectors:
-    """What was decoded of `Records`; of these, only those that hold no vector are left.
+    """Decoded `Records`.
 
-    `timestamps` (m,) are those of the records that hold vectors; `rejected` are the others, as in `decoded.rejects`.
-    `offsets` are those of all records, by their places.
+    `timestamps` (m,) are those of the records that hold vectors, `rejected` the records of `decoded.rejects`, and
+    `offsets` those of all records by their places in the batch.
     """
 
     partition: int
@@ -170,17 +168,11 @@ class Vectors:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all vectors, and of the values that hold none."""
+        """Bytes of all vectors and of the rejected values."""
         return self.decoded.vectors.nbytes + sum(len(record.value or b"") for record in self.rejected)
 
-    def first(self, most: int) -> "Vectors":
-        """The leading records, as many as hold no more than so many vectors together; `next` is that of the others."""
-        places, counts = self.decoded.places, self.decoded.counts
-        taken = int(np.searchsorted(counts.cumsum(), most, side="right"))
-        return self if taken == len(places) else self.before(int(places[taken]))
-
     def before(self, place: int) -> "Vectors":
-        """The records before that place of the batch; `next` is the offset of the record there."""
+        """The records before that place in the batch; `next` is the offset of the record at the place."""
         vectors, places, rejects, counts = self.decoded
         taken = int(np.searchsorted(places, place))
         rejects = [reject for reject in rejects if reject.place < place]
@@ -196,7 +188,7 @@ class Vectors:
 
 @dataclass(frozen=True, slots=True)
 class Undecoded:
-    """So many `Records`, from this position on, that cannot be decoded now, through no fault of theirs."""
+    """Records that cannot be decoded for now, although nothing may be wrong with them; `count` of them."""
 
     partition: int
     position: int
@@ -207,7 +199,7 @@ class Undecoded:
 
 @dataclass(frozen=True, slots=True)
 class OutOfRange:
-    """The position asked for is not in the log any more (or not yet). Nothing comes until `Source.seek`."""
+    """The position is not in the log any more (or not yet). No records come until `Source.seek`."""
 
     partition: int
     position: int
@@ -217,10 +209,10 @@ class OutOfRange:
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """How a source stands with the brokers."""
+    """A source's state in the cluster."""
 
-    connected: bool  # a broker has answered lately
-    member: bool  # the group is settled and counts us in, with partitions or without
+    connected: bool  # a broker has answered recently
+    member: bool  # of a stable group, with partitions or without
 
 
 Event = Assigned | Revoked | Lost | Records | Vectors | Undecoded | OutOfRange

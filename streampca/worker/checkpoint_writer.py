@@ -1,7 +1,7 @@
-"""Checkpoints and models, written in a thread of their own: learning never waits for the disk.
+"""Writes checkpoints and models in a thread, so that learning does not wait for the disk.
 
-Folds are values, so what is written is what stood when the save began, however far learning has gone meanwhile.
-One save is under way at a time, and its end is looked at in the worker's loop, which alone tells the group.
+Folds are immutable, so a save writes the folds as they were when it started, while learning continues. At most one
+save is in flight; the worker's loop takes its result and commits offsets.
 """
 
 import time
@@ -17,69 +17,69 @@ from streampca.worker.publisher import Publisher
 
 
 @dataclass
-class Outcome:
-    """How a save went; times are in seconds."""
+class SaveResult:
+    """What a save has written; times are in seconds."""
 
-    saved: list[tuple[Checkpoint, float]] = field(default_factory=list)  # on disk, with the time that each took
-    postponed: str | None = None  # why the others are not
+    saved: list[tuple[Checkpoint, float]] = field(default_factory=list)  # on disk, and the time that each took
+    postponed: str | None = None  # why the other checkpoints are not on disk
     published: tuple[PublishedModel, float] | None = None
-    unpublished: str | None = None  # why there is no model this time
-    fault: StreampcaError | None = None  # what a person has to mend
+    unpublished: str | None = None  # why no model was published
+    error: StreampcaError | None = None  # one that a retry cannot fix
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of one worker, and models where it publishes."""
+    """Writes the checkpoints of one worker, and models if the worker publishes."""
 
     def __init__(self, checkpoints: Checkpoints, publisher: Publisher, executor: Executor | None = None) -> None:
         self.checkpoints, self._publisher = checkpoints, publisher
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="writer")
-        self._under_way: Future[Outcome] | None = None
+        self._in_flight: Future[SaveResult] | None = None
 
     @property
     def busy(self) -> bool:
-        """Whether a save was begun whose outcome was not taken yet."""
-        return self._under_way is not None
+        """Whether a save was started whose result was not taken yet."""
+        return self._in_flight is not None
 
-    def begin(self, checkpoints: Sequence[Checkpoint], *, publish: bool) -> None:
-        """Write these, and then a model if `publish`. Not while `busy`."""
+    def start(self, checkpoints: Sequence[Checkpoint], *, publish: bool) -> None:
+        """Start to write these, and then a model if `publish`. Raises if a save is in flight."""
         if self.busy:
             raise RuntimeError("one save at a time")
-        self._under_way = self._executor.submit(self._write, checkpoints, publish)
+        self._in_flight = self._executor.submit(self._write, checkpoints, publish)
 
-    def outcome(self, *, wait: bool) -> Outcome | None:
-        """The outcome of the save that was begun, once; None when there is none, or (without `wait`) not yet."""
-        if self._under_way is None or not (wait or self._under_way.done()):
+    def take_result(self, *, wait: bool) -> SaveResult | None:
+        """The result of the save that was started, once; None if there is none, or (without `wait`) none yet."""
+        if self._in_flight is None or not (wait or self._in_flight.done()):
             return None
-        under_way, self._under_way = self._under_way, None
-        return under_way.result()
+        in_flight, self._in_flight = self._in_flight, None
+        return in_flight.result()
 
-    def _write(self, checkpoints: Sequence[Checkpoint], publish: bool) -> Outcome:
-        outcome = Outcome()
+    def _write(self, checkpoints: Sequence[Checkpoint], publish: bool) -> SaveResult:
+        result = SaveResult()
         try:
-            self._save(checkpoints, outcome)
+            self._save(checkpoints, result)
             if publish:
-                self._publish(outcome)
+                self._publish(result)
         except StreampcaError as error:
-            outcome.fault = error
-        return outcome
+            result.error = error
+        return result
 
-    def _save(self, checkpoints: Sequence[Checkpoint], outcome: Outcome) -> None:
+    def _save(self, checkpoints: Sequence[Checkpoint], result: SaveResult) -> None:
         for checkpoint in checkpoints:
             started = time.perf_counter()
             try:
                 self.checkpoints.save(checkpoint)
             except StoreError as error:
-                outcome.postponed = str(error)
+                result.postponed = str(error)
                 return
-            outcome.saved.append((checkpoint, time.perf_counter() - started))
-            _ = checkpoint.fold.state.pinv_error  # the metrics want it: here, its cost keeps nobody waiting
+            result.saved.append((checkpoint, time.perf_counter() - started))
+            _ = checkpoint.fold.state.pinv_error  # cached for the metrics; computed here, it does not delay learning
 
-    def _publish(self, outcome: Outcome) -> None:
+    def _publish(self, result: SaveResult) -> None:
         started = time.perf_counter()
         try:
-            model = self._publisher.publish([checkpoint for checkpoint, _ in outcome.saved])
+            model = self._publisher.publish([checkpoint for checkpoint, _ in result.saved])
         except (StoreError, DamagedFileError) as error:
-            outcome.unpublished = str(error)
+            result.unpublished = str(error)
             return
         if model:
-            outcome.published = model, time.perf_counter() - started
+            result.published = model, time.perf_counter() - started

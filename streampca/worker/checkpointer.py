@@ -1,7 +1,7 @@
-"""What is on disk of each partition, and how it gets there: the order in which that happens is the guarantee.
+"""Restores and saves the folds of one worker; the order of the steps of a save is the exactly-once guarantee.
 
-The dead letters are acknowledged, the topic is still the same one, the checkpoint is on disk, and only then is the
-group told. What cannot be saved now is tried again: a lost checkpoint costs work, never truth.
+1. The broker has acknowledged the dead letters. 2. The topic is still the one that was read. 3. The checkpoint is on
+disk. 4. The offsets are committed to the group. A save that fails is retried later: it costs work, never correctness.
 """
 
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from streampca.stream.fold import Fold, FoldConfig
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.listener import CheckpointPostponed, CheckpointSaved, Listener, ModelPublished, PublishFailed
 
-_FLUSH_S = 2.0  # longest wait for dead letters before a checkpoint is put off
+_FLUSH_S = 2.0  # longest wait for dead letters before a save is postponed
 
 
 class Checkpointer:
-    """Loads and saves the folds of one worker."""
+    """Restores and saves the folds of one worker."""
 
     def __init__(
         self,
@@ -32,79 +32,82 @@ class Checkpointer:
         self._topic, self._fold_config = topic, fold_config
         self._source, self._dead_letters, self._writer, self._listener = source, dead_letters, writer, listener
         self._topic_id = ""
-        self._saved: dict[int, Fold] = {}  # of the partitions that are ours, as they are on disk
-        self._troubled = False
+        self._saved: dict[int, Fold] = {}  # of each assigned partition, the fold that is on disk
+        self._failed = False
 
-    def open(self) -> None:
-        """Look at the topic and at one checkpoint: a mistake is told now, not when the group lets us in."""
+    def check(self) -> None:
+        """Check the topic and one checkpoint, so that a mistake is reported before partitions are assigned."""
         self._topic_id = self._source.topic_id()
         for partition in self._writer.checkpoints.partitions()[:1]:
             self._load(partition)
 
-    def take(self, partition: int) -> Fold:
-        """The fold to go on from, of a partition that is ours now."""
+    def restore(self, partition: int) -> Fold:
+        """The fold from which a partition that was just assigned continues."""
         self._saved[partition] = fold = self._load(partition)
         return fold
 
-    def drop(self, partition: int) -> None:
-        """The partition is no longer ours."""
+    def forget(self, partition: int) -> None:
+        """Drop a partition that was revoked or lost."""
         self._saved.pop(partition)
 
     @property
     def busy(self) -> bool:
-        """Whether a save is under way that was not settled yet."""
+        """Whether a save was started that `finish_save` has not finished."""
         return self._writer.busy
 
-    def unsaved(self, folds: Mapping[int, Fold]) -> int:
-        """The most messages of a partition that are not on disk; none after a failure, which only time brings again."""
-        if self._troubled:
+    def unsaved_messages(self, folds: Mapping[int, Fold]) -> int:
+        """The largest number of messages of a partition that are not on disk.
+
+        0 after a failed save: it is retried at the next interval, however many messages arrive.
+        """
+        if self._failed:
             return 0
         return max((fold.stats.learned - self._saved[p].stats.learned for p, fold in folds.items()), default=0)
 
     def save(self, folds: Mapping[int, Fold]) -> None:
-        """Have those that have moved on disk, before anything else happens."""
-        self.settle(wait=True)
-        self.begin(folds, publish=False)
-        self.settle(wait=True)
+        """Save the folds that have changed, and wait until they are on disk."""
+        self.finish_save(wait=True)
+        self.start_save(folds, publish=False)
+        self.finish_save(wait=True)
 
-    def begin(self, folds: Mapping[int, Fold], *, publish: bool) -> None:
-        """Begin to write checkpoints of those that have moved, and then a model if `publish`. Not while `busy`."""
-        moved = {p: fold for p, fold in folds.items() if fold.position != self._saved[p].position}
+    def start_save(self, folds: Mapping[int, Fold], *, publish: bool) -> None:
+        """Start to write the folds that have changed, and then a model if `publish`. Not while `busy`."""
+        changed = {p: fold for p, fold in folds.items() if fold.position != self._saved[p].position}
         try:
-            if moved:
+            if changed:
                 self._dead_letters.flush(_FLUSH_S)
                 self.check_topic()
         except (TimeoutError, StoreError) as error:
             self._postpone(str(error))
-            moved = {}
+            changed = {}
         fold_config = self._fold_config.as_dict()
-        checkpoints = [Checkpoint(self._topic, self._topic_id, p, fold, fold_config) for p, fold in moved.items()]
+        checkpoints = [Checkpoint(self._topic, self._topic_id, p, fold, fold_config) for p, fold in changed.items()]
         if checkpoints or publish:
-            self._writer.begin(checkpoints, publish=publish)
+            self._writer.start(checkpoints, publish=publish)
 
-    def settle(self, *, wait: bool) -> None:
-        """Take note of a save that has ended (with `wait`: of the one under way), and only then tell the group."""
-        outcome = self._writer.outcome(wait=wait)
-        if outcome is None:
+    def finish_save(self, *, wait: bool) -> None:
+        """If the save has ended (with `wait`: when it has), note what is on disk, then commit offsets."""
+        result = self._writer.take_result(wait=wait)
+        if result is None:
             return
-        for checkpoint, seconds in outcome.saved:
+        for checkpoint, seconds in result.saved:
             self._saved[checkpoint.partition] = checkpoint.fold
             self._listener.notify(CheckpointSaved(checkpoint.partition, checkpoint.fold, seconds))
-        if outcome.postponed:
-            self._postpone(outcome.postponed)
-        elif outcome.saved:
-            self._troubled = False
-        if outcome.saved:
-            self._source.commit({c.partition: c.fold.position for c, _ in outcome.saved if c.fold.position >= 0})
-        if outcome.published:
-            self._listener.notify(ModelPublished(*outcome.published))
-        if outcome.unpublished:
-            self._listener.notify(PublishFailed(outcome.unpublished))
-        if outcome.fault:
-            raise outcome.fault
+        if result.postponed:
+            self._postpone(result.postponed)
+        elif result.saved:
+            self._failed = False
+        if result.saved:
+            self._source.commit({c.partition: c.fold.position for c, _ in result.saved if c.fold.position >= 0})
+        if result.published:
+            self._listener.notify(ModelPublished(*result.published))
+        if result.unpublished:
+            self._listener.notify(PublishFailed(result.unpublished))
+        if result.error:
+            raise result.error
 
     def check_topic(self) -> None:
-        """Look at the topic's id once more: then what was read since the last look came from this very topic."""
+        """Raise if the topic was replaced. If not, all records since the last check are from this topic."""
         compatibility.refuse_replaced(self._topic, self._topic_id, self._source.topic_id())
 
     def _load(self, partition: int) -> Fold:
@@ -116,5 +119,5 @@ class Checkpointer:
         return checkpoint.fold
 
     def _postpone(self, cause: str) -> None:
-        self._troubled = True
+        self._failed = True
         self._listener.notify(CheckpointPostponed(cause))

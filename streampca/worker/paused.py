@@ -1,52 +1,36 @@
-"""Partitions that cannot go on for now, through no fault of their records: held, and read again later."""
+"""Partitions whose records cannot be decoded for now, such as while the schema registry is away."""
 
 from streampca.sources.base import Source
 from streampca.worker.listener import Listener, PartitionResumed, PartitionStalled
 
-_WAIT_S = 1.0
-
-
-class Held:
-    """Holds partitions at the position from which they are to be read again."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._held: dict[int, int | None] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._held)
-
-    def hold(self, partition: int, position: int) -> None:
-        """Read nothing more of the partition until it is let go, and then from `position` on."""
-        self._source.pause(frozenset({partition}))
-        self._held[partition] = position
-
-    def let_go(self) -> None:
-        """Read all of them again."""
-        self._source.seek(self._held)
-        self._held = {}
-
-    def forget(self, partition: int) -> None:
-        """The partition is no longer ours."""
-        self._held.pop(partition, None)
+_PAUSE_S = 1.0
 
 
 class PausedPartitions:
-    """Holds partitions whose records cannot be decoded, and tries again after a while."""
+    """Pauses partitions, and reads them all again when it is time to retry."""
 
     def __init__(self, source: Source, listener: Listener) -> None:
-        self._held, self._listener = Held(source), listener
+        self._source, self._listener = source, listener
+        self._positions: dict[int, int | None] = {}  # paused partition → where to read again
         self._stalled: set[int] = set()  # until records of theirs are decoded again
-        self._until: float | None = None
+        self._retry_at: float | None = None
 
-    def __bool__(self) -> bool:
-        return bool(self._held)
-
-    def hold(self, partition: int, position: int, lag: int, cause: str) -> None:
-        """Read nothing more of the partition until it is time to read it from `position` on once more."""
-        self._held.hold(partition, position)
+    def pause(self, partition: int, position: int, lag: int, cause: str) -> None:
+        """Read no more records of the partition, until it is retried from `position`."""
+        self._source.pause(frozenset({partition}))
+        self._positions[partition] = position
         self._stalled.add(partition)
         self._listener.notify(PartitionStalled(partition, lag, cause))
+
+    def retry_when_due(self, now: float) -> None:
+        """Read all paused partitions again when the pause, which starts with the first call after `pause`, is over."""
+        if not self._positions:
+            return
+        if self._retry_at is None:
+            self._retry_at = now + _PAUSE_S
+        if now >= self._retry_at:
+            self._source.seek(self._positions)
+            self._positions, self._retry_at = {}, None
 
     def decoded(self, partition: int) -> None:
         """Records of the partition have been decoded."""
@@ -54,15 +38,7 @@ class PausedPartitions:
             self._stalled.discard(partition)
             self._listener.notify(PartitionResumed(partition))
 
-    def resume(self, now: float) -> None:
-        """Let all go on when they have waited long enough, counted from the first call after they were held."""
-        if self._until is None:
-            self._until = now + _WAIT_S
-        if now >= self._until:
-            self._held.let_go()
-            self._until = None
-
     def forget(self, partition: int) -> None:
-        """The partition is no longer ours."""
-        self._held.forget(partition)
+        """Drop a partition that was revoked or lost."""
+        self._positions.pop(partition, None)
         self._stalled.discard(partition)

@@ -1,7 +1,7 @@
-"""Folds → model: the newest checkpoints of all partitions, merged, as one more version in the model store.
+"""Merges the newest checkpoints of all partitions into a model and writes it as the next version.
 
-A model is a function of the positions that its folds have reached. Only the signs of its axes follow the version
-published before, so that coordinates do not jump.
+A model is a function of the positions of its folds. Only the signs of its axes follow the previous version, so that
+coordinates do not flip.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,40 +15,40 @@ from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import FoldConfig, FoldStats
 from streampca.stream.model_file import PublishedModel
 
-_LEAST = 2  # messages: one alone has no direction
+_FEWEST = 2  # messages that define a direction
 
 
 class Publisher:
-    """Writes models. Two at work for a moment are harmless: the same positions give the same version."""
+    """Writes models. Two workers may publish at once: the same positions give the same version."""
 
     def __init__(
         self, checkpoints: Checkpoints, models: Models, fold_config: FoldConfig, now: Callable[[], float]
     ) -> None:
         self._checkpoints, self._models, self._fold_config, self._now = checkpoints, models, fold_config, now
 
-    def publish(self, at_hand: Sequence[Checkpoint] = ()) -> PublishedModel | None:
-        """Write the model of the newest checkpoints; None when there is nothing new, or too little to make one of.
+    def publish(self, just_saved: Sequence[Checkpoint] = ()) -> PublishedModel | None:
+        """Write the model of the newest checkpoints; None if it exists already, or there are too few messages.
 
-        Those that the caller has just saved are `at_hand`, and need not be read again where they are the newest.
+        `just_saved` are checkpoints in memory, which are not read from the store if they are the newest.
         """
-        saved = {checkpoint.partition: checkpoint for checkpoint in at_hand}
+        saved = {checkpoint.partition: checkpoint for checkpoint in just_saved}
         folds = [found for p in self._checkpoints.partitions() if (found := self._newest(p, saved.get(p)))]
         for checkpoint in folds:
             compatibility.refuse_other_settings(checkpoint, self._fold_config)
             compatibility.refuse_other_topic(checkpoint, folds[0].topic_id)
         version = sum(checkpoint.fold.stats.learned for checkpoint in folds)
         newest = self._models.newest()
-        if version < _LEAST or (newest and version <= newest.version):
+        if version < _FEWEST or (newest and version <= newest.version):
             return None
         model = self._merged(folds, newest)
         return model if self._models.save(model) else None
 
-    def _newest(self, partition: int, at_hand: Checkpoint | None) -> Checkpoint | None:
-        if at_hand and self._checkpoints.offsets(partition)[-1:] == [at_hand.fold.position]:
-            return at_hand
+    def _newest(self, partition: int, just_saved: Checkpoint | None) -> Checkpoint | None:
+        if just_saved and self._checkpoints.offsets(partition)[-1:] == [just_saved.fold.position]:
+            return just_saved
         return self._checkpoints.newest(partition)
 
-    def _merged(self, folds: list[Checkpoint], before: PublishedModel | None) -> PublishedModel:
+    def _merged(self, folds: list[Checkpoint], previous: PublishedModel | None) -> PublishedModel:
         learning_config = self._fold_config.learning
         time = max(checkpoint.fold.event_time.now_ms for checkpoint in folds)
         elapsed = [time - c.fold.event_time.now_ms if c.fold.event_time.now_ms >= 0 else 0 for c in folds]
@@ -61,7 +61,7 @@ class Publisher:
         first = [t.first_ms for t in all_stats if t.first_ms >= 0]
         return PublishedModel(
             version=sum(stats.learned for stats in all_stats),
-            model=model_of(state, learning_config.components, before.model.components if before else None),
+            model=model_of(state, learning_config.components, previous.model.components if previous else None),
             topic=folds[0].topic,
             topic_id=folds[0].topic_id,
             positions={checkpoint.partition: checkpoint.fold.position for checkpoint in folds},
@@ -75,7 +75,7 @@ class Publisher:
 
 
 def _losses(all_stats: list[FoldStats]) -> dict[str, float | None]:
-    """The losses of all partitions together, each weighing as many messages as it scored."""
+    """The mean losses over all partitions, weighted by the messages that each has scored."""
     scored = sum(stats.scored for stats in all_stats)
     if not scored:
         return {"loss": None, "loss_ratio": None, "loss_ewma": None}

@@ -38,7 +38,7 @@ def test_how_to_connect_is_passed_on(tmp_path: Path) -> None:
             sasl_password="p",  # noqa: S106
             ssl_password="k",  # noqa: S106
             ssl_check_hostname=False,
-            read_ahead_mib=2,
+            prefetch_mib=2,
             session_timeout_s=20,
             **files,
         )
@@ -53,7 +53,7 @@ def test_how_to_connect_is_passed_on(tmp_path: Path) -> None:
     assert {name: given[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize("more", [{}, {"read_ahead_mib": 0}, {"read_ahead_mib": 1024, "session_timeout_s": 1}])
+@pytest.mark.parametrize("more", [{}, {"prefetch_mib": 0.001}, {"prefetch_mib": 1024, "session_timeout_s": 1}])
 def test_librdkafka_accepts_the_options(more: dict[str, Any]) -> None:
     given = consumer_options(settings(bootstrap_servers="127.0.0.1:1", **more))
     Consumer(given | {"log_level": 0}).close()

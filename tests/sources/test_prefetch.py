@@ -14,6 +14,7 @@ from streampca.sources.memory import MemorySource, MemoryTopic, Pause, Step
 from streampca.sources.prefetch import Prefetch
 from streampca.stream.record import Assigned, Decoded, Event, Lost, OutOfRange, Records, Revoked, Undecoded, Vectors
 from tests.kafka_broker import wait_until
+from tests.sources.backends import unchanged
 
 PARTITIONS = 3
 
@@ -36,7 +37,7 @@ class CountingSource(MemorySource):
 
 @contextmanager
 def reading(inner: MemorySource, records: int = 40, size: int = 10_000) -> Iterator[Prefetch]:
-    source = Prefetch(inner, records, size)
+    source = Prefetch(inner, records, size, unchanged)
     try:
         yield source
     finally:
@@ -71,7 +72,7 @@ def test_a_flood_is_bounded_in_records_and_in_bytes(records: int, size: int) -> 
         assert inner.handed <= 60
         offsets = [r.offset for _ in range(50) for e in source.poll(1) if isinstance(e, Records) for r in e.records]
     assert offsets == list(range(500))
-    assert inner.threads == {"reading"}
+    assert inner.threads == {"prefetch"}
 
 
 def inflated(event: Records) -> Vectors:
@@ -245,14 +246,14 @@ class Consumer:
 
     def __init__(self, topic: MemoryTopic, saved: dict[int, int], batch: int, records: int) -> None:
         self.inner = CountingSource(topic, batch=batch)
-        self.source = Prefetch(self.inner, records, 10_000)
+        self.source = Prefetch(self.inner, records, 10_000, unchanged)
         self.saved, self.at = saved, dict[int, int]()
 
     def poll(self) -> None:
         with self.source._changed:
             queue = self.source._queue
-            assert queue.records == sum(read.records for read in queue._reads)
-            assert queue.size == sum(read.size for read in queue._reads)
+            assert queue.records == sum(polled.records for polled in queue._waiting)
+            assert queue.size == sum(polled.size for polled in queue._waiting)
         for event in self.source.poll(0.005):
             match event:
                 case Records(partition, records, next_):
@@ -314,7 +315,7 @@ def test_every_record_comes_once_and_in_order_whatever_happens(acts: list[tuple[
             return at == {p: log.end for p, log in enumerate(topic.logs)}
 
         wait_until(all_read, 20, "the end of every partition")
-        assert all(c.inner.threads <= {"reading"} for c in consumers)
+        assert all(c.inner.threads <= {"prefetch"} for c in consumers)
     finally:
         for consumer in consumers:
             consumer.source.close()

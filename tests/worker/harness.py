@@ -20,7 +20,7 @@ from streampca.stores.models import Models
 from streampca.stream.checkpoint import Checkpoint, encode
 from streampca.stream.codec import Codec
 from streampca.stream.fold import Fold, FoldConfig
-from streampca.stream.record import Record
+from streampca.stream.record import Event, Record, Records
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.listener import (
     BatchLearned,
@@ -178,7 +178,6 @@ def cast(
     ends: bool = True,
     saves_in: Executor | None = None,
     ahead: int | None = None,
-    ready: Callable[[], bool] = lambda: True,
 ) -> Cast:
     """A worker on the stage. If it `ends`, it stops by itself when, after its script, polls bring nothing any more.
 
@@ -188,12 +187,13 @@ def cast(
     """
     own = own or worker_config(stage.fold_config)
     stage.puts_aside = own.bad_records == "dead_letter"
-    source, letters, heard = SpySource(stage, hook, script, batch), SpyLetters(stage, hook), Heard()
+    letters, heard = SpyLetters(stage, hook), Heard()
+    source = SpySource(stage, hook, script, batch, own.codec.vectors_of if ahead is None else None)
     store = SpyStore(stage, hook)
     checkpoints = Checkpoints(store, TOPIC)
     publisher = Publisher(checkpoints, Models(store, TOPIC), own.fold, lambda: 0.0)
     read = source if ahead is None else Prefetch(source, ahead, 10**6, own.codec.vectors_of)
-    worker = Worker(own, read, letters, CheckpointWriter(checkpoints, publisher, saves_in or AtOnce()), heard, ready)
+    worker = Worker(own, read, letters, CheckpointWriter(checkpoints, publisher, saves_in or AtOnce()), heard)
 
     def stop(cause: str) -> None:
         if ahead is None or all(heard.positions[p] == stage.topic.logs[p].end for p in source._owned):
@@ -204,10 +204,21 @@ def cast(
 
 
 class SpySource(MemorySource):
-    """Writes down and checks; stops its worker when there is nothing left to do."""
+    """Writes down and checks; stops its worker when there is nothing left to do.
 
-    def __init__(self, stage: Stage, hook: Hook, script: Iterable[Step], batch: int) -> None:
-        self._stage, self._hook = stage, hook
+    With `decode` it returns decoded records, each when the worker reaches it; without a thread, so that the order of
+    all calls is the same in each run.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        hook: Hook,
+        script: Iterable[Step],
+        batch: int,
+        decode: Callable[[Records], Event] | None = None,
+    ) -> None:
+        self._stage, self._hook, self._decode = stage, hook, decode
         self._steps = iter(script)
         self._idle_polls = 0
         self.stop: Callable[[str], None] | None = None
@@ -232,7 +243,10 @@ class SpySource(MemorySource):
         elif self._idle_polls > 3 and self.stop:
             self.stop("nothing left to do")
         self._hook("polled")
-        return events
+        return events if self._decode is None else map(self._decoded, events)
+
+    def _decoded(self, event: Event) -> Event:
+        return self._decode(event) if self._decode and isinstance(event, Records) else event
 
     def topic_id(self) -> str:
         self._hook("topic_id")

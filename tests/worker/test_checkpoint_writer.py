@@ -114,14 +114,14 @@ def test_one_save_at_a_time(full: Stage, thread: ThreadPoolExecutor) -> None:
     writer = CheckpointWriter(
         full.checkpoints, Publisher(full.checkpoints, full.models, full.fold_config, lambda: 0.0), thread
     )
-    assert writer.outcome(wait=True) is None
-    writer.begin([full.expected(0)], publish=True)
+    assert writer.take_result(wait=True) is None
+    writer.start([full.expected(0)], publish=True)
     with pytest.raises(RuntimeError):
-        writer.begin([], publish=False)
-    outcome = writer.outcome(wait=True)
-    assert outcome is not None
-    assert [checkpoint.partition for checkpoint, _ in outcome.saved] == [0]
-    assert outcome.published is not None
+        writer.start([], publish=False)
+    result = writer.take_result(wait=True)
+    assert result is not None
+    assert [checkpoint.partition for checkpoint, _ in result.saved] == [0]
+    assert result.published is not None
     assert not writer.busy
 
 

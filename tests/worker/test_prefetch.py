@@ -100,7 +100,7 @@ def test_decoding_is_the_reading_thread_s_alone() -> None:
     object.__setattr__(own.codec, "vectors_of", vectors_of)  # frozen
     stage.send(0, many(300))
     cast(stage, own, [40] * 4, ahead=50).run()
-    assert threads == {"reading"}
+    assert threads == {"prefetch"}
     stage.assert_complete()
 
 

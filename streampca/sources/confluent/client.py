@@ -105,7 +105,7 @@ def consumer_options(settings: WorkerSettings) -> dict[str, Any]:
         "max.partition.fetch.bytes": _FETCH_BYTES,
         "fetch.max.bytes": 4 * _FETCH_BYTES,
         # Of all partitions together; one fetch more can be on its way. The other half waits decoded.
-        "queued.max.messages.kbytes": max(int(settings.read_ahead_mib * 1024 / 2), 1),
+        "queued.max.messages.kbytes": max(int(settings.prefetch_mib * 1024 / 2), 1),
         "fetch.queue.backoff.ms": 10,  # a full queue has room again soon; by default it is checked after a second
     }
 

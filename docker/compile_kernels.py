@@ -1,0 +1,9 @@
+"""Compiles the kernels of every kind of model into NUMBA_CACHE_DIR while the image is built."""
+
+from itertools import product
+
+from streampca.pca.compilation import compile_kernels
+from streampca.pca.learning import LearningConfig
+
+for center, dtype in product((True, False), ("float64", "float32")):
+    compile_kernels(LearningConfig(3, 2, center=center, dtype=dtype))

@@ -1,0 +1,49 @@
+"""Compiles everything that learning calls before the first message arrives, or loads it from numba's cache."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numba.core import event
+
+from streampca.pca import learning
+from streampca.pca.learning import LearningConfig
+from streampca.pca.state import State
+
+_D, _K = 3, 2  # sizes are not part of the compiled code, so small ones will do
+_START, _BLOCK = 100, 10  # messages: a first block, which is absorbed, and one that Algorithm 1 learns
+
+
+def compile_kernels(config: LearningConfig, on_compile: Callable[[], None] = lambda: None) -> None:
+    """Learn two small blocks in the way that `config` asks for, so that all of its kernels are in memory.
+
+    `on_compile` is called once, when numba starts to compile; not if everything is loaded from the cache.
+    """
+    small = LearningConfig(_D, _K, 0, config.center, config.dtype, warm_up=_START)
+    V, retention = np.random.default_rng(0).standard_normal((_START + _BLOCK, _D)), np.ones(_START + _BLOCK)
+    with _first_compilation(on_compile):
+        state, _ = learning.learn(State.empty(_D, config.dtype), V[:_START], retention[:_START], small)
+        learning.learn(state, V[_START:], retention[_START:], small)
+
+
+class _Once(event.Listener):  # type: ignore[misc]  # numba has no types
+    """Calls a function at the first event."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call, self._called = call, False
+
+    def on_start(self, event: Any) -> None:
+        if not self._called:
+            self._called = True
+            self._call()
+
+    def on_end(self, event: Any) -> None:
+        pass
+
+
+@contextmanager
+def _first_compilation(call: Callable[[], None]) -> Iterator[None]:
+    """Within this context, call the function when numba compiles for the first time."""
+    with event.install_listener("numba:compile", _Once(call)):
+        yield

@@ -1,0 +1,147 @@
+"""A worker compiles its kernels before it joins the group, and nothing afterwards."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from streampca.commands import worker
+from streampca.errors import SourceError
+from streampca.settings import WorkerSettings
+from streampca.stores.directory import DirectoryStore
+from streampca.stream import codec
+from streampca.stream.formats import reader_of
+from streampca.worker.listener import Listener
+
+COMPARE = """
+import gc, json, sys
+import numpy as np
+from numba.core.dispatcher import Dispatcher
+from streampca.pca import learning
+from streampca.pca.axes import model_of
+from streampca.pca.compilation import compile_kernels
+from streampca.pca.merge import merge
+from streampca.pca.state import State
+
+def kernels():
+    functions = [each for each in gc.get_objects() if isinstance(each, Dispatcher)]
+    return {f"{each.__module__}.{each.__name__}{signature}" for each in functions for signature in each.signatures
+            if each.__module__.startswith("streampca")}
+
+dtype, center = sys.argv[1], sys.argv[2] == "True"
+config = learning.LearningConfig(20, 3, 5, center, dtype)
+compile_kernels(config)
+before = kernels()
+V = np.random.default_rng(0).standard_normal((config.start + 20 * config.block + 7, 20)).astype(dtype)
+state, start = State.empty(20, dtype), 0
+for size in (config.start, config.block, 18 * config.block, config.block, 7):
+    state, _ = learning.learn(state, V[start : start + size], np.full(size, 0.999), config)
+    start += size
+model_of(merge([state, state], config.columns, [1.0, 0.5]), 3, None)
+print(json.dumps([sorted(before), sorted(kernels() - before)]))
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("center", [True, False])
+def test_nothing_is_compiled_or_loaded_when_messages_come(dtype: str, center: bool) -> None:
+    before, after = json.loads(output_of(COMPARE, dtype, str(center)))
+    assert any("update._learn" in kernel for kernel in before)
+    assert after == []
+
+
+JOIN = """
+import sys
+from streampca import logs
+from streampca.commands import worker
+from streampca.settings import WorkerSettings
+from streampca.stores.directory import DirectoryStore
+from streampca.worker.listener import Listener
+
+def join(*args):
+    sys.exit(0)
+
+logs.configure("info", "json")
+worker.client_of = lambda settings: None
+worker.prefetching = join
+settings = WorkerSettings(topic="readings", dimensions=5, components=2, store=sys.argv[1])
+worker._build(settings, DirectoryStore(settings.store), Listener())
+"""
+
+
+def test_a_first_start_logs_the_compilation_and_a_second_start_nothing(tmp_path: Path) -> None:
+    logged = [logged_until_joining(tmp_path) for _ in range(2)]
+    assert [line["event"] for line in logged[0]] == ["compiling kernels", "kernels compiled"]
+    assert logged[0][0]["expected_seconds"] > 0
+    assert logged[0][1]["seconds"] > 0
+    assert logged[1] == []
+
+
+def logged_until_joining(folder: Path) -> list[dict[str, Any]]:
+    """What a worker that starts with its cache in this folder logs before it joins the group."""
+    done = run(JOIN, str(folder / "store"), NUMBA_CACHE_DIR=str(folder / "cache"))
+    return [json.loads(line) for line in done.stderr.splitlines()]
+
+
+def run(program: str, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(
+        command, env=os.environ | environment, capture_output=True, text=True, check=True, timeout=300
+    )
+
+
+def output_of(program: str, *arguments: str) -> str:
+    return run(program, *arguments).stdout.splitlines()[-1]
+
+
+class JoiningError(Exception):
+    """Raised where the worker would join the group."""
+
+
+def build(store: Path) -> None:
+    settings = WorkerSettings(topic="readings", dimensions=5, components=2, format="json", store=store)
+    worker._build(settings, DirectoryStore(store), Listener())
+
+
+def test_kernels_are_there_before_the_worker_joins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    order: list[str] = []
+
+    def join(*args: Any) -> Any:
+        raise JoiningError
+
+    def compile_kernels(config: Any, on_compile: Any) -> None:
+        order.append("kernels")
+        on_compile()
+
+    def reader(name: str, *others: Any) -> Any:
+        order.append(f"reader of {name}")
+        return reader_of(name, *others)
+
+    monkeypatch.setattr(codec, "reader_of", reader)
+    monkeypatch.setattr(worker, "client_of", lambda settings: order.append("broker"))
+    monkeypatch.setattr(worker, "compile_kernels", compile_kernels)
+    monkeypatch.setattr(worker, "prefetching", join)
+    with structlog.testing.capture_logs() as logged, pytest.raises(JoiningError):
+        build(tmp_path)
+    assert order == ["reader of json", "broker", "kernels"]
+    assert [line["event"] for line in logged] == ["compiling kernels", "kernels compiled"]
+
+
+def test_a_broker_that_is_away_is_reported_before_anything_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def away(settings: WorkerSettings) -> Any:
+        raise SourceError("no broker answers")
+
+    def compile_kernels(*args: Any) -> None:
+        raise AssertionError("compiled too early")
+
+    monkeypatch.setattr(worker, "client_of", away)
+    monkeypatch.setattr(worker, "compile_kernels", compile_kernels)
+    with pytest.raises(SourceError, match="no broker answers"):
+        build(tmp_path)

@@ -1,0 +1,11 @@
+"""Compiles the kernels first: some of these tests wait for a worker, and a compilation takes longer than they do."""
+
+import pytest
+
+from streampca.pca.compilation import compile_kernels
+from tests.stream.streams import fold_config
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _kernels() -> None:
+    compile_kernels(fold_config().learning)
