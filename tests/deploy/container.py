@@ -113,5 +113,8 @@ def until(container: Container, condition: Callable[[], bool], what: str) -> Non
 
 def _environment(image: Path, store: Path) -> dict[str, str]:
     """The image's own variables, at the places that the test has."""
-    own = {name: value.replace("/opt/streampca", str(image)) for name, value in files.image_environment().items()}
+    own = {
+        name: value.replace("/opt/streampca", str(image))
+        for name, value in files.image_environment(files.architecture()).items()
+    }
     return {**own, "PATH": own["PATH"].replace("$PATH", "/usr/bin:/bin"), "STREAMPCA_STORE": str(store)}

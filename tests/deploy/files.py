@@ -1,5 +1,6 @@
 """The files that people deploy with, as data."""
 
+import platform
 import re
 import shlex
 from collections.abc import Iterator
@@ -63,10 +64,21 @@ def _instructions() -> Iterator[tuple[str, str]]:
             yield instruction, rest.strip()
 
 
-def image_environment() -> dict[str, str]:
-    """What the last stage sets."""
-    pairs = [pair for instruction, rest in stages()[-1] if instruction == "ENV" for pair in shlex.split(rest)]
+def image_environment(architecture: str = "amd64") -> dict[str, str]:
+    """What the last stage sets, and the stage of the architecture that it starts from."""
+    base = next(stage for stage in stages() if stage[0][1].endswith(f" AS {architecture}"))
+    pairs = [pair for instruction, rest in base + stages()[-1] if instruction == "ENV" for pair in shlex.split(rest)]
     return dict(pair.split("=", 1) for pair in pairs)
+
+
+def baseline(architecture: str) -> dict[str, str]:
+    """What tells numba the processor to compile for."""
+    return {name: value for name, value in image_environment(architecture).items() if name.startswith("NUMBA_CPU_")}
+
+
+def architecture() -> str:
+    """This machine's, as BuildKit names it."""
+    return {"aarch64": "arm64", "arm64": "arm64"}.get(platform.machine(), "amd64")
 
 
 def last(instruction: str) -> str:

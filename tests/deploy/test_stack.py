@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,7 @@ PORTS = {
     "worker": WorkerSettings.model_fields["worker_port"].default,
     "serve": ServeSettings.model_fields["port"].default,
 }
+BY_ARCHITECTURE = "${TARGETARCH:-amd64}"  # the name of a stage
 IMAGES = sorted({service["image"] for service in files.services().values()})
 
 
@@ -86,8 +88,27 @@ def test_the_dockerfile_is_clean() -> None:
 
 def test_bases_and_images_are_pinned() -> None:
     bases = [rest.split()[0] for stage in files.stages() for name, rest in stage if name == "FROM"]
-    for image in [*bases, *IMAGES]:
+    for image in [*(base for base in bases if base != BY_ARCHITECTURE), *IMAGES]:
         assert re.fullmatch(r"[\w./-]+:v?\d+\.\d+[\w.-]*", image), image
+
+
+def test_kernels_are_compiled_and_loaded_for_the_same_baseline() -> None:
+    """numba loads code only if it was compiled for the same processor, so both stages start from the same one."""
+    *bases, builder, image = [stage[0][1] for stage in files.stages()]
+    assert [base.partition(" AS ")[2] for base in bases] == ["amd64", "arm64"]
+    assert (builder, image) == (f"{BY_ARCHITECTURE} AS builder", BY_ARCHITECTURE)
+    assert files.baseline("amd64") == {"NUMBA_CPU_NAME": "x86-64-v3", "NUMBA_CPU_FEATURES": ""}
+    assert files.baseline("arm64") == {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
+
+
+def test_code_for_the_baseline_does_not_depend_on_the_processor_of_the_build() -> None:
+    """What numba looks up in its cache names the baseline, and no feature of this machine."""
+    look = "from numba.core.registry import cpu_target; print(cpu_target.target_context.codegen().magic_tuple()[1:])"
+    baseline = files.baseline(files.architecture())
+    found = subprocess.run(
+        [sys.executable, "-c", look], env=baseline, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert found.stdout == f"('{baseline['NUMBA_CPU_NAME']}', '')\n"
 
 
 def test_our_image_is_of_this_version() -> None:
@@ -125,7 +146,7 @@ def test_health_checks_ask_what_is_there() -> None:
     }
     assert files.ours()["producer"]["healthcheck"] == {"disable": True}
     script = json.loads(files.last("HEALTHCHECK").partition("CMD ")[2])[-1]
-    assert any(rest == f"docker/healthcheck.py {script}" for name, rest in files.stages()[0] if name == "COPY")
+    assert any(rest == f"docker/healthcheck.py {script}" for name, rest in files.stages()[-2] if name == "COPY")
 
 
 def paths_served() -> dict[str, set[str]]:
