@@ -1,6 +1,6 @@
-"""The dashboard as it is meant; `python docker/grafana/dashboard.py` writes dashboards/streampca.json from it.
+"""Generates the Grafana dashboard: `python docker/grafana/dashboard.py` writes dashboards/streampca.json.
 
-Every panel says in its description what is shown and when to worry. Widths are of the 24 columns that Grafana has.
+Every panel's description says what it shows and when to act. Widths are in Grafana's 24 columns.
 """
 
 import json
@@ -14,17 +14,17 @@ Panel = dict[str, Any]
 
 
 def of(expr: str, legend: str = "", **more: Any) -> dict[str, Any]:
-    """A query, and how its series are called."""
+    """A query with the legend of its series."""
     return {"expr": expr, "legendFormat": legend or "__auto", "datasource": SOURCE, "range": True, **more}
 
 
 def now(expr: str, legend: str = "") -> dict[str, Any]:
-    """A query for the present only."""
+    """A query for the current value."""
     return of(expr, legend, instant=True, range=False)
 
 
 def panel(kind: str, title: str, text: str, queries: list[Panel], unit: str, width: int, **more: Any) -> Panel:
-    """A panel without its place."""
+    """A panel without its position."""
     targets = [{**query, "refId": chr(ord("A") + i)} for i, query in enumerate(queries)]
     defaults = {"unit": unit, **more.pop("defaults", {})}
     return {
@@ -34,7 +34,7 @@ def panel(kind: str, title: str, text: str, queries: list[Panel], unit: str, wid
 
 
 def lines(title: str, text: str, *queries: Panel, unit: str = "short", width: int = 8, **defaults: Any) -> Panel:
-    """Curves over time."""
+    """A time series panel."""
     options = {
         "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
         "tooltip": {"mode": "multi", "sort": "desc"},
@@ -45,11 +45,11 @@ def lines(title: str, text: str, *queries: Panel, unit: str = "short", width: in
     )
 
 
-def figure(title: str, text: str, expr: str, unit: str = "short", worry: float | None = None) -> Panel:
-    """One number; red from `worry` on."""
+def figure(title: str, text: str, expr: str, unit: str = "short", red_from: float | None = None) -> Panel:
+    """A panel with one number, red from `red_from` on."""
     steps: list[Panel] = [{"color": "green", "value": None}]
-    if worry is not None:
-        steps.append({"color": "red", "value": worry})
+    if red_from is not None:
+        steps.append({"color": "red", "value": red_from})
     options = {
         "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
         "colorMode": "value", "graphMode": "area", "textMode": "auto", "justifyMode": "auto", "orientation": "auto",
@@ -63,7 +63,7 @@ def figure(title: str, text: str, expr: str, unit: str = "short", worry: float |
 
 
 def bars(title: str, text: str, query: Panel, unit: str) -> Panel:
-    """A bar for each series, now."""
+    """A panel with a bar for each series' current value."""
     options = {
         "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
         "orientation": "vertical", "displayMode": "basic", "showUnfilled": False, "valueMode": "color",
@@ -72,7 +72,7 @@ def bars(title: str, text: str, query: Panel, unit: str) -> Panel:
 
 
 def heat(title: str, text: str, buckets: str) -> Panel:
-    """A histogram over time."""
+    """A histogram over time, as a heat map."""
     options = {
         "calculate": False, "cellGap": 0, "rowsFrame": {"layout": "auto"}, "filterValues": {"le": 1e-9},
         "color": {"mode": "scheme", "scheme": "Oranges", "fill": "dark-orange", "exponent": 0.5, "steps": 64},
@@ -92,116 +92,118 @@ QUANTILES = ((0.5, "median"), (0.99, "99 %"))
 LEARNED = 'streampca_messages_total{outcome="learned"}'
 
 FIGURES = [
-    figure("Messages learned", "Version of the model in use: messages that it has learned.",
+    figure("Messages learned", "Version of the model being served: the number of messages learned.",
            "max(streampca_model_version)"),
-    figure("Explained variance", "Share of the variance that the served components explain.",
+    figure("Explained variance", "Share of the variance explained by the components.",
            "max(sum by (instance) (streampca_model_explained_variance_ratio))", "percentunit"),
-    figure("Loss of late", "Share of a message that projection loses, over the last 1000 messages or so.",
+    figure("Recent loss", "Relative residual ‖r‖²/‖y‖² over the last 1000 messages or so.",
            "max(streampca_model_loss_ewma)", "percentunit"),
-    figure("Messages a second", "Messages learned, by all workers together.",
+    figure("Messages per second", "Messages learned per second by all workers.",
            f"sum(rate({LEARNED}[$__rate_interval]))", "mps"),
-    figure("Lag", "Messages of all partitions that are still to be learned.",
-           "sum(streampca_consumer_lag_messages)", worry=100_000),
-    figure("Dead letters", "Records that could not be learned, since the workers started.",
-           "sum(streampca_dead_letters_total) or vector(0)", worry=1),
-    figure("Model age", "Time since the served model was published. It grows when nothing new comes, too.",
-           "max(streampca_model_age_seconds)", "s", worry=300),
-    figure("Alerts", "Alerts that fire now; docs/runbook.md says what to do about each.",
-           'count(ALERTS{alertname=~"Streampca.*", alertstate="firing"}) or vector(0)', worry=1),
+    figure("Lag", "Messages that are not learned yet, all partitions.",
+           "sum(streampca_consumer_lag_messages)", red_from=100_000),
+    figure("Dead letters", "Records rejected since the workers started.",
+           "sum(streampca_dead_letters_total) or vector(0)", red_from=1),
+    figure("Model age", "Age of the model being served. It also grows while no messages arrive.",
+           "max(streampca_model_age_seconds)", "s", red_from=300),
+    figure("Alerts", "Alerts that are firing; docs/runbook.md says what to do.",
+           'count(ALERTS{alertname=~"Streampca.*", alertstate="firing"}) or vector(0)', red_from=1),
 ]  # fmt: skip
 
 MODEL = [
-    lines("Loss", "Share of a message that projection loses, scored before it is learned: all time, and of late. "
-          "Late above all time for long means that the data have moved.",
-          of("max(streampca_model_loss_ratio)", "all time"), of("max(streampca_model_loss_ewma)", "of late"),
+    lines("Loss", "Relative residual of messages, scored before they are learned: all-time mean and recent mean. "
+          "Recent above all-time for long means that the data have drifted.",
+          of("max(streampca_model_loss_ratio)", "all-time"), of("max(streampca_model_loss_ewma)", "recent"),
           of("max by (partition) (streampca_loss_ewma)", "partition {{partition}}"), unit="percentunit"),
-    lines("Explained variance", "Share of the variance that the served components explain, together and each.",
-          of("max(sum by (instance) (streampca_model_explained_variance_ratio))", "together"),
+    lines("Explained variance", "Share of the variance explained by the components, together and each.",
+          of("max(sum by (instance) (streampca_model_explained_variance_ratio))", "total"),
           of("max by (component) (streampca_model_explained_variance_ratio)", "{{component}}"), unit="percentunit"),
-    bars("Scree", "Share of the variance along each component, now. "
-         "Where the bars get level, more components add little.",
+    bars("Scree", "Share of the variance explained by each component. "
+         "Where the bars level off, more components add little.",
          now("sort_desc(max by (component) (streampca_model_explained_variance_ratio))", "{{component}}"),
          "percentunit"),
-    heat("Loss of single messages", "How the losses of single messages are spread. "
-         "A second band is another kind of data.",
+    heat("Loss distribution", "Distribution of the relative residual of single messages. "
+         "A second band means a second kind of data.",
          "sum by (le) (rate(streampca_prequential_loss_ratio_bucket[$__rate_interval]))"),
-    lines("Versions", "What the workers have published, and what each sidecar serves. They should be one line.",
+    lines("Versions", "Version published by the workers, and served by each sidecar. The lines should coincide.",
           of("max(streampca_published_version)", "published"), of("streampca_model_version", "served by {{instance}}")),
-    lines("Drift", "Loss of late over loss of all time; above 1.25 for half an hour an alert comes.",
-          of("max(streampca_model_loss_ewma / streampca_model_loss_ratio)", "late / all time")),
+    lines("Drift", "Recent loss divided by all-time loss; above 1.25 for half an hour an alert fires.",
+          of("max(streampca_model_loss_ewma / streampca_model_loss_ratio)", "recent / all-time")),
 ]  # fmt: skip
 
 STREAM = [
-    lines("Throughput", "Messages a second, learned and rejected.",
+    lines("Throughput", "Messages per second, learned and rejected.",
           of("sum by (outcome) (rate(streampca_messages_total[$__rate_interval]))", "{{outcome}}"), unit="mps"),
-    lines("Throughput by partition", "Offsets a second that each partition moves on.",
+    lines("Throughput by partition", "Progress of each partition, offsets per second.",
           of("max by (partition) (deriv(streampca_next_offset[$__rate_interval]))", "{{partition}}"), unit="mps"),
-    lines("Busy", "Share of its time that each worker spends on learning. "
-          "Near 100 % with lag: more workers are needed.",
+    lines("Busy", "Share of time that each worker spends learning. "
+          "Near 100 % with lag: add workers.",
           of("rate(streampca_learn_seconds_total[$__rate_interval])", "{{instance}}"), unit="percentunit"),
-    lines("Lag in messages", "Offsets between each partition's position and its end. "
-          "While no broker answers (panel Up) it stands still.",
+    lines("Lag in messages", "Messages between each partition's position and its end. "
+          "Stale while no broker answers (panel Up).",
           of("max by (partition) (streampca_consumer_lag_messages)", "{{partition}}")),
-    lines("Lag in time", "Age of the newest record learned, when it was learned. Steady while nothing comes.",
+    lines("Lag in time", "Age of the newest record learned, when it was learned. Constant while no records arrive.",
           of("max by (partition) (streampca_event_time_lag_seconds)", "{{partition}}"), unit="s"),
-    lines("Positions", "Offset that each partition is learned from next.",
+    lines("Positions", "Next offset of each partition to learn.",
           of("max by (partition) (streampca_next_offset)", "{{partition}}")),
-    lines("Dead letters", "Records a minute that cannot be learned, by reason.",
+    lines("Dead letters", "Records rejected per minute, by reason.",
           of("60 * sum by (reason) (rate(streampca_dead_letters_total[$__rate_interval]))", "{{reason}}")),
-    lines("Partitions by worker", "Partitions that each worker owns, those that wait because the schema registry does "
-          "not answer, and rebalances a minute.",
+    lines("Partitions by worker", "Partitions assigned to each worker, partitions waiting for the schema registry, "
+          "and rebalances per minute.",
           of("streampca_partitions_owned", "{{instance}}"), of("sum(streampca_stalled)", "stalled"),
-          of("60 * sum by (event) (rate(streampca_rebalances_total[$__rate_interval]))", "{{event}} a minute")),
-    lines("Odd records", "Offsets that retention removed before they were read, and records from the future.",
+          of("60 * sum by (event) (rate(streampca_rebalances_total[$__rate_interval]))", "{{event}} per minute")),
+    lines("Skipped and future records", "Offsets removed by retention before they were read, and records with a "
+          "timestamp in the future.",
           of("sum(streampca_offset_gap_messages_total)", "offset gap"),
           of("max by (partition) (streampca_timestamps_ahead)", "ahead of time, {{partition}}")),
 ]  # fmt: skip
 
 SAVING = [
-    lines("Age of checkpoints", "Time since each partition was saved. It grows while a partition is idle, too.",
+    lines("Checkpoint age", "Time since each partition's last checkpoint. It also grows while a partition is idle.",
           of("time() - max by (partition) (streampca_checkpoint_last_success_timestamp_seconds)", "{{partition}}"),
           unit="s"),
-    lines("Time to save and to publish", "Writing one checkpoint, and merging and writing one model.",
+    lines("Time to save and publish", "Time to write a checkpoint, and to merge and write a model.",
           *quantiles("streampca_checkpoint_duration_seconds", legend="checkpoint"),
           *quantiles("streampca_publish_duration_seconds", legend="model"), unit="s"),
-    lines("Put off", "Times a minute that saving or publishing failed, to be tried again; "
-          "and models that could not be loaded.",
+    lines("Failures", "Failed checkpoint writes, publications and model loads per minute; all are retried.",
           of("60 * sum(rate(streampca_checkpoints_postponed_total[$__rate_interval]))", "checkpoints"),
           of("60 * sum(rate(streampca_publish_failures_total[$__rate_interval]))", "models"),
           of("60 * sum by (cause) (rate(streampca_model_load_failures_total[$__rate_interval]))",
              "loading: {{cause}}")),
-    lines("Numerical error", "‖C†C − I‖ of each partition at its last checkpoint: rounding, far below 0.001.",
+    lines("Numerical error", "Largest entry of |C†C − I| at each partition's last checkpoint, "
+          "normally far below 0.001.",
           of("max by (partition) (streampca_pinv_error)", "{{partition}}"), unit="sci"),
 ]  # fmt: skip
 
 REQUESTS = [
-    lines("Requests", "Requests a second, by route and status.",
+    lines("Requests", "Requests per second, by route and status.",
           of("sum by (route, code) (rate(streampca_request_duration_seconds_count[$__rate_interval]))",
              "{{route}} {{code}}"),
           unit="reqps"),
-    lines("Latency", "Time to answer, by route.",
+    lines("Latency", "Request latency, by route.",
           *quantiles("streampca_request_duration_seconds", "route", "{{route}}"), unit="s"),
-    lines("Failed and slow", "Shares of the requests to /v1, in 5 minutes, that failed (objective: 0.1 %) "
+    lines("Failed and slow", "Share of the requests to /v1, over 5 minutes, that failed (objective: 0.1 %) "
           "or took longer than 0.25 s (1 %).",
           of("streampca:request_errors:ratio5m", "failed"), of("streampca:request_slow:ratio5m", "slow"),
           unit="percentunit"),
-    lines("Vectors", "Vectors a second that are projected or reconstructed.",
+    lines("Vectors", "Vectors projected or reconstructed per second.",
           of("sum by (act) (rate(streampca_projected_vectors_total[$__rate_interval]))", "{{act}}")),
-    lines("Model age", "Time since the model that each sidecar serves was published.",
+    lines("Model age", "Age of the model that each sidecar serves.",
           of("streampca_model_age_seconds", "{{instance}}"), unit="s"),
 ]  # fmt: skip
 
 PROCESSES = [
-    lines("Up", "1: the process answers Prometheus, and a broker answers the worker.",
+    lines("Up", "1 while the process answers Prometheus, and while a broker answers the worker.",
           of('up{job=~"streampca-.*"}', "{{job}} {{instance}}"),
           of("streampca_broker_connected", "broker, for {{instance}}"), min=0, max=1),
-    lines("Loop", "Time since each worker's loop last came round, by two clocks: a few seconds. Growing: it hangs.",
+    lines("Loop", "Time since the last iteration of each worker's loop, by two machines' clocks: a few seconds. If it "
+          "grows, the worker hangs.",
           of("time() - streampca_loop_last_tick_timestamp_seconds", "{{instance}}"), unit="s"),
-    lines("Memory", "Resident memory. A worker's is flat once it has all its partitions.",
+    lines("Memory", "Resident memory. A worker's is constant once it has all its partitions.",
           of('process_resident_memory_bytes{job=~"streampca-.*"}', "{{job}} {{instance}}"), unit="bytes"),
-    lines("Processor", "Cores in use.",
+    lines("CPU", "Cores in use.",
           of('rate(process_cpu_seconds_total{job=~"streampca-.*"}[$__rate_interval])', "{{job}} {{instance}}")),
-    lines("Running for", "Time since each process started; teeth are restarts.",
+    lines("Uptime", "Time since each process started; drops are restarts.",
           of('time() - process_start_time_seconds{job=~"streampca-.*"}', "{{job}} {{instance}}"), unit="s"),
 ]  # fmt: skip
 
@@ -211,8 +213,8 @@ SECTIONS = [
 ]  # fmt: skip
 
 
-def placed() -> Iterator[Panel]:
-    """All panels with ids and places, row by row."""
+def positioned() -> Iterator[Panel]:
+    """All panels with ids and positions, row by row."""
     top = number = 0
     for title, panels in SECTIONS:
         if title:
@@ -232,7 +234,7 @@ def placed() -> Iterator[Panel]:
 
 
 def dashboard() -> dict[str, Any]:
-    """The whole, as Grafana reads it."""
+    """The dashboard, as Grafana reads it."""
     return {
         "uid": "streampca", "title": "streampca",
         "description": "Principal components of a Kafka topic: model, workers, sidecars.",
@@ -243,7 +245,7 @@ def dashboard() -> dict[str, Any]:
             "name": "Alerts", "enable": True, "iconColor": "red", "datasource": SOURCE, "titleFormat": "{{alertname}}",
             "expr": 'ALERTS{alertname=~"Streampca.*", alertstate="firing"}', "step": "30s",
         }]},
-        "panels": list(placed()),
+        "panels": list(positioned()),
     }  # fmt: skip
 
 

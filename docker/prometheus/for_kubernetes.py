@@ -1,11 +1,11 @@
-"""The rules for the Prometheus operator: `python docker/prometheus/for_kubernetes.py` makes them from rules.yml."""
+"""Generates the Prometheus operator's rules from rules.yml: `python docker/prometheus/for_kubernetes.py`."""
 
 from pathlib import Path
 
 RULES = Path(__file__).with_name("rules.yml")
 OUTPUT = Path(__file__).parents[1] / "kubernetes" / "rules.yaml"
 _HEAD = """\
-# Made from docker/prometheus/rules.yml by docker/prometheus/for_kubernetes.py: change the rules there.
+# Generated from docker/prometheus/rules.yml by docker/prometheus/for_kubernetes.py: edit the rules there.
 apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule
 metadata:
@@ -16,7 +16,7 @@ spec:
 
 
 def text() -> str:
-    """The file's content: the groups as they stand, comments and all, under `spec`."""
+    """The file's content: the groups, with their comments, under `spec`."""
     groups = RULES.read_text().partition("\ngroups:\n")[2]
     return _HEAD + "".join(f"  {line}" if line.strip() else line for line in ["groups:\n", *groups.splitlines(True)])
 
