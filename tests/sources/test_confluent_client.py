@@ -1,10 +1,11 @@
 """How librdkafka is configured and which of its errors are final; without a broker."""
 
+import base64
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Uuid
 
 from streampca import settings as settings_module
 from streampca.errors import SettingsError
@@ -12,6 +13,7 @@ from streampca.settings import WorkerSettings
 from streampca.sources.broker_errors import BrokerErrors
 from streampca.sources.confluent.batch import ConfluentBatch
 from streampca.sources.confluent.client import consumer_options, is_final, source_error
+from streampca.sources.confluent.connection import printed_id
 from streampca.stream.record import timestamps_of, values_of
 
 
@@ -80,6 +82,17 @@ def test_final_errors_and_their_sentences(code: int, sentence: str | None) -> No
     assert is_final(error) is (sentence is not None)
     if sentence is not None:
         assert sentence in str(source_error(error, BrokerErrors(settings(), "t")))
+
+
+@pytest.mark.parametrize("high", [0, 1, -1, -4, 2**63 - 1, -(2**60) - 5])
+def test_a_topic_id_is_printed_as_by_kafkas_own_tools(high: int) -> None:
+    printed = printed_id(Uuid(high, 5))
+    raw = (high % 2**64).to_bytes(8, "big") + (5).to_bytes(8, "big")
+    assert printed == base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def test_no_topic_id_is_an_empty_text() -> None:
+    assert printed_id(Uuid(0, 0)) == ""
 
 
 class Message:

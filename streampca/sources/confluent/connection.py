@@ -10,7 +10,7 @@ from collections import deque
 from concurrent.futures import Future, wait
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, Uuid
 from confluent_kafka.admin import AdminClient
 
 from streampca.errors import SourceError
@@ -25,7 +25,8 @@ _PROBE_INTERVAL_S = 1.0
 _PROBE_TIMEOUT_S = 10.0
 _RETRY_S = 0.1
 _NEW_TOPIC_S = 1.0  # how long to ask again for a missing topic: a new one may reach a broker late
-_NO_ID = "A" * 22  # sixteen zeros, in the base64 that Kafka's tools print
+_URL_SAFE = str.maketrans("+/", "-_")
+_NO_ID = "A" * 22  # sixteen zeros in base64
 
 
 class Connection:
@@ -63,8 +64,7 @@ class Connection:
             if waited_s > timeout_s:
                 raise TimeoutError(f"no broker answers at {self._servers}")
             try:
-                identity = str(self._described(timeout_s - waited_s).topic_id)
-                return "" if identity == _NO_ID else identity
+                return printed_id(self._described(timeout_s - waited_s).topic_id)
             except KafkaException as exception:
                 error = exception.args[0]
                 is_new = error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART and waited_s < _NEW_TOPIC_S
@@ -137,3 +137,9 @@ class Connection:
             if client.is_final(error):
                 final = error
         return final
+
+
+def printed_id(topic_id: Uuid) -> str:
+    """A topic's id as Kafka's own tools print it; librdkafka uses the other alphabet of base64."""
+    text = str(topic_id).translate(_URL_SAFE)
+    return "" if text == _NO_ID else text
