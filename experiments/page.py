@@ -4,7 +4,7 @@ import os
 import platform
 from pathlib import Path
 
-from benchmarks.accuracy import machine
+from benchmarks.machine import machine
 from experiments import beyond, distributed, drift, figure1, scale, sensitivity, table1
 from experiments.plan import FOLDER
 

@@ -1,7 +1,6 @@
-"""Arrays that are larger than memory: NumPy arrays slab by slab (`np.memmap` among them), Dask arrays chunk by chunk.
+"""Arrays larger than memory: NumPy arrays (`np.memmap` too) in slabs, Dask arrays in chunks of rows.
 
-Dask is never imported before someone hands in one of its arrays. Messages are rows; a chunk that has not all features
-of its rows is joined with its neighbours.
+Dask is imported only when a Dask array is passed. Chunks that split the features are joined first.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,16 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_SLAB = 32 * 2**20  # bytes of a NumPy array that are converted and checked at a time, counted as float64
+_SLAB = 32 * 2**20  # bytes of a NumPy array, as float64, that are converted and checked at a time
 
 
 def is_dask(X: object) -> bool:
-    """Whether X is a two-dimensional Dask array, by what it can do."""
+    """Whether X is a two-dimensional Dask array, judged by its attributes."""
     return all(hasattr(X, name) for name in ("to_delayed", "rechunk", "map_blocks")) and getattr(X, "ndim", 0) == 2
 
 
 def in_order(X: Any) -> Iterator[Any]:
-    """Pieces of X from first row to last, one in memory at a time; X itself where it is no array, or a small one."""
+    """Pieces of X in the order of its rows, one in memory at a time; X itself if it is small or not an array."""
     if is_dask(X):
         yield from (piece for block in _row_blocks(X) if len(piece := block.compute()))
     elif isinstance(X, np.ndarray) and X.ndim == 2 and X.size * 8 > _SLAB:
@@ -30,9 +29,9 @@ def in_order(X: Any) -> Iterator[Any]:
         yield X
 
 
-def side_by_side(X: Any, function: Callable[[NDArray[Any]], Any]) -> list[Any]:
-    """The function of every row chunk of a Dask array that is not empty, in order, by Dask's own scheduler."""
-    dask: Any = import_module("dask")  # whoever has such an array has it
+def in_parallel(X: Any, function: Callable[[NDArray[Any]], Any]) -> list[Any]:
+    """Apply the function to every row chunk of a Dask array that is not empty, in parallel; results in order."""
+    dask: Any = import_module("dask")  # installed, since X is one of its arrays
 
     def unless_empty(V: NDArray[Any]) -> Any:
         return function(V) if len(V) else None
@@ -42,7 +41,7 @@ def side_by_side(X: Any, function: Callable[[NDArray[Any]], Any]) -> list[Any]:
 
 
 def mapped(X: Any, function: Callable[[NDArray[Any]], NDArray[Any]], columns: int) -> Any:
-    """A Dask array (n, columns): the function of every row chunk, worked out when it is asked for."""
+    """Apply the function lazily to every row chunk: a Dask array (n, columns)."""
 
     def unless_empty(V: NDArray[Any]) -> NDArray[Any]:
         return function(V) if len(V) else np.empty((0, columns))

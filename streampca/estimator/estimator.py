@@ -1,4 +1,4 @@
-"""Streaming PCA as a scikit-learn estimator."""
+"""`ImplicitKrasulina`, streaming PCA as a scikit-learn estimator."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -11,45 +11,73 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streampca.estimator import dask_arrays, limits
+from streampca.estimator.attributes import FittedAttributes
 from streampca.estimator.online import OnlineLearner
 from streampca.pca.arrays import Array
 from streampca.pca.free_gauge import FreeGauge, PowerStep
 from streampca.pca.learning import LearningConfig
 from streampca.pca.merge import merge as merge_states
-from streampca.pca.model import Model
 from streampca.pca.pending import UnitGauge
 from streampca.pca.state import State
 
 
-class ImplicitKrasulina(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Principal components of a stream, learned in one pass by the implicit Krasulina update.
+class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Incremental principal component analysis by the implicit Krasulina update.
 
-    Vectors come in pieces of any size by `partial_fit`; the result does not depend, not by a bit, on how they were
-    cut into pieces. Memory is O(d·K), whatever the length of the stream; arrays on disk (`np.memmap`) are read slab by
-    slab. Of a Dask array `fit` learns every row chunk by itself, side by side, and merges them, `partial_fit` takes
-    one chunk after the other, and `transform` and `inverse_transform` answer with a Dask array.
+    Learns the principal components in one pass over the data, in batches of any size (`partial_fit`), without a step
+    size. The result does not depend on the sizes of the batches, not even in its last bit. Memory is
+    O(n_features * (n_components + oversampling)).
+
+    Arrays on disk (`np.memmap`) are read in slabs. With a Dask array `fit` learns the row chunks in parallel and merges
+    them, `partial_fit` learns them one after the other, and `transform` and `inverse_transform` return a Dask array.
 
     Parameters
     ----------
-    n_components : number k of components; None: as many as features.
-    oversampling : columns that are learned beside the k, for accuracy (10 brings one pass within ~0.01 % of batch PCA).
-    half_life : messages after which a message counts half; None: all count the same, for ever.
-    center : take the running mean off.
-    gauge : "unit" needs no step size (it is one over the number of messages); "free" is the paper's own algorithm.
-    step : only for the free gauge: step sizes η_t; None: `PowerStep()`.
-    warm_up : only for the unit gauge: messages that the first factor is made of; None: max(200, 2 (k + oversampling)).
-    dtype : "float64" or "float32", of the factor and the work on it.
-    random_state : only for the free gauge: seed of the random orthonormal factor that it starts from.
+    n_components : int, default=None
+        Number of components. If None, all: as many as features.
+    oversampling : int, default=10
+        Number of further columns that are learned for accuracy. With 10, the loss after one pass exceeds that of batch
+        PCA by about 0.01 %.
+    half_life : float, default=None
+        Number of messages after which the weight of a message has halved. If None, all messages have equal weight.
+    center : bool, default=True
+        Whether to subtract the running mean.
+    gauge : {"unit", "free"}, default="unit"
+        "unit" rescales the factor after every block, so that the step size is one over the number of messages. "free"
+        is the algorithm of the paper, with the step sizes `step`.
+    step : PowerStep, default=None
+        Step sizes of the free gauge. If None, `PowerStep()`.
+    warm_up : int, default=None
+        Number of messages from which the first factor is computed, with gauge="unit". If None,
+        max(200, 2 * (n_components + oversampling)).
+    dtype : {"float64", "float32"}, default="float64"
+        Precision of the factor and of the computations with it.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the random orthonormal factor from which the free gauge starts.
 
     Attributes
     ----------
-    components_ (k, d), orthonormal rows by falling variance, the largest entry of each positive; explained_variance_
-    (k,), with ddof 0 (that is n, not n − 1, in the denominator: forgetting leaves no n); explained_variance_ratio_;
-    singular_values_; mean_ (d,); noise_variance_; n_components_; n_features_in_; n_samples_seen_; model_, all of this
-    as a frozen value that needs no scikit-learn.
+    components_ : ndarray of shape (n_components, n_features)
+        Principal axes: orthonormal rows by falling variance. The largest entry of each row is positive.
+    explained_variance_ : ndarray of shape (n_components,)
+        Variance along each component, with n in the denominator (ddof=0), as forgetting leaves no n to subtract 1 from.
+    explained_variance_ratio_ : ndarray of shape (n_components,)
+        Share of the total variance along each component.
+    singular_values_ : ndarray of shape (n_components,)
+        Singular values of the weighted, centred data.
+    mean_ : ndarray of shape (n_features,)
+        Weighted mean; zeros with center=False.
+    noise_variance_ : float
+        Mean variance along the directions orthogonal to the components.
+    n_components_ : int
+        Number of components.
+    n_features_in_ : int
+        Number of features.
+    n_samples_seen_ : int
+        Number of messages learned.
+    model_ : Model
+        Mean, components and variances as a frozen value that does not need scikit-learn.
     """
-
-    online_: OnlineLearner[Any]
 
     def __init__(
         self,
@@ -75,16 +103,33 @@ class ImplicitKrasulina(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         self.random_state = random_state
 
     def fit(self, X: ArrayLike, y: object = None) -> Self:
-        """Forget everything and learn vectors (n, d) in one pass; of a Dask array every row chunk by itself.
+        """Learn the rows of X in one pass, discarding what was learned before.
 
-        The latter is `merge` of one estimator for each chunk, which needs the unit gauge and no half-life.
+        The row chunks of a Dask array are learned in parallel and merged (see `merge`), which requires gauge="unit" and
+        no half-life.
+
+        Parameters
+        ----------
+        X : array-like or Dask array of shape (n_samples, n_features)
+        y : ignored
         """
         if hasattr(self, "online_"):
             del self.online_
         return self._fit_chunks(X) if dask_arrays.is_dask(X) else self.partial_fit(X)
 
     def partial_fit(self, X: ArrayLike, y: object = None) -> Self:
-        """Learn further vectors (n, d). Raises `ValueError` for such as cannot be learned, and learns none then."""
+        """Learn the rows of X in addition to those learned before.
+
+        Parameters
+        ----------
+        X : array-like or Dask array of shape (n_samples, n_features)
+        y : ignored
+
+        Raises
+        ------
+        ValueError
+            If a row cannot be learned; then no row of X is learned.
+        """
         online = copy(self.online_) if hasattr(self, "online_") else None
         for piece in dask_arrays.in_order(X):
             online = self._added(online, piece)
@@ -94,7 +139,7 @@ class ImplicitKrasulina(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         return self
 
     def _added(self, online: OnlineLearner[Any] | None, piece: ArrayLike) -> OnlineLearner[Any]:
-        """The stream after one more piece; None: its beginning."""
+        """The learner after one more piece; a new learner if `online` is None."""
         V = validate_data(self, piece, dtype=[np.float64, np.float32], reset=online is None)
         if online is None:
             online = self._new_learner(V.shape[1])
@@ -105,15 +150,20 @@ class ImplicitKrasulina(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
 
     def _fit_chunks(self, X: Any) -> Self:
         if self.gauge != "unit" or self.half_life is not None:
-            raise ValueError('chunks are merged only with gauge="unit" and no half_life: take partial_fit instead')
-        parts = dask_arrays.side_by_side(X, lambda V: clone(self).fit(V))
+            raise ValueError('chunks can be merged only with gauge="unit" and no half_life: use partial_fit instead')
+        parts = dask_arrays.in_parallel(X, lambda V: clone(self).fit(V))
         if not parts:
             raise ValueError("the array has no rows")
         self.online_, self.n_features_in_ = merge(parts).online_, X.shape[1]
         return self
 
     def transform(self, X: ArrayLike) -> Array:
-        """Coordinates (n, k) of vectors (n, d) along the components."""
+        """Coordinates of X along the components, of shape (n_samples, n_components).
+
+        Parameters
+        ----------
+        X : array-like or Dask array of shape (n_samples, n_features)
+        """
         check_is_fitted(self)
         if dask_arrays.is_dask(X):
             return dask_arrays.mapped(X, copy(self)._coordinates, self.n_components_)  # type: ignore[no-any-return]
@@ -126,62 +176,16 @@ class ImplicitKrasulina(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         return coordinates
 
     def inverse_transform(self, X: ArrayLike) -> Array:
-        """Vectors (n, d) with coordinates (n, k)."""
+        """The vectors with coordinates X along the components, of shape (n_samples, n_features).
+
+        Parameters
+        ----------
+        X : array-like or Dask array of shape (n_samples, n_components)
+        """
         check_is_fitted(self)
         if dask_arrays.is_dask(X):
             return dask_arrays.mapped(X, self.model_.reconstruct, self.n_features_in_)  # type: ignore[no-any-return]
         return self.model_.reconstruct(np.asarray(X, np.float64))
-
-    @property
-    def model_(self) -> Model:
-        """Mean, axes and variances of everything seen, as a frozen value."""
-        check_is_fitted(self)
-        model: Model = self.online_.model
-        return model
-
-    @property
-    def components_(self) -> Array:
-        """Orthonormal rows (k, d), by falling variance."""
-        return self.model_.components
-
-    @property
-    def explained_variance_(self) -> Array:
-        """Variance along each component (k,), with ddof 0."""
-        return self.model_.explained_variance
-
-    @property
-    def explained_variance_ratio_(self) -> Array:
-        """Share of the total variance along each component (k,)."""
-        return self.model_.explained_variance_ratio
-
-    @property
-    def singular_values_(self) -> Array:
-        """Those of the (weighted) centred data matrix (k,)."""
-        values: Array = np.sqrt(self.explained_variance_ * self.model_.weight)
-        return values
-
-    @property
-    def mean_(self) -> Array:
-        """The (weighted) mean (d,); zeros with center=False."""
-        return self.model_.mean
-
-    @property
-    def noise_variance_(self) -> float:
-        """Mean variance along the directions that are not among the components."""
-        model = self.model_
-        rest = model.dimensions - model.n_components
-        return float(max(model.total_variance - model.explained_variance.sum(), 0.0) / rest) if rest else 0.0
-
-    @property
-    def n_components_(self) -> int:
-        """k."""
-        return self.model_.n_components
-
-    @property
-    def n_samples_seen_(self) -> int:
-        """Vectors learned."""
-        check_is_fitted(self)
-        return int(self.online_.seen)
 
     @property
     def _n_features_out(self) -> int:
@@ -213,10 +217,19 @@ class ImplicitKrasulina(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
 
 
 def merge(parts: Sequence[ImplicitKrasulina]) -> ImplicitKrasulina:
-    """The estimator that has learned the streams of all `parts`: fitted, alike in their parameters, in the unit gauge.
+    """Merge fitted estimators into one that has learned all their data.
 
-    It goes on learning by `partial_fit`. The order of the parts matters to rounding only. Raises `ValueError` for
-    parts that do not go together.
+    The merged estimator can continue with `partial_fit`. The order of the parts changes the result to rounding only.
+
+    Parameters
+    ----------
+    parts : sequence of ImplicitKrasulina
+        Fitted, with the same parameters and features, and with gauge="unit".
+
+    Raises
+    ------
+    ValueError
+        If there are no parts or they cannot be merged.
     """
     if not parts:
         raise ValueError("nothing to merge")

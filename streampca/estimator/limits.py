@@ -1,4 +1,4 @@
-"""Which sizes of numbers can be learned: their squares must neither overflow nor vanish in the factor's dtype."""
+"""Limits on the magnitude of data: squares must neither overflow nor underflow in the dtype of the factor."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from streampca.pca.learning import LearningConfig
 
 
 def refuse_large(V: NDArray[Any], config: LearningConfig) -> None:
-    """`ValueError` for vectors (n, d) with an entry whose square overflows."""
+    """Raise `ValueError` for vectors (n, d) with an entry so large that squares overflow."""
     peak = _peak(V)
     if peak > config.largest_value:
         raise ValueError(
@@ -19,15 +19,15 @@ def refuse_large(V: NDArray[Any], config: LearningConfig) -> None:
 
 
 def refuse_small(V: NDArray[Any], config: LearningConfig) -> None:
-    """Only of a whole stream: a small vector among others is as good as zero, and welcome."""
+    """Raise `ValueError` if the squares of all entries underflow; single small vectors just count as zero."""
     peak = _peak(V)
     if 0 < peak < config.smallest_value:
         raise ValueError(
-            f"no entry is beyond {peak:.3g}; below {config.smallest_value:.3g} squares vanish in {config.dtype}; "
+            f"no entry is beyond {peak:.3g}; below {config.smallest_value:.3g} squares underflow in {config.dtype}; "
             "scale the data up"
         )
 
 
 def _peak(V: NDArray[Any]) -> float:
-    """The largest size of an entry, without a copy of the array."""
+    """The largest magnitude of an entry, without a copy of the array."""
     return float(np.maximum(V.max(), -V.min()))

@@ -1,7 +1,7 @@
-"""The mathematics: arrays in, arrays out. No input or output, no clock, no hidden randomness.
+"""The mathematics: functions of arrays, without input or output, clock or hidden randomness.
 
 Letters as in the paper (Amid & Warmuth): d dimensions, k components, y a message (centred), C (d×K) the factor,
-C† (K×d) its pseudo-inverse, S = (CᵀC)⁻¹, x = C†y, r = Cx − y. Beside them: K = k + oversampling, N = CᵀC, and for a
-block of B messages the matrices Y (B×d), P = YC (B×K), G = YYᵀ (B×B). Messages are rows; the paper has them as
-columns.
+C† (K×d) its pseudo-inverse, S = (CᵀC)⁻¹, x = C†y, r = Cx − y. Also: K = k + oversampling, N = CᵀC, and for a block of
+B messages the matrices Y (B×d), P = YC (B×K), G = YYᵀ (B×B). Messages are rows here, columns in the paper. Where to
+start reading: docs/mathematics.md.
 """

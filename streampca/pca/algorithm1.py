@@ -1,4 +1,4 @@
-"""The stochastic implicit Krasulina update as the paper states it, one message at a time: the reference.
+"""Algorithm 1, the stochastic implicit Krasulina update, as the paper states it: one message at a time.
 
     x ← C†y                                         Algorithm 1
     r ← Cx − y
@@ -6,8 +6,8 @@
     C ← C − h r xᵀ                                  eq. 12
     C† ← RankOnePinvUpdate(C, C†, h r, x)
 
-`meyer` keeps C† by Meyer's rank-one formula, `sherman_morrison` keeps S = (CᵀC)⁻¹ instead; both are O(dk).
-Everything faster in this package must equal these to rounding.
+`meyer` updates C† by Meyer's rank-one formula, `sherman_morrison` updates S = (CᵀC)⁻¹ instead; both take O(dk). They
+are the reference: everything faster in this package must equal them to rounding.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from streampca.pca.arrays import Array
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """C and C† together."""
+    """A factor C and its pseudo-inverse C†."""
 
     C: Array  # (d, k), full column rank
     C_pinv: Array  # (k, d)
@@ -45,7 +45,7 @@ def _pinv_update(C_pinv: Array, w: Array, x: Array) -> Array:
     Of the six cases of Meyer's formula only this one occurs here, because the residual is orthogonal to range(C).
     """
     ww = w @ w
-    if ww == 0:  # the message lay in the span: C has not changed
+    if ww == 0:  # the message lies in the span, so C does not change
         return C_pinv
     n = C_pinv.T @ x
     nn = n @ n
@@ -53,9 +53,9 @@ def _pinv_update(C_pinv: Array, w: Array, x: Array) -> Array:
 
 
 def sherman_morrison(C: Array, S: Array, y: Array, eta: float) -> tuple[Array, Array, float]:
-    """The same step with S = (CᵀC)⁻¹ in place of C†: the next C and S, and ‖r‖² before the step.
+    """One step of Algorithm 1 with S = (CᵀC)⁻¹ instead of C†: the next C and S, and ‖r‖² before the step.
 
-    As r ⟂ range(C), CᵀC grows by exactly h²‖r‖² x xᵀ: a rank-one change, not the paper's rank two.
+    As r ⟂ range(C), CᵀC grows by exactly h²‖r‖² x xᵀ: by rank one, not by rank two as the paper has it.
     """
     x = S @ (C.T @ y)
     r = C @ x - y
@@ -66,7 +66,7 @@ def sherman_morrison(C: Array, S: Array, y: Array, eta: float) -> tuple[Array, A
 
 
 def mini_batch(C: Array, Y: Array, eta: float) -> Array:
-    """The implicit update for N messages at once, rows of Y (N, d): eq. 11."""
+    """The implicit update of a mini-batch Y (N, d), eq. 11: the next C."""
     n, k = Y.shape[0], C.shape[1]
     X = np.linalg.solve(C.T @ C, C.T @ Y.T)  # (k, N)
     left = Y.T @ X.T / n + C / eta

@@ -1,8 +1,8 @@
-"""Folds of several streams pooled into one: weighted covariances about their common mean.
+"""Merge the states of several streams into one: pooled covariance about the common mean.
 
 With weights w_i, W = Σ w_i and m = Σ w_i m_i / W, the columns √(w_i/W) C_i and √(w_i/W) (m_i − m), side by side as F,
-give F Fᵀ = the pooled covariance (within the spans that the folds know). Its K leading directions are the merged
-factor. The order of the folds matters to rounding only; with K = d the result is exact.
+give F Fᵀ = the pooled covariance (within the spans of the states). Its K leading directions are the merged factor. The
+order of the states changes the result to rounding only; with K = d it is exact.
 """
 
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ from streampca.pca import axes
 from streampca.pca.arrays import F64, Array
 from streampca.pca.state import State
 
-_WIDE = 512  # columns beyond which the singular directions are taken from a Gram matrix
-_MOST = 2048  # beyond which folds are merged in groups first
+_WIDE = 512  # columns from which on the singular directions are computed from a Gram matrix
+_MOST = 2048  # columns from which on states are merged in groups first
 
 
 def merge(states: Sequence[State], columns: int, decay: Sequence[float] | None = None) -> State:
-    """The pooled state with at most `columns` columns; `decay` in (0, 1] brings each fold to one common time.
+    """The pooled state with at most `columns` columns; `decay` in (0, 1] discounts each state to a common time.
 
-    `count` adds up, `weight` is W. Folds that have learned nothing are left out.
+    `count` is the sum of the counts, `weight` is W. States without messages are left out.
     """
     shares = decay if decay is not None else [1.0] * len(states)
     parts = [(s, s.weight * share) for s, share in zip(states, shares, strict=True) if s.weight * share > 0]
@@ -38,7 +38,7 @@ def merge(states: Sequence[State], columns: int, decay: Sequence[float] | None =
 
 
 def _reduced(F: list[Array], columns: int, dtype: Any) -> Array:
-    """All columns side by side; when they are too many for one step, groups of them are cut to 2K columns first."""
+    """All columns side by side; if there are too many for one step, groups of them are reduced to 2K columns first."""
     d = F[0].shape[0]
     while min(d, sum(f.shape[1] for f in F)) > _MOST and len(F) > 1:
         size = max(2, _MOST // max(f.shape[1] for f in F))
@@ -50,7 +50,7 @@ def _reduced(F: list[Array], columns: int, dtype: Any) -> Array:
 
 
 def _leading(F: Array, most: int, dtype: Any) -> tuple[Array, F64]:
-    """As `axes.leading`; for wide F by the smaller of its two Gram matrices, which is quicker and accurate enough."""
+    """As `axes.leading`, but for wide F from the smaller Gram matrix, which is faster and accurate enough."""
     d, n = F.shape
     if min(d, n) <= _WIDE:
         return axes.leading(F, most, dtype)

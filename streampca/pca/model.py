@@ -1,4 +1,4 @@
-"""A model to use: mean, principal axes and their variances. Frozen; no learning happens here."""
+"""The model that is served: mean, principal axes and their variances, as a frozen value."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,22 +10,22 @@ from streampca.pca.arrays import Array
 
 Basis = Literal["principal", "whitened"]
 
-_BLOCK = 32  # rows projected at once: more, and what lies between the steps no longer fits the processor's cache
+_BLOCK = 32  # rows projected at once: intermediate results of more would not fit the processor's cache
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
     """The k leading principal components of a stream.
 
-    Rows of `components` are orthonormal, by falling variance. A component without variance (fewer than k distinct
-    directions were seen) has an arbitrary axis, the whitened coordinate 0 and the explained variance 0.
+    Rows of `components` are orthonormal, by falling variance. If fewer than k distinct directions were seen, the other
+    components have an arbitrary axis, explained variance 0 and whitened coordinate 0.
     """
 
     components: Array  # (k, d)
     explained_variance: Array  # (k,), in the data's units squared
     mean: Array  # (d,)
     total_variance: float  # of all d dimensions
-    weight: float  # effective number of messages: the count, or what forgetting leaves of it
+    weight: float  # effective number of messages: the count, less what was forgotten
 
     @property
     def n_components(self) -> int:
@@ -39,7 +39,7 @@ class Model:
 
     @cached_property
     def explained_variance_ratio(self) -> Array:
-        """Share of the total variance that lies along each component, (k,); zeros for a stream without variance."""
+        """Share of the total variance along each component, (k,); zeros for a stream without variance."""
         if self.total_variance <= 0:
             return np.zeros_like(self.explained_variance)
         ratio: Array = self.explained_variance / self.total_variance
@@ -47,15 +47,15 @@ class Model:
 
     @cached_property
     def _scale(self) -> Array:
-        """Standard deviation along each component, with 0 replaced by infinity, (k,)."""
+        """Standard deviation along each component, infinity instead of 0, (k,)."""
         sigma = np.sqrt(self.explained_variance)
         return np.where(sigma > 0, sigma, np.inf)
 
     def project(self, Y: Array, basis: Basis = "principal") -> tuple[Array, Array]:
-        """Coordinates (n, k) of vectors (n, d), and the squared distance (n,) of each from the components' plane.
+        """Coordinates (n, k) of vectors (n, d), and their squared distances (n,) from the span of the components.
 
-        "principal" coordinates have the data's units and the explained variances; "whitened" ones, the paper's
-        x = C†y, have variance one.
+        "principal" coordinates have the units of the data and the explained variances; "whitened" coordinates, the
+        paper's x = C†y, have variance one.
         """
         if len(Y) <= _BLOCK:
             return self._project(Y, basis)
@@ -71,7 +71,7 @@ class Model:
         return (coordinates / self._scale if basis == "whitened" else coordinates), residual
 
     def reconstruct(self, coordinates: Array, basis: Basis = "principal") -> Array:
-        """Vectors (n, d) in the components' plane that have these coordinates (n, k)."""
+        """The vectors (n, d) in the span of the components with these coordinates (n, k)."""
         if basis == "whitened":
             coordinates = coordinates * np.sqrt(self.explained_variance)
         vectors: Array = coordinates @ self.components + self.mean

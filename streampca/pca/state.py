@@ -1,4 +1,4 @@
-"""What has been learned of a stream: a small frozen value."""
+"""The state of the algorithm: a small frozen value."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,22 +10,22 @@ from streampca.pca.arrays import F64, Array
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Factor, mean and weight: CCᵀ estimates the covariance, within the span of C.
+    """Factor, mean and weight of a stream: CCᵀ estimates the covariance within the span of C.
 
-    C has full column rank always: while the stream has shown fewer than K distinct directions, it has fewer columns.
+    C always has full column rank: until the stream has shown K distinct directions, it has fewer columns.
     """
 
     C: Array  # (d, r), r ≤ K
-    N: F64  # (r, r) = CᵀC; kept in float64 also for a float32 factor
+    N: F64  # (r, r) = CᵀC; float64 even for a float32 factor
     mean: F64  # (d,)
     weight: float  # effective number of messages
     total_variance: float  # of all d dimensions
     count: int  # messages learned
-    blocks: int  # since N was last made anew: only the rhythm of upkeep
+    blocks: int  # learned since C was last turned to its principal axes
 
     @classmethod
     def empty(cls, d: int, dtype: str = "float64") -> "State":
-        """Nothing learned yet."""
+        """The state before the first message."""
         return cls(np.zeros((d, 0), dtype), np.zeros((0, 0)), np.zeros(d), 0.0, 0.0, 0, 0)
 
     @property
@@ -45,5 +45,5 @@ class State:
 
     @cached_property
     def pinv_error(self) -> float:
-        """‖C†C − I‖, the largest entry: how far C† is from a pseudo-inverse. Computed once: a product."""
+        """The largest entry of |C†C − I|: how far C† is from a pseudo-inverse."""
         return float(np.abs(self.C_pinv @ self.C - np.eye(self.rank)).max()) if self.rank else 0.0

@@ -1,7 +1,7 @@
-"""The fold of one partition: a pure function of its records, whatever the sizes in which they arrive.
+"""The fold of one partition: a pure function of its records, independent of the batches in which they arrive.
 
-Blocks are cut on the count of messages learned, never on where a poll ended or on time. What does not fill a block
-waits in `pending`, is part of the checkpoint, and is learned provisionally for what is published.
+Blocks are cut on the number of messages (pca/pending.py), never where a poll ends or on time. Messages that do not fill
+a block are pending: part of the checkpoint, and learned provisionally for each published model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ _EWMA_MESSAGES = 1000
 
 @dataclass(frozen=True)
 class FoldConfig:
-    """Everything beside the records that shapes the bits of a fold. A checkpoint made with another one is refused."""
+    """All settings that change the bits of a fold. A checkpoint made with other ones is refused."""
 
     learning: LearningConfig
     half_life_messages: float | None = None
@@ -33,7 +33,7 @@ class FoldConfig:
     field: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Names and values, as they are written into a checkpoint."""
+        """Names and values as stored in a checkpoint."""
         own = asdict(self)
         learning_config = own.pop("learning")
         return {
@@ -45,39 +45,39 @@ class FoldConfig:
         }
 
     def retention(self, steps_ms: NDArray[np.int64]) -> NDArray[np.float64]:
-        """λ of each message: the share of the past that it keeps, given by how much it advanced the event time."""
+        """λ of each message, the share of the past that it keeps, from the time by which it advanced the event time."""
         if self.half_life_messages:
             return np.full(len(steps_ms), 2.0 ** (-1.0 / self.half_life_messages))
         if self.half_life_seconds:
             per_ms = 1.0 / (self.half_life_seconds * 1000.0)
             kept = np.ones(len(steps_ms))
-            moved = np.flatnonzero(steps_ms)  # few do where records come by the thousand in a second
-            kept[moved] = [2.0 ** (-float(step) * per_ms) for step in steps_ms[moved]]
+            advances = np.flatnonzero(steps_ms)  # few, where thousands of records arrive in a second
+            kept[advances] = [2.0 ** (-float(step) * per_ms) for step in steps_ms[advances]]
             return kept
         return np.ones(len(steps_ms))
 
     def decay(self, elapsed_ms: int) -> float:
-        """Share of a fold's weight that is left after so much time without a message."""
+        """Share of a fold's weight that is left after this time without a message."""
         return 2.0 ** (-elapsed_ms / (self.half_life_seconds * 1000.0)) if self.half_life_seconds else 1.0
 
 
 @dataclass(frozen=True)
 class FoldStats:
-    """Counts and losses of a partition, from its first record on."""
+    """Counts and losses of a partition since its first record."""
 
-    learned: int = 0  # vectors in the state and in pending
-    rejected: Mapping[str, int] = field(default_factory=dict)  # reason → records that could not be learned
-    gap: int = 0  # offsets that retention removed before they could be read
-    scored: int = 0  # messages that the means are over; those of the very first block have no score
+    learned: int = 0  # vectors, including the pending ones
+    rejected: Mapping[str, int] = field(default_factory=dict)  # rejected records by reason
+    gap: int = 0  # offsets that Kafka's retention removed before they were read
+    scored: int = 0  # messages with a score: all but those of the first block
     loss: float = 0.0  # mean ‖r‖², each message scored before it was learned
     norm: float = 0.0  # mean ‖y‖² of the same
-    loss_ewma: float = 0.0  # the same two, exponentially weighted over the last 1000 messages
+    loss_ewma: float = 0.0  # the same means, exponentially weighted over about 1000 messages
     norm_ewma: float = 0.0
-    first_ms: int = -1  # timestamps of the records learned, the least and the greatest
+    first_ms: int = -1  # the least and the greatest timestamp learned
     last_ms: int = -1
 
     def with_scores(self, scores: Scores, block: int) -> "FoldStats":
-        """The stats after blocks of so many messages with these scores."""
+        """The stats after blocks of `block` messages with these scores."""
         stats = self
         for start in range(0, len(scores.residual), block):
             residual, norm = (float(np.add.reduce(part[start : start + block])) for part in scores)
@@ -85,7 +85,7 @@ class FoldStats:
         return stats
 
     def _with_block(self, n: int, residual: float, norm: float) -> "FoldStats":
-        """After n messages more, of which these are the sums."""
+        """The stats after n more messages with these sums of ‖r‖² and ‖y‖²."""
         residual, norm, scored = residual / n, norm / n, self.scored + n
         kept = (1 - 1 / _EWMA_MESSAGES) ** n if self.scored else 0.0
         return replace(
@@ -98,7 +98,7 @@ class FoldStats:
         )
 
     def with_messages(self, timestamps: NDArray[np.int64], vectors: int) -> "FoldStats":
-        """The stats after learning so many vectors of messages with these timestamps."""
+        """The stats after learning this number of vectors, from records with these timestamps."""
         known = timestamps[timestamps >= 0]
         if not len(known):
             return replace(self, learned=self.learned + vectors)
@@ -111,7 +111,7 @@ class FoldStats:
         )
 
     def with_rejects(self, reasons: Sequence[str]) -> "FoldStats":
-        """The stats after records that could not be learned."""
+        """The stats after records that were rejected for these reasons."""
         counts = dict(self.rejected)
         for reason in reasons:
             counts[reason] = counts.get(reason, 0) + 1
@@ -120,18 +120,18 @@ class FoldStats:
 
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """What was learned of a partition up to `position`, the next offset to read (-1: nothing read yet)."""
+    """The state of a partition up to `position`, the next offset to read (-1: nothing read yet)."""
 
     position: int
     state: State
-    pending: Array  # (p, d): vectors that do not fill a block yet
+    pending: Array  # (p, d): vectors that do not fill a block
     retention: NDArray[np.float64]  # (p,): their λ
     event_time: EventTime
     stats: FoldStats
 
     @classmethod
     def empty(cls, learning_config: LearningConfig) -> "Fold":
-        """Before the first record."""
+        """The fold before the first record."""
         pending = np.zeros((0, learning_config.dimensions), learning_config.dtype)
         return cls(
             -1,
@@ -150,9 +150,10 @@ class Fold:
         fold_config: FoldConfig,
         counts: NDArray[np.int64] | None = None,
     ) -> tuple["Fold", list[Scores]]:
-        """Learn vectors (n, d) of records with these timestamps, all before `position`; the scores of whole blocks.
+        """Learn vectors (n, d) of records with these timestamps, all before `position`; also returns the scores.
 
-        `counts` says how many vectors each record holds, at least one; None: one each. Time passes before the first.
+        `counts` holds the number of vectors in each record, at least one; None: one each. A record's time passes before
+        its first vector.
         """
         timestamps = np.asarray(timestamps, np.int64)
         event_time, steps = self.event_time.advance(timestamps)
@@ -169,23 +170,23 @@ class Fold:
         return Fold(max(position, self.position), state, *pending, event_time, stats), scores
 
     def reject(self, reasons: Sequence[str]) -> "Fold":
-        """Count records that could not be learned."""
+        """Count records that were rejected for these reasons."""
         return replace(self, stats=self.stats.with_rejects(reasons))
 
     def skip(self, position: int) -> "Fold":
-        """Go on from a later position; the offsets between are gone for good and are counted."""
+        """Continue from a later position, and count the offsets between, which are lost."""
         lost = max(position - self.position, 0) if self.position >= 0 else 0
         return replace(self, position=position, stats=replace(self.stats, gap=self.stats.gap + lost))
 
     def provisional(self, learning_config: LearningConfig) -> State:
-        """The state with the pending messages learned as well: what is published."""
+        """The state after the pending messages too, for publishing."""
         if not len(self.pending):
             return self.state
         return learning.learn(self.state, self.pending, self.retention, learning_config)[0]
 
 
 def _at_first_vectors(steps: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Steps of records as steps of their vectors: a record's time passes before the first of them."""
-    spread = np.zeros(counts.sum(), np.int64)
-    spread[np.cumsum(counts) - counts] = steps
-    return spread
+    """Time steps of records as time steps of their vectors: each passes before the record's first vector."""
+    of_vectors = np.zeros(counts.sum(), np.int64)
+    of_vectors[np.cumsum(counts) - counts] = steps
+    return of_vectors

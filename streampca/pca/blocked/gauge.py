@@ -1,9 +1,9 @@
-"""The unit gauge: C is scaled so that whitened coordinates keep the second moment one, along its principal axes.
+"""The unit gauge: C is rescaled after each block so that the second moment of x = C†y is the identity.
 
-C only ever grows under the paper's update, and what a step size means depends on C's scale. Multiplying C from the
-right changes neither its span nor the projector; it is used to make E[x xᵀ] = I at the end of every block, and to turn
-C to its principal axes. Then 1/η is a number of messages, CCᵀ estimates the covariance in the span, C†y are whitened
-coordinates, and the first k columns of C span the k leading axes.
+Under the paper's update C only grows, and the effect of a step size depends on its scale. Multiplying C from the right
+by R changes neither its span nor the projector. R is chosen so that E[x xᵀ] = I and the columns of C are principal
+axes. Then 1/η is a number of messages, CCᵀ estimates the covariance in the span, C†y are whitened coordinates, and the
+first k columns of C span the k leading axes. Derivation: docs/mathematics.md, section 4.
 """
 
 import math
@@ -15,13 +15,13 @@ from streampca.pca.blocked.gemm import times, transposed_times
 from streampca.pca.blocked.jit import compiled, compiled_with_free_sums, inlined
 
 _EPS = float(np.finfo(np.float64).eps)
-LARGEST_SHARE = 1 / 64  # of the weight learned, that a message may have
-LARGEST_JUMP = 4.0  # times the variance of the past along some direction; in ordinary streams it is 0.1 to 1.5
+LARGEST_SHARE = 1 / 64  # of the whole weight, for one message
+LARGEST_JUMP = 4.0  # growth of the variance along a direction, relative to the past; ordinary streams have 0.1 to 1.5
 
 
 @compiled_with_free_sums
 def cholesky(A: F64) -> tuple[F64, bool]:  # pragma: no cover - compiled
-    """Lower-triangular L with LLᵀ = A, and whether A is positive definite to working precision: else L is nothing."""
+    """Lower-triangular L with LLᵀ = A, and whether A is numerically positive definite; if not, L is undefined."""
     K = len(A)
     L = np.zeros((K, K))
     for i in range(K):
@@ -31,7 +31,7 @@ def cholesky(A: F64) -> tuple[F64, bool]:  # pragma: no cover - compiled
                 left -= L[i, m] * L[j, m]
             if j < i:
                 L[i, j] = left / L[j, j]
-            elif left > K * _EPS * A[i, i] and left < np.inf:  # else what is left of the column is rounding
+            elif left > K * _EPS * A[i, i] and left < np.inf:  # else the rest of the column is rounding
                 L[i, i] = math.sqrt(left)
             else:
                 return L, False
@@ -40,7 +40,7 @@ def cholesky(A: F64) -> tuple[F64, bool]:  # pragma: no cover - compiled
 
 @compiled_with_free_sums
 def inverse(A: F64) -> tuple[F64, bool]:  # pragma: no cover - compiled
-    """A⁻¹, symmetric to the bit, and whether A is positive definite to working precision: else it is nothing."""
+    """A⁻¹, exactly symmetric, and whether A is numerically positive definite; if not, A⁻¹ is undefined."""
     L, good = cholesky(A)
     K = len(A)
     U = np.zeros((K, K))  # L⁻¹
@@ -70,7 +70,7 @@ def lower_right(A: F64, k: int) -> F64:  # pragma: no cover - compiled
 
 @compiled
 def _mirror(A: F64) -> None:  # pragma: no cover - compiled
-    """Make A, symmetric but for rounding, symmetric to the bit."""
+    """Make A, symmetric except for rounding, exactly symmetric."""
     for i in range(len(A)):
         for j in range(i):
             A[i, j] = A[j, i]
@@ -80,10 +80,10 @@ def _mirror(A: F64) -> None:  # pragma: no cover - compiled
 def moment(before: F64, N0: F64, P: F64, S: F64, c: F64, past: float) -> F64:  # pragma: no cover - compiled
     """The weighted second moment of x after a block, (K, K), in the coordinates of the factor after it.
 
-    `before` is that before the block, where CᵀC was N0; P (B, K) holds each message's p = Cᵀy at its turn, S is (CᵀC)⁻¹
-    after the block, c (B,) and past are weights. One message takes the coordinates x to C†_after C x, which is S_after
-    CᵀC x, since its residual is orthogonal to C. So N M N, with N = CᵀC, only grows by p pᵀ. Rows and columns are
-    divided by the diagonal of N0, so that no square of a variance is formed.
+    `before` is the moment before the block, where CᵀC was N0; P (B, K) holds each message's p = Cᵀy for the C it met, S
+    is (CᵀC)⁻¹ after the block, c (B,) and past are weights. A message changes coordinates x to C†_after C x, which is
+    S_after CᵀC x, since its residual is orthogonal to C. So N M N, with N = CᵀC, is a weighted sum of p pᵀ. Rows and
+    columns are divided by the diagonal of N0, so that no square of a variance is formed.
     """
     K = len(N0)
     q, scaled, T = np.empty(P.shape), np.empty((K, K)), np.empty((K, K))
@@ -106,14 +106,14 @@ def moment(before: F64, N0: F64, P: F64, S: F64, c: F64, past: float) -> F64:  #
 
 @inlined
 def correction(M: F64, N: F64) -> tuple[F64, F64, bool]:  # pragma: no cover - compiled
-    """R (K, K) for C ← C R that makes the moment M one and the columns principal axes, longest first, and N after it.
+    """R (K, K) so that C ← C R has moment I and principal axes as columns, longest first; N = CᵀC (K, K) after it.
 
-    N (K, K) = CᵀC. False where M is none, or has grown so much that a message must have dwarfed the past.
+    Returns False if M is not a moment or has grown so much that a message must have dwarfed the past.
     """
     K = len(M)
     none = np.zeros((K, K))
     for i in range(K):
-        if not M[i, i] <= LARGEST_JUMP:  # nor is it a NaN
+        if not M[i, i] <= LARGEST_JUMP:  # true for NaN too
             return none, none, False
     L, good = cholesky(M)
     if not good:

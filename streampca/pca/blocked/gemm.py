@@ -1,10 +1,9 @@
-"""The products of size d, cut into tiles: everything dear about a block is one of these three.
+"""The matrix products of size d, which take most of the time of a block, cut into tiles.
 
-OpenBLAS has kernels for small products that do without packing their operands. At the shapes of a block, long and
-thin, they are up to 1.6 times as fast as the ordinary ones, and they are used for products of at most a million
-multiplications. So d is cut into panels, and what is made of a panel into tiles; of G only the tiles on and right of
-the diagonal are computed. A panel lies in memory in one piece: rows thousands of numbers apart would share few places
-in the caches.
+OpenBLAS has kernels for small products, of at most a million multiplications, that do not pack their operands. For the
+long and thin matrices of a block they are up to 1.6 times as fast as the general ones. So d is cut into panels, and the
+products with a panel into tiles; of G only the tiles on and right of the diagonal are computed. A panel is contiguous:
+rows thousands of numbers apart would compete for the same cache lines.
 """
 
 from collections.abc import Callable
@@ -18,22 +17,22 @@ from numba.np.linalg import _BLAS, get_blas_kind
 from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked.jit import compiled, inlined
 
-_WIDEST = 256  # columns to a panel
-_ROWS = 8  # of G to a tile
-_MOST = 1_000_000  # multiplications to a tile
+_WIDEST = 256  # columns of a panel
+_ROWS = 8  # rows of a tile of G
+_MOST = 1_000_000  # multiplications in a tile
 _AS_IT_IS, _TRANSPOSED = ord("n"), ord("t")
 
 
 @inlined
 def panels(B: int, d: int, dtype: Any) -> Array:  # pragma: no cover - compiled
-    """Room for a matrix (B, d), as n panels (n, B, w), of which the last may be narrower than w."""
+    """An empty array (n, B, w) for a matrix (B, d) in n panels, of which the last may be narrower than w."""
     n = -(-d // _WIDEST)
     return np.empty((n, B, -(-d // n)), dtype)
 
 
 @compiled
 def project_and_gram(D: Array, C: Array) -> tuple[Array, Array]:  # pragma: no cover - compiled
-    """P = DC (B, K) and G = DDᵀ (B, B), of the panels D (n, B, w) of a matrix (B, d), and C (d, K)."""
+    """P = DC (B, K) and G = DDᵀ (B, B), from the panels D (n, B, w) of a matrix (B, d), and C (d, K)."""
     (n, B, w), (d, K) = D.shape, C.shape
     P, G = np.empty((B, K), D.dtype), np.empty((B, B), D.dtype)
     rows = _tile(w * K)
@@ -51,7 +50,7 @@ def project_and_gram(D: Array, C: Array) -> tuple[Array, Array]:  # pragma: no c
 
 @compiled
 def update_factor(C: Array, A: F64, D: Array, Z: F64) -> Array:  # pragma: no cover - compiled
-    """CA + DᵀZ (d, K), of C (d, K), A (K, K), the panels D (n, B, w) of a matrix (B, d), and Z (B, K)."""
+    """CA + DᵀZ (d, K), from C (d, K), A (K, K), the panels D (n, B, w) of a matrix (B, d), and Z (B, K)."""
     (n, B, w), (d, K) = D.shape, C.shape
     A_, Z_, after = A.astype(C.dtype), Z.astype(C.dtype), np.empty((d, K), C.dtype)
     rows = _tile(max(B, K) * K)
@@ -65,7 +64,7 @@ def update_factor(C: Array, A: F64, D: Array, Z: F64) -> Array:  # pragma: no co
 
 @compiled
 def times(A: F64, B: F64) -> F64:  # pragma: no cover - compiled
-    """AB, of small matrices."""
+    """AB for small matrices."""
     AB = np.zeros((A.shape[0], B.shape[1]))
     _product(AB, False, A, _AS_IT_IS, B, _AS_IT_IS)
     return AB
@@ -73,7 +72,7 @@ def times(A: F64, B: F64) -> F64:  # pragma: no cover - compiled
 
 @compiled
 def transposed_times(A: F64, B: F64) -> F64:  # pragma: no cover - compiled
-    """AᵀB, of small matrices."""
+    """AᵀB for small matrices."""
     AB = np.zeros((A.shape[1], B.shape[1]))
     _product(AB, False, A, _TRANSPOSED, B, _AS_IT_IS)
     return AB
@@ -81,7 +80,7 @@ def transposed_times(A: F64, B: F64) -> F64:  # pragma: no cover - compiled
 
 @compiled
 def times_transposed(A: F64, B: F64) -> F64:  # pragma: no cover - compiled
-    """ABᵀ, of small matrices."""
+    """ABᵀ for small matrices."""
     AB = np.zeros((A.shape[0], B.shape[0]))
     _product(AB, False, A, _AS_IT_IS, B, _TRANSPOSED)
     return AB
@@ -89,15 +88,15 @@ def times_transposed(A: F64, B: F64) -> F64:  # pragma: no cover - compiled
 
 @compiled
 def _tile(multiplications: int) -> int:  # pragma: no cover - compiled
-    """How many rows a tile may have, if each takes so many multiplications; the kernels like multiples of 8."""
+    """Rows of a tile, if each takes so many multiplications; a multiple of 8, which suits the kernels."""
     rows: int = max(8, min(256, _MOST // max(multiplications, 1) // 8 * 8))
     return rows
 
 
 def _product(total: Any, more: bool, A: Any, left: Any, B: Any, right: Any) -> None:
-    """total = op(A) op(B), or with `more` total += it, of matrices with contiguous rows; `left`, `right` are the ops.
+    """total = op(A) op(B), or total += op(A) op(B) with `more`, for contiguous rows; `left` and `right` are the ops.
 
-    Matrices may be empty, as long as `more` is true where nothing is summed over.
+    Matrices may be empty, but where the inner dimension is 0 `more` must be true.
     """
     raise NotImplementedError("only compiled code can call this")
 
@@ -112,7 +111,7 @@ def _product_compiled(total: Any, more: Any, A: Any, left: Any, B: Any, right: A
         factors = np.ones(2, dtype)
         factors[1] = 1 if more else 0
         inner = A.shape[1] if left == _AS_IT_IS else A.shape[0]
-        gemm(  # BLAS counts along columns: for it all are transposed, and so the product goes the other way round
+        gemm(  # BLAS expects columns: it sees all matrices transposed, so the factors change places
             kind, right, left, total.shape[1], total.shape[0], inner, factors.ctypes, B.ctypes, _stride(B),
             A.ctypes, _stride(A), factors[1:].ctypes, total.ctypes, _stride(total),
         )  # fmt: skip
@@ -122,6 +121,6 @@ def _product_compiled(total: Any, more: Any, A: Any, left: Any, B: Any, right: A
 
 @compiled
 def _stride(A: Array) -> int:  # pragma: no cover - compiled
-    """From row to row, in numbers; of a single row NumPy may say anything."""
+    """The distance of rows, in numbers; NumPy's stride of a single row is arbitrary."""
     stride: int = max(A.strides[0] // A.itemsize, A.shape[1])
     return stride

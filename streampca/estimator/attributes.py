@@ -1,0 +1,67 @@
+"""The fitted attributes of the estimator, named as in scikit-learn's `PCA`."""
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from streampca.estimator.online import OnlineLearner
+from streampca.pca.arrays import Array
+from streampca.pca.model import Model
+
+
+class FittedAttributes:
+    """Properties of an estimator that has learned something, read from its learner."""
+
+    online_: OnlineLearner[Any]
+
+    @property
+    def model_(self) -> Model:
+        """Mean, components and variances of all messages, as a frozen value."""
+        check_is_fitted(self)
+        model: Model = self.online_.model
+        return model
+
+    @property
+    def components_(self) -> Array:
+        """Principal axes, orthonormal rows by falling variance, of shape (n_components, n_features)."""
+        return self.model_.components
+
+    @property
+    def explained_variance_(self) -> Array:
+        """Variance along each component, with ddof=0."""
+        return self.model_.explained_variance
+
+    @property
+    def explained_variance_ratio_(self) -> Array:
+        """Share of the total variance along each component."""
+        return self.model_.explained_variance_ratio
+
+    @property
+    def singular_values_(self) -> Array:
+        """Singular values of the weighted, centred data."""
+        values: Array = np.sqrt(self.explained_variance_ * self.model_.weight)
+        return values
+
+    @property
+    def mean_(self) -> Array:
+        """Weighted mean; zeros with center=False."""
+        return self.model_.mean
+
+    @property
+    def noise_variance_(self) -> float:
+        """Mean variance along the directions orthogonal to the components."""
+        model = self.model_
+        rest = model.dimensions - model.n_components
+        return float(max(model.total_variance - model.explained_variance.sum(), 0.0) / rest) if rest else 0.0
+
+    @property
+    def n_components_(self) -> int:
+        """Number of components."""
+        return self.model_.n_components
+
+    @property
+    def n_samples_seen_(self) -> int:
+        """Number of messages learned."""
+        check_is_fitted(self)
+        return int(self.online_.seen)
