@@ -150,21 +150,17 @@ def section(folder: Path) -> list[str]:
     """Tables and picture."""
     plan = Plan({}, folder)
     lines = ["## Beyond the paper: hard orders and partitions", ""]
-    lines += ["Percent by which the loss exceeds batch PCA's, after one pass; in brackets the number of "
-              "runs. The default",
-              "and scikit-learn's IncrementalPCA (1000 messages a step) see raw pixels and keep a running "
-              "mean, the paper's",
-              "update has the batch mean given.", ""]  # fmt: skip
+    lines += ["Excess loss over batch PCA in percent, after one pass; the number of runs in brackets. The default",
+              "and scikit-learn's IncrementalPCA (1000 messages per step) get raw pixels and keep a running mean; the",
+              "paper's update gets data centred by the batch mean.", ""]  # fmt: skip
     lines += _orders(single(plan).rows())
     lines += ["", *_partitions(many(plan).rows()), ""]
     lines += [charts.embedded("beyond.svg", "Excess loss against the number of partitions"), ""]
     lines += [
-        "Skewed: sorted by label and then cut, so that a partition holds practically one label only. Averaging "
-        "(eq. 17) "
-        "is done once at the end here, as it is when streams do not talk to each other, each at the η₀ that validation "
-        "chose for a single machine. Factors that have turned differently cancel out, so that each its own start "
-        "is the "
-        "worst; merging pools covariances, to which turns do not matter.",
+        "Skewed: sorted by label and then cut, so a partition contains almost only one label. Averaging (eq. 17) is "
+        "done once at the end, as for streams that do not communicate, each at the η₀ that validation chose for a "
+        "single machine. Differently rotated factors cancel out, so separate starts are worst; merging pools "
+        "covariances, which do not depend on rotations.",
         "",
         *_verdict(many(plan)),
     ]

@@ -139,16 +139,17 @@ def section(folder: Path) -> list[str]:
         "",
         charts.embedded("figure2.svg", "Excess loss of ten machines, combined and alone"),
         "",
-        "The data are split at random; all machines start from the same factor; after every 1000 messages of each the "
-        "factors are averaged (eq. 17; Oja, Krasulina and the incremental update then have a QR) and sent back. t in "
-        "η₀/t^γ counts a machine's own messages; η₀ is the one chosen for a single machine. Solid: the combined model. "
-        "Dashed: the machines before they are combined, on average. For our default nothing is sent back: the folds go "
-        f"on by themselves and are merged to be looked at. Runs: {_least_runs(several)}.",
+        "The data are split at random. All machines start from the same factor. After every 1000 messages per machine "
+        "the factors are averaged (eq. 17; followed by a QR for Oja, Krasulina and the incremental "
+        "update) and sent back. "
+        "t in η₀/t^γ counts a machine's own messages; η₀ is the one chosen for a single machine. Solid: the combined "
+        "model. Dashed: mean of the machines before they are combined. With our default nothing is sent back: the "
+        f"folds stay independent and are merged only to be evaluated. Runs: {_least_runs(several)}.",
         "",
         *rows,
         "",
         "The paper's 37.17 for a single machine on MNIST with k = 5 contradicts its own Table 1, which has 35.17 for "
-        "the same; no run here comes near 37, so that it must be a slip.",
+        "the same; no run here comes near 37, so it is probably a slip.",
         "",
         *_verdict(folder),
     ]
@@ -171,13 +172,13 @@ def _by_setting(holds: list[bool]) -> dict[str, bool]:
 
 
 def claims(folder: Path) -> list[Claim]:
-    """What the paper says of ten machines."""
+    """The paper's claims about ten machines."""
     loss = _losses(folder)
     near = [abs(mine - paper) <= 0.05 for mine, (_, paper) in zip(loss["implicit"], PAPER.values(), strict=True)]
     best = [loss["implicit"][i] <= min(loss[m][i] for m in (*METHODS[:3], *RESIGNED)) for i in range(len(PAPER))]
     return [
-        ("the figures of ten machines in Table 2, to 0.05", _by_setting(near)),
-        ("“excellent performance” by averaging: the least loss of the four averaged methods", _by_setting(best)),
+        ("Table 2's losses of ten machines, to 0.05", _by_setting(near)),
+        ("“excellent performance” by averaging: least loss of the four averaged methods", _by_setting(best)),
     ]
 
 
@@ -196,13 +197,10 @@ def _verdict(folder: Path) -> list[str]:
     costs = [100 * (a / b - 1) for a, b in zip(_losses(folder)["implicit"], alone, strict=True)]
     return [
         f"- Ten machines instead of one change the implicit update's loss by {min(costs):+.2f} to {max(costs):+.2f} %.",
-        "- The incremental update does not survive averaging, as in the paper. How Oja's and Krasulina's do "
-        "hangs on the "
-        "signs that QR gives the columns, of which the paper says nothing: the table has them with a positive "
-        "diagonal of "
-        "R, where a column may turn round on one machine and not on another, and as LAPACK returns them, which "
-        "depend on "
-        "their spans alone. The picture has the former.",
+        "- The incremental update fails under averaging, as in the paper. Oja's and Krasulina's results depend on the "
+        "signs that QR gives the columns, which the paper does not mention. The table has both conventions: a positive "
+        "diagonal of R, with which a column may flip on one machine and not on another, and LAPACK's signs, which "
+        "depend on the span alone. The picture shows the former.",
     ]
 
 

@@ -136,18 +136,16 @@ def section(folder: Path) -> list[str]:
         "",
         charts.embedded("drift.svg", "Excess loss against time while the digits change"),
         "",
-        "MNIST, k = 20: first the digits 0 to 4 (35,735 messages) in random order, then 5 to 9. The "
-        "excess, in percent, "
-        "is that over the best subspace of the last 5,000 messages: it fits these very messages, so that "
-        "some excess is "
-        "the price of any other memory than just theirs. "
+        "MNIST, k = 20: first the digits 0 to 4 (35,735 messages) in random order, then 5 to 9. The excess in percent "
+        "is relative to the best subspace of the last 5,000 messages. That subspace is fitted to "
+        "these messages alone, so "
+        "a longer memory always has some excess. "
         f"Means of {seeds} run{'s' * (seeds > 1)}.",
         "",
         *lines,
         "",
-        f"- At the end the fold stands at, and the exact exponentially weighted covariance beside it: {pairs}. "
-        "The latter "
-        "remembers d² numbers, the fold d·K. A fold that forgets slowly pays for what it cut off before the change.",
+        f"- At the end, the fold against the exact exponentially weighted covariance: {pairs}. The latter stores d² "
+        "numbers, the fold d·K. A fold that forgets slowly pays for the directions that it dropped before the change.",
         f"- IncrementalPCA cannot forget and ends at {_last(results, 'sklearn', 0):.1f} %, our fold without "
         "forgetting at "
         f"{_last(results, 'never', 0):.1f} %.",

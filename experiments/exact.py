@@ -1,9 +1,9 @@
-"""The paper's competitors in exact blocks: what their plain steps do, at matrix-multiply speed.
+"""The paper's other methods in exact blocks: the same as their plain steps, at the speed of matrix products.
 
 As in streampca/pca/blocked/update.py a block Y (B, d) enters only as P = YC (B, k) and G = YYᵀ (B, B), and leaves as
 C ← C Pi + YᵀZ. Oja's and Krasulina's steps commute with any change of basis from the right that is upper triangular
 with a positive diagonal, and that is all that QR does to C; so one QR at the end of a block gives the same C as one
-after each message. The tests hold each to the plain form in experiments/baselines.
+after each message. Tests compare each with the plain form in experiments/baselines.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""docs/experiments.md, made of the CSV files and pictures in experiments/results: `python -m experiments.page`."""
+"""Writes docs/experiments.md from the CSV files and pictures in experiments/results: `python -m experiments.page`."""
 
 import os
 import platform
@@ -12,15 +12,15 @@ PAGE = Path(__file__).parents[1] / "docs" / "experiments.md"
 SECTIONS = (table1, figure1, distributed, beyond, sensitivity, drift, scale)
 INTRODUCTION = """# The paper's experiments, and some beyond them
 
-Amid & Warmuth, “An Implicit Form of Krasulina's k-PCA Update without the Orthonormality Constraint”, on the data that
-the paper used. This page is made by `python -m experiments.page` from the CSV files in `experiments/results/`, in which
-every row is one run; `make experiments` (or one of `python -m experiments.table1`, `.figure1`, `.distributed`,
-`.beyond`, `.sensitivity`, `.drift`, `.scale`) runs what is missing there, up to `--runs N` (10) of each kind. With
-`--data FOLDER` the data come from `mnist.npz` and `cifar10.npz` in that folder, else from OpenML."""
+Amid & Warmuth, “An Implicit Form of Krasulina's k-PCA Update without the Orthonormality Constraint”, on the paper's
+data. `python -m experiments.page` writes this page from the CSV files in `experiments/results/`, in which every row is
+one run. `make experiments` (or one of `python -m experiments.table1`, `.figure1`, `.distributed`, `.beyond`,
+`.sensitivity`, `.drift`, `.scale`) runs what is missing there, up to `--runs N` (10) runs of each kind. With
+`--data FOLDER` the data are read from `mnist.npz` and `cifar10.npz` in that folder, otherwise from OpenML."""
 
 
 def page(folder: Path) -> str:
-    """The text."""
+    """The page as Markdown."""
     lines = [INTRODUCTION, "", *_summary(folder), ""]
     for each in SECTIONS:
         lines += [*each.section(folder), ""]
@@ -31,10 +31,10 @@ def page(folder: Path) -> str:
 
 
 def _summary(folder: Path) -> list[str]:
-    """In how many settings the paper's claims hold here, and ours."""
+    """The number of settings in which the paper's claims, and ours, hold here."""
     said = [claim for each in (table1, figure1, distributed) for claim in each.claims(folder)]
     ours = [claim for each in (table1, distributed) for claim in each.better(folder)]
-    lines = ["## In short", "", "| the paper's claim | settings in which it is so here | |", "|---|---|---|"]
+    lines = ["## Summary", "", "| the paper's claim | settings in which it holds here | |", "|---|---|---|"]
     lines += [_line(*claim) for claim in said]
     lines += ["", "| where our default is better | settings | |", "|---|---|---|"]
     return lines + [_line(*claim) for claim in ours]
@@ -52,8 +52,7 @@ def _line(claim: str, settings: dict[str, bool]) -> str:
 
 
 def describe(folder: Path) -> None:
-    """Write down what the runs were made on."""
-
+    """Record the machine of the runs."""
     folder.mkdir(parents=True, exist_ok=True)
     text = f"{machine()} {platform.system()}, {os.cpu_count()} cores, shared with other work.\n"
     (folder / "machine.txt").write_text(text, encoding="utf-8")

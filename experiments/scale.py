@@ -157,13 +157,13 @@ def section(folder: Path) -> list[str]:
     lines = [
         "## Scale, on paper",
         "",
-        "One processor core simulates all of this; nothing here was run on a cluster.",
+        "Simulated on one processor core; nothing here was run on a cluster.",
         "",
     ]
     lines += [
-        f"A stream of synthetic messages, d = {NARROW}, k = {NARROW_K}, cut into partitions, each folded "
-        "by itself, all",
-        "merged at the end (skewed: every thousandth of the stream has its own strong directions and its own mean):",
+        f"A stream of synthetic messages, d = {NARROW}, k = {NARROW_K}, cut into partitions that are "
+        "learned separately",
+        "and merged at the end (skewed: every thousandth of the stream has strong directions and a mean of its own):",
         "",
     ]
     lines += _table(
@@ -171,7 +171,7 @@ def section(folder: Path) -> list[str]:
     )
     lines += [
         "",
-        "What a message costs (dense, float64, blocks of 64), and the memory of a fold and of the block at hand:",
+        "Time per message (dense, float64, blocks of 64), and the memory of a fold and of a block:",
         "",
     ]
     lines += _table(costs(plan), ("d", "k", "µs/message", "fold, MB", "block, MB"))
@@ -183,7 +183,8 @@ def section(folder: Path) -> list[str]:
     ]
     lines += [
         "d = 100,000 with a sparse signal: ten directions on 200 coordinates each, every message with noise on 100",
-        "coordinates, made block by block. The covariance would take 80 GB; the share of the signal's variance missed:",
+        "coordinates, generated block by block. The covariance would take 80 GB. Share of the signal's variance "
+        "that is missed:",
         "",
     ]
     lines += _table(wide(plan), ("d", "k", "seed", "messages", "missed %", "µs/message"))
@@ -205,9 +206,9 @@ def _cluster(results: Results) -> list[str]:
     rows = [row for row in results.rows() if row["k"] == "20"]
     lines = ["What N workers (one core each, at least as many partitions) would learn, if Kafka and the "
              "network keep up: the",
-             "measured cost of learning alone, times N. Workers exchange nothing, so that the arithmetic "
-             "is this simple; its",
-             "limits are the decoding of records, which comes on top, and the network, which is shown beside it.", "",
+             "measured cost of learning alone, times N. Workers exchange nothing, so this is simple "
+             "arithmetic. It",
+             "leaves out the decoding of records; the network traffic is shown beside it.", "",
              "| d, k = 20 | " + " | ".join(f"N = {n}" for n in WORKERS) + " | network at N = 64, float32 |",
              "|---" * (len(WORKERS) + 2) + "|"]  # fmt: skip
     for row in rows:

@@ -15,7 +15,7 @@ from streampca.pca.state import State
 
 STANDARD = {"oversampling": 10, "block": BLOCK, "warm-up": 200}  # as the package has it
 WHAT = {
-    "oversampling": "columns beside the k (0 … 2k)",
+    "oversampling": "columns beyond k (0 … 2k)",
     "block": "messages in a block",
     "warm-up": "messages in the first block",
 }
@@ -96,14 +96,14 @@ def section(folder: Path) -> list[str]:
         "",
         charts.embedded("sensitivity.svg", "Excess loss against oversampling, block and warm-up"),
         "",
-        f"One setting is changed at a time (defaults: {STANDARD['oversampling']} more columns, blocks of "
+        f"One setting is changed at a time (defaults: {STANDARD['oversampling']} columns of oversampling, blocks of "
         f"{STANDARD['block']}, warm-up {STANDARD['warm-up']}). Means of {seeds} run{'s' * (seeds > 1)}.",
         "",
         *lines,
         "",
-        f"- The length of a block moves the excess by at most {moved.get('block', 0):.4f} points, the warm-up by "
+        f"- The length of a block changes the excess by at most {moved.get('block', 0):.4f} points, the warm-up by "
         "at most "
-        f"{moved.get('warm-up', 0):.4f}. Oversampling is what matters: the excess is {_range(results, '0')} "
+        f"{moved.get('warm-up', 0):.4f}. Oversampling matters most: the excess is {_range(results, '0')} "
         "without any of "
         f"it, and {_range(results, '10')} with the default's 10 columns.",
     ]

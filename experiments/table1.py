@@ -1,4 +1,4 @@
-"""Table 1 of the paper: the loss after one pass, for η₀ as chosen, a tenth and ten times of it."""
+"""Table 1 of the paper: the loss after one pass, at the chosen η₀, a tenth and ten times it."""
 
 from collections import Counter
 from math import isnan
@@ -47,7 +47,7 @@ def least(plan: Plan) -> Results:
 
 
 def _least(folder: Path) -> list[float]:
-    """The same in the order of SETTINGS; not a number where it is missing."""
+    """The same in the order of SETTINGS; NaN where it is missing."""
     results = least(Plan({}, folder))
     return [average(results.numbers("loss", data=name, k=k)) for name, k in SETTINGS]
 
@@ -69,7 +69,7 @@ def draw(plan: Plan) -> None:
 
 
 def section(folder: Path) -> list[str]:
-    """The table, and what it says of the paper's claims."""
+    """The table, and what it means for the paper's claims."""
     results = passes.passes(Plan({}, folder))
     batch = [f"{loss:.2f} ({paper:.2f})" for loss, paper in zip(_least(folder), PAPER_BATCH, strict=True)]
     rows = ["| method | η₀ × | " + " | ".join(f"{name} k={k}" for name, k in SETTINGS) + " |", "|---" * 8 + "|"]
@@ -83,25 +83,24 @@ def section(folder: Path) -> list[str]:
         "",
         "Mean ± standard deviation over the runs; in brackets the paper's figure, and the difference of the means. The "
         "runs differ by their "
-        "seed, which fixes both the order of the messages and the random orthonormal factor at the start. Pixels/255, "
-        "centred by the mean of all; η = η₀/t^γ, γ = 0.9 for Oja and Krasulina, 0.8 for the implicit update. "
+        "seed, which sets the order of the messages and the random orthonormal initial factor. Pixels/255, "
+        "centred by the mean of all messages; η = η₀/t^γ, γ = 0.9 for Oja and Krasulina, 0.8 for the implicit update. "
         f"{_counts(results)}",
         "",
         *rows,
         "",
-        "All of these runs used the methods' exact blocks (the same iterates as message by message, to rounding: the "
-        "tests hold Oja and Krasulina with a QR after each message, the incremental update and Algorithm 1 to it).",
+        "All runs used the methods' exact blocks. Tests compare them with Oja and Krasulina with a QR after each "
+        "message, with the incremental update and with Algorithm 1: the iterates are the same to rounding.",
         "",
-        f"η₀ was chosen out of {', '.join(f'{eta0:g}' for eta0 in GRID)} by passes over nine tenths of the data and "
-        "the loss on the tenth held out (one pass for each value; the three best get two more, and the "
-        "best mean of three "
-        "wins):",
+        f"η₀ was chosen from {', '.join(f'{eta0:g}' for eta0 in GRID)} by passes over nine tenths of the data and "
+        "the loss on the held-out tenth (one pass for each value, two more for the three best; the best mean of three "
+        "is chosen):",
         "",
         *_chosen(folder),
         "",
         charts.embedded("rates.svg", "Held-out loss against the learning rate, six settings"),
         "",
-        "The held-out loss over the whole grid, one pass for each value, as percent above the least of all in that "
+        "The held-out loss over the whole grid, one pass for each value, in percent above the least in that "
         f"setting (cut off at {FLOOR} %). Where the right end of the grid was chosen the loss is flat.",
         "",
         *_verdict(folder),
@@ -165,7 +164,7 @@ def by_setting(holds: list[bool]) -> dict[str, bool]:
 
 
 def claims(folder: Path) -> list[Claim]:
-    """What the paper says of its Table 1, and in how many settings it is so here."""
+    """The paper's claims about its Table 1, and the settings in which they hold here."""
     excess = excesses(folder)
     if excess is None:
         return []
@@ -177,9 +176,9 @@ def claims(folder: Path) -> list[Claim]:
     first = [excess["implicit", 1.0][i] <= _best(excess, i) for i in range(6)]
     calm = [worst["implicit"][i] < min(worst["oja"][i], worst["krasulina"][i]) for i in range(6)]
     return [
-        ("the figures of the implicit update in Table 1, to 0.05", by_setting(near)),
-        ("“superior convergence”: the least loss of the four methods, each at its η₀", by_setting(first)),
-        ("“more stable”: the least bad of three when η₀ is a tenth or ten times of the chosen", by_setting(calm)),
+        ("Table 1's losses of the implicit update, to 0.05", by_setting(near)),
+        ("“superior convergence”: least loss of the four methods, each at its η₀", by_setting(first)),
+        ("“more stable”: least loss of three at the worse of a tenth and ten times the chosen η₀", by_setting(calm)),
     ]
 
 
@@ -211,18 +210,17 @@ def _verdict(folder: Path) -> list[str]:
         for i, (n, k) in enumerate(SETTINGS)
     ]
     return [
-        "- Excess over batch PCA in percent, the implicit update against the best of the paper's other three, each at "
-        f"its chosen η₀: {', '.join(pairs)}.",
-        "- How far the excess moves, in points, between a tenth and ten times of the chosen η₀ (implicit, Oja, "
-        f"Krasulina): {_swings(excess)}. The picture above says more: the implicit loss stays nearly flat over several "
-        "powers of ten to the right, where the others' grows, and all three are lost to the left. Where the validation "
-        "picks a value at the left end of the plateau, a tenth of it is too little; the paper's table shows no "
-        "such case.",
-        "- Where Oja's and Krasulina's figures at a tenth of η₀ are far from the paper's, η₀ itself will have "
-        "been another "
-        "one: on that side the loss falls steeply. Held out, Oja's is "
-        f"{_held_out(folder, 5, 0.01)} at η₀ = 0.01 on CIFAR-10 with k = 5, where the paper's table has 116.26, and "
-        f"{_held_out(folder, 10, 0.1)} at 0.1 with k = 10, where it has 66.81.",
+        "- Excess over batch PCA in percent, the implicit update against the best of the paper's other three methods, "
+        f"each at its chosen η₀: {', '.join(pairs)}.",
+        "- How far the excess moves, in points, between a tenth and ten times the chosen η₀ (implicit, Oja, "
+        f"Krasulina): {_swings(excess)}. The picture above shows more: to the right the implicit loss is nearly flat "
+        "over several powers of ten, where the others' grows; to the left all three fail. If "
+        "validation picks a value at "
+        "the left end of the plateau, a tenth of it is too small; the paper's table shows no such case.",
+        "- Where Oja's and Krasulina's losses at a tenth of η₀ are far from the paper's, the paper probably chose "
+        "another η₀: on that side the loss falls steeply. Oja's held-out loss is "
+        f"{_held_out(folder, 5, 0.01)} at η₀ = 0.01 on CIFAR-10 with k = 5, where the paper has 116.26, and "
+        f"{_held_out(folder, 10, 0.1)} at 0.1 with k = 10, where the paper has 66.81.",
         f"- Our default, which has no η₀, stays within {max(excess['default', 1.0]):.3f} % of batch PCA.",
     ]
 

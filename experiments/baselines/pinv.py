@@ -7,7 +7,7 @@
      2    = 0   ≠ 0    = 0
      3    = 0   any    ≠ 0        with m = 0 this is Sherman–Morrison
      4    ≠ 0   = 0    = 0
-     5    ≠ 0   = 0    ≠ 0        Algorithm 1 is always here, with v = 0 and β = 1: `krasulina.meyer`
+     5    ≠ 0   = 0    ≠ 0        Algorithm 1 is always here, with v = 0 and β = 1: `algorithm1.meyer`
      6    = 0   = 0    = 0        the rank falls by one
 
 What is zero is a matter of rounding: w counts as zero when ‖w‖ ≤ τ(‖c‖ + ‖A‖‖v‖), m when ‖m‖ ≤ τ(‖d‖ + ‖A‖‖n‖), β when

@@ -4,7 +4,7 @@ As the paper has it (section Efficient Implementation), w = −h r and b = Cᵀw
 
     CᵀC ← CᵀC + b xᵀ + x bᵀ + ‖w‖² x xᵀ = CᵀC + [x b] [‖w‖² 1; 1 0] [x b]ᵀ.
 
-In exact arithmetic b = 0, and `krasulina.sherman_morrison` makes do with rank one.
+In exact arithmetic b = 0, and `algorithm1.sherman_morrison` makes do with rank one.
 """
 
 import numpy as np
