@@ -20,6 +20,7 @@ from benchmarks.data import NAMES, default_folder, digits, load
 from benchmarks.report import Bar, parser, publish
 from streampca.pca.arrays import F64
 from streampca.pca.axes import principal
+from streampca.pca.compilation import compile_kernels
 from streampca.pca.learning import LearningConfig, learn
 from streampca.pca.merge import merge
 from streampca.pca.state import State
@@ -186,6 +187,7 @@ def main() -> int:
     rows: list[Row] = []
     losses: dict[tuple[str, int], float] = {}
     with threadpool_limits(1):
+        compile_kernels(LearningConfig(3, 2))
         for name in ["digits"] if given.smallest else NAMES:
             X, y = digits() if given.smallest else load(name, given.data)
             batch = Batch.of(X)
