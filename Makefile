@@ -31,7 +31,7 @@ test: setup java prometheus browser load-generators  ## Run every test, those on
 	$(PYTEST) $(ARGS)
 
 test-fast: setup  ## Run the tests that need no broker and no browser and are quick (1 min)
-	$(PYTEST) -m "not broker and not browser and not slow" $(ARGS)
+	$(PYTEST) -m "not broker and not browser and not slow" --hypothesis-profile fast $(ARGS)
 
 lint: setup  ## Check style, format and types
 	$(BIN)/ruff check .

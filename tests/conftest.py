@@ -1,9 +1,10 @@
-"""What all tests share: the real Kafka broker, one for the whole session."""
+"""Shared by all tests: markers by folder, and the real Kafka broker, one for the whole session."""
 
 import logging
 import os
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -11,28 +12,42 @@ from hypothesis import settings
 from tests.kafka_broker import Broker, BrokerUnavailableError
 from tests.kafka_sockets import close_what_is_not_used
 
-# As streampca/logs.py has it: else a failing test shows hundreds of lines of the client about an absent broker.
+# As in streampca/logs.py; otherwise a failing test shows hundreds of the client's lines about an absent broker.
 logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
-
-# A busy machine is no fault of an example's; in CI the examples are the same at every run.
+# No deadline: a busy machine makes an example slow. In CI the examples are the same at every run.
 settings.register_profile("person", deadline=None)
+settings.register_profile("fast", deadline=None, max_examples=15)  # of `make test-fast`
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "person")
 
 close_what_is_not_used()
 
+# Folders that start processes, servers or browsers; tests elsewhere are marked one by one.
+SLOW = ("benchmarks", "commands", "demo", "deploy", "docs", "experiments", "guarantees", "monitoring", "test_wheel.py")
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests by their folder."""
+    for item in items:
+        place = item.path.relative_to(Path(__file__).parent).parts[0]
+        if place in SLOW:
+            item.add_marker("slow")
+        if place == "page":
+            item.add_marker("browser")
+
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A running broker, the same for all tests: use `topic` or names of your own. Who stops it starts it again."""
+    """A running broker, the same for all tests: a test that stops it starts it again."""
     running = new_broker(tmp_path_factory)
     with running:
         yield running
 
 
 def new_broker(tmp_path_factory: pytest.TempPathFactory) -> Broker:
-    """A broker that has not been started; skips the test where it cannot run, but never in CI."""
+    """A broker that has not been started. Where it cannot run the test is skipped, and fails in CI."""
     try:
         return Broker(tmp_path_factory.mktemp("broker"))
     except BrokerUnavailableError as lack:

@@ -22,6 +22,8 @@ from streampca.stores.models import Models
 from tests.api.known import TOPIC, D, known, known_model
 from tests.api.process import SidecarProcess
 
+pytestmark = pytest.mark.slow  # whole processes
+
 ROW = [1.0] * D
 
 

@@ -133,6 +133,7 @@ def test_the_gauge_keeps_whitened_coordinates_at_one() -> None:
     assert np.abs(whitened.T @ whitened / len(X) - np.eye(3)).max() <= 1e-10
 
 
+@pytest.mark.slow
 def test_models_with_many_columns_take_longer_stretches() -> None:
     """A function of d and K alone, so that what is learned does not depend on how the messages arrive."""
     X = gaussian(17, 700, 1 / np.arange(1, 101.0))

@@ -98,6 +98,7 @@ def test_the_gram_matrices_give_what_the_singular_values_give(d: int, n: int, mo
     assert close(gram.T @ gram, np.diag(same), 1e-9)
 
 
+@pytest.mark.slow
 def test_very_many_folds_are_merged_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     streams = [gaussian(6, 300, 1 / np.arange(1, 61.0), offset=m / 10) for m in range(30)]
     states = folds(streams, LearningConfig(60, 4, 6))

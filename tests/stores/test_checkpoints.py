@@ -197,6 +197,7 @@ def test_a_reader_whose_files_are_pruned_finds_the_newer_ones() -> None:
     assert newest_position(checkpoints) == 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["directory", "memory"])
 def test_a_reader_beside_a_writer_always_finds_a_whole_one_and_never_an_older_one(kind: str, tmp_path: Path) -> None:
     store: Store = DirectoryStore(tmp_path) if kind == "directory" else MemoryStore()

@@ -114,6 +114,7 @@ def test_a_file_cannot_be_a_folder_nor_a_folder_a_file(store: Store) -> None:
     assert store.names("a") == ["a/b"]
 
 
+@pytest.mark.slow
 def test_a_reader_sees_the_old_file_or_the_new_one(store: Store) -> None:
     """A writer replaces one name thousands of times while others read and list it."""
     contents = [bytes([i]) * 20_000 for i in range(8)]

@@ -46,6 +46,7 @@ def whole(data: bytes) -> bool:
     return len(data) == SIZE // 8 * 8 and data == data[:8] * (SIZE // 8)
 
 
+@pytest.mark.slow
 def test_a_killed_writer_never_leaves_a_part_under_a_real_name(tmp_path: Path) -> None:
     store, chance = DirectoryStore(tmp_path), random.Random(7)
     for _ in range(25):

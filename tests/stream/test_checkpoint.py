@@ -68,6 +68,7 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
 counts = st.integers(0, 2**62)
 
 
+@pytest.mark.slow
 @given(
     stats=st.builds(
         FoldStats, counts, st.dictionaries(st.text(max_size=5), counts, max_size=3), counts, counts,
@@ -242,6 +243,7 @@ def test_the_bytes_do_not_know_the_time(monkeypatch: pytest.MonkeyPatch) -> None
     assert bits(fold, own) == once
 
 
+@pytest.mark.slow
 def test_another_process_makes_the_same_bytes() -> None:
     """With other hash seeds, another time zone and another folder to work in."""
     fold, own = some("in full swing")

@@ -21,6 +21,7 @@ print(before[-1] - before[1])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are left as they are")
 def test_memory_that_was_freed_is_used_again() -> None:
     kept, given_back = (

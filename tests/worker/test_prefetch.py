@@ -22,6 +22,7 @@ from tests.worker.test_formats import SCHEMA, avros, learned_whole, newest, plan
 PARTITIONS = 3
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(
     counts=st.lists(st.integers(0, 200), min_size=PARTITIONS, max_size=PARTITIONS),

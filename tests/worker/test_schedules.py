@@ -202,6 +202,7 @@ acts = st.one_of(
 SHAPES = {"plain": fold_config(), "half-life": fold_config(half_life_seconds=2.0)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHAPES)
 @given(
     play=st.lists(acts, min_size=25, max_size=60),

@@ -24,6 +24,7 @@ def test_code_is_cached_and_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert sum(second.stats.cache_hits.values()) == 1  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_a_function_is_compiled_again_when_any_module_beside_it_has_changed(tmp_path: Path) -> None:
     """The cached code contains functions of other modules, which were inlined."""
     files = {"callee.py": CALLEE, "caller.py": CALLER}
