@@ -72,7 +72,7 @@ def image_environment(architecture: str = "amd64") -> dict[str, str]:
 
 
 def baseline(architecture: str) -> dict[str, str]:
-    """What tells numba the processor to compile for."""
+    """The variables that name the processor for which numba compiles."""
     return {name: value for name, value in image_environment(architecture).items() if name.startswith("NUMBA_CPU_")}
 
 

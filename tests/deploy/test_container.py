@@ -119,7 +119,7 @@ def is_ready(url: str) -> bool:
 
 
 def compose_environment(broker: Broker, topic: str) -> dict[str, str]:
-    """What docker-compose.yml tells its services, of this broker and topic."""
+    """The environment of docker-compose.yml's services, with this broker and topic."""
     given = {name: str(value) for name, value in files.services()["worker"]["environment"].items()}
     return given | {
         "STREAMPCA_BOOTSTRAP_SERVERS": broker.bootstrap,

@@ -1,6 +1,6 @@
 """Workers on a topic, a store and dead letters in memory, every call of theirs written down and checked.
 
-Two invariants are checked at every single call, whatever a test is about: no offset is committed to the group that a
+Two invariants are checked at every call in every test: no offset is committed to the group that a
 checkpoint has not reached, and no checkpoint passes a bad record whose dead letter is not acknowledged.
 """
 
@@ -52,7 +52,7 @@ def worker_config(fold_config: FoldConfig = fold_config(), **options: Any) -> Wo
 
 
 class Rounds:
-    """A clock that goes on by one second each time it is asked."""
+    """A clock that advances by one second each time it is read."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -141,7 +141,7 @@ class Stage:
             assert encode(newest) == encode(self.expected(partition))
 
     def position(self, partition: int = 0) -> int | None:
-        """Where the newest checkpoint goes on."""
+        """The position of the newest checkpoint."""
         offsets = self.checkpoints.offsets(partition)
         return offsets[-1] if offsets else None
 

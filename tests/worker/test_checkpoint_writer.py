@@ -19,7 +19,7 @@ N = 400
 
 
 class SlowDisk:
-    """A hook that holds the first write of a file until it is told to let go."""
+    """A hook that holds the first write of a file until `let_go` is set."""
 
     def __init__(self) -> None:
         self.reached, self.let_go = threading.Event(), threading.Event()

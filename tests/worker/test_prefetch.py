@@ -1,4 +1,4 @@
-"""Workers for which a thread reads and decodes ahead: the same checkpoints, to the byte, whatever happens meanwhile."""
+"""Workers with a prefetch thread write the same checkpoints, to the byte, whatever happens."""
 
 import threading
 from collections.abc import Iterator
