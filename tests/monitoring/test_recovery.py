@@ -1,6 +1,7 @@
 """What the runbook promises of restoring and replaying, on a store in memory."""
 
-from tests.worker.harness import TOPIC, Stage, cast, many, plan
+from streampca.worker.listener import BatchLearned, ModelPublished
+from tests.worker.harness import TOPIC, Stage, cast, many, worker_config
 
 
 def learned_stage() -> Stage:
@@ -8,7 +9,7 @@ def learned_stage() -> Stage:
     stage = Stage(partitions=2)
     for partition in (0, 1):
         stage.send(partition, many(200, seed=partition))
-    cast(stage, plan(), [60] * 8).worker.run()
+    cast(stage, worker_config(), [60] * 8).worker.run()
     stage.assert_complete()
     return stage
 
@@ -22,18 +23,18 @@ def test_a_backup_of_any_moment_is_gone_on_from_to_the_same_bits() -> None:
     stage = Stage(partitions=2)
     for partition in (0, 1):
         stage.send(partition, many(100, seed=partition))
-    cast(stage, plan(), [50] * 4).worker.run()
+    cast(stage, worker_config(), [50] * 4).worker.run()
     folders = [f"checkpoints/{TOPIC}/0", f"checkpoints/{TOPIC}/1", f"models/{TOPIC}"]
     backup = {name: stage.files.read(name) for folder in folders for name in stage.files.names(folder)}
     for partition in (0, 1):
         stage.send(partition, many(100, seed=partition + 2))
-    cast(stage, plan(), [50] * 4).worker.run()
+    cast(stage, worker_config(), [50] * 4).worker.run()
     for folder in folders:
         remove(stage, folder)
     for name, data in backup.items():
         stage.files.write(name, data)
     assert stage.models.versions()[-1] == 200
-    cast(stage, plan(), [50] * 4).worker.run()
+    cast(stage, worker_config(), [50] * 4).worker.run()
     stage.assert_complete()
     assert stage.models.versions()[-1] == 400
 
@@ -42,15 +43,15 @@ def test_models_that_are_not_behind_hold_publishing_back_until_they_are_removed(
     stage = learned_stage()
     before = stage.models.versions()
     remove(stage, f"checkpoints/{TOPIC}/1")
-    behind = cast(stage, plan(), [60] * 8)
+    behind = cast(stage, worker_config(), [60] * 8)
     behind.worker.run()
-    assert behind.heard.of("published") == []
+    assert behind.heard.of(ModelPublished) == []
     assert stage.models.versions() == before
     remove(stage, f"models/{TOPIC}")
     stage.send(0, many(1, seed=9))
-    ahead = cast(stage, plan(), [60] * 8)
+    ahead = cast(stage, worker_config(), [60] * 8)
     ahead.worker.run()
-    assert ahead.heard.of("published")[-1] == 401
+    assert ahead.heard.of(ModelPublished)[-1].model.version == 401
 
 
 def test_one_partition_is_learned_afresh_when_its_checkpoints_are_removed() -> None:
@@ -58,9 +59,9 @@ def test_one_partition_is_learned_afresh_when_its_checkpoints_are_removed() -> N
     untouched = stage.files.names(f"checkpoints/{TOPIC}/0")
     remove(stage, f"checkpoints/{TOPIC}/1")
     remove(stage, f"models/{TOPIC}")
-    again = cast(stage, plan(), [60] * 8)
+    again = cast(stage, worker_config(), [60] * 8)
     again.worker.run()
     stage.assert_complete()
     assert stage.files.names(f"checkpoints/{TOPIC}/0") == untouched
-    assert sum(batch.messages for batch in again.heard.of("learned")) == 200
+    assert sum(batch.messages for batch in again.heard.of(BatchLearned)) == 200
     assert stage.models.versions()[-1] == 400

@@ -4,6 +4,7 @@ Two invariants are checked at every call in every test: no offset is committed t
 checkpoint has not reached, and no checkpoint passes a bad record whose dead letter is not acknowledged.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
@@ -39,6 +40,7 @@ E = TypeVar("E", bound=WorkerEvent)
 
 TOPIC = "readings"
 POISON = b"poison"
+RUN_TIMEOUT_S = 10.0
 
 Hook = Callable[[str], None]  # gets the name of every call before it is carried out, and may raise
 
@@ -160,7 +162,20 @@ class Cast:
     heard: Heard
 
     def run(self) -> None:
-        self.worker.run(Rounds())
+        """Run the worker to its end; fails when it does not end in time, for a worker in error may read for ever."""
+        overdue = threading.Event()
+
+        def stop() -> None:
+            overdue.set()
+            self.worker.stop("overdue")
+
+        timer = threading.Timer(RUN_TIMEOUT_S, stop)
+        timer.start()
+        try:
+            self.worker.run(Rounds())
+        finally:
+            timer.cancel()
+        assert not overdue.is_set(), f"the worker did not end within {RUN_TIMEOUT_S:g} s"
 
     def add_listener(self, listener: Listener) -> None:
         """Let another listener hear the worker's events, too."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from streampca.errors import BadRecordError, SourceError
@@ -23,7 +23,8 @@ PARTITIONS = 3
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=25)
+# Nothing is shrunk: an example that runs into the harness's deadline takes long enough once.
+@settings(deadline=None, max_examples=25, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(
     counts=st.lists(st.integers(0, 200), min_size=PARTITIONS, max_size=PARTITIONS),
     polls=st.lists(st.integers(1, 40), max_size=8),
@@ -58,7 +59,7 @@ def at_work(one: Cast) -> Iterator[list[BaseException]]:
         except BaseException as failure:
             failures.append(failure)
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=run, daemon=True)  # if it hangs, the test run still ends
     thread.start()
     try:
         yield failures
