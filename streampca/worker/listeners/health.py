@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 _STUCK_AFTER_S = 60.0  # without a tick: longer than any single step of the loop takes, even with a slow disk
+_STARTED_AFTER_S = 300.0  # to the first tick: a throttled container may take minutes to compile its kernels
 _SETTLED_AFTER_S = 10.0  # in a group without partitions: another assignment often follows a first empty one
 _REQUEST_TIMEOUT_S = 10.0
 _TEXT = "text/plain; charset=utf-8"
@@ -37,7 +38,7 @@ class HealthListener(Listener):
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._last_tick = clock()
+        self._last_tick, self._limit_s = clock(), _STARTED_AFTER_S
         self._member, self._member_since = False, clock()
         self._joined = False
         self._stopping = ""
@@ -45,7 +46,7 @@ class HealthListener(Listener):
     def notify(self, event: WorkerEvent) -> None:
         match event:
             case LoopTicked():
-                self._last_tick = self._clock()
+                self._last_tick, self._limit_s = self._clock(), _STUCK_AFTER_S
             case SourcePolled(status):
                 self._on_poll(status)
             case PartitionsAssigned():
@@ -59,7 +60,7 @@ class HealthListener(Listener):
     def why_unhealthy(self) -> str | None:
         """Why the process should be restarted; None while it is healthy."""
         silence = self._clock() - self._last_tick
-        return f"the loop has not come round for {silence:.0f} s" if silence > _STUCK_AFTER_S else None
+        return f"the loop has not run for {silence:.0f} s" if silence > self._limit_s else None
 
     def why_not_ready(self) -> str | None:
         """Why the worker is not ready; None while it is."""
