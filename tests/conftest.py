@@ -27,6 +27,12 @@ close_what_is_not_used()
 SLOW = ("benchmarks", "commands", "demo", "deploy", "docs", "experiments", "guarantees", "monitoring", "test_wheel.py")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import the slow folders when slow tests are deselected."""
+    slow = collection_path.parent == Path(__file__).parent and collection_path.name in SLOW
+    return True if slow and "not slow" in config.option.markexpr else None
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests by their folder."""

@@ -50,6 +50,7 @@ def test_an_array_on_disk_is_learned_slab_by_slab(dtype: type, tmp_path: Path, m
     assert coordinates == pytest.approx(whole.transform(data), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dask_arrays, "_SLAB", 2**20)
     mapped = np.memmap(tmp_path / "x", np.uint8, "w+", shape=(40_000, 200))  # 64 MB as float64
@@ -165,6 +166,7 @@ def test_in_a_pipeline() -> None:
     assert both.transform(X).shape == (3000, 2)
 
 
+@pytest.mark.slow
 def test_dask_is_not_imported_for_others() -> None:
     script = (
         "import sys; import numpy as np; from streampca import ImplicitKrasulina;"

@@ -282,6 +282,7 @@ ACTS = st.one_of(
 
 
 # Nothing is shrunk: an example that runs into a deadline takes long enough once.
+@pytest.mark.slow
 @settings(max_examples=40, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(st.lists(ACTS, max_size=40))
 def test_every_record_comes_once_and_in_order_whatever_happens(acts: list[tuple[str, int, int]]) -> None:
