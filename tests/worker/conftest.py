@@ -1,4 +1,4 @@
-"""Compiles the kernels first: some of these tests wait for a worker, and a compilation takes longer than they do."""
+"""Compiles the kernels first: some of these tests wait for a worker, and compilation outlasts their timeouts."""
 
 import pytest
 
@@ -7,5 +7,5 @@ from tests.stream.streams import fold_config
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _kernels() -> None:
+def _compile_kernels() -> None:
     compile_kernels(fold_config().learning)

@@ -1,7 +1,7 @@
-"""Workers on a topic, a store and dead letters in memory, every call of theirs written down and checked.
+"""Workers with a topic, a store and dead letters in memory; every call they make is recorded and checked.
 
-Two invariants are checked at every call in every test: no offset is committed to the group that a
-checkpoint has not reached, and no checkpoint passes a bad record whose dead letter is not acknowledged.
+Two invariants are checked at every call in every test: the committed offset never exceeds the position of the newest
+checkpoint, and no checkpoint passes a bad record whose dead letter is not acknowledged.
 """
 
 import threading
@@ -34,7 +34,7 @@ from streampca.worker.listener import (
 )
 from streampca.worker.loop import Worker, WorkerConfig
 from streampca.worker.publisher import Publisher
-from tests.stream.streams import fold_config, vectors
+from tests.stream.streams import fold_config
 
 E = TypeVar("E", bound=WorkerEvent)
 
@@ -42,18 +42,18 @@ TOPIC = "readings"
 POISON = b"poison"
 RUN_TIMEOUT_S = 10.0
 
-Hook = Callable[[str], None]  # gets the name of every call before it is carried out, and may raise
+Hook = Callable[[str], None]  # receives the name of every call before it is made, and may raise
 
 
 def worker_config(fold_config: FoldConfig = fold_config(), **options: Any) -> WorkerConfig:  # noqa: B008 - frozen
-    """A worker_config that saves and publishes in every round of the loop; `options` override."""
+    """A worker configuration that saves and publishes in every iteration of the loop; `options` override fields."""
     learning_config = fold_config.learning
     codec = Codec("float64", learning_config.dimensions, learning_config.largest_value, learning_config.dtype)
-    own: dict[str, Any] = {"bad_records": "stop", "checkpoint_interval_s": 0.0}
-    return WorkerConfig(TOPIC, replace(fold_config, format="float64"), codec, **own | options)
+    defaults: dict[str, Any] = {"bad_records": "stop", "checkpoint_interval_s": 0.0}
+    return WorkerConfig(TOPIC, replace(fold_config, format="float64"), codec, **defaults | options)
 
 
-class Rounds:
+class TickingClock:
     """A clock that advances by one second each time it is read."""
 
     def __init__(self) -> None:
@@ -65,13 +65,13 @@ class Rounds:
 
 
 @dataclass
-class Heard(Listener):
+class EventRecorder(Listener):
     """Records the events of a worker, except its ticks and polls."""
 
     events: list[WorkerEvent] = field(default_factory=list)
-    positions: dict[int, int] = field(default_factory=dict)  # partition → where its fold stands
+    positions: dict[int, int] = field(default_factory=dict)  # partition → position of its fold
 
-    def of(self, kind: type[E]) -> list[E]:
+    def of_type(self, kind: type[E]) -> list[E]:
         return [event for event in self.events if isinstance(event, kind)]
 
     def notify(self, event: WorkerEvent) -> None:
@@ -84,7 +84,7 @@ class Heard(Listener):
             self.positions[event.partition] = event.fold.position
 
 
-class On(Listener):
+class OnEvent(Listener):
     """Calls `act` with every event of one type."""
 
     def __init__(self, kind: type[E], act: Callable[[E], object]) -> None:
@@ -95,8 +95,8 @@ class On(Listener):
             self._act(event)
 
 
-class AtOnce(Executor):
-    """No thread: a save has ended when it was begun, so that the order of all calls is the same every time."""
+class SynchronousExecutor(Executor):
+    """Runs saves in the calling thread, so that the order of all calls is the same in every run."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -104,17 +104,17 @@ class AtOnce(Executor):
         return future
 
 
-class Stage:
-    """What outlives a worker: the topic, the files, the dead letters; and the journal of all calls."""
+class Environment:
+    """What outlives a worker: the topic, the store, the dead letters; and a journal of all calls."""
 
     def __init__(self, partitions: int = 1, fold_config: FoldConfig = fold_config()) -> None:  # noqa: B008
         self.topic = MemoryTopic(partitions, TOPIC)
         self.fold_config = replace(fold_config, format="float64")
-        self.files = MemoryStore()
-        self.checkpoints = Checkpoints(self.files, TOPIC)
-        self.models = Models(self.files, TOPIC)
-        self.letters: list[tuple[int, int, str]] = []  # acknowledged: partition, offset, reason
-        self.puts_aside = False  # whether bad records become dead letters
+        self.store = MemoryStore()
+        self.checkpoints = Checkpoints(self.store, TOPIC)
+        self.models = Models(self.store, TOPIC)
+        self.dead_letters: list[tuple[int, int, str]] = []  # acknowledged: partition, offset, reason
+        self.sends_dead_letters = False  # whether bad records become dead letters
         self.journal: list[tuple[Any, ...]] = []
         self.violations: list[str] = []
 
@@ -124,7 +124,7 @@ class Stage:
         self.topic.append(partition, *values, timestamp=timestamp)
 
     def expected(self, partition: int) -> Checkpoint:
-        """The checkpoint at the log's end, learned at one stroke without a worker; bad records counted."""
+        """The checkpoint at the log's end, learned in one batch without a worker; bad records counted."""
         log = self.topic.logs[partition]
         good = [record for record in log.records if record.value is not None and record.value != POISON]
         V = np.array([np.frombuffer(record.value or b"") for record in good]).reshape(
@@ -135,7 +135,7 @@ class Stage:
         return Checkpoint(TOPIC, self.topic.id, partition, fold.reject(bad), self.fold_config.as_dict())
 
     def assert_complete(self) -> None:
-        """Every partition's newest checkpoint is, to the byte, what its whole log makes."""
+        """Assert that every partition's newest checkpoint has the bytes of one that learned its whole log."""
         assert self.violations == []
         for partition in range(len(self.topic.logs)):
             newest = self.checkpoints.newest(partition)
@@ -148,21 +148,21 @@ class Stage:
         return offsets[-1] if offsets else None
 
     def calls(self, *names: str) -> list[tuple[Any, ...]]:
-        """The journal's entries of these kinds."""
+        """The journal's entries for these calls."""
         return [entry for entry in self.journal if entry[0] in names]
 
 
 @dataclass
-class Cast:
-    """A worker with what was made for it."""
+class WorkerFixture:
+    """A worker and the spies that it uses."""
 
     worker: Worker
     source: "SpySource"
-    letters: "SpyLetters"
-    heard: Heard
+    dead_letters: "SpyDeadLetters"
+    recorder: EventRecorder
 
     def run(self) -> None:
-        """Run the worker to its end; fails when it does not end in time, for a worker in error may read for ever."""
+        """Run the worker until it ends; fail after a timeout, since a worker with a bug may never end."""
         overdue = threading.Event()
 
         def stop() -> None:
@@ -172,75 +172,79 @@ class Cast:
         timer = threading.Timer(RUN_TIMEOUT_S, stop)
         timer.start()
         try:
-            self.worker.run(Rounds())
+            self.worker.run(TickingClock())
         finally:
             timer.cancel()
         assert not overdue.is_set(), f"the worker did not end within {RUN_TIMEOUT_S:g} s"
 
+    def stop(self, cause: str) -> None:
+        self.worker.stop(cause)
+
     def add_listener(self, listener: Listener) -> None:
-        """Let another listener hear the worker's events, too."""
-        listeners = Listeners(self.heard, listener)
+        """Pass the worker's events to another listener, too."""
+        listeners = Listeners(self.recorder, listener)
         self.worker._listener = self.worker._checkpointer._listener = self.worker._paused._listener = listeners
 
 
-def cast(
-    stage: Stage,
-    own: WorkerConfig | None = None,
+def make_worker(
+    env: Environment,
+    config: WorkerConfig | None = None,
     script: Iterable[Step] = (),
     *,
     batch: int = 1000,
     hook: Hook = lambda name: None,
-    ends: bool = True,
-    saves_in: Executor | None = None,
-    ahead: int | None = None,
-) -> Cast:
-    """A worker on the stage. If it `ends`, it stops by itself when, after its script, polls bring nothing any more.
+    stop_when_idle: bool = True,
+    save_executor: Executor | None = None,
+    prefetch: int | None = None,
+) -> WorkerFixture:
+    """A worker in this environment. With `stop_when_idle` it stops when polls return nothing after its script.
 
-    Saves have ended when they were begun, unless they have an executor of their own, such as a thread. Who reads
-    `ahead`, in a thread, so many records at most, ends when it has learned every partition of its own to the end.
-    The script begins after the assignment, and a `Do` is no poll of its own: it happens before the next one.
+    Saves run in the worker's thread unless `save_executor` is given. With `prefetch`, a thread reads at most so many
+    records ahead, and the worker stops when it has learned all its partitions to their ends. The script begins after
+    the assignment; a `Do` happens before the next poll and does not replace one.
     """
-    own = own or worker_config(stage.fold_config)
-    stage.puts_aside = own.bad_records == "dead_letter"
-    letters, heard = SpyLetters(stage, hook), Heard()
-    source = SpySource(stage, hook, script, batch, own.codec.vectors_of if ahead is None else None)
-    store = SpyStore(stage, hook)
+    config = config or worker_config(env.fold_config)
+    env.sends_dead_letters = config.bad_records == "dead_letter"
+    dead_letters, recorder = SpyDeadLetters(env, hook), EventRecorder()
+    source = SpySource(env, hook, script, batch, config.codec.vectors_of if prefetch is None else None)
+    store = SpyStore(env, hook)
     checkpoints = Checkpoints(store, TOPIC)
-    publisher = Publisher(checkpoints, Models(store, TOPIC), own.fold, lambda: 0.0)
-    read = source if ahead is None else Prefetch(source, ahead, 10**6, own.codec.vectors_of)
-    worker = Worker(own, read, letters, CheckpointWriter(checkpoints, publisher, saves_in or AtOnce()), heard)
+    publisher = Publisher(checkpoints, Models(store, TOPIC), config.fold, lambda: 0.0)
+    read = source if prefetch is None else Prefetch(source, prefetch, 10**6, config.codec.vectors_of)
+    writer = CheckpointWriter(checkpoints, publisher, save_executor or SynchronousExecutor())
+    worker = Worker(config, read, dead_letters, writer, recorder)
 
     def stop(cause: str) -> None:
-        if ahead is None or all(heard.positions[p] == stage.topic.logs[p].end for p in source._owned):
+        if prefetch is None or all(recorder.positions[p] == env.topic.logs[p].end for p in source._owned):
             worker.stop(cause)
 
-    source.stop = stop if ends else None
-    return Cast(worker, source, letters, heard)
+    source.stop = stop if stop_when_idle else None
+    return WorkerFixture(worker, source, dead_letters, recorder)
 
 
 class SpySource(MemorySource):
-    """Writes down and checks; stops its worker when there is nothing left to do.
+    """Records and checks every call; stops its worker when polls return nothing any more.
 
-    With `decode` it returns decoded records, each when the worker reaches it; without a thread, so that the order of
-    all calls is the same in each run.
+    With `decode` it returns decoded records, each decoded when the worker reaches it, in the worker's thread, so that
+    the order of all calls is the same in every run.
     """
 
     def __init__(
         self,
-        stage: Stage,
+        env: Environment,
         hook: Hook,
         script: Iterable[Step],
         batch: int,
         decode: Callable[[Records], Event] | None = None,
     ) -> None:
-        self._stage, self._hook, self._decode = stage, hook, decode
+        self._env, self._hook, self._decode = env, hook, decode
         self._steps = iter(script)
         self._idle_polls = 0
         self.stop: Callable[[str], None] | None = None
-        super().__init__(stage.topic, self._steps_left(), batch)
+        super().__init__(env.topic, self._steps_left(), batch)
 
     def _steps_left(self) -> Iterable[Step]:
-        yield 0  # the poll that brings the assignment
+        yield 0  # the poll that returns the assignment
         for step in self._steps:
             if isinstance(step, Do):
                 step.act()
@@ -256,7 +260,7 @@ class SpySource(MemorySource):
         if events:
             self._idle_polls = 0
         elif self._idle_polls > 3 and self.stop:
-            self.stop("nothing left to do")
+            self.stop("idle")
         self._hook("polled")
         return events if self._decode is None else map(self._decoded, events)
 
@@ -265,91 +269,86 @@ class SpySource(MemorySource):
 
     def topic_id(self) -> str:
         self._hook("topic_id")
-        self._stage.journal.append(("topic id",))
+        self._env.journal.append(("topic id",))
         return super().topic_id()
 
     def seek(self, positions: Mapping[int, int | None]) -> None:
         self._hook("seek")
         super().seek(positions)
-        self._stage.journal.append(("seek", dict(positions)))
+        self._env.journal.append(("seek", dict(positions)))
 
     def commit(self, positions: Mapping[int, int]) -> None:
         self._hook("commit")
         for partition, position in positions.items():
-            reached = self._stage.position(partition)
+            reached = self._env.position(partition)
             if reached is None or position > reached:
-                self._stage.violations.append(f"partition {partition}: {position} committed, {reached} saved")
+                self._env.violations.append(f"partition {partition}: {position} committed, {reached} saved")
         super().commit(positions)
-        self._stage.journal.append(("commit", dict(positions)))
+        self._env.journal.append(("commit", dict(positions)))
 
     def close(self) -> None:
         self._hook("close")
         super().close()
-        self._stage.journal.append(("close",))
+        self._env.journal.append(("close",))
 
 
-class SpyLetters(MemoryDeadLetters):
-    """Tells the stage what is acknowledged."""
+class SpyDeadLetters(MemoryDeadLetters):
+    """Records the dead letters that are acknowledged."""
 
-    def __init__(self, stage: Stage, hook: Hook) -> None:
+    def __init__(self, env: Environment, hook: Hook) -> None:
         super().__init__(TOPIC)
-        self._stage, self._hook = stage, hook
+        self._env, self._hook = env, hook
         self._sent: list[tuple[int, int, str]] = []
 
     def send(self, partition: int, record: Record, reason: str, message: str) -> None:
         self._hook("send")
         super().send(partition, record, reason, message)
         self._sent.append((partition, record.offset, reason))
-        self._stage.journal.append(("send", partition, record.offset))
+        self._env.journal.append(("send", partition, record.offset))
 
     def flush(self, timeout_s: float) -> None:
         self._hook("flush")
         super().flush(timeout_s)
-        self._stage.letters += self._sent
+        self._env.dead_letters += self._sent
         self._sent = []
-        self._stage.journal.append(("flush",))
+        self._env.journal.append(("flush",))
 
 
 class SpyStore:
-    """The stage's files, as one worker reaches them."""
+    """The environment's store, with the calls of one worker recorded and checked."""
 
-    def __init__(self, stage: Stage, hook: Hook) -> None:
-        self._stage, self._hook, self._files = stage, hook, stage.files
+    def __init__(self, env: Environment, hook: Hook) -> None:
+        self._env, self._hook, self._store = env, hook, env.store
 
     def write(self, name: str, data: bytes) -> None:
         self._hook("write")
-        self._files.write(name, data)
+        self._store.write(name, data)
         kind, _, *where, stem = name.split("/")
         if kind == "checkpoints":
-            self._check_letters(int(where[0]), int(stem[:20]))
+            self._check_dead_letters(int(where[0]), int(stem[:20]))
         entry = ("save", int(where[0])) if kind == "checkpoints" else ("publish",)
-        self._stage.journal.append((*entry, int(stem[:20])))
+        self._env.journal.append((*entry, int(stem[:20])))
         self._hook("written")
 
-    def _check_letters(self, partition: int, position: int) -> None:
-        if not self._stage.puts_aside:
+    def _check_dead_letters(self, partition: int, position: int) -> None:
+        if not self._env.sends_dead_letters:
             return
-        put_aside = {(p, offset) for p, offset, _ in self._stage.letters}
-        for record in self._stage.topic.logs[partition].records:
-            if record.value == POISON and record.offset < position and (partition, record.offset) not in put_aside:
-                self._stage.violations.append(f"partition {partition}: {position} saved without {record.offset}")
+        acknowledged = {(p, offset) for p, offset, _ in self._env.dead_letters}
+        for record in self._env.topic.logs[partition].records:
+            if record.value == POISON and record.offset < position and (partition, record.offset) not in acknowledged:
+                self._env.violations.append(f"partition {partition}: {position} saved without {record.offset}")
 
     def read(self, name: str) -> bytes:
         self._hook("read")
-        return self._files.read(name)
+        return self._store.read(name)
 
     def names(self, folder: str) -> list[str]:
         self._hook("names")
-        return self._files.names(folder)
+        return self._store.names(folder)
 
     def delete(self, name: str) -> None:
         self._hook("delete")
-        self._files.delete(name)
+        self._store.delete(name)
 
     def check(self) -> None:
-        self._files.check()
-
-
-def many(n: int, seed: int = 0) -> Array:
-    """Messages (n, d) of the stage's usual dimension."""
-    return vectors(n, seed=seed)
+        self._store.check()

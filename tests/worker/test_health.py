@@ -1,4 +1,4 @@
-"""The worker's HTTP port, asked as Prometheus and Kubernetes ask it."""
+"""The worker's HTTP port, requested as Prometheus and Kubernetes do."""
 
 import http.client
 import socket
@@ -14,7 +14,7 @@ from streampca.stream.record import SourceStatus
 from streampca.worker.listener import LoopTicked, PartitionsAssigned, PartitionsReleased, SourcePolled, WorkerStopping
 from streampca.worker.listeners.health import HealthListener, HealthServer
 
-MEMBER, STRANGER = SourceStatus(connected=True, member=True), SourceStatus(connected=True, member=False)
+MEMBER, NON_MEMBER = SourceStatus(connected=True, member=True), SourceStatus(connected=True, member=False)
 
 
 class Clock:
@@ -37,12 +37,12 @@ def health(clock: Clock) -> HealthListener:
 @pytest.fixture
 def server(health: HealthListener) -> Iterator[HealthServer]:
     registry = CollectorRegistry()
-    Counter("streampca_trials", "Times that it was tried.", ["outcome"], registry=registry).labels("ok").inc(3)
+    Counter("streampca_trials", "Trials.", ["outcome"], registry=registry).labels("ok").inc(3)
     with HealthServer("127.0.0.1", 0, registry, health) as server:
         yield server
 
 
-def ask(server: HealthServer, path: str, method: str = "GET") -> tuple[int, str, str]:
+def get(server: HealthServer, path: str, method: str = "GET") -> tuple[int, str, str]:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
     try:
         connection.request(method, path)
@@ -52,8 +52,8 @@ def ask(server: HealthServer, path: str, method: str = "GET") -> tuple[int, str,
         connection.close()
 
 
-def test_metrics_are_what_the_registry_holds(server: HealthServer) -> None:
-    status, kind, text = ask(server, "/metrics")
+def test_metrics_expose_the_registry(server: HealthServer) -> None:
+    status, kind, text = get(server, "/metrics")
     assert (status, kind.partition(";")[0]) == (200, "text/plain")
     samples = {s.name: s.value for family in text_string_to_metric_families(text) for s in family.samples}
     assert samples["streampca_trials_total"] == 3
@@ -63,42 +63,42 @@ def test_healthy_while_the_loop_has_run_within_a_minute(
     server: HealthServer, health: HealthListener, clock: Clock
 ) -> None:
     health.notify(LoopTicked())
-    assert ask(server, "/healthz")[0] == 200
+    assert get(server, "/healthz")[0] == 200
     clock.now += 59
-    assert ask(server, "/healthz")[0] == 200
+    assert get(server, "/healthz")[0] == 200
     clock.now += 2
-    status, _, text = ask(server, "/healthz")
+    status, _, text = get(server, "/healthz")
     assert (status, text) == (503, "the loop has not run for 61 s\n")
     health.notify(LoopTicked())
-    assert ask(server, "/healthz")[0] == 200
+    assert get(server, "/healthz")[0] == 200
 
 
 def test_compiling_before_the_loop_starts_may_take_five_minutes(
     server: HealthServer, health: HealthListener, clock: Clock
 ) -> None:
     clock.now += 299
-    assert ask(server, "/healthz")[0] == 200
+    assert get(server, "/healthz")[0] == 200
     clock.now += 2
-    assert ask(server, "/healthz")[0] == 503
+    assert get(server, "/healthz")[0] == 503
     health.notify(LoopTicked())
     clock.now += 61
-    assert ask(server, "/healthz")[0] == 503
+    assert get(server, "/healthz")[0] == 503
 
 
 def test_ready_from_the_first_assignment_on(server: HealthServer, health: HealthListener) -> None:
-    status, _, text = ask(server, "/readyz")
+    status, _, text = get(server, "/readyz")
     assert status == 503
     assert "group" in text
     health.notify(PartitionsAssigned({0: 5}))
-    assert ask(server, "/readyz")[0] == 200
+    assert get(server, "/readyz")[0] == 200
 
 
-def test_one_that_stands_by_is_ready_once_its_place_is_settled(health: HealthListener, clock: Clock) -> None:
-    """More workers than partitions: the group counts it in, and gives it nothing."""
+def test_a_standby_worker_is_ready_after_ten_seconds_of_membership(health: HealthListener, clock: Clock) -> None:
+    """More workers than partitions: the worker is a member without partitions."""
     health.notify(SourcePolled(MEMBER))
     assert health.why_not_ready() is not None  # an empty assignment that may be followed by another
     clock.now += 9
-    for status in (MEMBER, STRANGER, MEMBER):
+    for status in (MEMBER, NON_MEMBER, MEMBER):
         health.notify(SourcePolled(status))
     clock.now += 9
     health.notify(SourcePolled(MEMBER))
@@ -106,25 +106,23 @@ def test_one_that_stands_by_is_ready_once_its_place_is_settled(health: HealthLis
     clock.now += 1
     health.notify(SourcePolled(MEMBER))
     assert health.why_not_ready() is None
-    health.notify(SourcePolled(STRANGER))
+    health.notify(SourcePolled(NON_MEMBER))
     assert health.why_not_ready() is None  # a rebalance
     clock.now += 10
-    health.notify(SourcePolled(STRANGER))
+    health.notify(SourcePolled(NON_MEMBER))
     assert health.why_not_ready() == "no place in the consumer group yet"
 
 
-def test_partitions_lost_are_no_place_in_the_group_however_long_it_was_in_it(
-    health: HealthListener, clock: Clock
-) -> None:
+def test_a_worker_that_lost_its_partitions_is_not_ready(health: HealthListener, clock: Clock) -> None:
     health.notify(SourcePolled(MEMBER))
     health.notify(PartitionsAssigned({0: 5}))
     clock.now += 100
     health.notify(PartitionsReleased([0], lost=True))
-    health.notify(SourcePolled(MEMBER))  # it has joined anew since the last look
+    health.notify(SourcePolled(MEMBER))  # it has rejoined since the last poll
     assert health.why_not_ready() is not None
 
 
-def test_a_rebalance_leaves_it_ready_and_a_loss_does_not(health: HealthListener) -> None:
+def test_revoked_partitions_leave_it_ready_and_lost_ones_do_not(health: HealthListener) -> None:
     health.notify(PartitionsAssigned({0: 5}))
     health.notify(PartitionsReleased([0], lost=False))
     assert health.why_not_ready() is None
@@ -134,51 +132,49 @@ def test_a_rebalance_leaves_it_ready_and_a_loss_does_not(health: HealthListener)
     assert health.why_not_ready() is None
 
 
-def test_one_that_stops_is_alive_and_not_ready(server: HealthServer, health: HealthListener) -> None:
+def test_a_stopping_worker_is_alive_and_not_ready(server: HealthServer, health: HealthListener) -> None:
     health.notify(PartitionsAssigned({0: 5}))
     health.notify(WorkerStopping("SIGTERM"))
-    status, _, text = ask(server, "/readyz")
+    status, _, text = get(server, "/readyz")
     assert (status, text) == (503, "stopping: SIGTERM\n")
-    assert ask(server, "/healthz")[0] == 200
+    assert get(server, "/healthz")[0] == 200
 
 
 def test_other_paths_are_not_found_and_queries_are_ignored(server: HealthServer) -> None:
-    assert ask(server, "/")[0] == 404
-    assert ask(server, "/metrics/")[0] == 404
-    assert ask(server, "/healthz?verbose=1")[0] == 200
+    assert get(server, "/")[0] == 404
+    assert get(server, "/metrics/")[0] == 404
+    assert get(server, "/healthz?verbose=1")[0] == 200
 
 
 def test_head_has_no_body(server: HealthServer) -> None:
-    assert ask(server, "/metrics", "HEAD")[::2] == (200, "")
-    assert ask(server, "/healthz", "POST")[0] == 501
+    assert get(server, "/metrics", "HEAD")[::2] == (200, "")
+    assert get(server, "/healthz", "POST")[0] == 501
 
 
-def test_a_client_that_says_nothing_blocks_no_other(server: HealthServer) -> None:
+def test_an_idle_client_does_not_block_others(server: HealthServer) -> None:
     with socket.create_connection(("127.0.0.1", server.port)):
-        assert ask(server, "/healthz")[0] == 200
+        assert get(server, "/healthz")[0] == 200
 
 
-def test_garbage_and_hanging_up_disturb_nothing(server: HealthServer) -> None:
+def test_invalid_requests_and_closed_connections_do_no_harm(server: HealthServer) -> None:
     endless = b"GET /metrics HTTP/1.1\r\n" + b"A: b\r\n" * 200 + b"\r\n"
     for garbage in (b"\x00\xff\r\n\r\n", b"GET /metrics", endless, b""):
         with socket.create_connection(("127.0.0.1", server.port)) as client:
             client.sendall(garbage)
-    assert ask(server, "/healthz")[0] == 200
+    assert get(server, "/healthz")[0] == 200
 
 
-def test_the_port_that_is_taken_is_named_with_the_setting_to_change(
-    server: HealthServer, health: HealthListener
-) -> None:
-    with pytest.raises(StreampcaError, match=rf"127\.0\.0\.1:{server.port}.*worker_port") as refusal:
+def test_a_port_in_use_is_an_error_that_names_the_setting(server: HealthServer, health: HealthListener) -> None:
+    with pytest.raises(StreampcaError, match=rf"127\.0\.0\.1:{server.port}.*worker_port") as error:
         HealthServer("127.0.0.1", server.port, CollectorRegistry(), health)
-    assert "\n" not in str(refusal.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(("host", "port"), [("203.0.113.1", 0), ("no such host", 0), ("127.0.0.1", 70000)])
-def test_an_address_that_is_none_of_ours_is_refused_in_one_line(health: HealthListener, host: str, port: int) -> None:
-    with pytest.raises(StreampcaError, match="worker_host") as refusal:
+def test_an_invalid_address_is_an_error_of_one_line(health: HealthListener, host: str, port: int) -> None:
+    with pytest.raises(StreampcaError, match="worker_host") as error:
         HealthServer(host, port, CollectorRegistry(), health)
-    assert "\n" not in str(refusal.value)
+    assert "\n" not in str(error.value)
 
 
 def test_it_also_listens_on_ipv6(health: HealthListener) -> None:
@@ -186,8 +182,8 @@ def test_it_also_listens_on_ipv6(health: HealthListener) -> None:
         pytest.skip("no IPv6 here")
     try:
         server = HealthServer("::1", 0, CollectorRegistry(), health)
-    except StreampcaError as lack:
-        pytest.skip(str(lack))
+    except StreampcaError as error:
+        pytest.skip(str(error))
     with server, socket.create_connection(("::1", server.port)) as client:
         client.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
         assert client.recv(100).startswith(b"HTTP/1.0 200")

@@ -1,4 +1,4 @@
-"""The worker's log: what a person wants to know, once."""
+"""The worker's log: every condition is logged once."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -23,7 +23,7 @@ from streampca.worker.listener import (
 )
 from streampca.worker.listeners.log import LogListener
 from tests.stream.streams import fold_config, fold_of, vectors
-from tests.worker.harness import POISON, Cast, Stage, cast, many, worker_config
+from tests.worker.harness import POISON, Environment, WorkerFixture, make_worker, worker_config
 
 Logs = list[dict[str, Any]]
 
@@ -34,8 +34,8 @@ def logs() -> Iterator[Logs]:
         yield logs  # type: ignore[misc]  # mutable mappings, as dicts are
 
 
-def live(stage: Stage, script: list[Step], **options: Any) -> None:
-    worker: Cast = cast(stage, worker_config(stage.fold_config, **options), script)
+def run_logged(env: Environment, script: list[Step], **options: Any) -> None:
+    worker: WorkerFixture = make_worker(env, worker_config(env.fold_config, **options), script)
     worker.add_listener(LogListener())
     worker.run()
 
@@ -48,11 +48,11 @@ def learned(lag: int, partition: int = 0) -> BatchLearned:
     return BatchLearned(partition, fold_of(vectors(5), fold_config()), 5, [], 0.1, lag)
 
 
-def test_an_ordinary_life_is_told_in_a_few_lines(logs: Logs) -> None:
-    stage = Stage(partitions=2)
+def test_an_undisturbed_run_logs_a_few_lines(logs: Logs) -> None:
+    env = Environment(partitions=2)
     for partition in (0, 1):
-        stage.send(partition, many(300, seed=partition))
-    live(stage, [200, 200, 200], checkpoint_interval_s=1e9)
+        env.send(partition, vectors(300, seed=partition))
+    run_logged(env, [200, 200, 200], checkpoint_interval_s=1e9)
     assert events(logs) == ["partitions assigned", "caught up", "stopping", "model published"]
     assigned, *_, published = [line for line in logs if line["log_level"] == "info"]
     assert assigned["read_from"] == {"0": "earliest", "1": "earliest"}
@@ -66,18 +66,18 @@ def test_an_ordinary_life_is_told_in_a_few_lines(logs: Logs) -> None:
     ]
 
 
-def test_a_trouble_that_stays_is_told_once_and_once_more_when_it_is_over(logs: Logs) -> None:
-    stage = Stage()
-    stage.send(0, many(200))
-    live(stage, [20, Do(lambda: stage.files.fail_writes(6)), 20, 20, 20, 20, 20, 20, 20])
-    troubles = [line for line in logs if line["log_level"] == "error"]
-    assert [line["event"] for line in troubles] == ["checkpoint postponed"]
-    assert troubles[0]["cause"] == "cannot write: No space left on device"
-    over = [line for line in logs if line["event"] == "checkpoint saved again"]
-    assert [line["after"] for line in over] == ["cannot write: No space left on device"]
+def test_a_lasting_error_is_logged_once_and_again_when_it_ends(logs: Logs) -> None:
+    env = Environment()
+    env.send(0, vectors(200))
+    run_logged(env, [20, Do(lambda: env.store.fail_writes(6)), 20, 20, 20, 20, 20, 20, 20])
+    errors = [line for line in logs if line["log_level"] == "error"]
+    assert [line["event"] for line in errors] == ["checkpoint postponed"]
+    assert errors[0]["cause"] == "cannot write: No space left on device"
+    resolved = [line for line in logs if line["event"] == "checkpoint saved again"]
+    assert [line["after"] for line in resolved] == ["cannot write: No space left on device"]
 
 
-def test_the_same_trouble_with_another_file_or_count_is_the_same(logs: Logs) -> None:
+def test_errors_that_differ_only_in_file_or_count_are_logged_once(logs: Logs) -> None:
     listener = LogListener()
     for position in (100, 200, 3000):
         listener.notify(
@@ -88,8 +88,8 @@ def test_the_same_trouble_with_another_file_or_count_is_the_same(logs: Logs) -> 
     assert [line["cause"][:12] for line in logs] == ["cannot write", "1 dead lette"]
 
 
-def test_a_model_that_cannot_be_written_is_a_trouble_of_its_own(logs: Logs) -> None:
-    """Checkpoints go on being saved meanwhile, which ends no trouble of the models."""
+def test_failed_publishing_is_logged_once_while_checkpoints_are_saved(logs: Logs) -> None:
+    """Saved checkpoints do not end the error of publishing."""
     listener, fold = LogListener(), fold_of(vectors(5), fold_config())
     for _ in range(5):
         listener.notify(CheckpointSaved(0, fold, 0.1))
@@ -97,7 +97,7 @@ def test_a_model_that_cannot_be_written_is_a_trouble_of_its_own(logs: Logs) -> N
     assert events(logs) == ["publishing failed"]
 
 
-def test_a_trouble_that_comes_back_is_told_again(logs: Logs) -> None:
+def test_an_error_that_returns_is_logged_again(logs: Logs) -> None:
     listener, fold = LogListener(), fold_of(vectors(5), fold_config())
     for _ in range(2):
         listener.notify(CheckpointPostponed("disk full"))
@@ -106,22 +106,22 @@ def test_a_trouble_that_comes_back_is_told_again(logs: Logs) -> None:
     assert events(logs) == ["checkpoint postponed", "checkpoint saved again"] * 2
 
 
-def test_rejected_records_are_told_ever_more_rarely(logs: Logs) -> None:
-    stage = Stage()
-    stage.send(0, [POISON] * 120 + [None] * 3)
-    live(stage, [50], bad_records="skip")
-    told = [line for line in logs if line["event"] == "record rejected" and line["log_level"] == "warning"]
-    assert [(line["reason"], line["count"], line["offset"]) for line in told] == [
+def test_rejected_records_are_logged_at_powers_of_ten(logs: Logs) -> None:
+    env = Environment()
+    env.send(0, [POISON] * 120 + [None] * 3)
+    run_logged(env, [50], bad_records="skip")
+    logged = [line for line in logs if line["event"] == "record rejected" and line["log_level"] == "warning"]
+    assert [(line["reason"], line["count"], line["offset"]) for line in logged] == [
         ("wrong_length", 1, 0),
         ("wrong_length", 10, 9),
         ("wrong_length", 100, 99),
         ("no_value", 1, 120),
     ]
     assert len([line for line in logs if line["event"] == "record rejected"]) == 123
-    assert told[0]["message"].startswith("6 bytes")
+    assert logged[0]["message"].startswith("6 bytes")
 
 
-def test_catching_up_is_told_once_an_assignment(logs: Logs) -> None:
+def test_catching_up_is_logged_once_per_assignment(logs: Logs) -> None:
     listener = LogListener()
     listener.notify(PartitionsAssigned({0: 0, 1: 7}))
     for lag in (5, 0, 3, 0):
@@ -138,17 +138,17 @@ def test_catching_up_is_told_once_an_assignment(logs: Logs) -> None:
     assert events(logs)[2:] == ["partitions revoked", "partitions assigned", "caught up"]
 
 
-def test_an_empty_partition_has_nothing_to_catch_up_with(logs: Logs) -> None:
+def test_an_empty_partition_logs_no_catching_up(logs: Logs) -> None:
     fold = fold_of(vectors(0), fold_config())
     LogListener().notify(BatchLearned(0, fold, 0, [], 0.1, 0))
     assert logs == []
 
 
 def test_losing_partitions_is_a_warning(logs: Logs) -> None:
-    stage = Stage()
-    stage.send(0, many(100))
-    worker: Cast = cast(
-        stage, worker_config(checkpoint_interval_s=1e9), [50, Do(lambda: stage.topic.evict(worker.source)), Pause()]
+    env = Environment()
+    env.send(0, vectors(100))
+    worker: WorkerFixture = make_worker(
+        env, worker_config(checkpoint_interval_s=1e9), [50, Do(lambda: env.topic.evict(worker.source)), Pause()]
     )
     worker.add_listener(LogListener())
     worker.run()
@@ -156,17 +156,17 @@ def test_losing_partitions_is_a_warning(logs: Logs) -> None:
     assert (lost["log_level"], lost["partitions"]) == ("warning", [0])
 
 
-def test_offsets_that_are_gone_are_an_error(logs: Logs) -> None:
+def test_removed_offsets_are_an_error(logs: Logs) -> None:
     LogListener().notify(OffsetsSkipped(3, 100, 180))
     [line] = logs
     assert line["log_level"] == "error"
     assert (line["partition"], line["position"], line["to"]) == (3, 100, 180)
 
 
-def test_a_model_without_a_loss_is_told_too(logs: Logs) -> None:
-    stage = Stage()
-    stage.send(0, many(5))
-    live(stage, [])
+def test_a_model_without_a_loss_is_logged(logs: Logs) -> None:
+    env = Environment()
+    env.send(0, vectors(5))
+    run_logged(env, [])
     [line] = [line for line in logs if line["event"] == "model published"]
     assert line["loss_ewma"] is None
 
@@ -181,14 +181,14 @@ class Clock:
         return self.now
 
 
-def a_minute(listener: LogListener, clock: Clock, status: SourceStatus = MEMBER) -> None:
-    """As the loop tells of itself, many times a minute."""
+def poll_for_a_minute(listener: LogListener, clock: Clock, status: SourceStatus = MEMBER) -> None:
+    """Notify of four polls, 15 s apart."""
     for _ in range(4):
         clock.now += 15
         listener.notify(SourcePolled(status))
 
 
-def test_while_it_learns_it_says_so_once_a_minute(logs: Logs) -> None:
+def test_progress_is_logged_once_a_minute(logs: Logs) -> None:
     clock = Clock()
     listener = LogListener(clock)
     listener.notify(PartitionsAssigned({0: -1, 1: -1}))
@@ -197,23 +197,23 @@ def test_while_it_learns_it_says_so_once_a_minute(logs: Logs) -> None:
         for _ in range(6):
             listener.notify(learned(lag=40))
         listener.notify(learned(lag=2, partition=1))
-        a_minute(listener, clock)
-    told = [line for line in logs if line["event"] == "learning"]
-    assert [(line["messages"], line["per_second"], line["lag"]) for line in told] == [(35, 0.6, 42)] * 2
-    assert (told[0]["partitions"], told[0]["rejected"], told[0]["last_model"]) == (2, 1, None)
+        poll_for_a_minute(listener, clock)
+    logged = [line for line in logs if line["event"] == "learning"]
+    assert [(line["messages"], line["per_second"], line["lag"]) for line in logged] == [(35, 0.6, 42)] * 2
+    assert (logged[0]["partitions"], logged[0]["rejected"], logged[0]["last_model"]) == (2, 1, None)
 
 
-def test_the_loss_is_the_share_that_projection_loses_of_the_latest_messages(logs: Logs) -> None:
+def test_the_logged_loss_is_the_recent_loss_ratio(logs: Logs) -> None:
     clock = Clock()
     listener, fold = LogListener(clock), fold_of(vectors(500), fold_config())
     listener.notify(BatchLearned(0, fold, 500, [], 0.1, 0))
-    a_minute(listener, clock)
+    poll_for_a_minute(listener, clock)
     assert logs[-1]["loss"] == pytest.approx(fold.stats.loss_ewma / fold.stats.norm_ewma, abs=1e-5)
     assert 0 < logs[-1]["loss"] < 1
 
 
 @pytest.mark.parametrize(
-    ("status", "owned", "words"),
+    ("status", "owned", "event"),
     [
         (MEMBER, True, "idle"),
         (MEMBER, False, "standing by"),
@@ -221,24 +221,24 @@ def test_the_loss_is_the_share_that_projection_loses_of_the_latest_messages(logs
         (SourceStatus(connected=False, member=True), True, "waiting for broker"),
     ],
 )
-def test_what_keeps_it_from_learning_is_told_once(logs: Logs, status: SourceStatus, owned: bool, words: str) -> None:
+def test_the_reason_for_not_learning_is_logged_once(logs: Logs, status: SourceStatus, owned: bool, event: str) -> None:
     clock = Clock()
     listener = LogListener(clock)
     if owned:
         listener.notify(PartitionsAssigned({0: 5}))
     for _ in range(3):
-        a_minute(listener, clock, status)
-    assert events(logs)[-1:] == [words]
-    assert events(logs).count(words) == 1
+        poll_for_a_minute(listener, clock, status)
+    assert events(logs)[-1:] == [event]
+    assert events(logs).count(event) == 1
     listener.notify(learned(lag=0))
     if not owned:
         listener.notify(PartitionsReleased([0], lost=False))
-    a_minute(listener, clock, status)
-    a_minute(listener, clock, status)
-    assert events(logs)[-2:] == ["learning", words]
+    poll_for_a_minute(listener, clock, status)
+    poll_for_a_minute(listener, clock, status)
+    assert events(logs)[-2:] == ["learning", event]
 
 
-def test_a_partition_that_waits_for_the_registry_is_told_once_while_others_go_on(logs: Logs) -> None:
+def test_a_stalled_partition_is_logged_once_while_others_continue(logs: Logs) -> None:
     clock = Clock()
     listener = LogListener(clock)
     listener.notify(PartitionsAssigned({0: 5, 1: 5}))
@@ -246,27 +246,27 @@ def test_a_partition_that_waits_for_the_registry_is_told_once_while_others_go_on
     for lag in (10, 20, 30):
         listener.notify(PartitionStalled(1, lag, "the registry does not answer"))
         listener.notify(learned(lag=0))
-    a_minute(listener, clock)
+    poll_for_a_minute(listener, clock)
     assert logs[-1]["lag"] == 30
-    a_minute(listener, clock)
+    poll_for_a_minute(listener, clock)
     assert events(logs)[-3:] == ["decoding stalled", "learning", "waiting for schema registry"]
     listener.notify(PartitionResumed(1))
     listener.notify(learned(lag=0, partition=1))
-    a_minute(listener, clock)
-    a_minute(listener, clock)
+    poll_for_a_minute(listener, clock)
+    poll_for_a_minute(listener, clock)
     assert events(logs)[-4:-2] == ["decoding resumed", "caught up"]
     assert events(logs)[-1] == "idle"
 
 
-def test_the_first_model_is_told_and_later_ones_by_the_minute(logs: Logs) -> None:
-    stage = Stage()
-    stage.send(0, many(300))
-    live(stage, [100, 100, 100])
+def test_only_the_first_model_is_logged_at_info(logs: Logs) -> None:
+    env = Environment()
+    env.send(0, vectors(300))
+    run_logged(env, [100, 100, 100])
     models = [line for line in logs if line["event"] == "model published"]
     assert [line["log_level"] for line in models] == ["info", "debug", "debug"]
 
 
-def test_the_last_line_says_where_it_would_go_on(logs: Logs) -> None:
+def test_the_last_line_has_the_saved_positions(logs: Logs) -> None:
     clock = Clock()
     listener, fold = LogListener(clock), fold_of(vectors(5), fold_config())
     listener.notify(PartitionsAssigned({0: 2, 1: 40, 2: 80, 3: -1}))

@@ -1,4 +1,4 @@
-"""What a batch frees is there for the next one."""
+"""Memory that one batch frees is reused by the next."""
 
 import platform
 import subprocess
@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-PAGES_OF_A_ROUND = 3 * 18 * 2**20 // 4096
-ROUNDS = """
+PAGES_PER_BATCH = 3 * 18 * 2**20 // 4096
+PROGRAM = """
 import resource, sys
 from streampca.commands import worker
 if sys.argv[1] == "kept":
@@ -22,11 +22,11 @@ print(before[-1] - before[1])
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are left as they are")
-def test_memory_that_was_freed_is_used_again() -> None:
-    kept, given_back = (
-        int(subprocess.run([sys.executable, "-c", ROUNDS, way], capture_output=True, check=True).stdout)
-        for way in ("kept", "given back")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is configured")
+def test_freed_memory_is_reused() -> None:
+    kept, returned = (
+        int(subprocess.run([sys.executable, "-c", PROGRAM, mode], capture_output=True, check=True).stdout)
+        for mode in ("kept", "returned")
     )
-    assert kept < PAGES_OF_A_ROUND / 4
-    assert given_back > PAGES_OF_A_ROUND, "the C library has learned it by itself"
+    assert kept < PAGES_PER_BATCH / 4
+    assert returned > PAGES_PER_BATCH, "the C library keeps freed memory by default"

@@ -1,4 +1,4 @@
-"""The worker's metrics after a scripted life, as Prometheus reads them."""
+"""The worker's metrics after scripted runs and events, as Prometheus reads them."""
 
 import re
 import time
@@ -26,12 +26,12 @@ from streampca.worker.listener import (
 )
 from streampca.worker.listeners.metrics import WorkerMetrics, described
 from tests.stream.streams import fold_config, fold_of, vectors
-from tests.worker.harness import POISON, TOPIC, Cast, Stage, cast, many, worker_config
+from tests.worker.harness import POISON, TOPIC, Environment, WorkerFixture, make_worker, worker_config
 
 NOW = 1_700_000_000.0
 
 
-class Reading:
+class Samples:
     """The samples of a registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -43,11 +43,11 @@ class Reading:
             for sample in family.samples
         }
 
-    def __call__(self, name: str, **labels: str) -> float | None:
-        return self._samples.get((name, tuple(sorted(labels.items()))))
+    def __call__(self, name: str, **label_values: str) -> float | None:
+        return self._samples.get((name, tuple(sorted(label_values.items()))))
 
 
-def of(partition: int) -> dict[str, str]:
+def labels(partition: int) -> dict[str, str]:
     return {"topic": TOPIC, "partition": str(partition)}
 
 
@@ -58,11 +58,11 @@ def metrics(monkeypatch: pytest.MonkeyPatch) -> WorkerMetrics:
 
 
 @pytest.fixture
-def read(metrics: WorkerMetrics) -> Callable[[], Reading]:
-    return lambda: Reading(metrics.registry)
+def read(metrics: WorkerMetrics) -> Callable[[], Samples]:
+    return lambda: Samples(metrics.registry)
 
 
-def listen(worker: Cast, metrics: WorkerMetrics) -> None:
+def listen(worker: WorkerFixture, metrics: WorkerMetrics) -> None:
     worker.add_listener(metrics)
 
 
@@ -70,12 +70,12 @@ def batch(fold: Fold, scores: list[Scores] | None = None, partition: int = 0) ->
     return BatchLearned(partition, fold, 0, scores or [], 0.5, 0)
 
 
-def test_after_a_life_the_numbers_are_right(metrics: WorkerMetrics, read: Callable[[], Reading]) -> None:
-    stage = Stage(partitions=2)
-    stage.send(0, many(580), timestamp=int(NOW * 1000) - 90_000)
-    stage.send(1, [POISON, None, POISON])
-    stage.send(1, many(40, seed=1))
-    worker = cast(stage, worker_config(bad_records="skip"), [500])
+def test_metrics_after_a_run(metrics: WorkerMetrics, read: Callable[[], Samples]) -> None:
+    env = Environment(partitions=2)
+    env.send(0, vectors(580), timestamp=int(NOW * 1000) - 90_000)
+    env.send(1, [POISON, None, POISON])
+    env.send(1, vectors(40, seed=1))
+    worker = make_worker(env, worker_config(bad_records="skip"), [500])
     listen(worker, metrics)
     worker.run()
     now = read()
@@ -87,75 +87,70 @@ def test_after_a_life_the_numbers_are_right(metrics: WorkerMetrics, read: Callab
     assert now("streampca_broker_connected") == 1
     assert now("streampca_loop_last_tick_timestamp_seconds") == NOW
     assert now("streampca_rebalances_total", event="assigned") == 1
-    assert now("streampca_consumer_lag_messages", **of(0)) == 0
-    assert now("streampca_consumer_lag_messages", **of(1)) == 0
-    assert now("streampca_next_offset", **of(0)) == 580
-    assert now("streampca_next_offset", **of(1)) == 43
-    assert now("streampca_event_time_lag_seconds", **of(0)) == pytest.approx(90)
-    assert now("streampca_event_time_lag_seconds", **of(1)) is None
-    assert now("streampca_checkpoint_last_success_timestamp_seconds", **of(0)) == NOW
-    assert now("streampca_checkpoint_duration_seconds_count") == len(stage.calls("save")) == 3
+    assert now("streampca_consumer_lag_messages", **labels(0)) == 0
+    assert now("streampca_consumer_lag_messages", **labels(1)) == 0
+    assert now("streampca_next_offset", **labels(0)) == 580
+    assert now("streampca_next_offset", **labels(1)) == 43
+    assert now("streampca_event_time_lag_seconds", **labels(0)) == pytest.approx(90)
+    assert now("streampca_event_time_lag_seconds", **labels(1)) is None
+    assert now("streampca_checkpoint_last_success_timestamp_seconds", **labels(0)) == NOW
+    assert now("streampca_checkpoint_duration_seconds_count") == len(env.calls("save")) == 3
     assert now("streampca_published_version") == 620
-    assert now("streampca_publish_duration_seconds_count") == len(stage.models.versions()) == 2
-    newest = stage.models.newest()
+    assert now("streampca_publish_duration_seconds_count") == len(env.models.versions()) == 2
+    newest = env.models.newest()
     assert newest is not None
     assert now("streampca_explained_variance_ratio") == pytest.approx(newest.model.explained_variance_ratio.sum())
-    fold = stage.checkpoints.newest(0)
+    fold = env.checkpoints.newest(0)
     assert fold is not None
     stats = fold.fold.stats
-    assert now("streampca_loss_ewma", **of(0)) == pytest.approx(stats.loss_ewma / stats.norm_ewma)
+    assert now("streampca_loss_ewma", **labels(0)) == pytest.approx(stats.loss_ewma / stats.norm_ewma)
     assert now("streampca_prequential_loss_ratio_count") == stats.scored == 2 * BLOCK
-    assert now("streampca_pinv_error", **of(0)) == pytest.approx(0, abs=1e-9)
+    assert now("streampca_pinv_error", **labels(0)) == pytest.approx(0, abs=1e-9)
     learn_seconds = now("streampca_learn_seconds_total")
     assert learn_seconds is not None
     assert learn_seconds > 0
 
 
-def test_lag_is_what_is_still_to_come(metrics: WorkerMetrics, read: Callable[[], Reading]) -> None:
-    stage = Stage()
-    stage.send(0, many(100))
-    worker: Cast = cast(stage, script=[30, Do(lambda: worker.worker.stop("enough")), Pause()])
+def test_lag_counts_unread_messages(metrics: WorkerMetrics, read: Callable[[], Samples]) -> None:
+    env = Environment()
+    env.send(0, vectors(100))
+    worker: WorkerFixture = make_worker(env, script=[30, Do(lambda: worker.stop("enough")), Pause()])
     listen(worker, metrics)
     worker.run()
-    assert read()("streampca_consumer_lag_messages", **of(0)) == 70
+    assert read()("streampca_consumer_lag_messages", **labels(0)) == 70
 
 
-def test_a_partition_that_cannot_be_decoded_is_told_and_its_lag_grows(
-    metrics: WorkerMetrics, read: Callable[[], Reading]
-) -> None:
+def test_a_stalled_partition_is_shown_and_its_lag_grows(metrics: WorkerMetrics, read: Callable[[], Samples]) -> None:
     fold = fold_of(vectors(300), fold_config(), [int(NOW * 1000)] * 300)
     metrics.notify(PartitionsAssigned({0: -1, 1: -1}))
     for partition in (0, 1):
         metrics.notify(batch(fold, partition=partition))
     metrics.notify(PartitionStalled(1, 500, "no registry"))
     now = read()
-    assert [now("streampca_stalled", **of(p)) for p in (0, 1)] == [0, 1]
-    assert now("streampca_consumer_lag_messages", **of(1)) == 500
+    assert [now("streampca_stalled", **labels(p)) for p in (0, 1)] == [0, 1]
+    assert now("streampca_consumer_lag_messages", **labels(1)) == 500
     metrics.notify(PartitionResumed(1))
-    assert read()("streampca_stalled", **of(1)) == 0
+    assert read()("streampca_stalled", **labels(1)) == 0
 
 
-def test_a_broker_that_is_away_is_told_while_the_lag_stands_still(
-    metrics: WorkerMetrics, read: Callable[[], Reading]
-) -> None:
-    stage = Stage()
-    stage.send(0, many(100))
-    worker: Cast = cast(
-        stage, script=[30, Do(lambda: setattr(stage.topic, "away", True)), Do(lambda: stage.send(0, many(50))), Pause()]
+def test_a_lost_broker_is_shown_while_the_lag_stays(metrics: WorkerMetrics, read: Callable[[], Samples]) -> None:
+    env = Environment()
+    env.send(0, vectors(100))
+    worker: WorkerFixture = make_worker(
+        env, script=[30, Do(lambda: setattr(env.topic, "away", True)), Do(lambda: env.send(0, vectors(50))), Pause()]
     )
     listen(worker, metrics)
     worker.run()
     now = read()
     assert now("streampca_broker_connected") == 0
-    assert now("streampca_consumer_lag_messages", **of(0)) == 70
+    assert now("streampca_consumer_lag_messages", **labels(0)) == 70
 
 
 @pytest.mark.parametrize("lost", [True, False])
-def test_what_is_let_go_is_not_told_of_any_more(
-    metrics: WorkerMetrics, read: Callable[[], Reading], lost: bool
+def test_metrics_of_released_partitions_are_removed(
+    metrics: WorkerMetrics, read: Callable[[], Samples], lost: bool
 ) -> None:
-    own = fold_config()
-    fold = fold_of(vectors(300), own, [int(NOW * 1000)] * 300)
+    fold = fold_of(vectors(300), fold_config(), [int(NOW * 1000)] * 300)
     for partition in (0, 1):
         metrics.notify(PartitionsAssigned({partition: -1}))
         metrics.notify(batch(fold, partition=partition))
@@ -167,24 +162,24 @@ def test_what_is_let_go_is_not_told_of_any_more(
     metrics.notify(PartitionsReleased([0], lost=lost))
     now = read()
     for name in by_partition:
-        assert now(name, **of(0)) is None
-        assert now(name, **of(1)) is not None
+        assert now(name, **labels(0)) is None
+        assert now(name, **labels(1)) is not None
     assert now("streampca_partitions_owned") == 1
     assert now("streampca_rebalances_total", event="lost" if lost else "revoked") == 1
     metrics.notify(PartitionsReleased([7], lost=lost))  # it had no samples
 
 
-def test_losses_fall_into_the_bucket_of_their_ratio(metrics: WorkerMetrics, read: Callable[[], Reading]) -> None:
+def test_losses_are_counted_in_the_bucket_of_their_ratio(metrics: WorkerMetrics, read: Callable[[], Samples]) -> None:
     norm = np.array([2.0, 2.0, 2.0, 0.0, 1e-300])
     metrics.notify(batch(fold_of(vectors(5), fold_config()), [Scores(norm * [0.05, 0.25, 1.0, 0, 0], norm)]))
     now = read()
     assert now("streampca_prequential_loss_ratio_bucket", le="0.1") == 2
     assert now("streampca_prequential_loss_ratio_bucket", le="0.3") == 3
-    assert now("streampca_prequential_loss_ratio_count") == 4  # a message that is the mean itself has no ratio
+    assert now("streampca_prequential_loss_ratio_count") == 4  # a message equal to the mean has no ratio
     assert now("streampca_prequential_loss_ratio_sum") == pytest.approx(1.3)
 
 
-def test_gaps_troubles_and_odd_timestamps_are_counted(metrics: WorkerMetrics, read: Callable[[], Reading]) -> None:
+def test_gaps_failures_and_future_timestamps_are_counted(metrics: WorkerMetrics, read: Callable[[], Samples]) -> None:
     metrics.notify(OffsetsSkipped(0, 100, 180))
     metrics.notify(CheckpointPostponed("disk full"))
     metrics.notify(CheckpointPostponed("disk full"))
@@ -195,24 +190,24 @@ def test_gaps_troubles_and_odd_timestamps_are_counted(metrics: WorkerMetrics, re
     assert now("streampca_offset_gap_messages_total") == 80
     assert now("streampca_checkpoints_postponed_total") == 2
     assert now("streampca_publish_failures_total") == 1
-    assert now("streampca_timestamps_ahead", **of(0)) == 1
+    assert now("streampca_timestamps_ahead", **labels(0)) == 1
 
 
-def test_nothing_is_said_about_a_loss_before_there_is_one(metrics: WorkerMetrics, read: Callable[[], Reading]) -> None:
+def test_there_is_no_loss_metric_before_the_first_loss(metrics: WorkerMetrics, read: Callable[[], Samples]) -> None:
     metrics.notify(batch(fold_of(vectors(5), fold_config())))
     metrics.notify(CheckpointSaved(0, fold_of(vectors(5), fold_config()), 0.1))
     now = read()
-    assert now("streampca_loss_ewma", **of(0)) is None
-    assert now("streampca_pinv_error", **of(0)) is None
+    assert now("streampca_loss_ewma", **labels(0)) is None
+    assert now("streampca_pinv_error", **labels(0)) is None
 
 
-def test_two_workers_in_one_process_count_apart() -> None:
+def test_two_workers_in_one_process_count_separately() -> None:
     one, other = WorkerMetrics(TOPIC), WorkerMetrics(TOPIC)
     one.notify(CheckpointPostponed("disk full"))
-    assert Reading(other.registry)("streampca_checkpoints_postponed_total") == 0
+    assert Samples(other.registry)("streampca_checkpoints_postponed_total") == 0
 
 
-def test_names_are_as_prometheus_wants_them(metrics: WorkerMetrics) -> None:
+def test_names_follow_the_conventions_of_prometheus(metrics: WorkerMetrics) -> None:
     for family in metrics.registry.collect():
         if family.name.startswith("process_"):  # the client's own
             continue
@@ -220,15 +215,13 @@ def test_names_are_as_prometheus_wants_them(metrics: WorkerMetrics) -> None:
         assert family.documentation.endswith(".")
 
 
-def test_every_metric_is_described_under_the_name_that_is_exposed(
-    metrics: WorkerMetrics, read: Callable[[], Reading]
-) -> None:
+def test_described_lists_every_exposed_metric(metrics: WorkerMetrics, read: Callable[[], Samples]) -> None:
     Gauge("process_things", "Not ours.", registry=metrics.registry)
     names = described(metrics.registry)
     assert not [name for name in names if name.startswith("process_")]
     assert names["streampca_messages_total"].startswith("Messages processed")
     assert names["streampca_consumer_lag_messages"] == "Consumer lag: messages behind the log's end."
     exposed = {f.name + ("_total" if f.type == "counter" else "") for f in read().families.values()}
-    when_made = {name for name in exposed if name.endswith("_created")}  # the client's own addition
-    assert set(names) == {name for name in exposed - when_made if not name.startswith("process_")}
+    created = {name for name in exposed if name.endswith("_created")}  # the client's own addition
+    assert set(names) == {name for name in exposed - created if not name.startswith("process_")}
     assert all(names.values())

@@ -14,10 +14,10 @@ from streampca.stream.formats.schemas import MemorySchemas, WriterSchema
 from streampca.stream.record import Records
 from streampca.worker.listener import BatchLearned, PartitionsReleased, PartitionStalled
 from tests.kafka_broker import wait_until
-from tests.stream.streams import fold_config
+from tests.stream.streams import fold_config, vectors
 from tests.stream.structured import memory
-from tests.worker.harness import POISON, Cast, Stage, cast, many, worker_config
-from tests.worker.test_formats import SCHEMA, avros, learned_whole, newest, plan_for
+from tests.worker.harness import POISON, Environment, WorkerFixture, make_worker, worker_config
+from tests.worker.test_formats import SCHEMA, avros, config_for, learned_in_one_batch, newest
 
 PARTITIONS = 3
 
@@ -28,34 +28,36 @@ PARTITIONS = 3
 @given(
     counts=st.lists(st.integers(0, 200), min_size=PARTITIONS, max_size=PARTITIONS),
     polls=st.lists(st.integers(1, 40), max_size=8),
-    ahead=st.sampled_from([1, 30, 10_000]),
+    prefetch=st.sampled_from([1, 30, 10_000]),
     rebalances=st.booleans(),
 )
-def test_whatever_the_polls_and_the_queue(counts: list[int], polls: list[int], ahead: int, rebalances: bool) -> None:
-    stage, bad = Stage(PARTITIONS, fold_config(half_life_seconds=2.0)), (POISON, None)
+def test_same_checkpoints_for_any_polls_and_queue(
+    counts: list[int], polls: list[int], prefetch: int, rebalances: bool
+) -> None:
+    env, bad = Environment(PARTITIONS, fold_config(half_life_seconds=2.0)), (POISON, None)
     for partition, count in enumerate(counts):
         for start in range(0, count, 20):
-            stage.send(partition, many(count, partition)[start : start + 20], 10**12 + 30 * start)
-            stage.send(partition, bad, 10**12 + 50 * start)
+            env.send(partition, vectors(count, seed=partition)[start : start + 20], 10**12 + 30 * start)
+            env.send(partition, bad, 10**12 + 50 * start)
     script: list[Step] = []
     for poll in polls:
-        script += [poll, *[Do(stage.topic.rebalance)] * rebalances, poll]
-    one = cast(stage, worker_config(stage.fold_config, bad_records="dead_letter"), script, ahead=ahead)
-    one.run()
-    stage.assert_complete()
-    logs = enumerate(stage.topic.logs)
-    put_aside = {(p, record.offset) for p, log in logs for record in log.records if record.value in bad}
-    assert {(p, offset) for p, offset, _ in stage.letters} == put_aside
+        script += [poll, *[Do(env.topic.rebalance)] * rebalances, poll]
+    worker = make_worker(env, worker_config(env.fold_config, bad_records="dead_letter"), script, prefetch=prefetch)
+    worker.run()
+    env.assert_complete()
+    logs = enumerate(env.topic.logs)
+    rejected = {(p, record.offset) for p, log in logs for record in log.records if record.value in bad}
+    assert {(p, offset) for p, offset, _ in env.dead_letters} == rejected
 
 
 @contextmanager
-def at_work(one: Cast) -> Iterator[list[BaseException]]:
-    """A worker in a thread, stopped at the end; why it failed, if it did."""
+def running(worker: WorkerFixture) -> Iterator[list[BaseException]]:
+    """Run a worker in a thread and stop it at the end; yields a list that receives its exception, if it fails."""
     failures: list[BaseException] = []
 
     def run() -> None:
         try:
-            one.run()
+            worker.run()
         except BaseException as failure:
             failures.append(failure)
 
@@ -64,60 +66,60 @@ def at_work(one: Cast) -> Iterator[list[BaseException]]:
     try:
         yield failures
     finally:
-        one.worker.stop("the test is over")
+        worker.stop("end of test")
         thread.join(20)
         assert not thread.is_alive()
 
 
-def test_workers_that_join_and_are_given_up_for_dead() -> None:
-    """What one had decoded ahead of a partition that goes to another one is thrown away."""
-    stage = Stage(PARTITIONS)
-    own = worker_config(stage.fold_config, checkpoint_interval_s=30.0)
+def test_joining_and_evicted_workers() -> None:
+    """Prefetched batches of a partition that is assigned to another worker are discarded."""
+    env = Environment(PARTITIONS)
+    config = worker_config(env.fold_config, checkpoint_interval_s=30.0)
     for partition in range(PARTITIONS):
-        stage.send(partition, many(3000, partition))
-    first = cast(stage, own, batch=7, ends=False, ahead=200)
-    with at_work(first) as failures:
-        wait_until(lambda: len(first.heard.of(BatchLearned)) > 5)
-        second = cast(stage, own, batch=7, ends=False, ahead=200)
-        with at_work(second) as others:
-            wait_until(lambda: second.heard.of(BatchLearned))
-            with stage.topic.lock:
-                stage.topic.evict(second.source)
-            wait_until(lambda: any(event.lost for event in second.heard.of(PartitionsReleased)))
-        wait_until(lambda: first.heard.positions == dict.fromkeys(range(PARTITIONS), 3000))
+        env.send(partition, vectors(3000, seed=partition))
+    first = make_worker(env, config, batch=7, stop_when_idle=False, prefetch=200)
+    with running(first) as failures:
+        wait_until(lambda: len(first.recorder.of_type(BatchLearned)) > 5)
+        second = make_worker(env, config, batch=7, stop_when_idle=False, prefetch=200)
+        with running(second) as others:
+            wait_until(lambda: second.recorder.of_type(BatchLearned))
+            with env.topic.lock:
+                env.topic.evict(second.source)
+            wait_until(lambda: any(event.lost for event in second.recorder.of_type(PartitionsReleased)))
+        wait_until(lambda: first.recorder.positions == dict.fromkeys(range(PARTITIONS), 3000))
     assert failures == others == []
-    assert any(not event.lost for event in first.heard.of(PartitionsReleased))
-    stage.assert_complete()
+    assert any(not event.lost for event in first.recorder.of_type(PartitionsReleased))
+    env.assert_complete()
 
 
-def test_decoding_is_the_reading_thread_s_alone() -> None:
-    stage, threads = Stage(), set()
-    own = worker_config(stage.fold_config)
-    plain = own.codec.vectors_of
+def test_decoding_runs_in_the_prefetch_thread_only() -> None:
+    env, threads = Environment(), set()
+    config = worker_config(env.fold_config)
+    original = config.codec.vectors_of
 
     def vectors_of(event: Records) -> object:
         threads.add(threading.current_thread().name)
-        return plain(event)
+        return original(event)
 
-    object.__setattr__(own.codec, "vectors_of", vectors_of)  # frozen
-    stage.send(0, many(300))
-    cast(stage, own, [40] * 4, ahead=50).run()
+    object.__setattr__(config.codec, "vectors_of", vectors_of)  # frozen
+    env.send(0, vectors(300))
+    make_worker(env, config, [40] * 4, prefetch=50).run()
     assert threads == {"prefetch"}
-    stage.assert_complete()
+    env.assert_complete()
 
 
-def test_a_bad_record_stops_the_worker_behind_the_last_good_one() -> None:
-    stage = Stage()
-    stage.send(0, many(90))
-    stage.send(0, [POISON])
-    stage.send(0, many(50))
+def test_a_bad_record_stops_the_worker_after_the_last_good_one() -> None:
+    env = Environment()
+    env.send(0, vectors(90))
+    env.send(0, [POISON])
+    env.send(0, vectors(50))
     with pytest.raises(BadRecordError, match="offset 90"):
-        cast(stage, worker_config(stage.fold_config), ahead=1000).run()
-    assert stage.position() == 90
+        make_worker(env, worker_config(env.fold_config), prefetch=1000).run()
+    assert env.position() == 90
 
 
-class Patchy(MemorySchemas):
-    """Does not answer the first few times."""
+class FlakySchemas(MemorySchemas):
+    """Does not answer the first few requests."""
 
     def __init__(self, failures: int) -> None:
         super().__init__(memory(SCHEMA).schemas)
@@ -130,32 +132,32 @@ class Patchy(MemorySchemas):
         return super().get(schema_id)
 
 
-@pytest.mark.parametrize("ahead", [1, 10, 10_000])
+@pytest.mark.parametrize("prefetch", [1, 10, 10_000])
 @pytest.mark.parametrize("failures", [1, 2, 3, 8])
-def test_a_registry_that_is_away_costs_no_record(ahead: int, failures: int) -> None:
-    """It may be back for a batch that was read behind one that waits for it."""
-    stage, V = Stage(), many(100)
-    stage.send(0, avros(V))
-    own = plan_for(stage, "avro", Patchy(failures), bad_records="dead_letter")
-    one = cast(stage, own, batch=10, ahead=ahead)
-    one.run()
-    assert stage.letters == []
-    assert "does not answer" in one.heard.of(PartitionStalled)[0].cause
-    assert newest(stage) == learned_whole(stage, V, [1] * 100, 100)
+def test_an_unavailable_registry_loses_no_record(prefetch: int, failures: int) -> None:
+    """It may answer for a batch that was read after one that still waits."""
+    env, V = Environment(), vectors(100)
+    env.send(0, avros(V))
+    config = config_for(env, "avro", FlakySchemas(failures), bad_records="dead_letter")
+    worker = make_worker(env, config, batch=10, prefetch=prefetch)
+    worker.run()
+    assert env.dead_letters == []
+    assert "does not answer" in worker.recorder.of_type(PartitionStalled)[0].cause
+    assert newest(env) == learned_in_one_batch(env, V, [1] * 100, 100)
 
 
-def test_a_registry_that_refuses_us_ends_the_worker_with_all_before_it_saved() -> None:
-    class Closed(MemorySchemas):
+def test_a_registry_that_denies_access_ends_the_worker_after_saving() -> None:
+    class ForbiddenSchemas(MemorySchemas):
         def get(self, schema_id: int) -> WriterSchema:
             if schema_id == 2:
                 raise SourceError("the schema registry refuses us")
             return super().get(schema_id)
 
-    stage, V = Stage(partitions=2), many(60)
-    stage.send(0, avros(V))
-    stage.send(1, [value.replace(b"\0\0\0\0\1", b"\0\0\0\0\2", 1) for value in avros(V)])
-    own = plan_for(stage, "avro", Closed(memory(SCHEMA).schemas))
+    env, V = Environment(partitions=2), vectors(60)
+    env.send(0, avros(V))
+    env.send(1, [value.replace(b"\0\0\0\0\1", b"\0\0\0\0\2", 1) for value in avros(V)])
+    config = config_for(env, "avro", ForbiddenSchemas(memory(SCHEMA).schemas))
     with pytest.raises(SourceError, match="refuses us"):
-        cast(stage, own, ahead=1000).run()
-    assert stage.position(0) == 60
-    assert stage.position(1) in (None, 0)
+        make_worker(env, config, prefetch=1000).run()
+    assert env.position(0) == 60
+    assert env.position(1) in (None, 0)

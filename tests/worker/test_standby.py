@@ -1,4 +1,4 @@
-"""More workers than partitions: the one that nothing is left for is ready to take over, and does."""
+"""With more workers than partitions, the spare worker is ready and takes over."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def test_a_worker_without_a_partition_is_ready_and_takes_over(
     with group(broker, topic, tmp_path, [client]) as members:
         for port in ports:
             members.start(worker_port=port)
-        members.wait(lambda: all(map(ready, ports)), "two workers that are ready")
+        members.wait(lambda: all(map(ready, ports)), "two ready workers")
         owned = [f"streampca_partitions_owned {n}.0" in httpx.get(f"http://127.0.0.1:{p}/metrics").text
                  for p in ports for n in (0, 1)]  # fmt: skip
         assert sorted((owned[:2], owned[2:])) == [[False, True], [True, False]]

@@ -1,4 +1,4 @@
-"""The worker's report of itself: what it says when, how seldom it is written, and that it disturbs nothing."""
+"""The worker's status file: its content, how often it is written, and that its failures do not disturb the worker."""
 
 from dataclasses import replace
 from typing import Any
@@ -27,14 +27,14 @@ from streampca.worker.listener import (
 )
 from streampca.worker.listeners.status import StatusListener, name_of_process
 from tests.stream.streams import fold_config, fold_of, vectors
-from tests.worker.harness import POISON, TOPIC, Stage, cast, many, worker_config
+from tests.worker.harness import POISON, TOPIC, Environment, make_worker, worker_config
 
 NAME = "host-7"
 FILE = f"workers/{TOPIC}/{NAME}.json"
 
 
-class Time:
-    """Both clocks: seconds since 1970 and ticks, apart by a constant."""
+class Clocks:
+    """The wall clock and the monotonic clock, a constant apart."""
 
     def __init__(self) -> None:
         self.ticks = 500.0
@@ -42,9 +42,12 @@ class Time:
     def wall(self) -> float:
         return 1e9 + self.ticks
 
+    def monotonic(self) -> float:
+        return self.ticks
 
-class Counting(MemoryStore):
-    """How often it was written to."""
+
+class CountingStore(MemoryStore):
+    """Counts its writes."""
 
     writes = 0
 
@@ -54,109 +57,109 @@ class Counting(MemoryStore):
 
 
 @pytest.fixture
-def time() -> Time:
-    return Time()
+def clocks() -> Clocks:
+    return Clocks()
 
 
 @pytest.fixture
-def store() -> Counting:
-    return Counting()
+def store() -> CountingStore:
+    return CountingStore()
 
 
 @pytest.fixture
-def reporter(store: Counting, time: Time) -> StatusListener:
-    return StatusListener(WorkerStatuses(store, TOPIC), NAME, time.wall, lambda: time.ticks)
+def listener(store: CountingStore, clocks: Clocks) -> StatusListener:
+    return StatusListener(WorkerStatuses(store, TOPIC), NAME, clocks.wall, clocks.monotonic)
 
 
-def report(store: MemoryStore) -> WorkerStatus:
+def read_status(store: MemoryStore) -> WorkerStatus:
     [found] = WorkerStatuses(store, TOPIC).all()
     return found
 
 
-def later(reporter: StatusListener, time: Time, seconds: float) -> None:
-    """The loop goes round five times a second for so long."""
+def run_loop(listener: StatusListener, clocks: Clocks, seconds: float) -> None:
+    """Tick five times a second for this many seconds."""
     for _ in range(round(seconds * 5)):
-        time.ticks += 0.2
-        reporter.notify(LoopTicked())
+        clocks.ticks += 0.2
+        listener.notify(LoopTicked())
 
 
 def learned(messages: int = 5, lag: int = 3, partition: int = 0) -> BatchLearned:
     return BatchLearned(partition, fold_of(vectors(messages), fold_config()), messages, [], 0.1, lag)
 
 
-def test_a_life_from_start_to_stop(reporter: StatusListener, store: Counting, time: Time) -> None:
-    with reporter:
-        first = report(store)
+def test_states_from_start_to_stop(listener: StatusListener, store: CountingStore, clocks: Clocks) -> None:
+    with listener:
+        first = read_status(store)
         assert (first.name, first.state, first.trouble, first.partitions) == (NAME, "starting", None, {})
         assert first.started_at == first.updated_at == 1e9 + 500
-        time.ticks += 1
-        reporter.notify(PartitionsAssigned({1: -1, 0: 40}))
-        given = report(store)
-        assert (given.state, given.updated_at) == ("waiting", 1e9 + 501)
-        assert list(given.partitions) == ["0", "1"]
-        assert given.partitions["0"].model_dump() == {
+        clocks.ticks += 1
+        listener.notify(PartitionsAssigned({1: -1, 0: 40}))
+        assigned = read_status(store)
+        assert (assigned.state, assigned.updated_at) == ("waiting", 1e9 + 501)
+        assert list(assigned.partitions) == ["0", "1"]
+        assert assigned.partitions["0"].model_dump() == {
             "position": 40, "lag": None, "learned": None, "rejected": None, "loss_ewma": None
         }  # fmt: skip
-        reporter.notify(learned(200, lag=3))
-        later(reporter, time, 4)
-        assert report(store).state == "learning"
-        later(reporter, time, 5)
-        assert report(store).state == "waiting"
-        reporter.notify(WorkerStopping("SIGTERM"))
-        assert report(store).state == "stopping"
-    last = report(store)
+        listener.notify(learned(200, lag=3))
+        run_loop(listener, clocks, 4)
+        assert read_status(store).state == "learning"
+        run_loop(listener, clocks, 5)
+        assert read_status(store).state == "waiting"
+        listener.notify(WorkerStopping("SIGTERM"))
+        assert read_status(store).state == "stopping"
+    last = read_status(store)
     assert (last.state, last.trouble, last.partitions, last.messages_per_second) == ("stopped", None, {}, 0)
     assert last.started_at == 1e9 + 500
 
 
-def test_figures_of_a_partition_are_its_folds(reporter: StatusListener, store: Counting) -> None:
+def test_partition_figures_come_from_its_fold(listener: StatusListener, store: CountingStore) -> None:
     batch = learned(300, lag=7)
     fold = batch.fold.reject(["not_finite", "not_finite", "wrong_length"])
-    reporter.notify(replace(batch, fold=fold))
-    reporter.notify(WorkerStopping("now"))
-    told = report(store).partitions["0"]
-    assert (told.position, told.lag, told.learned, told.rejected) == (fold.position, 7, 300, 3)
-    assert told.loss_ewma == pytest.approx(fold.stats.loss_ewma / fold.stats.norm_ewma)
-    assert 0 < (told.loss_ewma or 0) < 1
+    listener.notify(replace(batch, fold=fold))
+    listener.notify(WorkerStopping("now"))
+    partition = read_status(store).partitions["0"]
+    assert (partition.position, partition.lag, partition.learned, partition.rejected) == (fold.position, 7, 300, 3)
+    assert partition.loss_ewma == pytest.approx(fold.stats.loss_ewma / fold.stats.norm_ewma)
+    assert 0 < (partition.loss_ewma or 0) < 1
 
 
-def test_losses_that_json_cannot_hold_are_left_out(reporter: StatusListener, store: Counting) -> None:
+def test_infinite_losses_are_left_out(listener: StatusListener, store: CountingStore) -> None:
     batch = learned(300)
     stats = replace(batch.fold.stats, loss_ewma=float("inf"))
-    reporter.notify(replace(batch, fold=replace(batch.fold, stats=stats)))
-    reporter.notify(WorkerStopping("now"))
-    assert report(store).partitions["0"].loss_ewma is None
+    listener.notify(replace(batch, fold=replace(batch.fold, stats=stats)))
+    listener.notify(WorkerStopping("now"))
+    assert read_status(store).partitions["0"].loss_ewma is None
 
 
-def test_the_rate_is_of_the_last_ten_seconds(reporter: StatusListener, store: Counting, time: Time) -> None:
-    with reporter:
+def test_the_rate_covers_the_last_ten_seconds(listener: StatusListener, store: CountingStore, clocks: Clocks) -> None:
+    with listener:
         for _ in range(50):
-            reporter.notify(learned(100))
-            later(reporter, time, 1)
-        assert report(store).messages_per_second == pytest.approx(100, rel=0.1)
-        later(reporter, time, 20)
-        idle = report(store)
+            listener.notify(learned(100))
+            run_loop(listener, clocks, 1)
+        assert read_status(store).messages_per_second == pytest.approx(100, rel=0.1)
+        run_loop(listener, clocks, 20)
+        idle = read_status(store)
         assert (idle.messages_per_second, idle.state) == (0, "waiting")
 
 
-def test_released_partitions_leave_the_report_at_once(reporter: StatusListener, store: Counting) -> None:
-    reporter.notify(PartitionsAssigned({0: 1, 1: 2}))
-    reporter.notify(PartitionsReleased([0], lost=False))
-    assert list(report(store).partitions) == ["1"]
-    reporter.notify(PartitionsReleased([1, 5], lost=True))
-    assert report(store).partitions == {}
+def test_released_partitions_are_removed_immediately(listener: StatusListener, store: CountingStore) -> None:
+    listener.notify(PartitionsAssigned({0: 1, 1: 2}))
+    listener.notify(PartitionsReleased([0], lost=False))
+    assert list(read_status(store).partitions) == ["1"]
+    listener.notify(PartitionsReleased([1, 5], lost=True))
+    assert read_status(store).partitions == {}
 
 
-def test_it_is_written_every_few_seconds_however_fast_the_loop_goes(
-    reporter: StatusListener, store: Counting, time: Time
+def test_written_every_few_seconds_at_any_loop_speed(
+    listener: StatusListener, store: CountingStore, clocks: Clocks
 ) -> None:
-    with reporter:
+    with listener:
         before = store.writes
         for _ in range(3000):  # 30 seconds
-            time.ticks += 0.01
-            reporter.notify(LoopTicked())
-            reporter.notify(learned(1))
-            reporter.notify(SourcePolled(SourceStatus(connected=True, member=True)))
+            clocks.ticks += 0.01
+            listener.notify(LoopTicked())
+            listener.notify(learned(1))
+            listener.notify(SourcePolled(SourceStatus(connected=True, member=True)))
         assert 8 <= store.writes - before <= 10
 
 
@@ -169,101 +172,101 @@ def test_it_is_written_every_few_seconds_however_fast_the_loop_goes(
         (PartitionStalled(0, 7, "disk full"), PartitionsReleased([0], lost=True)),
     ],
 )
-def test_trouble_is_told_until_it_is_over(
-    reporter: StatusListener, store: Counting, time: Time, begin: WorkerEvent, end: WorkerEvent
+def test_an_error_is_shown_until_it_is_resolved(
+    listener: StatusListener, store: CountingStore, clocks: Clocks, begin: WorkerEvent, end: WorkerEvent
 ) -> None:
-    with reporter:
-        reporter.notify(PartitionsAssigned({0: 1, 1: 1}))
-        reporter.notify(begin)
-        reporter.notify(learned(partition=1))
-        later(reporter, time, 4)
-        assert report(store).trouble == "disk full"
-        reporter.notify(end)
-        later(reporter, time, 4)
-        assert report(store).trouble is None
+    with listener:
+        listener.notify(PartitionsAssigned({0: 1, 1: 1}))
+        listener.notify(begin)
+        listener.notify(learned(partition=1))
+        run_loop(listener, clocks, 4)
+        assert read_status(store).trouble == "disk full"
+        listener.notify(end)
+        run_loop(listener, clocks, 4)
+        assert read_status(store).trouble is None
 
 
-def test_the_lag_of_a_partition_that_cannot_be_decoded_grows_on(reporter: StatusListener, store: Counting) -> None:
-    reporter.notify(PartitionsAssigned({0: 1, 1: 1}))
-    reporter.notify(learned(300, lag=7))
-    reporter.notify(PartitionStalled(0, 8, "no registry"))
-    reporter.notify(PartitionStalled(1, 9, "no registry"))
-    reporter.notify(WorkerStopping("now"))
-    told = report(store).partitions
-    assert [(told[p].lag, told[p].learned) for p in "01"] == [(8, 300), (9, None)]
+def test_the_lag_of_a_stalled_partition_is_updated(listener: StatusListener, store: CountingStore) -> None:
+    listener.notify(PartitionsAssigned({0: 1, 1: 1}))
+    listener.notify(learned(300, lag=7))
+    listener.notify(PartitionStalled(0, 8, "no registry"))
+    listener.notify(PartitionStalled(1, 9, "no registry"))
+    listener.notify(WorkerStopping("now"))
+    partitions = read_status(store).partitions
+    assert [(partitions[p].lag, partitions[p].learned) for p in "01"] == [(8, 300), (9, None)]
 
 
-def test_one_trouble_does_not_end_with_another(reporter: StatusListener, store: Counting) -> None:
-    reporter.notify(CheckpointPostponed("disk full"))
-    reporter.notify(PublishFailed("no folds"))
-    reporter.notify(ModelPublished(None, 0.1))  # type: ignore[arg-type]  # not looked at
-    reporter.notify(WorkerStopping("now"))
-    assert report(store).trouble == "disk full"
+def test_resolving_one_error_keeps_the_other(listener: StatusListener, store: CountingStore) -> None:
+    listener.notify(CheckpointPostponed("disk full"))
+    listener.notify(PublishFailed("no folds"))
+    listener.notify(ModelPublished(None, 0.1))  # type: ignore[arg-type]  # not looked at
+    listener.notify(WorkerStopping("now"))
+    assert read_status(store).trouble == "disk full"
 
 
-def test_a_broker_that_is_away_is_told_but_not_before_there_was_one(
-    reporter: StatusListener, store: Counting, time: Time
+def test_a_lost_broker_is_shown_but_not_before_the_first_connection(
+    listener: StatusListener, store: CountingStore, clocks: Clocks
 ) -> None:
-    away, there = SourceStatus(connected=False, member=False), SourceStatus(connected=True, member=True)
-    with reporter:
-        reporter.notify(SourcePolled(away))
-        later(reporter, time, 4)
-        assert report(store).trouble is None
-        reporter.notify(PartitionsAssigned({0: 1}))
-        reporter.notify(SourcePolled(away))
-        later(reporter, time, 4)
-        assert report(store).trouble == "no broker answers"
-        reporter.notify(SourcePolled(there))
-        later(reporter, time, 4)
-        assert report(store).trouble is None
+    away, connected = SourceStatus(connected=False, member=False), SourceStatus(connected=True, member=True)
+    with listener:
+        listener.notify(SourcePolled(away))
+        run_loop(listener, clocks, 4)
+        assert read_status(store).trouble is None
+        listener.notify(PartitionsAssigned({0: 1}))
+        listener.notify(SourcePolled(away))
+        run_loop(listener, clocks, 4)
+        assert read_status(store).trouble == "no broker answers"
+        listener.notify(SourcePolled(connected))
+        run_loop(listener, clocks, 4)
+        assert read_status(store).trouble is None
 
 
-def test_what_ended_it_is_in_its_last_report(reporter: StatusListener, store: Counting) -> None:
-    with pytest.raises(BadRecordError), reporter:
+def test_the_last_status_has_the_error_that_ended_the_worker(listener: StatusListener, store: CountingStore) -> None:
+    with pytest.raises(BadRecordError), listener:
         raise BadRecordError("partition 3, offset 7: no vector")
-    assert (report(store).state, report(store).trouble) == ("stopped", "partition 3, offset 7: no vector")
+    assert (read_status(store).state, read_status(store).trouble) == ("stopped", "partition 3, offset 7: no vector")
 
 
-def test_a_crash_leaves_the_last_report_as_it_was(reporter: StatusListener, store: Counting) -> None:
-    reporter.notify(PartitionsAssigned({0: 1}))
-    with pytest.raises(ZeroDivisionError), reporter:
+def test_an_unexpected_exception_leaves_the_last_status(listener: StatusListener, store: CountingStore) -> None:
+    listener.notify(PartitionsAssigned({0: 1}))
+    with pytest.raises(ZeroDivisionError), listener:
         raise ZeroDivisionError
-    assert report(store).state == "waiting"
+    assert read_status(store).state == "waiting"
 
 
-def test_a_store_that_fails_is_left_alone_until_the_next_time(
-    reporter: StatusListener, store: Counting, time: Time
+def test_a_failed_write_is_retried_at_the_next_interval(
+    listener: StatusListener, store: CountingStore, clocks: Clocks
 ) -> None:
     store.write(FILE, b"{")
     store.fail_reads(1)
     store.fail_writes(2)
     store.writes = 0
-    with reporter:
-        reporter.notify(PartitionsAssigned({0: 1}))
-        tried = store.writes
-        later(reporter, time, 2.8)
-        assert store.writes == tried == 2
-        later(reporter, time, 0.4)
-        assert report(store).partitions["0"].position == 1
+    with listener:
+        listener.notify(PartitionsAssigned({0: 1}))
+        attempts = store.writes
+        run_loop(listener, clocks, 2.8)
+        assert store.writes == attempts == 2
+        run_loop(listener, clocks, 0.4)
+        assert read_status(store).partitions["0"].position == 1
 
 
-def test_outdated_and_damaged_reports_are_removed_at_the_start(
-    reporter: StatusListener, store: Counting, time: Time
+def test_old_and_damaged_status_files_are_removed_at_the_start(
+    listener: StatusListener, store: CountingStore, clocks: Clocks
 ) -> None:
-    reports = WorkerStatuses(store, TOPIC)
+    statuses = WorkerStatuses(store, TOPIC)
     for name, age in (("old", 3601.0), ("recent", 3599.0)):
-        reports.write(
-            WorkerStatus(name=name, state="stopped", trouble=None, started_at=0, updated_at=time.wall() - age,
+        statuses.write(
+            WorkerStatus(name=name, state="stopped", trouble=None, started_at=0, updated_at=clocks.wall() - age,
                    messages_per_second=0, partitions={})
         )  # fmt: skip
     store.write(f"workers/{TOPIC}/broken.json", b"{")
     store.write("workers/other/old.json", b"{")
-    with reporter:
+    with listener:
         assert store.names(f"workers/{TOPIC}") == [FILE, f"workers/{TOPIC}/recent.json"]
         assert store.names("workers/other") == ["workers/other/old.json"]
 
 
-def test_the_process_has_a_name_that_a_file_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_process_name_is_a_valid_file_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_part(name_of_process())
     for host in ("näme/../x y", "h" * 300, "", ".."):
         monkeypatch.setattr("socket.gethostname", lambda host=host: host)
@@ -273,39 +276,39 @@ def test_the_process_has_a_name_that_a_file_may_have(monkeypatch: pytest.MonkeyP
 # --- in a worker ----------------------------------------------------------------------------------------------------
 
 
-def live(stage: Stage, store: MemoryStore, **options: Any) -> None:
-    actor = cast(stage, worker_config(stage.fold_config, **options), [40, 40, 40])
-    with StatusListener(WorkerStatuses(store, TOPIC), NAME) as reporter:
-        actor.add_listener(reporter)
-        actor.run()
+def run_with_status(env: Environment, store: MemoryStore, **options: Any) -> None:
+    worker = make_worker(env, worker_config(env.fold_config, **options), [40, 40, 40])
+    with StatusListener(WorkerStatuses(store, TOPIC), NAME) as listener:
+        worker.add_listener(listener)
+        worker.run()
 
 
-def test_a_worker_that_ran_leaves_its_report(store: Counting) -> None:
-    stage = Stage(partitions=2)
+def test_a_finished_worker_leaves_its_status(store: CountingStore) -> None:
+    env = Environment(partitions=2)
     for partition in (0, 1):
-        stage.send(partition, many(100, seed=partition))
-    live(stage, store)
-    stage.assert_complete()
-    assert (report(store).state, report(store).trouble) == ("stopped", None)
+        env.send(partition, vectors(100, seed=partition))
+    run_with_status(env, store)
+    env.assert_complete()
+    assert (read_status(store).state, read_status(store).trouble) == ("stopped", None)
 
 
-def test_a_worker_that_stopped_at_a_bad_record_says_why(store: Counting) -> None:
-    stage = Stage()
-    stage.send(0, [POISON])
+def test_the_status_names_the_bad_record_that_stopped_the_worker(store: CountingStore) -> None:
+    env = Environment()
+    env.send(0, [POISON])
     with pytest.raises(BadRecordError):
-        live(stage, store)
-    assert "offset 0" in str(report(store).trouble)
+        run_with_status(env, store)
+    assert "offset 0" in str(read_status(store).trouble)
 
 
-def test_no_report_that_fails_disturbs_a_worker(monkeypatch: pytest.MonkeyPatch, store: Counting) -> None:
-    """A store on which reports cannot be written at all; every tick tries."""
+def test_failing_status_writes_do_not_disturb_the_worker(monkeypatch: pytest.MonkeyPatch, store: CountingStore) -> None:
+    """Every tick attempts a write, and every write fails."""
 
-    def refuse(name: str, data: bytes) -> None:
+    def fail(name: str, data: bytes) -> None:
         raise StoreError(f"cannot write {name}: No space left on device")
 
-    monkeypatch.setattr(store, "write", refuse)
+    monkeypatch.setattr(store, "write", fail)
     monkeypatch.setattr("streampca.worker.listeners.status._REPORT_EVERY_S", 0.0)
-    stage = Stage()
-    stage.send(0, many(300))
-    live(stage, store)
-    stage.assert_complete()
+    env = Environment()
+    env.send(0, vectors(300))
+    run_with_status(env, store)
+    env.assert_complete()
