@@ -15,6 +15,7 @@ from streampca.api import schemas
 from streampca.api.endpoints import Endpoints
 from streampca.api.errors import add_error_handlers
 from streampca.api.history import HistoryReader
+from streampca.api.memory import MemoryBudget
 from streampca.api.metrics import SidecarMetrics
 from streampca.api.middleware import Middleware
 from streampca.api.model_cache import ModelCache
@@ -75,8 +76,10 @@ def create_app(store: Store, settings: ServeSettings) -> FastAPI:
         lifespan=lifespan,
     )
     app.state.model_cache = cache
-    app.add_middleware(Middleware, metrics=metrics)
-    add_error_handlers(app)
+    budget = MemoryBudget(int(settings.buffers_mib * 2**20))
+    app.state.memory = budget
+    app.add_middleware(Middleware, metrics=metrics, budget=budget)
+    add_error_handlers(app, metrics)
     endpoints = Endpoints(cache, metrics, settings, recent)
     page_endpoints = PageEndpoints(cache, history, recent, WorkerStatuses(store, settings.topic), settings)
     _add_routes(app, "POST", DirectRoute, _post_routes(endpoints))  # first: routes are searched in order

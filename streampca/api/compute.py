@@ -8,18 +8,11 @@ import numpy as np
 
 from streampca.api import rows
 from streampca.api.request import RequestError
+from streampca.api.rows import Limits
 from streampca.api.schemas import ProjectRequest, ReconstructRequest
 from streampca.pca.arrays import Array
 from streampca.pca.model import Basis
 from streampca.stream.model_file import PublishedModel
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The largest request and answer."""
-
-    rows: int
-    numbers: int  # in an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +28,7 @@ class Answer:
 def project(published: PublishedModel, request: ProjectRequest, limits: Limits) -> Answer:
     """Coordinates of vectors, and the squared distance of each from the components' plane."""
     model = published.model
-    vectors = rows.fit(request.vectors, "vectors", model.dimensions, limits.rows)
+    vectors = rows.fit(request.vectors, "vectors", model.dimensions, limits)
     with np.errstate(all="ignore"):
         coordinates, residual = model.project(vectors, request.basis)
     _check_finite("vectors", coordinates, residual)
@@ -53,7 +46,7 @@ def reconstruct(published: PublishedModel, request: ReconstructRequest, limits: 
 
 def _from_vectors(published: PublishedModel, given: Array, limits: Limits) -> Answer:
     model = published.model
-    vectors = rows.fit(given, "vectors", model.dimensions, limits.rows)
+    vectors = rows.fit(given, "vectors", model.dimensions, limits)
     with np.errstate(all="ignore"):
         coordinates, residual = model.project(vectors)
         reconstructed = model.reconstruct(coordinates)
@@ -63,10 +56,11 @@ def _from_vectors(published: PublishedModel, given: Array, limits: Limits) -> An
 
 def _from_coordinates(published: PublishedModel, given: Array, basis: Basis, limits: Limits) -> Answer:
     model = published.model
-    coordinates = rows.fit(given, "coordinates", model.n_components, limits.rows)
+    coordinates = rows.fit(given, "coordinates", model.n_components, limits)
     if len(coordinates) * model.dimensions > limits.numbers:
         most = limits.numbers // model.dimensions
-        raise RequestError(413, f"the answer to {len(coordinates)} rows is too long: send at most {most}")
+        text = f"the answer to {len(coordinates)} rows is too long: send at most {most}"
+        raise RequestError(413, text, limit="numbers")
     with np.errstate(all="ignore"):
         vectors = model.reconstruct(coordinates, basis)
     _check_finite("coordinates", vectors)
@@ -123,8 +117,8 @@ def components(published: PublishedModel, limits: Limits) -> Answer:
     return _answer(published, arrays)
 
 
-def components_npy(published: PublishedModel) -> bytes:
-    """The axes, rows of length d, as an `.npy` file in the model's own dtype."""
-    buffer = io.BytesIO()
-    np.save(buffer, published.model.components, allow_pickle=False)
-    return buffer.getvalue()
+def components_npy(published: PublishedModel) -> list[memoryview]:
+    """The axes, rows of length d, as the two parts of an `.npy` file in the model's own dtype; they are not copied."""
+    array, header = np.ascontiguousarray(published.model.components), io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
+    return [header.getbuffer(), array.reshape(-1).view(np.uint8).data]

@@ -9,18 +9,22 @@ import anyio.to_thread
 from fastapi import Query, Request, Response
 
 from streampca.api import compute
-from streampca.api.compute import Answer, Limits
+from streampca.api.compute import Answer
+from streampca.api.memory import Lease
 from streampca.api.metrics import SidecarMetrics
 from streampca.api.model_cache import ModelCache, NotLoadedError
-from streampca.api.parsing import parse
+from streampca.api.parsing import R, check_size, parse
 from streampca.api.recent_vectors import RecentVectors
 from streampca.api.request import BINARY, NPY, RawRequest, read_request
-from streampca.api.responses import accepts, answer_response, json_response, version_header
+from streampca.api.responses import accepts, answer_response, binary_response, json_response, version_header
+from streampca.api.rows import Limits
 from streampca.api.schemas import ProjectRequest, ReconstructRequest, VersionNumber
 from streampca.settings import ServeSettings
 from streampca.stream.model_file import PublishedModel
 
 _MAX_INLINE_BYTES = 32 * 1024  # a shorter body is processed faster than a thread wakes up
+
+_MAX_THREADS = 2
 
 T = TypeVar("T")
 A = TypeVarTuple("A")
@@ -36,26 +40,27 @@ class Endpoints:
     ) -> None:
         self._cache, self._metrics, self._settings, self._recent = cache, metrics, settings, recent
         # A body of n bytes holds at most n/2 numbers; an answer may hold no more.
-        self._limits = Limits(settings.max_rows, settings.max_body_bytes // 2)
-        # Parsing holds the GIL: more threads than processors would only use more memory.
-        self._threads = anyio.CapacityLimiter(os.cpu_count() or 1)
+        self._limits = Limits(settings.max_rows, min(settings.max_numbers, settings.max_body_bytes // 2))
+        # Each may hold a parsed body and its results; parsing holds the GIL, so more threads would gain little.
+        self._threads = anyio.CapacityLimiter(min(_MAX_THREADS, os.cpu_count() or 1))
 
     async def project(self, request: Request) -> Response:
         """Coordinates of vectors in the basis of the components, and each vector's distance from their plane."""
         raw = await read_request(request, self._settings.max_body_bytes)
+        lease = request.scope["lease"]
         if len(raw.body) > _MAX_INLINE_BYTES:
-            return await self._in_thread(self._project_blocking, raw)
+            return await self._in_thread(self._project_blocking, raw, lease)
         parsed = parse(raw, ProjectRequest)
-        return self._project(await self._find(parsed.version), parsed, raw.accept)
+        return self._project(await self._find(parsed.version), parsed, raw.accept, lease)
 
     async def reconstruct(self, request: Request) -> Response:
         """Vectors from coordinates; or vectors as the components reconstruct them, with the squared error of each."""
         raw = await read_request(request, self._settings.max_body_bytes)
-        return await self._in_thread(self._reconstruct_blocking, raw)
+        return await self._in_thread(self._reconstruct_blocking, raw, request.scope["lease"])
 
-    async def model(self, version: VersionQuery = None) -> Response:
+    async def model(self, request: Request, version: VersionQuery = None) -> Response:
         """A model's dimensions, variances, losses and position in the stream."""
-        return answer_response(compute.about(await self._find(version)))
+        return answer_response(compute.about(await self._find(version)), request.scope["lease"])
 
     async def models(self) -> Response:
         """The versions in the store."""
@@ -66,14 +71,14 @@ class Endpoints:
 
     async def components(self, request: Request, version: VersionQuery = None) -> Response:
         """The axes: JSON with variances and mean, or (Accept: application/x-npy) the matrix alone for `numpy.load`."""
-        published = await self._find(version)
+        published, lease = await self._find(version), request.scope["lease"]
         if not accepts(request.headers.get("accept", ""), *BINARY):
-            return await self._in_thread(lambda: answer_response(compute.components(published, self._limits)))
+            return answer_response(compute.components(published, self._limits), lease)
         headers = version_header(published.version) | {
             "Content-Disposition": f'attachment; filename="components-{published.version}.npy"'
         }
-        data = await self._in_thread(compute.components_npy, published)
-        return Response(data, media_type=NPY, headers=headers)
+        lease.resize(published.model.components.nbytes)
+        return binary_response(compute.components_npy(published), NPY, headers)
 
     async def healthz(self) -> Response:
         """Whether the process responds. For liveness probes."""
@@ -98,24 +103,28 @@ class Endpoints:
         except NotLoadedError:
             return await self._in_thread(self._cache.get, version)
 
-    def _project_blocking(self, raw: RawRequest) -> Response:
-        parsed = parse(raw, ProjectRequest)
-        return self._project(self._cache.get(parsed.version), parsed, raw.accept)
+    def _project_blocking(self, raw: RawRequest, lease: Lease) -> Response:
+        parsed = self._parse(raw, ProjectRequest)
+        return self._project(self._cache.get(parsed.version), parsed, raw.accept, lease)
 
-    def _project(self, published: PublishedModel, parsed: ProjectRequest, accept: str) -> Response:
+    def _project(self, published: PublishedModel, parsed: ProjectRequest, accept: str, lease: Lease) -> Response:
         answer = compute.project(published, parsed, self._limits)
         if answer.projected is not None:
             self._recent.add(answer.projected)
-        return self._respond("project", answer, accept)
+        return self._respond("project", answer, accept, lease)
 
-    def _reconstruct_blocking(self, raw: RawRequest) -> Response:
-        parsed = parse(raw, ReconstructRequest)
+    def _reconstruct_blocking(self, raw: RawRequest, lease: Lease) -> Response:
+        parsed = self._parse(raw, ReconstructRequest)
         answer = compute.reconstruct(self._cache.get(parsed.version), parsed, self._limits)
-        return self._respond("reconstruct", answer, raw.accept)
+        return self._respond("reconstruct", answer, raw.accept, lease)
 
-    def _respond(self, act: Act, answer: Answer, accept: str) -> Response:
+    def _parse(self, raw: RawRequest, schema: type[R]) -> R:
+        check_size(raw, self._limits)
+        return parse(raw, schema)
+
+    def _respond(self, act: Act, answer: Answer, accept: str, lease: Lease) -> Response:
         self._metrics.count_vectors(act, answer.vectors)
-        return answer_response(answer, accept)
+        return answer_response(answer, lease, accept)
 
     async def _in_thread(self, act: Callable[[Unpack[A]], T], *arguments: *A) -> T:
         return await anyio.to_thread.run_sync(act, *arguments, limiter=self._threads)

@@ -5,6 +5,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from streampca.api.metrics import SidecarMetrics
 from streampca.api.model_cache import NoModelError, UnknownVersionError
 from streampca.api.parsing import describe
 from streampca.api.request import RequestError
@@ -20,10 +21,12 @@ _STATUS: dict[type[Exception], int] = {
 }
 
 
-def add_error_handlers(app: FastAPI) -> None:
-    """Handle our errors, the framework's, and bugs; the server logs a bug's traceback, too."""
+def add_error_handlers(app: FastAPI, metrics: SidecarMetrics) -> None:
+    """Handle our errors, the framework's, and bugs, whose tracebacks the server logs, too; count limits reached."""
 
     async def respond(request: Request, error: Exception) -> Response:
+        if isinstance(error, RequestError) and error.limit:
+            metrics.count_limit(error.limit)
         status, text = _status_and_text(request, error)
         return json_response({"error": text}, status, getattr(error, "headers", None))
 

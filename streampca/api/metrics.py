@@ -19,6 +19,7 @@ METRICS = {
     "streampca_model_explained_variance_ratio": "Share of the variance along each component, counted from 1.",
     "streampca_model_load_failures_total": "Failed model loads, by cause: damaged, store or bug.",
     "streampca_projected_vectors_total": "Vectors projected or reconstructed, by act.",
+    "streampca_limits_reached_total": "Requests and connections refused or ended because they reached a limit.",
     "streampca_request_duration_seconds": "Duration of requests, by route and status code.",
 }
 
@@ -28,6 +29,7 @@ _FIGURES: dict[str, Callable[[PublishedModel], float | None]] = {
     "streampca_model_loss_ratio": lambda published: published.loss_ratio,
     "streampca_model_loss_ewma": lambda published: published.loss_ewma,
 }
+LIMITS = ("body_bytes", "rows", "numbers", "memory")
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -41,6 +43,8 @@ class SidecarMetrics:
         self._series: dict[tuple[str, int], Histogram] = {}
         vectors = self._counter("streampca_projected_vectors_total", ["act"])
         self._vectors = {act: vectors.labels(act) for act in ("project", "reconstruct")}
+        limits = self._counter("streampca_limits_reached_total", ["limit"])
+        self._limits = {limit: limits.labels(limit) for limit in LIMITS}
         ProcessCollector(registry=self._registry)
         GCCollector(registry=self._registry)
 
@@ -54,6 +58,10 @@ class SidecarMetrics:
     def count_vectors(self, act: str, vectors: int) -> None:
         """Count the vectors of one request."""
         self._vectors[act].inc(vectors)
+
+    def count_limit(self, limit: str) -> None:
+        """Count one request or connection that reached one of `LIMITS`."""
+        self._limits[limit].inc()
 
     def text(self, accept: str) -> tuple[bytes, str]:
         """All metrics in the format that the scraper accepts, and its content type."""

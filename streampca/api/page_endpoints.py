@@ -35,6 +35,7 @@ class PageEndpoints:
         self._cache, self._history, self._recent = cache, history, recent
         self._statuses, self._settings = statuses, settings
         self._history_thread = anyio.CapacityLimiter(1)  # further requests wait without a thread
+        self._recent_thread = anyio.CapacityLimiter(1)  # each needs a copy of all recent vectors
         self._statuses_thread = anyio.CapacityLimiter(1)  # a slow store blocks no other thread than this one
 
     async def history(self, after: AfterQuery = None) -> Response:
@@ -53,7 +54,7 @@ class PageEndpoints:
 
     async def recent(self, version: VersionQuery = None, x: XQuery = 1, y: YQuery = None) -> Response:
         """The vectors projected most recently (at most 500, in memory only) along two components of a model."""
-        content = await anyio.to_thread.run_sync(self._project_recent, version, x, y)
+        content = await anyio.to_thread.run_sync(self._project_recent, version, x, y, limiter=self._recent_thread)
         return json_response(content, headers=version_header(content["version"]))
 
     async def workers(self) -> Response:

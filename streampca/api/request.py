@@ -10,11 +10,13 @@ BINARY = (NPY, RAW)
 
 
 class RequestError(Exception):
-    """The request is wrong: a status of 4xx and one sentence."""
+    """The request is wrong or too large: a status and one sentence; `limit` names the limit that it exceeds."""
 
-    def __init__(self, status: int, text: str) -> None:
+    def __init__(
+        self, status: int, text: str, *, limit: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(text)
-        self.status = status
+        self.status, self.limit, self.headers = status, limit, dict(headers or {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,14 @@ class RawRequest:
 
 async def read_request(request: Request, max_bytes: int) -> RawRequest:
     """Read the whole body; stop as soon as it is known to exceed `max_bytes`. Raises `RequestError`."""
+    try:
+        return await _read_request(request, max_bytes)
+    except RequestError as error:
+        error.headers["Connection"] = "close"  # or the server would read and discard the rest of the body
+        raise
+
+
+async def _read_request(request: Request, max_bytes: int) -> RawRequest:
     headers = dict(request.scope["headers"])
     encoding = headers.get(b"content-encoding", b"identity")
     if encoding != b"identity":
@@ -44,6 +54,7 @@ async def read_request(request: Request, max_bytes: int) -> RawRequest:
 async def _read(request: Request, max_bytes: int) -> bytes:
     """As `Request.stream`, without a generator, which costs more than a short body."""
     chunks, length, more = [], 0, True
+    lease = request.scope["lease"]
     while more:
         message = await request.receive()
         if message["type"] == "http.disconnect":
@@ -53,6 +64,7 @@ async def _read(request: Request, max_bytes: int) -> bytes:
         length += len(chunk)
         if length > max_bytes:
             raise _too_long(max_bytes)
+        lease.resize(length)
         more = message.get("more_body", False)
     return b"".join(chunks)
 
@@ -62,4 +74,4 @@ def _text(header: bytes) -> str:
 
 
 def _too_long(max_bytes: int) -> RequestError:
-    return RequestError(413, f"the body exceeds {max_bytes} bytes: send fewer rows at once")
+    return RequestError(413, f"the body exceeds {max_bytes} bytes: send fewer rows at once", limit="body_bytes")

@@ -1,29 +1,50 @@
-"""Answers as JSON or, where the client accepts it, as NumPy files."""
+"""Answers as JSON or, where the client accepts it, as NumPy files; large ones in chunks."""
 
+import asyncio
 import io
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import orjson
 from fastapi import Response
+from starlette.responses import StreamingResponse
 
 from streampca.api.compute import Answer
+from streampca.api.memory import UNCOUNTED_BYTES, Lease
+from streampca.pca.arrays import Array
 
 JSON, NPZ = "application/json", "application/x-npz"
+
+_CHUNK_BYTES = 64 * 1024
+_CHUNK_NUMBERS = 2048  # some 40 kB of JSON
+_MAX_WHOLE_NUMBERS = 4096  # a longer answer is serialized in chunks, while it is sent
 
 
 def json_response(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """The content as JSON; it may contain NumPy arrays."""
-    data = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
-    return Response(data, status, headers, media_type=JSON)
+    return Response(_json(content), status, headers, media_type=JSON)
 
 
-def answer_response(answer: Answer, accept: str = "") -> Response:
-    """The answer in the form that the client accepts."""
+def answer_response(answer: Answer, lease: Lease, accept: str = "") -> Response:
+    """The answer in the form that the client accepts. Raises `RequestError` if there is no memory for it."""
     headers = version_header(answer.version)
+    sizes = [value.nbytes for value in answer.fields.values() if isinstance(value, np.ndarray)]
+    lease.resize(sum(sizes))
     if accepts(accept, NPZ):
-        return Response(npz(answer.fields), headers=headers, media_type=NPZ)
-    return json_response(answer.fields, headers=headers)
+        return binary_response([npz(answer.fields)], NPZ, headers)
+    if sum(sizes) <= 8 * _MAX_WHOLE_NUMBERS:
+        return json_response(answer.fields, headers=headers)
+    return StreamingResponse(_paced(_joined(_json_chunks(answer.fields))), headers=headers, media_type=JSON)
+
+
+def binary_response(parts: Sequence[memoryview], media_type: str, headers: dict[str, str]) -> Response:
+    """The concatenated parts; they are not copied as a whole."""
+    size = sum(part.nbytes for part in parts)
+    if size <= UNCOUNTED_BYTES:
+        return Response(b"".join(parts), headers=headers, media_type=media_type)
+    chunks = (bytes(part[i : i + _CHUNK_BYTES]) for part in parts for i in range(0, part.nbytes, _CHUNK_BYTES))
+    return StreamingResponse(_paced(chunks), headers=headers | {"Content-Length": str(size)}, media_type=media_type)
 
 
 def version_header(version: int) -> dict[str, str]:
@@ -31,11 +52,11 @@ def version_header(version: int) -> dict[str, str]:
     return {"X-Model-Version": str(version)}
 
 
-def npz(fields: dict[str, Any]) -> bytes:
+def npz(fields: dict[str, Any]) -> memoryview:
     """The fields of an answer as an uncompressed `.npz` file."""
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **fields)
-    return buffer.getvalue()
+    return buffer.getbuffer()
 
 
 def accepts(accept: str, *media_types: str) -> bool:
@@ -47,3 +68,49 @@ def accepts(accept: str, *media_types: str) -> bool:
         if media_type == JSON:
             return False
     return False
+
+
+def _json(content: Any) -> bytes:
+    return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+async def _paced(chunks: Iterable[bytes]) -> AsyncIterator[bytes]:
+    """The chunks; between two of them other requests get their turn."""
+    for chunk in chunks:
+        yield chunk
+        await asyncio.sleep(0)
+
+
+def _json_chunks(fields: dict[str, Any]) -> Iterator[bytes]:
+    """The same text as of `_json`, piece by piece."""
+    before = b"{"
+    for name, value in fields.items():
+        yield before + _json(name) + b":"
+        yield from _array_chunks(value) if isinstance(value, np.ndarray) else [_json(value)]
+        before = b","
+    yield b"}"
+
+
+def _array_chunks(array: Array) -> Iterator[bytes]:
+    width = array[0].size if len(array) else 1
+    yield b"["
+    if width > _CHUNK_NUMBERS:
+        for i, row in enumerate(array):
+            yield b"," if i else b""
+            yield from _array_chunks(row)
+    else:
+        step = _CHUNK_NUMBERS // width
+        for i in range(0, len(array), step):
+            yield (b"," if i else b"") + _json(array[i : i + step])[1:-1]
+    yield b"]"
+
+
+def _joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Pieces of some size instead of many small ones."""
+    chunk = bytearray()
+    for piece in pieces:
+        chunk += piece
+        if len(chunk) >= _CHUNK_BYTES // 2:
+            yield bytes(chunk)
+            chunk.clear()
+    yield bytes(chunk)

@@ -4,6 +4,7 @@ JSON gives lists, `.npy` an array, and float32 numbers without a header a flat a
 when the model, and so the length of a row, is known.
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +18,14 @@ from streampca.vectors.json import may_hold_booleans
 from streampca.vectors.packing import NumberPacker, VectorError, type_name
 
 _NUMBERS = {int, float}  # compared with exact types, so that booleans are excluded
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The largest request and answer."""
+
+    rows: int
+    numbers: int
 
 
 def from_body(body: bytes, media_type: str, name: str) -> Array:
@@ -38,12 +47,16 @@ def validate(value: Any, info: ValidationInfo) -> Array:
     return np.frombuffer(b"".join(packed)).reshape(len(value), width)
 
 
-def fit(rows: Array, name: str, width: int, max_rows: int) -> F64:
-    """The rows as float64, (n, width), n ≤ `max_rows`, all finite; or `RequestError`."""
+def fit(rows: Array, name: str, width: int, limits: Limits) -> F64:
+    """The rows as float64, (n, width), within the limits, all finite; or `RequestError`."""
     if rows.ndim == 1:
         rows = _cut(rows, name, width)
-    if len(rows) > max_rows:
-        raise RequestError(413, f"{name} has {len(rows)} rows, at most {max_rows} are allowed: send fewer")
+    if len(rows) > limits.rows:
+        text = f"{name} has {len(rows)} rows, at most {limits.rows} are allowed: send fewer"
+        raise RequestError(413, text, limit="rows")
+    if rows.size > limits.numbers:
+        text = f"{name} has {rows.size} numbers, at most {limits.numbers} are allowed: send fewer rows"
+        raise RequestError(413, text, limit="numbers")
     if len(rows) == 0:
         return np.empty((0, width))
     if rows.shape[1] != width:

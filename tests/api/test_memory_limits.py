@@ -1,0 +1,206 @@
+"""No request, and no client that leaves its answer unread, needs the sidecar's shipped memory limit of 512 MiB."""
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import numpy as np
+import orjson
+import pytest
+
+from streampca.api.app import create_app
+from streampca.api.memory import MemoryBudget
+from streampca.api.request import RequestError
+from streampca.settings import ServeSettings
+from streampca.stores.directory import DirectoryStore
+from streampca.stores.memory import MemoryStore
+from streampca.stores.models import Models
+from tests.api.client import Client
+from tests.api.known import TOPIC, known, known_model
+from tests.api.process import SidecarProcess
+from tests.api.test_errors import error_of
+
+MIB = 2**20
+BODY = 16 * MIB  # the default limit
+PEAK_MIB = 420  # of 512
+CLIENTS = 32
+NUMBERS = 1_000_000  # the default limit
+
+
+def filled(piece: bytes, size: int = BODY) -> bytes:
+    start, end = b'{"vectors":[', b"0]}"
+    return start + piece * ((size - len(start) - len(end)) // len(piece)) + end
+
+
+def rows(n: int, d: int) -> bytes:
+    """Numbers of 15 letters."""
+    return b'{"vectors":[' + b",".join([b"[" + b",".join([b"0.1234567890123"] * d) + b"]"] * n) + b"]}"
+
+
+BODIES = {
+    "empty rows": filled(b"[],"),
+    "rows of one": filled(b"[1],"),
+    "objects": filled(b'{"":1},'),
+    "nested": filled(b"[[[[[[]]]]]],"),
+    "many objects": filled(b'{"":1},', 7 * (NUMBERS // 11)),
+    "many lists": filled(b"[1],", 4 * (NUMBERS // 3)),
+    "many keys": b'{"vectors":{' + b",".join(b'"%d":1' % i for i in range(NUMBERS // 3)) + b"}}",
+    "many integers": filled(b"9999999999999,", 14 * NUMBERS),
+    "many strings": filled(b'"abcdefghi",', 12 * NUMBERS),
+    "wide text": b'{"vectors":"' + "😀".encode() * (BODY // 4 - 10) + b'"}',
+    "rows": rows(1000, 1000),
+    "long rows": rows(10, 100_000),
+}
+
+
+@contextlib.contextmanager
+def sidecar(folder: Path, d: int = 1000, k: int = 20) -> Iterator[tuple[str, Callable[[], float]]]:
+    """Its URL, and its peak memory in MiB so far."""
+    Models(DirectoryStore(folder), TOPIC).save(known(1, d=d, k=k))
+    with SidecarProcess(folder) as process:
+        status = Path(f"/proc/{process.process.pid}/status")
+
+        def peak() -> float:
+            line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+            return int(line.split()[1]) / 1024
+
+        yield process.url(), peak
+
+
+def connection(url: str) -> socket.socket:
+    place = urlsplit(url)
+    assert place.hostname is not None
+    connected = socket.socket()
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connected.settimeout(30)
+    connected.connect((place.hostname, place.port))
+    return connected
+
+
+def post(path: str, body: bytes) -> bytes:
+    return b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (path.encode(), len(body)) + body
+
+
+@pytest.mark.slow
+def test_one_request_of_any_kind_is_harmless(tmp_path: Path) -> None:
+    with sidecar(tmp_path) as (url, peak), httpx.Client(base_url=url, timeout=60) as client:
+        for name, body in BODIES.items():
+            for path in ("/v1/project", "/v1/reconstruct"):
+                answer = client.post(path, content=body)
+                assert answer.status_code in ((200, 422) if name == "rows" else (413, 422)), (name, answer.text[:200])
+                assert peak() < PEAK_MIB, (name, path, peak())
+
+
+@pytest.mark.slow
+def test_many_large_requests_at_once_are_harmless(tmp_path: Path) -> None:
+    with sidecar(tmp_path) as (url, peak), httpx.Client(base_url=url, timeout=120) as client:
+        body = BODIES["rows"]
+
+        def send(i: int) -> tuple[int, str | None]:
+            answer = client.post("/v1/reconstruct" if i % 2 else "/v1/project", content=body)
+            return answer.status_code, answer.headers.get("retry-after")
+
+        with ThreadPoolExecutor(CLIENTS) as threads:
+            found = set(threads.map(send, range(CLIENTS)))
+        assert found <= {(200, None), (503, "1")}
+        assert (200, None) in found
+        assert peak() < PEAK_MIB, peak()
+
+
+REQUESTS = {
+    "reconstruct": post("/v1/reconstruct", orjson.dumps({"coordinates": [[1.0] * 20] * 10})),
+    "npz": post("/v1/reconstruct", orjson.dumps({"coordinates": [[1.0] * 20] * 10})).replace(
+        b"Host:", b"Accept: application/x-npz\r\nHost:"
+    ),
+    "components": b"GET /v1/model/components HTTP/1.1\r\nHost: localhost\r\nAccept: application/x-npy\r\n\r\n",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REQUESTS)
+def test_unread_answers_are_harmless(name: str, tmp_path: Path) -> None:
+    with sidecar(tmp_path, d=100_000) as (url, peak), contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(connection(url)) for _ in range(CLIENTS)]
+        for client in clients:
+            client.sendall(REQUESTS[name] * 3)
+        answers = [client.recv(12) for client in clients]
+        assert {b"HTTP/1.1 200"} < set(answers) <= {b"HTTP/1.1 200", b"HTTP/1.1 503"}
+        time.sleep(1)
+        assert httpx.get(f"{url}/healthz").status_code == 200
+        assert 'limits_reached_total{limit="memory"} 0.0' not in httpx.get(f"{url}/metrics").text
+        assert peak() < PEAK_MIB, peak()
+
+
+@pytest.mark.slow
+def test_an_unread_answer_that_is_read_at_last_is_whole(tmp_path: Path) -> None:
+    with sidecar(tmp_path, d=100_000) as (url, _), connection(url) as client:
+        client.sendall(REQUESTS["reconstruct"].replace(b"Host:", b"Connection: close\r\nHost:"))
+        time.sleep(0.5)
+        text = b"".join(iter(lambda: client.recv(MIB), b""))
+        body = text.partition(b"\r\n\r\n")[2]
+        whole = b""
+        while body:
+            size, _, rest = body.partition(b"\r\n")
+            whole, body = whole + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
+    model = known_model(1, d=100_000, k=20)
+    np.testing.assert_allclose(orjson.loads(whole)["vectors"], model.reconstruct(np.ones((10, 20))), atol=1e-12)
+
+
+@pytest.mark.parametrize(("n", "d"), [(1, 2), (4097, 2), (3, 2048), (2, 2049), (3, 5000), (50, 300)])
+def test_answers_in_chunks_are_the_same_as_whole_ones(n: int, d: int) -> None:
+    store, settings = MemoryStore(), ServeSettings(topic=TOPIC)
+    Models(store, TOPIC).save(known(1, d=d, k=2))
+    coordinates = np.random.default_rng(0).normal(size=(n, 2))
+    vectors = known_model(1, d=d, k=2).reconstruct(coordinates)
+    with Client(create_app(store, settings)) as client:
+        answer = client.post("/v1/reconstruct", json={"coordinates": coordinates.tolist()})
+    whole = orjson.dumps({"version": 1, "vectors": vectors}, option=orjson.OPT_SERIALIZE_NUMPY)
+    found = orjson.loads(answer.content)
+    assert answer.headers["content-type"] == "application/json"
+    assert len(answer.content) == pytest.approx(len(whole), rel=0.01)
+    np.testing.assert_allclose(found["vectors"], vectors, rtol=1e-12, atol=1e-12)
+
+
+def test_too_many_numbers(store: MemoryStore, models: Models) -> None:
+    with Client(create_app(store, ServeSettings(topic=TOPIC, max_numbers=100))) as client:
+        body = np.zeros((21, 5), "<f4").tobytes()
+        answer = client.post("/v1/project", content=body, headers={"Content-Type": "application/octet-stream"})
+        assert error_of(answer, 413) == "vectors has 105 numbers, at most 100 are allowed: send fewer rows"
+        assert 'streampca_limits_reached_total{limit="numbers"} 1.0' in client.get("/metrics").text
+
+
+def test_without_memory_a_large_request_is_refused_for_the_moment(store: MemoryStore, models: Models) -> None:
+    app = create_app(store, ServeSettings(topic=TOPIC))
+    with Client(app) as client:
+        app.state.memory.change(0, 64 * MIB)
+        headers = {"Content-Type": "application/octet-stream"}
+        large: dict[str, Any] = {"content": np.zeros((9000, 5), "<f4").tobytes(), "headers": headers}
+        refused = client.post("/v1/project", **large)
+        assert error_of(refused, 503) == "too many large requests at once: try again"
+        assert refused.headers["retry-after"] == "1"
+        assert refused.headers["connection"] == "close"
+        assert client.post("/v1/project", json={"vectors": [[0.0] * 5]}).status_code == 200
+        app.state.memory.change(64 * MIB, 0)
+        assert client.post("/v1/project", **large).status_code == 200
+        assert app.state.memory.used == 0
+        assert 'streampca_limits_reached_total{limit="memory"} 1.0' in client.get("/metrics").text
+
+
+def test_one_request_always_fits() -> None:
+    budget = MemoryBudget(MIB)
+    first, second = budget.lease(), budget.lease()
+    first.resize(5 * MIB)
+    with pytest.raises(RequestError):
+        second.resize(MIB)
+    first.resize(MIB // 2)
+    second.resize(MIB // 2)
+    first.release()
+    second.release()
+    second.release()
+    assert budget.used == 0
