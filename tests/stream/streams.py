@@ -1,4 +1,4 @@
-"""Small streams, and folds of them, that the tests of the fold, its checkpoint and the worker share."""
+"""Small streams and their folds, shared by the tests of the fold, the checkpoint and the worker."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -12,11 +12,11 @@ from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import Fold, FoldConfig
 
 D = 5
-START = 20  # messages that the start waits for, so that a stream can be short
+WARM_UP = 20  # messages; fewer than the default, so that streams can be short
 
 
 def vectors(n: int, d: int = D, seed: int = 0, dtype: str = "float64") -> Array:
-    """Correlated messages (n, d) about a mean that is not zero."""
+    """Correlated messages (n, d) with a non-zero mean."""
     random = np.random.default_rng(seed)
     spread = random.standard_normal((d, d)) * np.logspace(0, -1, d)
     return (random.standard_normal((n, d)) @ spread + random.standard_normal(d)).astype(dtype)
@@ -25,15 +25,15 @@ def vectors(n: int, d: int = D, seed: int = 0, dtype: str = "float64") -> Array:
 def fold_config(
     half_life_messages: float | None = None, half_life_seconds: float | None = None, **learning_config: Any
 ) -> FoldConfig:
-    """A small fold_config; `learning_config` overrides what the learning_config says."""
-    own: dict[str, Any] = {"dimensions": D, "components": 2, "oversampling": 1, "warm_up": START}
-    return FoldConfig(LearningConfig(**own | learning_config), half_life_messages, half_life_seconds)
+    """A small configuration; `learning_config` overrides fields of its LearningConfig."""
+    defaults: dict[str, Any] = {"dimensions": D, "components": 2, "oversampling": 1, "warm_up": WARM_UP}
+    return FoldConfig(LearningConfig(**defaults | learning_config), half_life_messages, half_life_seconds)
 
 
 def fold_of(
     V: Array, fold_config: FoldConfig, timestamps: Sequence[int] | None = None, offsets: Sequence[int] | None = None
 ) -> Fold:
-    """All messages in one go."""
+    """The fold after all messages in one batch."""
     return folded(Fold.empty(fold_config.learning), V, fold_config, timestamps, offsets, [len(V)])
 
 
@@ -45,7 +45,7 @@ def folded(
     offsets: Sequence[int] | None,
     chunks: Iterable[int],
 ) -> Fold:
-    """The fold after messages that come in chunks of these sizes."""
+    """The fold after messages that arrive in chunks of these sizes."""
     stamps = timestamps if timestamps is not None else [-1] * len(V)
     places = offsets if offsets is not None else range(len(V))
     start = 0
@@ -63,10 +63,10 @@ def checkpoint_of(fold: Fold, fold_config: FoldConfig, partition: int = 0, topic
 
 
 def bits(fold: Fold, fold_config: FoldConfig) -> bytes:
-    """The fold, as the bytes of its checkpoint: two folds are the same when these are."""
+    """The fold's checkpoint: two folds are equal if and only if these bytes are."""
     return files.encode(checkpoint_of(fold, fold_config))
 
 
 def covariance(V: Array, weights: F64 | None = None) -> F64:
-    """By NumPy, about the mean, divided by the sum of the weights."""
+    """NumPy's covariance about the mean, divided by the sum of the weights."""
     return np.asarray(np.cov(V.T.astype(np.float64), bias=True, aweights=weights)).reshape(V.shape[1], V.shape[1])

@@ -1,4 +1,4 @@
-"""Values as clients of a schema registry write them, and as Arrow does: by the formats' own libraries."""
+"""Encodes Avro, Protobuf and Arrow values with the formats' own libraries, framed as registry clients do."""
 
 import io
 import json
@@ -21,7 +21,7 @@ def framed(schema_id: int, payload: bytes) -> bytes:
 
 
 def avro_schema(vector: Any, *path: str) -> WriterSchema:
-    """A record with other fields around the vector, at every step of the path."""
+    """A record schema with other fields around the vector at every level of the path."""
     for depth, name in enumerate(reversed(path)):
         fields = [
             {"name": "before", "type": ["null", "string"]},
@@ -82,17 +82,17 @@ def _pool() -> descriptor_pool.DescriptorPool:
 
 
 def reading(**fields: Any) -> Any:
-    """A message `Reading`."""
+    """A `Reading` message."""
     return message_factory.GetMessageClass(_pool().FindMessageTypeByName("readings.of.Reading"))(**fields)
 
 
 def protobuf(message: Any, schema_id: int = 1, indexes: bytes = b"\x02\x02") -> bytes:
-    """Framed; `Reading` is message 1 of its file: one index, 1, as zigzag varints."""
+    """A framed message; the default indexes select message 1 of the file, `Reading`, as zigzag varints."""
     return framed(schema_id, indexes + message.SerializeToString())
 
 
 def arrow(*batches: Sequence[Sequence[float]], kind: Any = None, name: str = "v", **others: Any) -> bytes:
-    """An IPC stream of batches of rows, with other columns beside."""
+    """An IPC stream of batches of rows; `others` are further columns."""
     kind = kind or pa.list_(pa.float64(), 3)
     schema = pa.schema([(name, kind), *((other, pa.int64()) for other in others)])
     out = io.BytesIO()
@@ -104,7 +104,7 @@ def arrow(*batches: Sequence[Sequence[float]], kind: Any = None, name: str = "v"
 
 
 def memory(*schemas: WriterSchema) -> MemorySchemas:
-    """A registry that knows these, with ids from 1 on."""
+    """An in-memory registry of these schemas, with ids from 1."""
     return MemorySchemas(dict(enumerate(schemas, 1)))
 
 

@@ -1,4 +1,4 @@
-"""The checkpoint's file: exact, and refused when anything in it is not what was written."""
+"""Checkpoint files: every value survives a round trip, and any damage is detected."""
 
 import hashlib
 import io
@@ -24,21 +24,21 @@ from streampca.stream.event_time import EventTime
 from streampca.stream.fold import Fold, FoldConfig, FoldStats
 from tests.stream.streams import bits, checkpoint_of, fold_config, fold_of, folded, vectors
 
-SOME = {
-    "nothing read": (fold_config(), 0),
-    "before the start": (fold_config(), 7),
-    "in full swing": (fold_config(half_life_seconds=9.0), 250),
-    "no pending": (fold_config(), 20 + 64),
+EXAMPLES = {
+    "empty": (fold_config(), 0),
+    "during warm-up": (fold_config(), 7),
+    "after warm-up": (fold_config(half_life_seconds=9.0), 250),
+    "nothing pending": (fold_config(), 20 + 64),
     "float32": (fold_config(dtype="float32", center=False), 250),
     "one dimension": (fold_config(dimensions=1, components=1, oversampling=0), 100),
 }
 
 
-def some(name: str) -> tuple[Fold, FoldConfig]:
-    own, n = SOME[name]
-    d = own.learning.dimensions
-    fold = fold_of(vectors(n, d, dtype=own.learning.dtype), own, [10**12 + 7 * i for i in range(n)])
-    return fold.reject(["undecodable", "no_value", "undecodable"]).skip(n + 40), own
+def example(name: str) -> tuple[Fold, FoldConfig]:
+    config, n = EXAMPLES[name]
+    d = config.learning.dimensions
+    fold = fold_of(vectors(n, d, dtype=config.learning.dtype), config, [10**12 + 7 * i for i in range(n)])
+    return fold.reject(["undecodable", "no_value", "undecodable"]).skip(n + 40), config
 
 
 def assert_same(one: Checkpoint, other: Checkpoint) -> None:
@@ -57,10 +57,10 @@ def assert_same(one: Checkpoint, other: Checkpoint) -> None:
             assert left == right
 
 
-@pytest.mark.parametrize("name", SOME)
-def test_every_field_comes_back_to_the_bit(name: str) -> None:
-    fold, own = some(name)
-    checkpoint = Checkpoint("a.topic_with-letters", "AbC-123", 42, fold, own.as_dict())
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_field_survives_a_round_trip_bit_for_bit(name: str) -> None:
+    fold, config = example(name)
+    checkpoint = Checkpoint("a.topic_with-letters", "AbC-123", 42, fold, config.as_dict())
     assert_same(decode(encode(checkpoint)), checkpoint)
 
 
@@ -80,74 +80,76 @@ counts = st.integers(0, 2**62)
     partition=counts,
 )  # fmt: skip
 @settings(max_examples=60, deadline=None)
-def test_any_counts_and_losses_come_back(
+def test_any_counts_and_losses_survive_a_round_trip(
     stats: FoldStats, event_time: EventTime, numbers: Any, words: tuple[str, str], partition: int
 ) -> None:
-    own = fold_config()
+    config = fold_config()
     position, weight, variance, count, blocks = numbers
     state = replace(State.empty(5), weight=weight, total_variance=variance, count=count, blocks=blocks)
-    fold = replace(Fold.empty(own.learning), position=position, state=state, event_time=event_time, stats=stats)
-    checkpoint = Checkpoint(*words, partition, fold, own.as_dict())
+    fold = replace(Fold.empty(config.learning), position=position, state=state, event_time=event_time, stats=stats)
+    checkpoint = Checkpoint(*words, partition, fold, config.as_dict())
     assert_same(decode(encode(checkpoint)), checkpoint)
 
 
-@pytest.mark.parametrize("name", SOME)
-def test_a_fold_goes_on_from_its_file_as_if_it_had_never_stopped(name: str) -> None:
-    fold, own = some(name)
-    more = vectors(200, own.learning.dimensions, seed=9, dtype=own.learning.dtype)
-    restarted = decode(bits(fold, own)).fold
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_restored_fold_continues_with_the_same_bits(name: str) -> None:
+    fold, config = example(name)
+    more = vectors(200, config.learning.dimensions, seed=9, dtype=config.learning.dtype)
+    restarted = decode(bits(fold, config)).fold
     stamps = [10**12 + 10**6 + i for i in range(200)]
-    on, restarted_on = (folded(f, more, own, stamps, range(500, 700), [200]) for f in (fold, restarted))
-    assert bits(on, own) == bits(restarted_on, own)
+    continued, restarted_continued = (
+        folded(f, more, config, stamps, range(500, 700), [200]) for f in (fold, restarted)
+    )
+    assert bits(continued, config) == bits(restarted_continued, config)
 
 
-@pytest.mark.parametrize("name", SOME)
-def test_numpy_reads_the_file_without_us(name: str) -> None:
-    fold, own = some(name)
-    with np.load(io.BytesIO(bits(fold, own)), allow_pickle=False) as arrays:
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_numpy_can_load_the_file(name: str) -> None:
+    fold, config = example(name)
+    with np.load(io.BytesIO(bits(fold, config)), allow_pickle=False) as arrays:
         assert set(arrays.files) == {"header", "C", "C_pinv", "N", "mean", "pending", "pending_retention"}
         np.testing.assert_array_equal(arrays["C"], fold.state.C)
         r = fold.state.rank
         np.testing.assert_allclose(arrays["C_pinv"] @ arrays["C"], np.eye(r), atol=1e-4)
 
 
-def test_every_single_damaged_byte_is_noticed() -> None:
-    fold, own = some("in full swing")
-    data = bits(fold, own)
+def test_any_changed_byte_is_detected() -> None:
+    fold, config = example("after warm-up")
+    data = bits(fold, config)
     random = np.random.default_rng(0)
     for place in range(len(data)):
         for flip in {0xFF, 1 << int(random.integers(8)), int(random.integers(1, 256))}:
             damaged = bytearray(data)
             damaged[place] ^= flip
-            assert_noticed(bytes(damaged), data)
+            assert_detected(bytes(damaged), data)
 
 
-def test_every_truncation_is_noticed() -> None:
-    fold, own = some("in full swing")
-    data = bits(fold, own)
+def test_any_truncation_is_detected() -> None:
+    fold, config = example("after warm-up")
+    data = bits(fold, config)
     for length in range(len(data)):
-        assert_noticed(data[:length], data)
-        assert_noticed(data[length + 1 :], data)
+        assert_detected(data[:length], data)
+        assert_detected(data[length + 1 :], data)
 
 
 @given(cut=st.tuples(st.floats(0, 1), st.floats(0, 1)), between=st.binary(max_size=20))
 @settings(max_examples=300, deadline=None)
-def test_whatever_replaces_a_piece_is_noticed(cut: tuple[float, float], between: bytes) -> None:
-    fold, own = some("before the start")
-    data = bits(fold, own)
+def test_any_replaced_slice_is_detected(cut: tuple[float, float], between: bytes) -> None:
+    fold, config = example("during warm-up")
+    data = bits(fold, config)
     start, end = sorted(int(share * len(data)) for share in cut)
-    assert_noticed(data[:start] + between + data[end:], data)
+    assert_detected(data[:start] + between + data[end:], data)
 
 
 @given(data=st.binary(max_size=200))
 @settings(deadline=None)
-def test_other_bytes_are_no_checkpoint(data: bytes) -> None:
+def test_arbitrary_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(DamagedFileError):
         decode(data)
 
 
-def assert_noticed(damaged: bytes, data: bytes) -> None:
-    """Refused, or what loads is what was written."""
+def assert_detected(damaged: bytes, data: bytes) -> None:
+    """The damaged file is refused, or decodes to what was written."""
     try:
         loaded = decode(damaged)
     except DamagedFileError:
@@ -156,18 +158,18 @@ def assert_noticed(damaged: bytes, data: bytes) -> None:
 
 
 def forged(header: Mapping[str, Any] = {}, arrays: Mapping[str, Any] = {}) -> bytes:
-    """A file with a good digest and other content."""
-    fold, own = some("in full swing")
-    true_header, true_arrays = npz.decode(bits(fold, own), files.KIND, files.FORMAT_VERSION)
-    return npz.encode({**true_header, **header}, {**true_arrays, **arrays})
+    """A file with altered content and a valid digest."""
+    fold, config = example("after warm-up")
+    header_before, arrays_before = npz.decode(bits(fold, config), files.KIND, files.FORMAT_VERSION)
+    return npz.encode({**header_before, **header}, {**arrays_before, **arrays})
 
 
-def test_a_model_file_is_no_checkpoint() -> None:
+def test_a_model_file_is_refused() -> None:
     with pytest.raises(DamagedFileError, match="model file, not a checkpoint file"):
         decode(forged({"kind": "model"}))
 
 
-def test_a_file_of_another_format_is_refused_with_its_version() -> None:
+def test_another_format_version_is_refused() -> None:
     with pytest.raises(DamagedFileError, match="format version 2 of this checkpoint file is not 1"):
         decode(forged({"format_version": 2}))
 
@@ -184,22 +186,22 @@ def test_a_file_of_another_format_is_refused_with_its_version() -> None:
         {"partition": "first"},
     ],
 )
-def test_a_header_that_makes_no_sense_is_refused(header: dict[str, Any]) -> None:
+def test_an_invalid_header_is_refused(header: dict[str, Any]) -> None:
     with pytest.raises(DamagedFileError, match="not a checkpoint"):
         decode(forged(header))
 
 
 @pytest.mark.parametrize("name", ["C", "C_pinv", "N", "mean", "pending", "pending_retention"])
 @pytest.mark.parametrize("shape", [(), (2,), (2, 2), (5, 3, 1), (0, 0)])
-def test_arrays_of_other_shapes_are_refused(name: str, shape: tuple[int, ...]) -> None:
+def test_arrays_of_wrong_shape_are_refused(name: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(DamagedFileError):
         decode(forged(arrays={name: np.zeros(shape)}))
 
 
 @pytest.mark.parametrize("name", ["C", "C_pinv", "N", "mean", "pending", "pending_retention"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_arrays_that_are_not_finite_are_refused(name: str, value: float) -> None:
-    fold, _ = some("in full swing")
+def test_arrays_with_non_finite_values_are_refused(name: str, value: float) -> None:
+    fold, _ = example("after warm-up")
     arrays = {
         "C": fold.state.C, "C_pinv": fold.state.C_pinv, "N": fold.state.N, "mean": fold.state.mean,
         "pending": fold.pending, "pending_retention": fold.retention,
@@ -212,8 +214,8 @@ def test_arrays_that_are_not_finite_are_refused(name: str, value: float) -> None
 
 @pytest.mark.parametrize("name", ["C", "C_pinv", "N"])
 @pytest.mark.parametrize("change", [1.001, -1.0, 0.0])
-def test_a_factor_that_does_not_fit_its_inverse_is_refused(name: str, change: float) -> None:
-    fold, _ = some("in full swing")
+def test_a_factor_that_disagrees_with_its_inverse_is_refused(name: str, change: float) -> None:
+    fold, _ = example("after warm-up")
     array = getattr(fold.state, name).copy()
     array[0] *= change
     with pytest.raises(DamagedFileError, match="do not agree"):
@@ -222,51 +224,51 @@ def test_a_factor_that_does_not_fit_its_inverse_is_refused(name: str, change: fl
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("exponents", [(0, -6), (0, -9), (0, -11), (0, -14), (9, -9), (-9, -9)])
-def test_what_was_learned_of_very_unequal_directions_can_be_loaded(dtype: str, exponents: tuple[int, int]) -> None:
+def test_checkpoints_of_ill_conditioned_data_can_be_loaded(dtype: str, exponents: tuple[int, int]) -> None:
     """Exact linear relations between sensors make columns of C that differ by ten orders of magnitude."""
     d, n = 8, 1500
-    own = fold_config(dimensions=d, components=3, oversampling=3, dtype=dtype)
+    config = fold_config(dimensions=d, components=3, oversampling=3, dtype=dtype)
     random = np.random.default_rng(0)
     turn = np.linalg.qr(random.standard_normal((d, d)))[0]
     V = (random.standard_normal((n, d)) * np.logspace(*exponents, d) @ turn).astype(dtype)
-    fold = Fold.empty(own.learning)
+    fold = Fold.empty(config.learning)
     for start in range(0, n, 50):
-        fold = folded(fold, V[start : start + 50], own, [-1] * 50, range(start, start + 50), [50])
-        decode(bits(fold, own))
+        fold = folded(fold, V[start : start + 50], config, [-1] * 50, range(start, start + 50), [50])
+        decode(bits(fold, config))
 
 
-def test_the_bytes_do_not_know_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    fold, own = some("in full swing")
-    once = bits(fold, own)
+def test_the_bytes_do_not_depend_on_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    fold, config = example("after warm-up")
+    once = bits(fold, config)
     monkeypatch.setattr(time, "time", lambda: 1e9)
     monkeypatch.setattr(time, "localtime", lambda *_: time.gmtime(1e9))
-    assert bits(fold, own) == once
+    assert bits(fold, config) == once
 
 
 @pytest.mark.slow
-def test_another_process_makes_the_same_bytes() -> None:
-    """With other hash seeds, another time zone and another folder to work in."""
-    fold, own = some("in full swing")
+def test_another_process_writes_the_same_bytes() -> None:
+    """With another hash seed, time zone and working directory."""
+    fold, config = example("after warm-up")
     program = (
-        "import hashlib; from tests.stream.test_checkpoint import bits, some;"
-        "print(hashlib.sha256(bits(*some('in full swing'))).hexdigest())"
+        "import hashlib; from tests.stream.test_checkpoint import bits, example;"
+        "print(hashlib.sha256(bits(*example('after warm-up'))).hexdigest())"
     )
     environment = os.environ | {"PYTHONHASHSEED": "77", "TZ": "Asia/Tokyo", "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", program]
     other = subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True, timeout=120, check=True)
-    assert other.stdout.strip() == hashlib.sha256(bits(fold, own)).hexdigest()
+    assert other.stdout.strip() == hashlib.sha256(bits(fold, config)).hexdigest()
 
 
-def test_order_of_counting_does_not_show() -> None:
-    fold, own = some("before the start")
+def test_the_bytes_do_not_depend_on_the_order_of_rejects() -> None:
+    fold, config = example("during warm-up")
     one = fold.reject(["too_large"]).reject(["not_finite"])
     other = fold.reject(["not_finite"]).reject(["too_large"])
     assert asdict(one.stats) == asdict(other.stats)
-    assert bits(one, own) == bits(other, own)
+    assert bits(one, config) == bits(other, config)
 
 
-def test_a_checkpoint_keeps_what_it_belongs_to() -> None:
-    fold, own = some("nothing read")
-    checkpoint = checkpoint_of(fold, own, partition=7, topic="x")
-    assert decode(encode(checkpoint)).settings == own.as_dict()
+def test_a_checkpoint_contains_its_settings_and_partition() -> None:
+    fold, config = example("empty")
+    checkpoint = checkpoint_of(fold, config, partition=7, topic="x")
+    assert decode(encode(checkpoint)).settings == config.as_dict()
     assert decode(encode(checkpoint)).partition == 7

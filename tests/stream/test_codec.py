@@ -1,4 +1,4 @@
-"""Bytes to vectors: each format against a decoder of another make, and everything that is no vector."""
+"""Decoding bytes to vectors: each format against an independent encoder, and everything that must be rejected."""
 
 import io
 import json
@@ -31,7 +31,7 @@ def npy(array: Any) -> bytes:
 
 
 def npy_of(header: str | bytes, data: bytes = b"", version: int = 1) -> bytes:
-    """An .npy file with a header of one's own."""
+    """An .npy file with any header."""
     text = header.encode() if isinstance(header, str) else header
     length = struct.pack("<H" if version == 1 else "<I", len(text))
     return b"\x93NUMPY" + bytes([version, 0]) + length + text + data
@@ -42,7 +42,7 @@ def header_of(descr: str, shape: str) -> str:
 
 
 def encoded(kind: str, row: list[float]) -> bytes:
-    """By the standard library alone (and numpy for its own kind)."""
+    """The row, encoded by the standard library alone (.npy: by NumPy)."""
     match kind:
         case "json":
             return json.dumps(row).encode()
@@ -69,7 +69,7 @@ rows = st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=D, max_size
 @settings(deadline=None)
 @given(batch=st.lists(rows, max_size=6), dtype=st.sampled_from(["float32", "float64"]))
 @pytest.mark.parametrize("kind", FORMATS)
-def test_vectors_are_those_that_were_encoded(kind: str, batch: list[list[float]], dtype: str) -> None:
+def test_decoding_returns_the_encoded_vectors(kind: str, batch: list[list[float]], dtype: str) -> None:
     decoded = codec(kind, dtype=dtype).decode([encoded(kind, row) for row in batch])
     assert decoded.vectors.dtype == dtype
     assert decoded.vectors.shape == (len(batch), D)
@@ -81,14 +81,14 @@ def test_vectors_are_those_that_were_encoded(kind: str, batch: list[list[float]]
 @settings(deadline=None)
 @given(row=st.lists(st.floats(-1e149, 1e149), min_size=D, max_size=D))
 @pytest.mark.parametrize("kind", ["json", "float64", "npy"])
-def test_double_precision_arrives_to_the_bit(kind: str, row: list[float]) -> None:
+def test_double_precision_is_decoded_bit_for_bit(kind: str, row: list[float]) -> None:
     [vector] = codec(kind).decode([encoded(kind, row)]).vectors
     assert vector.tobytes() == np.array(row).tobytes()
 
 
 @settings(deadline=None)
 @given(row=st.lists(st.integers(-(2**63), 2**64 - 1), min_size=D, max_size=D))
-def test_json_integers_are_rounded_as_python_rounds_them(row: list[int]) -> None:
+def test_json_integers_are_rounded_as_in_python(row: list[int]) -> None:
     [vector] = codec().decode([json.dumps(row).encode()]).vectors
     assert vector.tolist() == [float(entry) for entry in row]
 
@@ -106,7 +106,7 @@ SOME_BYTES = st.one_of(
         max_leaves=8,
     ).map(lambda value: json.dumps(value).encode()),
     st.tuples(st.text(max_size=80), st.binary(max_size=24)).map(lambda parts: npy_of(*parts)),
-    st.lists(st.integers(0, 0xFF), min_size=12, max_size=12).map(bytes),  # any float32, NaN with a payload too
+    st.lists(st.integers(0, 0xFF), min_size=12, max_size=12).map(bytes),  # any float32, also NaN with a payload
     st.tuples(st.sampled_from(["<f8", ">f4", "<i2", "|O", "|b1", "<c16", "<U3", "xx"]), st.integers(-1, 4)).map(
         lambda parts: npy_of(header_of(repr(parts[0]), f"({parts[1]},)"), b"\0" * 24)
     ),
@@ -116,13 +116,15 @@ SOME_BYTES = st.one_of(
 @settings(deadline=None)
 @given(values=st.lists(SOME_BYTES, max_size=12), dtype=st.sampled_from(["float32", "float64"]))
 @pytest.mark.parametrize("kind", FORMATS)
-def test_whatever_comes_nothing_raises_and_nothing_is_missed(kind: str, values: list[bytes | None], dtype: str) -> None:
+def test_every_value_is_decoded_or_rejected_without_an_exception(
+    kind: str, values: list[bytes | None], dtype: str
+) -> None:
     one = codec(kind, dtype=dtype, largest_value=LearningConfig(D, 1, dtype=dtype).largest_value)
     decoded = one.decode(values)
-    refused = [reject.place for reject in decoded.rejects]
-    assert sorted([*decoded.places.tolist(), *refused]) == list(range(len(values)))
+    rejected = [reject.place for reject in decoded.rejects]
+    assert sorted([*decoded.places.tolist(), *rejected]) == list(range(len(values)))
     assert decoded.places.tolist() == sorted(decoded.places.tolist())
-    assert refused == sorted(refused)
+    assert rejected == sorted(rejected)
     assert {reject.reason for reject in decoded.rejects} <= set(REASONS)
     assert decoded.vectors.shape == (len(decoded.places), D)
     assert decoded.vectors.dtype == dtype
@@ -133,7 +135,7 @@ def test_whatever_comes_nothing_raises_and_nothing_is_missed(kind: str, values: 
 @settings(deadline=None)
 @given(values=st.lists(SOME_BYTES, max_size=12))
 @pytest.mark.parametrize("kind", FORMATS)
-def test_a_batch_is_decoded_as_its_values_one_by_one(kind: str, values: list[bytes | None]) -> None:
+def test_a_batch_is_decoded_like_its_values_one_by_one(kind: str, values: list[bytes | None]) -> None:
     together = codec(kind).decode(values)
     alone = [codec(kind).decode([value]) for value in values]
     assert together.vectors.tobytes() == b"".join(one.vectors.tobytes() for one in alone)
@@ -143,14 +145,14 @@ def test_a_batch_is_decoded_as_its_values_one_by_one(kind: str, values: list[byt
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_an_empty_batch_is_no_vectors(kind: str) -> None:
+def test_an_empty_batch_has_no_vectors(kind: str) -> None:
     decoded = codec(kind).decode([])
     assert decoded.vectors.shape == (0, D)
     assert (len(decoded.places), decoded.rejects) == (0, [])
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_order_and_places_are_kept_among_rejects(kind: str) -> None:
+def test_order_and_places_are_preserved_between_rejects(kind: str) -> None:
     good = [encoded(kind, [float(i), 0.0, 1.0]) for i in range(3)]
     decoded = codec(kind).decode([None, good[0], b"?", good[1], None, good[2]])
     assert decoded.vectors[:, 0].tolist() == [0, 1, 2]
@@ -196,14 +198,14 @@ def test_order_and_places_are_kept_among_rejects(kind: str) -> None:
         (b"[1," + b"9" * 300 + b",3]", "too_large", r"entry 1 is 1e\+300"),
     ],
 )  # fmt: skip
-def test_json_that_is_no_vector(value: bytes | None, reason: str, words: str) -> None:
+def test_invalid_json_vectors_are_rejected(value: bytes | None, reason: str, words: str) -> None:
     found, message = only_reject(codec().decode([value]))
     assert found == reason
     assert words.replace("\\", "") in message
 
 
 @pytest.mark.parametrize("value", [b" [ 1 ,2.5e0,\n-3 ] \n", b"[1, 2.5, -3.0]", b"[1e0,25E-1,-300e-2]"])
-def test_json_may_be_written_in_any_way(value: bytes) -> None:
+def test_json_may_use_any_whitespace_and_number_format(value: bytes) -> None:
     assert codec().decode([value]).vectors.tolist() == [[1, 2.5, -3]]
 
 
@@ -211,7 +213,7 @@ def test_a_number_too_small_for_a_float_is_zero() -> None:
     assert codec().decode([b"[1e-999,5e-324,-0.0]"]).vectors.tolist() == [[0, 5e-324, 0]]
 
 
-def test_a_number_too_small_for_single_precision_is_rounded_without_a_word() -> None:
+def test_a_number_too_small_for_single_precision_is_rounded_silently() -> None:
     [vector] = codec(dtype="float32").decode([b"[1e-60,1e-40,1]"]).vectors
     assert vector.tolist() == [0, float(np.float32(1e-40)), 1]
 
@@ -230,7 +232,7 @@ def test_a_number_too_small_for_single_precision_is_rounded_without_a_word() -> 
         ("a.b", b"7", "no field 'a.b'"),
     ],
 )
-def test_a_field_that_is_not_there(field: str, value: bytes, words: str) -> None:
+def test_a_missing_or_invalid_field_is_rejected(field: str, value: bytes, words: str) -> None:
     reason, message = only_reject(codec(field=field).decode([value]))
     assert reason == "undecodable"
     assert words in message
@@ -240,13 +242,13 @@ def test_a_field_that_is_not_there(field: str, value: bytes, words: str) -> None
     ("field", "value"),
     [("a", b'{"z":0,"a":[1,2,3]}'), ("a.b.c", b'{"a":{"b":{"c":[1,2,3]}}}'), ("a", b'{"a":[],"a":[1,2,3]}')],
 )
-def test_a_field_by_its_dotted_path(field: str, value: bytes) -> None:
+def test_a_field_is_found_by_its_dotted_path(field: str, value: bytes) -> None:
     assert codec(field=field).decode([value]).vectors.tolist() == [[1, 2, 3]]
 
 
 @pytest.mark.parametrize("kind", ["float32", "float64"])
 @pytest.mark.parametrize("change", [-1, 1, -8, 8])
-def test_raw_bytes_of_another_count(kind: str, change: int) -> None:
+def test_raw_bytes_of_wrong_length_are_rejected(kind: str, change: int) -> None:
     value = (encoded(kind, [1.0, 2.0, 3.0]) + bytes(8))[: D * (4 if kind == "float32" else 8) + change]
     reason, message = only_reject(codec(kind).decode([value]))
     assert reason == "wrong_length"
@@ -255,7 +257,7 @@ def test_raw_bytes_of_another_count(kind: str, change: int) -> None:
 
 @pytest.mark.parametrize("kind", ["float32", "float64", "npy"])
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_told_with_its_place(kind: str, odd: float) -> None:
+def test_non_finite_values_are_rejected_with_their_index(kind: str, odd: float) -> None:
     assert only_reject(codec(kind).decode([encoded(kind, [0.0, odd, odd])])) == ("not_finite", f"entry 1 is {odd}")
 
 
@@ -270,10 +272,10 @@ def test_a_signalling_nan_raises_no_warning(kind: str, pattern: bytes) -> None:
 @pytest.mark.parametrize(
     ("kind", "dtype"),
     [(kind, dtype) for kind in FORMATS for dtype in ("float32", "float64") if (kind, dtype) != ("float32", "float64")],
-)  # no float32 reaches what float64 cannot square
-def test_the_largest_value_is_the_last_that_is_taken(kind: str, dtype: str) -> None:
+)  # no square of a float32 overflows float64
+def test_the_largest_value_is_accepted_and_the_next_one_rejected(kind: str, dtype: str) -> None:
     largest = LearningConfig(D, 1, dtype=dtype).largest_value
-    if kind == "float32":  # the nearest that it can hold on either side
+    if kind == "float32":  # the nearest float32 on either side
         low = float(np.float32(largest))
         low = low if low <= largest else float(np.nextafter(np.float32(low), np.float32(0)))
         high = float(np.nextafter(np.float32(low), np.float32(np.inf)))
@@ -301,12 +303,12 @@ def test_the_largest_value_is_the_last_that_is_taken(kind: str, dtype: str) -> N
     ],
     ids=str,
 )
-def test_npy_of_any_real_type_and_byte_order(array: Any) -> None:
+def test_npy_may_have_any_real_type_and_byte_order(array: Any) -> None:
     decoded = codec("npy").decode([npy(array)] * 2)
     assert decoded.vectors.tolist() == [[1, 2, 3]] * 2
 
 
-def test_npy_in_every_version_of_the_format() -> None:
+def test_npy_may_have_any_format_version() -> None:
     data = struct.pack("<3d", 1, 2, 3)
     values = [npy_of(header_of("'<f8'", "(3,)"), data, version) for version in (1, 2, 3)]
     values.append(npy_of(header_of("'<f8'", "(3L,)"), data))  # as Python 2 wrote it
@@ -345,7 +347,7 @@ def test_npy_in_every_version_of_the_format() -> None:
     ],
     ids=range(26),
 )  # fmt: skip
-def test_npy_that_is_no_vector(value: bytes, reason: str, words: str) -> None:
+def test_invalid_npy_vectors_are_rejected(value: bytes, reason: str, words: str) -> None:
     found, message = only_reject(codec("npy").decode([value]))
     assert found == reason
     assert words in message

@@ -1,4 +1,4 @@
-"""JSON is read by short cuts; here they are held to the long way, which looks at every entry."""
+"""The fast paths for JSON decode like a slow reference that checks every entry."""
 
 import json
 import math
@@ -17,8 +17,8 @@ from streampca.stream.record import Reject
 D = 4
 
 
-def long_way(value: bytes, field: str = "") -> list[float] | None:
-    """The vector of a value; None for what is none."""
+def reference(value: bytes, field: str = "") -> list[float] | None:
+    """The vector of a value; None if it has none."""
     try:
         found = orjson.loads(value)
     except orjson.JSONDecodeError:
@@ -55,26 +55,26 @@ others = st.one_of(entries, st.dictionaries(st.text("truefalse v", max_size=8), 
 
 
 def check(value: bytes, field: str = "") -> None:
-    wanted, decoded = long_way(value, field), Codec("json", D, math.inf, field=field).decode([value])
-    if wanted is None:
+    expected, decoded = reference(value, field), Codec("json", D, math.inf, field=field).decode([value])
+    if expected is None:
         assert decoded.vectors.shape == (0, D)
         assert [reject.reason in ("undecodable", "wrong_length") for reject in decoded.rejects] == [True]
     else:
         assert decoded.rejects == []
-        assert decoded.vectors.tobytes() == np.array([wanted]).tobytes()
+        assert decoded.vectors.tobytes() == np.array([expected]).tobytes()
 
 
 @settings(deadline=None)
 @given(value=arrays)
 @example(value=[True, 0, 0, 0])
 @example(value=[1.5, 2, 3, False])
-def test_an_array(value: list[Any]) -> None:
+def test_arrays_are_decoded_like_the_reference(value: list[Any]) -> None:
     check(json.dumps(value).encode())
 
 
 @settings(deadline=None)
 @given(value=arrays, more=others, name=st.sampled_from(["v", "t", "true", "v.false", "é"]))
-def test_an_array_in_an_object_beside_others(value: list[Any], more: Any, name: str) -> None:
+def test_arrays_in_objects_are_decoded_like_the_reference(value: list[Any], more: Any, name: str) -> None:
     inner: Any = value
     for part in reversed(name.split(".")):
         inner = {"before": more, part: inner, "after": [more, True]}
@@ -83,7 +83,7 @@ def test_an_array_in_an_object_beside_others(value: list[Any], more: Any, name: 
 
 @settings(deadline=None, max_examples=300)
 @given(value=arrays, seed=st.integers(0, 2**32))
-def test_texts_with_something_changed(value: list[Any], seed: int) -> None:
+def test_corrupted_text_is_decoded_like_the_reference(value: list[Any], seed: int) -> None:
     rng = random.Random(seed)
     text = bytearray(json.dumps(value).encode())
     for _ in range(rng.randint(1, 3)):
@@ -96,11 +96,11 @@ def test_texts_with_something_changed(value: list[Any], seed: int) -> None:
 
 @pytest.mark.parametrize("text", ["true", "tru", "ttrue", "falsefalse", "ffalse t", "tf", "rue", "alse"])
 @pytest.mark.parametrize("entry", ["1", "true", "false"])
-def test_the_words_of_booleans_elsewhere_change_nothing(text: str, entry: str) -> None:
+def test_true_and_false_inside_strings_change_nothing(text: str, entry: str) -> None:
     check(f'{{"{text}": "{text}", "v": [0, 1, {entry}, 1.0]}}'.encode(), "v")
 
 
-def test_the_fault_is_that_of_the_first_entry_that_is_no_number() -> None:
+def test_the_error_names_the_first_entry_that_is_not_a_number() -> None:
     decoded = Codec("json", D, 1e150).decode([b'[1, true, "2", null]', b'[1, "2", true, null]', b"[1, null, 2, 3]"])
     assert decoded.rejects == [
         Reject(0, "undecodable", "entry 1 of the array is a boolean, not a number"),
@@ -109,7 +109,7 @@ def test_the_fault_is_that_of_the_first_entry_that_is_no_number() -> None:
     ]
 
 
-def test_values_of_all_kinds_in_one_batch() -> None:
+def test_valid_and_invalid_values_in_one_batch() -> None:
     values = [
         b"[1, 2, 3, 4]",
         None,

@@ -1,4 +1,4 @@
-"""Avro, Protobuf and Arrow: what is written by their own libraries arrives to the bit, and nothing else does."""
+"""Avro, Protobuf and Arrow: values of their own libraries are decoded bit for bit, invalid ones are rejected."""
 
 import io
 import json
@@ -43,7 +43,7 @@ def codec(kind: str, field: str = "", schemas: MemorySchemas | None = None, **op
 
 @cache
 def readings(field: str) -> Codec:
-    """Kept, for compiling the schema takes a while."""
+    """Cached, because compiling the schema takes a while."""
     return codec("protobuf", field, memory(READING))
 
 
@@ -63,7 +63,7 @@ def only_reject(decoded: Decoded) -> tuple[str, str]:
 @given(row=DOUBLES, path=st.sampled_from(["", "v", "a.b", "a.b.c"]))
 @pytest.mark.parametrize("vector", [ARRAY, ["null", ARRAY], "bytes", {"type": "fixed", "name": "F", "size": 8 * D}],
                          ids=["array", "union", "bytes", "fixed"])  # fmt: skip
-def test_avro_doubles_arrive_to_the_bit(vector: Any, row: list[float], path: str) -> None:
+def test_avro_doubles_are_decoded_bit_for_bit(vector: Any, row: list[float], path: str) -> None:
     steps = path.split(".") if path else []
     schema = avro_schema(vector, *steps)
     datum: Any = row if vector in (ARRAY, ["null", ARRAY]) else bytes_of(row, "<f8")
@@ -75,7 +75,7 @@ def test_avro_doubles_arrive_to_the_bit(vector: Any, row: list[float], path: str
 @settings(deadline=None)
 @given(row=SINGLES)
 @pytest.mark.parametrize("vector", [{"type": "array", "items": "float"}, "bytes"], ids=["array", "bytes"])
-def test_avro_singles_are_widened(vector: Any, row: list[float]) -> None:
+def test_avro_single_precision_is_widened(vector: Any, row: list[float]) -> None:
     schema = avro_schema(vector, "v")
     datum = bytes_of(row, "<f4") if vector == "bytes" else row
     [found] = codec("avro", "v", memory(schema)).decode([avro(schema, avro_datum(datum, "v"))]).vectors
@@ -84,7 +84,7 @@ def test_avro_singles_are_widened(vector: Any, row: list[float]) -> None:
 
 @settings(deadline=None)
 @given(row=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=D, max_size=D))
-def test_avro_integers_are_rounded_as_python_rounds_them(row: list[int]) -> None:
+def test_avro_integers_are_rounded_as_in_python(row: list[int]) -> None:
     schema = avro_schema({"type": "array", "items": "long"}, "v")
     [found] = codec("avro", "v", memory(schema)).decode([avro(schema, avro_datum(row, "v"))]).vectors
     assert found.tolist() == [float(entry) for entry in row]
@@ -97,7 +97,7 @@ def long(number: int) -> bytes:
 
 
 @pytest.mark.parametrize("cuts", [[3], [1, 2], [2, 1], [1, 1, 1], [-3], [-1, 2], [2, -1], [0, 3], [4], [2], [3, 1]])
-def test_avro_arrays_in_any_blocks(cuts: list[int]) -> None:
+def test_avro_arrays_may_be_split_into_any_blocks(cuts: list[int]) -> None:
     """A negative count is followed by the block's size in bytes; a count of zero ends the array."""
     schema, numbers, payload, taken = WriterSchema("AVRO", json.dumps(ARRAY)), [*ROW, 9.0], b"", 0
     for cut in cuts:
@@ -113,8 +113,8 @@ def test_avro_arrays_in_any_blocks(cuts: list[int]) -> None:
         assert only_reject(decoded) == ("wrong_length", f"{taken} numbers, not 3")
 
 
-def test_avro_a_name_that_is_used_twice_takes_the_long_way() -> None:
-    """The vector's type is named at its second use, where its definition is not looked for."""
+def test_avro_a_named_type_may_be_used_twice() -> None:
+    """At its second use the vector's type is given by name only, which the fast path does not resolve."""
     inner = {"type": "record", "name": "Inner", "fields": [{"name": "v", "type": ARRAY}]}
     outer = {"type": "record", "name": "Outer", "fields": [
         {"name": "first", "type": inner}, {"name": "second", "type": "Inner"},
@@ -126,7 +126,7 @@ def test_avro_a_name_that_is_used_twice_takes_the_long_way() -> None:
     assert codec("avro", "first.v", memory(schema)).decode([value]).vectors.tolist() == [ROW]
 
 
-def test_avro_a_schema_that_refers_to_another() -> None:
+def test_avro_a_schema_may_refer_to_another() -> None:
     part = {"type": "record", "name": "Part", "namespace": "x", "fields": [{"name": "v", "type": ARRAY}]}
     whole = {"type": "record", "name": "Whole", "fields": [{"name": "part", "type": "x.Part"}]}
     schema = WriterSchema("AVRO", json.dumps(whole), {"x.Part": json.dumps(part)})
@@ -163,7 +163,7 @@ WHOLE = avro(GOOD, avro_datum(ROW, "v"))
         (framed(8, long(1) + b"x"), "undecodable", "not a string"),
     ],
 )
-def test_avro_that_is_no_vector(value: bytes | None, reason: str, words: str) -> None:
+def test_invalid_avro_vectors_are_rejected(value: bytes | None, reason: str, words: str) -> None:
     schemas = memory(GOOD, READING, WriterSchema("AVRO", "{"), *(
         WriterSchema("AVRO", json.dumps(kind))
         for kind in (
@@ -183,7 +183,7 @@ def test_avro_that_is_no_vector(value: bytes | None, reason: str, words: str) ->
 @settings(deadline=None)
 @given(row=DOUBLES)
 @pytest.mark.parametrize("field", ["doubles", "loose", "blob", "step.deep.v"])
-def test_protobuf_doubles_arrive_to_the_bit(field: str, row: list[float]) -> None:
+def test_protobuf_doubles_are_decoded_bit_for_bit(field: str, row: list[float]) -> None:
     message = {
         "doubles": lambda: reading(sensor="é", doubles=row, singles=[1]),
         "loose": lambda: reading(loose=row),
@@ -198,11 +198,11 @@ def test_protobuf_doubles_arrive_to_the_bit(field: str, row: list[float]) -> Non
 @settings(deadline=None)
 @given(row=SINGLES)
 @pytest.mark.parametrize("field", ["singles", "blob", "part.v"])
-def test_protobuf_singles_are_widened(field: str, row: list[float]) -> None:
+def test_protobuf_single_precision_is_widened(field: str, row: list[float]) -> None:
     message = {
         "singles": lambda: reading(singles=row),
         "blob": lambda: reading(blob=bytes_of(row, "<f4")),
-        "part.v": lambda: reading(part={"v": row}),  # of an imported file
+        "part.v": lambda: reading(part={"v": row}),  # defined in an imported file
     }[field]()
     [found] = readings(field).decode([protobuf(message)]).vectors
     assert found.tolist() == row
@@ -215,12 +215,12 @@ def test_protobuf_integers() -> None:
 
 
 def field_3(data: bytes) -> bytes:
-    """Field `doubles`, packed, as it is written."""
+    """Field `doubles`, packed, as on the wire."""
     return b"\x1a" + bytes([len(data)]) + data
 
 
 def loose_3(number: float) -> bytes:
-    """One entry of `doubles`, not packed."""
+    """One entry of `doubles`, unpacked, as on the wire."""
     return b"\x19" + bytes_of([number], "<f8")
 
 
@@ -239,8 +239,8 @@ def loose_3(number: float) -> bytes:
         (field_3(bytes_of(ROW, "<f8"))[:-1], None),
     ],
 )
-def test_protobuf_arrays_packed_or_not(payload: bytes, found: int | None) -> None:
-    """A reader must take both, even mixed."""
+def test_protobuf_arrays_may_be_packed_or_unpacked(payload: bytes, found: int | None) -> None:
+    """A reader must accept both, even mixed."""
     decoded = readings("doubles").decode([framed(1, b"\x02\x02" + payload)])
     if found == D:
         assert decoded.vectors.tolist() == [ROW]
@@ -250,7 +250,7 @@ def test_protobuf_arrays_packed_or_not(payload: bytes, found: int | None) -> Non
         assert only_reject(decoded) == ("wrong_length", f"{found} numbers, not 3")
 
 
-def test_protobuf_the_indexes_say_which_message_it_is() -> None:
+def test_protobuf_indexes_select_the_message_type() -> None:
     schema = WriterSchema(
         "PROTOBUF", 'syntax = "proto3"; message A { repeated double v = 1; message B { bytes v = 1; } }'
     )
@@ -268,7 +268,7 @@ def test_protobuf_the_indexes_say_which_message_it_is() -> None:
         (b"\x04\x02\x06", "no such message"), (b"\x7f", "negative"),
     ],
 )  # fmt: skip
-def test_protobuf_indexes_that_lead_nowhere(indexes: bytes, words: str) -> None:
+def test_invalid_protobuf_indexes_are_rejected(indexes: bytes, words: str) -> None:
     reason, message = only_reject(readings("doubles").decode([framed(1, indexes)]))
     assert reason == "undecodable"
     assert words in message
@@ -282,7 +282,7 @@ def test_protobuf_indexes_that_lead_nowhere(indexes: bytes, words: str) -> None:
         ("flags", "neither"), ("sensor", "neither"), ("step", "neither"),
     ],
 )  # fmt: skip
-def test_protobuf_fields_that_hold_no_vector(field: str, words: str) -> None:
+def test_protobuf_fields_without_a_vector_are_rejected(field: str, words: str) -> None:
     reason, message = only_reject(readings(field).decode([protobuf(reading(one=1))]))
     assert reason == "undecodable"
     assert words in message
@@ -297,7 +297,7 @@ def test_protobuf_fields_that_hold_no_vector(field: str, words: str) -> None:
         (GOOD, "is AVRO, not PROTOBUF"),
     ],
 )
-def test_protobuf_schemas_that_cannot_be_used(schema: WriterSchema, words: str) -> None:
+def test_unusable_protobuf_schemas_are_rejected(schema: WriterSchema, words: str) -> None:
     one = codec("protobuf", "v", memory(schema))
     for _ in range(2):
         reason, message = only_reject(one.decode([framed(1, b"\0")]))
@@ -308,7 +308,7 @@ def test_protobuf_schemas_that_cannot_be_used(schema: WriterSchema, words: str) 
 # The registry.
 
 
-class Counted(MemorySchemas):
+class CountingSchemas(MemorySchemas):
     def __init__(self, *schemas: WriterSchema) -> None:
         super().__init__(dict(enumerate(schemas, 1)))
         self.requested: list[int] = []
@@ -325,10 +325,10 @@ class Counted(MemorySchemas):
         ("protobuf", "doubles", READING, lambda schema_id: protobuf(reading(doubles=ROW), schema_id)),
     ],
 )
-def test_a_schema_is_asked_for_once_and_an_unknown_one_again(
+def test_a_known_schema_is_fetched_once_and_an_unknown_one_again(
     kind: str, field: str, good: WriterSchema, make: Callable[[int], bytes]
 ) -> None:
-    schemas = Counted(good)
+    schemas = CountingSchemas(good)
     one = codec(kind, field, schemas)
     assert [reject.reason for reject in one.decode([make(1), make(9), make(1)]).rejects] == ["unknown_schema"]
     schemas.schemas[9] = good
@@ -337,10 +337,10 @@ def test_a_schema_is_asked_for_once_and_an_unknown_one_again(
 
 
 @pytest.mark.parametrize(("kind", "field"), [("avro", "v"), ("protobuf", "doubles")])
-def test_a_registry_that_is_away_is_no_fault_of_the_record(kind: str, field: str) -> None:
+def test_an_unavailable_registry_rejects_no_records(kind: str, field: str) -> None:
     good = GOOD if kind == "avro" else READING
     value = WHOLE if kind == "avro" else protobuf(reading(doubles=ROW))
-    schemas = Counted(good)
+    schemas = CountingSchemas(good)
     one = codec(kind, field, schemas)
     schemas.away = True
     assert [reject.reason for reject in one.decode([None, b"?"]).rejects] == ["no_value", "undecodable"]
@@ -348,7 +348,7 @@ def test_a_registry_that_is_away_is_no_fault_of_the_record(kind: str, field: str
         one.decode([value])
     schemas.away = False
     assert one.decode([value]).vectors.tolist() == [ROW]
-    schemas.away = True  # what it said stays true
+    schemas.away = True  # cached schemas are still used
     assert one.decode([value]).vectors.tolist() == [ROW]
 
 
@@ -377,7 +377,7 @@ def test_arrow_rows_are_vectors(kind: Any, batches: list[list[list[int]]]) -> No
 
 @settings(deadline=None)
 @given(rows=st.lists(DOUBLES, min_size=1, max_size=5))
-def test_arrow_doubles_arrive_to_the_bit(rows: list[list[float]]) -> None:
+def test_arrow_doubles_are_decoded_bit_for_bit(rows: list[list[float]]) -> None:
     assert codec("arrow").decode([arrow(rows)]).vectors.tobytes() == np.array(rows).tobytes()
 
 
@@ -413,13 +413,13 @@ ARROW = arrow([ROW, ROW])
         (arrow([ROW], [ROW, [1.0, 1e200, 2.0]]), "", "too_large", "entry 1"),
     ],
 )
-def test_arrow_that_holds_no_vectors(value: bytes, field: str, reason: str, words: str) -> None:
+def test_invalid_arrow_messages_are_rejected(value: bytes, field: str, reason: str, words: str) -> None:
     found, message = only_reject(codec("arrow", field).decode([value]))
     assert found == reason
     assert words in message
 
 
-def test_arrow_a_message_is_taken_whole_or_refused_whole() -> None:
+def test_an_arrow_message_is_accepted_or_rejected_as_a_whole() -> None:
     bad = arrow([ROW, [1.0, float("nan"), 2.0], [float("inf")] * 3])
     decoded = codec("arrow").decode([ARROW, bad, ARROW, b"?", bad])
     assert decoded.vectors.tolist() == [ROW] * 4
@@ -430,17 +430,17 @@ def test_arrow_a_message_is_taken_whole_or_refused_whole() -> None:
     ]  # fmt: skip
 
 
-QUIET_NAN, LOUD_NAN = b"\0\0\xc0\x7f", b"\1\0\x80\x7f"  # both single precision
+QUIET_NAN, SIGNALLING_NAN = b"\0\0\xc0\x7f", b"\1\0\x80\x7f"  # both single precision
 
 
 def with_nan(make: Callable[[list[float]], bytes], nan: bytes) -> bytes:
-    """A value in which an entry is this very NaN."""
+    """A value in which one entry has exactly these bits of a NaN."""
     value = make([1.0, 123.0, 3.0])
     assert value.count(bytes_of([123.0], "<f4")) == 1
     return value.replace(bytes_of([123.0], "<f4"), nan)
 
 
-@pytest.mark.parametrize("nan", [QUIET_NAN, LOUD_NAN])
+@pytest.mark.parametrize("nan", [QUIET_NAN, SIGNALLING_NAN])
 @pytest.mark.parametrize(
     ("kind", "field", "make"),
     [
@@ -451,14 +451,14 @@ def with_nan(make: Callable[[list[float]], bytes], nan: bytes) -> bytes:
         ("arrow", "v", lambda row: arrow([row], kind=pa.list_(pa.float32(), D))),
     ],
 )
-def test_no_nan_makes_a_noise(kind: str, field: str, make: Callable[[list[float]], bytes], nan: bytes) -> None:
-    """A signalling one would, at its conversion."""
+def test_no_nan_raises_a_warning(kind: str, field: str, make: Callable[[list[float]], bytes], nan: bytes) -> None:
+    """The conversion of a signalling NaN would."""
     schemas = memory(WriterSchema("AVRO", '{"type":"array","items":"float"}'), WriterSchema("AVRO", '"bytes"'), READING)
     decoded = codec(kind, field, schemas).decode([with_nan(make, nan)])
     assert only_reject(decoded) == ("not_finite", "entry 1 is nan")
 
 
-def test_arrow_names_that_are_no_text() -> None:
+def test_arrow_field_names_that_are_not_utf8_are_rejected() -> None:
     reason, message = only_reject(
         codec("arrow", "v").decode([arrow([ROW], name="vé").replace("vé".encode(), b"v\xfe\xfe")])
     )
@@ -466,7 +466,7 @@ def test_arrow_names_that_are_no_text() -> None:
     assert "not an Arrow IPC stream" in message
 
 
-# All of them.
+# All three formats.
 
 KINDS: dict[str, tuple[Callable[[], Codec], bytes]] = {
     "avro": (lambda: codec("avro", "v", memory(GOOD)), WHOLE),
@@ -478,7 +478,7 @@ KINDS: dict[str, tuple[Callable[[], Codec], bytes]] = {
 @settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32))
 @pytest.mark.parametrize("kind", KINDS)
-def test_whatever_is_changed_nothing_raises_and_nothing_is_missed(kind: str, seed: int) -> None:
+def test_corrupted_values_are_decoded_or_rejected_without_an_exception(kind: str, seed: int) -> None:
     make, good = KINDS[kind]
     rng, values = random.Random(seed), []
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""Whether a checkpoint may be continued, and where."""
+"""Whether a checkpoint may be continued, and from which offset."""
 
 from dataclasses import replace
 from typing import Any
@@ -23,7 +23,7 @@ def one_line(error: Exception) -> str:
 
 
 @pytest.mark.parametrize(
-    "own",
+    "config",
     [
         fold_config(),
         fold_config(half_life_messages=1000.0),
@@ -33,8 +33,8 @@ def one_line(error: Exception) -> str:
         FoldConfig(fold_config().learning, field="a.b"),
     ],
 )
-def test_the_same_settings_are_accepted(own: FoldConfig) -> None:
-    compatibility.refuse_other_settings(saved(own), own)
+def test_the_same_settings_are_accepted(config: FoldConfig) -> None:
+    compatibility.refuse_other_settings(saved(config), config)
 
 
 def test_every_setting_that_differs_is_listed_with_both_values() -> None:
@@ -56,8 +56,8 @@ def test_every_setting_that_differs_is_listed_with_both_values() -> None:
     assert "partition 3 of readings" in text
 
 
-def test_every_setting_that_shapes_the_bits_counts() -> None:
-    own = fold_config()
+def test_every_setting_that_affects_the_result_is_compared() -> None:
+    config = fold_config()
     others: dict[str, Any] = {
         "dimensions": 6, "components": 1, "oversampling": 2, "center": False, "dtype": "float32", "warm_up": 21,
     }  # fmt: skip
@@ -65,16 +65,16 @@ def test_every_setting_that_shapes_the_bits_counts() -> None:
     shapes |= {
         "half_life_messages": fold_config(half_life_messages=9.0),
         "half_life_seconds": fold_config(half_life_seconds=9.0),
-        "format": replace(own, format="npy"),
-        "field": replace(own, field="a"),
+        "format": replace(config, format="npy"),
+        "field": replace(config, field="a"),
     }
-    assert set(shapes) | {"block", "stretch", "start"} == set(own.as_dict())
+    assert set(shapes) | {"block", "stretch", "start"} == set(config.as_dict())
     for name, other in shapes.items():
         with pytest.raises(SettingsError, match=f"{name}="):
-            compatibility.refuse_other_settings(saved(own), other)
+            compatibility.refuse_other_settings(saved(config), other)
 
 
-def test_a_checkpoint_of_another_topic_of_that_name_is_refused() -> None:
+def test_a_checkpoint_of_another_topic_of_the_same_name_is_refused() -> None:
     checkpoint = saved(fold_config())
     compatibility.refuse_other_topic(checkpoint, "id-1")
     with pytest.raises(TopicReplacedError, match=r"id-2.*partition 3.*id-1") as refusal:
@@ -82,7 +82,7 @@ def test_a_checkpoint_of_another_topic_of_that_name_is_refused() -> None:
     assert "store folder" in one_line(refusal.value)
 
 
-def test_where_the_cluster_tells_no_id_nothing_can_be_refused() -> None:
+def test_without_topic_ids_nothing_is_refused() -> None:
     checkpoint = saved(fold_config())
     compatibility.refuse_other_topic(checkpoint, "")
     compatibility.refuse_other_topic(replace(checkpoint, topic_id=""), "id-2")
@@ -99,7 +99,7 @@ def test_a_topic_replaced_while_it_is_read_is_refused() -> None:
 GAP = OutOfRange(partition=3, position=10, earliest=50, latest=90)
 
 
-def test_a_gap_is_resolved_as_the_setting_says() -> None:
+def test_an_offset_gap_is_resolved_by_the_policy() -> None:
     assert compatibility.resolve_gap(GAP, "earliest", "readings") == 50
     assert compatibility.resolve_gap(GAP, "latest", "readings") == 90
     with pytest.raises(OffsetGapError, match=r"partition 3 of readings: offset 10 .*retention.* 50") as refusal:
@@ -109,7 +109,7 @@ def test_a_gap_is_resolved_as_the_setting_says() -> None:
 
 @pytest.mark.parametrize("policy", ["fail", "earliest", "latest"])
 @pytest.mark.parametrize("position", [50, 70, 90, 91])
-def test_a_log_that_lost_what_was_learned_is_never_read_again(policy: str, position: int) -> None:
+def test_a_log_that_lost_learned_records_is_refused(policy: str, position: int) -> None:
     with pytest.raises(OffsetGapError, match=rf"offset {position} .*50 to 90.*lost") as refusal:
         compatibility.resolve_gap(replace(GAP, position=position), policy, "readings")
     assert isinstance(refusal.value, SourceError)

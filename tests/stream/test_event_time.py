@@ -1,4 +1,4 @@
-"""Laws of a partition's time."""
+"""Laws of a partition's event time."""
 
 import itertools
 
@@ -17,8 +17,8 @@ streams = st.lists(stamps, max_size=40)
 
 @settings(deadline=None)
 @given(stream=streams)
-def test_time_never_goes_backwards_and_no_further_than_the_timestamps(stream: list[int]) -> None:
-    clock, believed = EventTime(), []
+def test_time_never_decreases_nor_exceeds_the_timestamps(stream: list[int]) -> None:
+    clock, accepted = EventTime(), []
     for stamp in stream:
         after, [step] = clock.advance([stamp])
         assert step >= 0
@@ -26,12 +26,12 @@ def test_time_never_goes_backwards_and_no_further_than_the_timestamps(stream: li
         assert step == (after.now_ms - clock.now_ms if clock.now_ms >= 0 else 0)
         assert after.now_ms <= max([-1, *stream])
         clock = after
-        believed.append(clock.now_ms)
-    assert believed == reference(stream)
+        accepted.append(clock.now_ms)
+    assert accepted == reference(stream)
 
 
 def reference(stream: list[int]) -> list[int]:
-    """The greatest time so far that three records in a row have reached."""
+    """The greatest time that three consecutive records have reached so far."""
     known: list[int] = []
     now, nows = -1, []
     for stamp in stream:
@@ -44,7 +44,7 @@ def reference(stream: list[int]) -> list[int]:
 
 @settings(deadline=None)
 @given(stream=streams, cuts=st.lists(st.integers(0, 40), max_size=6))
-def test_it_does_not_matter_where_polls_end(stream: list[int], cuts: list[int]) -> None:
+def test_poll_boundaries_do_not_matter(stream: list[int], cuts: list[int]) -> None:
     whole, steps = EventTime().advance(stream)
     bounds = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     clock, parts = EventTime(), []
@@ -57,12 +57,12 @@ def test_it_does_not_matter_where_polls_end(stream: list[int], cuts: list[int]) 
 
 @settings(deadline=None)
 @given(stream=st.lists(st.integers(0, DAY_MS // 2), min_size=3, max_size=30), place=st.integers(0, 30))
-def test_a_record_from_the_far_future_is_counted_and_not_believed(stream: list[int], place: int) -> None:
+def test_a_record_from_the_far_future_is_counted_but_does_not_advance_time(stream: list[int], place: int) -> None:
     place = min(place, len(stream))
     clock, steps = EventTime().advance([*stream[:place], FAR, *stream[place:]])
     assert clock.now_ms <= max(stream)
     assert steps.sum() <= max(stream)
-    assert clock.ahead == (1 if place >= 3 else 0)  # before there is a time, nothing is ahead of it
+    assert clock.ahead == (1 if place >= 3 else 0)  # before a time is known, no record is ahead of it
 
 
 @settings(deadline=None)
@@ -80,14 +80,14 @@ def test_one_or_two_records_from_the_far_future_change_nothing(gaps: list[int], 
     )
 
 
-def test_three_in_a_row_are_believed() -> None:
+def test_three_consecutive_records_advance_time() -> None:
     clock, steps = EventTime().advance([1000, 1000, 1000, FAR, FAR + 1, FAR + 2, FAR + 3])
     assert clock.now_ms == FAR + 1
     assert clock.ahead == 3
     assert steps.tolist() == [0, 0, 0, 0, 0, FAR - 1000, 1]
 
 
-def test_a_day_ahead_is_not_yet_far() -> None:
+def test_a_record_is_ahead_of_time_by_more_than_a_day() -> None:
     assert EventTime().advance([0, 0, 0, DAY_MS])[0].ahead == 0
     assert EventTime().advance([0, 0, 0, DAY_MS + 1])[0].ahead == 1
 
@@ -105,7 +105,7 @@ def test_records_without_a_timestamp_change_nothing(stream: list[int], places: l
     assert steps[[stamp < 0 for stamp in with_unknown]].sum() == 0
 
 
-def test_nothing_known_is_no_time() -> None:
+def test_without_timestamps_there_is_no_time() -> None:
     clock, steps = EventTime().advance([-1] * 5)
     assert clock == EventTime()
     assert steps.tolist() == [0] * 5
@@ -113,7 +113,7 @@ def test_nothing_known_is_no_time() -> None:
 
 @settings(deadline=None)
 @given(stream=streams)
-def test_the_first_time_known_advances_nothing(stream: list[int]) -> None:
+def test_the_first_known_time_is_not_a_step(stream: list[int]) -> None:
     clock, steps = EventTime().advance(stream)
     first = next((now for now in reference(stream) if now >= 0), -1)
     assert steps.sum() == clock.now_ms - first

@@ -1,4 +1,4 @@
-"""A published model and its file."""
+"""Model files: every value survives a round trip, and any damage is detected."""
 
 import dataclasses
 import random
@@ -17,13 +17,13 @@ from streampca.stream.model_file import PublishedModel
 
 
 def a_model(d: int = 6, k: int = 2, dtype: Any = np.float64, seed: int = 0) -> Model:
-    chance = np.random.default_rng(seed)
-    axes = np.linalg.qr(chance.normal(size=(d, k)))[0].T
-    variances = np.sort(chance.uniform(0.5, 2, size=k))[::-1]
+    rng = np.random.default_rng(seed)
+    axes = np.linalg.qr(rng.normal(size=(d, k)))[0].T
+    variances = np.sort(rng.uniform(0.5, 2, size=k))[::-1]
     return Model(
         np.ascontiguousarray(axes, dtype),
         variances.astype(dtype),
-        chance.normal(size=d).astype(dtype),
+        rng.normal(size=d).astype(dtype),
         1.0 + 2 * k,
         17.5,
     )
@@ -55,7 +55,7 @@ def assert_same(one: PublishedModel, other: PublishedModel) -> None:
     positions=st.dictionaries(st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1), max_size=4),
     loss=st.none() | st.floats(0, 1e300),
 )
-def test_what_is_encoded_is_decoded(
+def test_decoding_returns_what_was_encoded(
     version: int, k: int, more: int, dtype: Any, positions: dict[int, int], loss: float | None
 ) -> None:
     model = PublishedModel(version, a_model(k + more, k, dtype), "t", positions=positions, loss=loss)
@@ -63,17 +63,17 @@ def test_what_is_encoded_is_decoded(
     assert model_file.encode(model_file.decode(model_file.encode(model))) == model_file.encode(model)
 
 
-def test_the_order_of_positions_does_not_shape_the_bytes() -> None:
+def test_the_order_of_positions_does_not_change_the_bytes() -> None:
     model = a_published()
-    turned = dataclasses.replace(model, positions=dict(reversed(model.positions.items())))
-    assert model_file.encode(turned) == model_file.encode(model)
+    reordered = dataclasses.replace(model, positions=dict(reversed(model.positions.items())))
+    assert model_file.encode(reordered) == model_file.encode(model)
 
 
-def test_every_damage_is_noticed() -> None:
-    data, chance = model_file.encode(a_published()), random.Random(3)
+def test_any_damage_is_detected() -> None:
+    data, rng = model_file.encode(a_published()), random.Random(3)
     for position in range(len(data)):
         damaged = bytearray(data)
-        damaged[position] ^= chance.randrange(1, 256)
+        damaged[position] ^= rng.randrange(1, 256)
         with pytest.raises(DamagedFileError):
             model_file.decode(bytes(damaged))
         with pytest.raises(DamagedFileError):
@@ -102,7 +102,7 @@ FLAWS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
 
 
 @pytest.mark.parametrize("words", FLAWS)
-def test_a_file_that_is_whole_but_wrong_is_refused_with_its_flaw(words: str) -> None:
+def test_an_intact_but_inconsistent_file_is_refused_with_the_reason(words: str) -> None:
     header, arrays = npz.decode(model_file.encode(a_published()), model_file.KIND, model_file.FORMAT_VERSION)
     FLAWS[words](header, arrays)
     with pytest.raises(DamagedFileError) as error:
@@ -110,14 +110,14 @@ def test_a_file_that_is_whole_but_wrong_is_refused_with_its_flaw(words: str) -> 
     assert words in str(error.value)
 
 
-def test_what_could_not_be_read_back_is_not_written() -> None:
+def test_a_model_that_could_not_be_read_back_is_not_written() -> None:
     model = a_published()
-    bent = dataclasses.replace(model.model, components=model.model.components * 2)
+    scaled = dataclasses.replace(model.model, components=model.model.components * 2)
     with pytest.raises(ValueError, match="cannot be written: the components are not orthonormal"):
-        model_file.encode(dataclasses.replace(model, model=bent))
+        model_file.encode(dataclasses.replace(model, model=scaled))
 
 
-def test_integers_of_python_may_stand_for_weight_and_variance() -> None:
+def test_weight_and_variance_may_be_python_integers() -> None:
     model = a_published()
     plain = dataclasses.replace(model, model=dataclasses.replace(model.model, weight=17, total_variance=5))
     assert model_file.decode(model_file.encode(plain)).model.weight == 17.0

@@ -1,4 +1,4 @@
-"""The bytes of a file: deterministic, open to numpy, and never silently wrong."""
+"""The file format: deterministic, readable by NumPy, with any damage detected."""
 
 import contextlib
 import hashlib
@@ -22,12 +22,12 @@ ARRAYS = {"C": np.arange(12, dtype=np.float64).reshape(4, 3) / 7, "count": np.ar
 
 
 def same(one: Any, other: Any) -> bool:
-    """Bit for bit, including the dtype and the shape."""
+    """Equality bit for bit, of dtype and shape too."""
     return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
 
 
 def sealed(body: bytes) -> bytes:
-    """The bytes with a digest that is right, as only we or an adversary would write it."""
+    """The bytes with a valid digest."""
     return body + hashlib.sha256(body).hexdigest().encode()
 
 
@@ -45,7 +45,7 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.text(), JSON, max_size=4), st.dictionaries(NAMES, ANY_ARRAY, max_size=4))
-def test_what_is_encoded_is_decoded(header: dict[str, Any], arrays: dict[str, Any]) -> None:
+def test_decoding_returns_what_was_encoded(header: dict[str, Any], arrays: dict[str, Any]) -> None:
     header |= {"kind": "test", "format_version": 1}
     data = npz.encode(header, arrays)
     header_again, arrays_again = npz.decode(data, "test", 1)
@@ -55,22 +55,22 @@ def test_what_is_encoded_is_decoded(header: dict[str, Any], arrays: dict[str, An
     assert npz.encode(header, arrays) == data
 
 
-def test_the_memory_order_of_an_array_does_not_shape_the_bytes() -> None:
+def test_the_memory_order_of_an_array_does_not_change_the_bytes() -> None:
     square = np.arange(9.0).reshape(3, 3)
     assert npz.encode(HEADER, {"a": np.asfortranarray(square)}) == npz.encode(HEADER, {"a": square})
     assert npz.encode(HEADER, {"a": np.repeat(square, 2, axis=0)[::2]}) == npz.encode(HEADER, {"a": square})
 
 
-def test_the_order_of_the_header_does_not_shape_the_bytes() -> None:
+def test_the_order_of_the_header_does_not_change_the_bytes() -> None:
     assert npz.encode(dict(reversed(HEADER.items())), ARRAYS) == npz.encode(HEADER, ARRAYS)
 
 
-def test_numbers_of_numpy_may_stand_in_the_header() -> None:
+def test_the_header_may_contain_numpy_numbers() -> None:
     header, _ = npz.decode(npz.encode({**HEADER, "loss": np.float64(0.1), "n": np.int64(3)}, {}), "test", 1)
     assert (header["loss"], header["n"]) == (0.1, 3)
 
 
-def test_numpy_opens_the_file() -> None:
+def test_numpy_can_load_the_file() -> None:
     with np.load(io.BytesIO(npz.encode(HEADER, ARRAYS)), allow_pickle=False) as members:
         assert sorted(members.files) == ["C", "count", "empty", "header"]
         assert same(members["C"], ARRAYS["C"])
@@ -82,13 +82,13 @@ def test_an_array_of_objects_is_refused() -> None:
         npz.encode(HEADER, {"a": np.array([{}], dtype=object)})
 
 
-def test_an_array_cannot_take_the_place_of_the_header() -> None:
+def test_an_array_cannot_be_named_header() -> None:
     with pytest.raises(ValueError, match="header"):
         npz.encode(HEADER, {"header": np.zeros(1)})
 
 
 def assert_detected(data: bytes) -> None:
-    """`DamagedFileError`, or the same bits as `ARRAYS` and `HEADER`."""
+    """The file is refused, or decodes to `HEADER` and `ARRAYS` bit for bit."""
     try:
         header, arrays = npz.decode(data, "test", 1)
     except DamagedFileError:
@@ -101,23 +101,23 @@ def assert_detected(data: bytes) -> None:
 DATA = npz.encode(HEADER, ARRAYS)
 
 
-def test_every_single_byte_that_is_changed_is_noticed() -> None:
-    chance = random.Random(1)
+def test_any_changed_byte_is_detected() -> None:
+    rng = random.Random(1)
     for position in range(len(DATA)):
-        for flip in (1 << chance.randrange(8), chance.randrange(1, 256), 0x20):
+        for flip in (1 << rng.randrange(8), rng.randrange(1, 256), 0x20):
             damaged = bytearray(DATA)
             damaged[position] ^= flip
             with pytest.raises(DamagedFileError):
                 npz.decode(bytes(damaged), "test", 1)
 
 
-def test_every_truncation_is_noticed() -> None:
+def test_any_truncation_is_detected() -> None:
     for length in range(len(DATA)):
         with pytest.raises(DamagedFileError):
             npz.decode(DATA[:length], "test", 1)
 
 
-def test_every_byte_that_is_lost_or_doubled_is_noticed() -> None:
+def test_any_lost_or_repeated_byte_is_detected() -> None:
     for position in range(len(DATA)):
         assert_detected(DATA[:position] + DATA[position + 1 :])
         assert_detected(DATA[: position + 1] + DATA[position:])
@@ -126,25 +126,25 @@ def test_every_byte_that_is_lost_or_doubled_is_noticed() -> None:
 
 
 @given(st.binary(max_size=300))
-def test_arbitrary_bytes_are_damaged(data: bytes) -> None:
+def test_arbitrary_bytes_are_refused(data: bytes) -> None:
     for some in (data, sealed(data)):
         with pytest.raises(DamagedFileError):
             npz.decode(some, "test", 1)
 
 
-def test_damage_under_a_right_digest_is_no_other_error() -> None:
-    """All errors of zipfile and NumPy become one."""
-    chance, body = random.Random(2), DATA[:-64]
+def test_damage_with_a_valid_digest_raises_no_other_error() -> None:
+    """Errors of zipfile and NumPy become DamagedFileError."""
+    rng, body = random.Random(2), DATA[:-64]
     for _ in range(3000):
         damaged = bytearray(body)
-        for _ in range(chance.choice([1, 1, 1, 2, 5])):
-            damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+        for _ in range(rng.choice([1, 1, 1, 2, 5])):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
         with contextlib.suppress(DamagedFileError):
             npz.decode(sealed(bytes(damaged)), "test", 1)
 
 
 @pytest.mark.parametrize("text", [b"[]", b"3", b"null", b"{", b"\xff", b'"kind"'])
-def test_a_header_that_is_no_object_is_damage(text: bytes) -> None:
+def test_a_header_that_is_not_an_object_is_refused(text: bytes) -> None:
     buffer = io.BytesIO()
     np.savez(buffer, header=np.frombuffer(text, np.uint8))
     with zipfile.ZipFile(buffer, "a") as zipped:
@@ -154,7 +154,7 @@ def test_a_header_that_is_no_object_is_damage(text: bytes) -> None:
 
 
 @pytest.mark.parametrize("make", [np.save, np.savez])
-def test_files_of_numpy_itself_are_not_ours(make: Any) -> None:
+def test_files_written_by_numpy_are_refused(make: Any) -> None:
     buffer = io.BytesIO()
     make(buffer, np.zeros(3))
     for data in (buffer.getvalue(), sealed(buffer.getvalue())):
@@ -162,7 +162,7 @@ def test_files_of_numpy_itself_are_not_ours(make: Any) -> None:
             npz.decode(data, "test", 1)
 
 
-def test_another_kind_and_another_version_are_named() -> None:
+def test_the_error_names_kind_and_format_version() -> None:
     with pytest.raises(DamagedFileError, match="this is a test file, not a model file"):
         npz.decode(DATA, "model", 1)
     with pytest.raises(DamagedFileError, match="format version 1 of this test file is not 2"):
