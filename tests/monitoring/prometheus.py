@@ -1,4 +1,4 @@
-"""A real Prometheus on the loopback, and the metric names that an expression uses."""
+"""A real Prometheus on the loopback interface, and the metrics that an expression uses."""
 
 import os
 import re
@@ -16,28 +16,28 @@ from tests.ports import free_ports
 
 DOCKER = Path(__file__).parents[2] / "docker"
 RULES = DOCKER / "prometheus" / "rules.yml"
-UNPACKED = Path.home() / ".cache" / "streampca-prometheus" / "usr" / "bin"  # by `make prometheus`
+UNPACKED = Path.home() / ".cache" / "streampca-prometheus" / "usr" / "bin"  # where `make prometheus` unpacks it
 
 
 def program(name: str) -> str:
-    """Where prometheus or promtool is; skips the test where it is missing, but never in CI."""
+    """The path of prometheus or promtool. Without it the test is skipped, and fails in CI."""
     found = shutil.which(name) or shutil.which(name, path=UNPACKED)
     if found is None:
-        lack = f"{name} is not installed: make prometheus"
+        reason = f"{name} is not installed: make prometheus"
         if os.environ.get("CI") == "true":
-            pytest.fail(lack)
-        pytest.skip(lack)
+            pytest.fail(reason)
+        pytest.skip(reason)
     return found
 
 
 def metrics_in(expression: str) -> set[str]:
-    """Names of metrics in an expression, recorded ones included; those of a histogram without their endings."""
+    """The metrics that an expression uses, recorded ones included; a histogram's name is without its suffix."""
     names = set(re.findall(r"\b(?:streampca[_:]|process_|up\b)[a-z0-9_:]*", re.sub(r'"[^"]*"', "", expression)))
     return {re.sub(r"_(bucket|count|sum)$", "", name) for name in names}
 
 
 class PrometheusProcess:
-    """Started on entry, ended on exit."""
+    """A Prometheus process, from entry to exit."""
 
     def __init__(self, config: Path) -> None:
         self._config, self._port = config, free_ports(1)[0]
@@ -62,14 +62,14 @@ class PrometheusProcess:
         self._process.wait(20)
 
     def query(self, expression: str) -> list[float]:
-        """The values of an expression now, those that are numbers."""
+        """The current values of an expression, except NaN."""
         answer = self._http.post("/api/v1/query", data={"query": expression, "time": str(time.time())}).json()
         assert answer["status"] == "success", f"{expression}: {answer}"
         result: Any = answer["data"]["result"]
         return [float(series["value"][1]) for series in result if series["value"][1] != "NaN"]
 
     def firing(self) -> set[str]:
-        """Names of the alerts that fire now."""
+        """The names of the alerts that are firing."""
         alerts = self._http.get("/api/v1/alerts").json()["data"]["alerts"]
         return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
 

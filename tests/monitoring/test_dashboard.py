@@ -1,4 +1,4 @@
-"""The dashboard is what its source makes, and as Grafana wants it; that its panels have data is in test_live."""
+"""The dashboard is up to date with dashboard.py and consistent; test_live checks that its panels have data."""
 
 import json
 import runpy
@@ -12,12 +12,14 @@ GRAFANA = DOCKER / "grafana"
 BOARD = json.loads((GRAFANA / "dashboards" / "streampca.json").read_text())
 PANELS = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
 EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]]
-OF_PROCESSES = {"process_start_time_seconds", "process_resident_memory_bytes", "process_cpu_seconds_total"}
+PROCESS_METRICS = {"process_start_time_seconds", "process_resident_memory_bytes", "process_cpu_seconds_total"}
 
 
-def test_the_file_is_what_its_source_makes() -> None:
-    made = runpy.run_path(str(GRAFANA / "dashboard.py"))["text"]()
-    assert (GRAFANA / "dashboards" / "streampca.json").read_text() == made, "run: python docker/grafana/dashboard.py"
+def test_the_dashboard_is_up_to_date() -> None:
+    generated = runpy.run_path(str(GRAFANA / "dashboard.py"))["text"]()
+    assert (GRAFANA / "dashboards" / "streampca.json").read_text() == generated, (
+        "run: python docker/grafana/dashboard.py"
+    )
 
 
 def test_ids_are_unique_and_panels_do_not_overlap() -> None:
@@ -33,7 +35,7 @@ def test_ids_are_unique_and_panels_do_not_overlap() -> None:
     assert max(x for x, _ in cells) < 24
 
 
-def test_panels_explain_themselves() -> None:
+def test_panels_have_titles_descriptions_and_units() -> None:
     assert BOARD["uid"] == "streampca"
     assert BOARD["schemaVersion"] >= 36
     for panel in PANELS:
@@ -44,17 +46,17 @@ def test_panels_explain_themselves() -> None:
         assert len(set(refs)) == len(refs) > 0
 
 
-def test_panels_ask_the_source_that_is_provisioned() -> None:
+def test_panels_query_the_provisioned_data_source() -> None:
     (source,) = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yml").read_text())["datasources"]
     scrape = yaml.safe_load((DOCKER / "prometheus/prometheus.yml").read_text())["global"]["scrape_interval"]
     assert source["jsonData"]["timeInterval"] == scrape
     for panel in PANELS:
-        for asked in (panel["datasource"], *(target["datasource"] for target in panel["targets"])):
-            assert asked == {"type": source["type"], "uid": source["uid"]}
+        for used_source in (panel["datasource"], *(target["datasource"] for target in panel["targets"])):
+            assert used_source == {"type": source["type"], "uid": source["uid"]}
 
 
-def test_panels_use_metrics_that_there_are_and_leave_none_out() -> None:
+def test_panels_show_every_metric_and_no_unknown_one() -> None:
     used = set().union(*map(metrics_in, EXPRESSIONS))
-    assert used <= KNOWN | RECORDED | OF_PROCESSES
-    left_out = KNOWN - used - {"streampca_model_loss_mean", "streampca_explained_variance_ratio"}  # shown as ratios
-    assert not left_out
+    assert used <= KNOWN | RECORDED | PROCESS_METRICS
+    not_shown = KNOWN - used - {"streampca_model_loss_mean", "streampca_explained_variance_ratio"}  # shown as ratios
+    assert not not_shown

@@ -1,7 +1,7 @@
-"""The dashboard as Grafana's own SDK reads it: every field is one that it knows, of the right kind.
+"""Grafana's own SDK accepts the dashboard: it knows every field, and every value has the right type.
 
-The SDK is generated from the schemas of Grafana and of its panels and data sources; what it does not know it drops, so
-a dashboard that comes out of it as it went in holds no misspelt field. Grafana itself does not run here.
+The SDK is generated from the schemas of Grafana, its panels and its data sources, and drops unknown fields: if a round
+trip through it changes nothing, no field is misspelt. Grafana itself does not run here.
 """
 
 import copy
@@ -19,8 +19,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from tests.monitoring.test_dashboard import BOARD
 
-# Of annotations that a Prometheus answers; the SDK knows only what those of all data sources have.
-OF_ANNOTATIONS = {"$.annotations.list[0].titleFormat", "$.annotations.list[0].step"}
+# Fields of Prometheus' annotations; the SDK knows only those that all data sources have in common.
+ANNOTATION_FIELDS = {"$.annotations.list[0].titleFormat", "$.annotations.list[0].step"}
 
 
 def read(board: dict[str, Any]) -> Dashboard:
@@ -28,38 +28,38 @@ def read(board: dict[str, Any]) -> Dashboard:
     return Dashboard.from_json(board)
 
 
-def lost(before: Any, after: Any, place: str = "$") -> Iterator[str]:
-    """Places at which something is missing or another after the SDK has read and written it."""
+def changed(before: Any, after: Any, place: str = "$") -> Iterator[str]:
+    """Paths of values that a round trip through the SDK drops or changes."""
     if isinstance(before, dict) and isinstance(after, dict):
         for name, value in before.items():
-            yield from lost(value, after[name], f"{place}.{name}") if name in after else [f"{place}.{name}"]
+            yield from changed(value, after[name], f"{place}.{name}") if name in after else [f"{place}.{name}"]
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         for i, (one, other) in enumerate(zip(before, after, strict=True)):
-            yield from lost(one, other, f"{place}[{i}]")
+            yield from changed(one, other, f"{place}[{i}]")
     elif before != after:
         yield place
 
 
-def of_wrong_kind(found: Any, place: str = "$") -> Iterator[str]:
-    """Fields whose value is not what the SDK declares; reading alone does not look."""
+def mistyped(found: Any, place: str = "$") -> Iterator[str]:
+    """Paths of values whose type is not the one that the SDK declares; from_json does not check it."""
     if isinstance(found, list | dict):
         for name, value in found.items() if isinstance(found, dict) else enumerate(found):
-            yield from of_wrong_kind(value, f"{place}[{name}]")
+            yield from mistyped(value, f"{place}[{name}]")
     elif hasattr(type(found), "__annotations__") and not isinstance(found, enum.Enum):
         for name, hint in typing.get_type_hints(type(found)).items():
             try:
                 TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True)).validate_python(getattr(found, name))
             except ValidationError:
                 yield f"{place}.{name}"
-            yield from of_wrong_kind(getattr(found, name), f"{place}.{name}")
+            yield from mistyped(getattr(found, name), f"{place}.{name}")
 
 
 def faults(board: dict[str, Any]) -> set[str]:
     found = read(board)
-    return {*lost(board, json.loads(JSONEncoder().encode(found))), *of_wrong_kind(found)} - OF_ANNOTATIONS
+    return {*changed(board, json.loads(JSONEncoder().encode(found))), *mistyped(found)} - ANNOTATION_FIELDS
 
 
-def test_grafanas_own_types_know_every_field() -> None:
+def test_the_sdk_accepts_the_dashboard() -> None:
     assert faults(BOARD) == set()
 
 
@@ -68,19 +68,19 @@ def first(board: dict[str, Any], kind: str) -> dict[str, Any]:
     return panel
 
 
-SLIPS: dict[str, Callable[[dict[str, Any]], Any]] = {
+MISTAKES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a field of the dashboard": lambda board: board.update(timezon="browser"),
     "a field of a panel": lambda board: first(board, "stat").update(desription="?"),
     "an option of a panel": lambda board: first(board, "heatmap")["options"].update(celGap=1),
-    "a word of no list": lambda board: first(board, "timeseries")["options"]["tooltip"].update(mode="many"),
+    "an unknown mode": lambda board: first(board, "timeseries")["options"]["tooltip"].update(mode="many"),
     "a drawing option": lambda board: first(board, "timeseries")["fieldConfig"]["defaults"]["custom"].update(width=1),
     "a field of a query": lambda board: first(board, "bargauge")["targets"][0].update(legend="?"),
-    "a text for a number": lambda board: board["panels"][0]["gridPos"].update(h="tall"),
+    "a string instead of a number": lambda board: board["panels"][0]["gridPos"].update(h="tall"),
 }
 
 
-@pytest.mark.parametrize("slip", SLIPS)
-def test_slips_are_found(slip: str) -> None:
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_detected(mistake: str) -> None:
     board = copy.deepcopy(BOARD)
-    SLIPS[slip](board)
+    MISTAKES[mistake](board)
     assert len(faults(board)) == 1

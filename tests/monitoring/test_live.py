@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a real worker and a real sidecar: every panel has data, and alerts come and go."""
+"""A real Prometheus scrapes a real worker and a real sidecar: every panel has data, alerts fire and resolve."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -20,12 +20,12 @@ from tests.ports import free_ports
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(200)]
 
-TICK = "200ms"  # between scrapes, and between looks at the rules
-WINDOW = "3s"  # in place of every 5m, 1h, …
+TICK = "200ms"  # between scrapes, and between evaluations of the rules
+WINDOW = "3s"  # replaces every 5m, 1h, …
 
 
-def quickened(rules: str) -> str:
-    """The rules with short windows and no waiting: expressions, and so what is tested, stay the same."""
+def with_short_windows(rules: str) -> str:
+    """The rules with short windows and no pending time; otherwise the expressions stay the same."""
     rules = re.sub(r"\[\d+[mhd]\]", f"[{WINDOW}]", rules)
     rules = re.sub(r"offset \d+[mhd]", f"offset {WINDOW}", rules)
     return re.sub(r"(?<=for: )\d+[mh]", "0s", rules)
@@ -33,14 +33,14 @@ def quickened(rules: str) -> str:
 
 @dataclass
 class Stack:
-    """Worker, sidecar, and the Prometheus that watches them; the ports outlive the processes."""
+    """Worker, sidecar and Prometheus; restarted processes keep their ports."""
 
     workers: Group
     worker_port: int = field(default_factory=lambda: free_ports(1)[0])
     sidecar_port: int = field(default_factory=lambda: free_ports(1)[0])
     prometheus: PrometheusProcess = field(init=False)
     sidecar: SidecarProcess | None = None
-    stirred: int = 0
+    rounds: int = 0
 
     def start_worker(self) -> None:
         self.workers.start(worker_port=self.worker_port, dead_letter_topic=f"{self.workers.topic}-dead")
@@ -54,22 +54,22 @@ class Stack:
             self.sidecar.__exit__()
         self.sidecar = None
 
-    def stir(self) -> None:
-        """Something of everything: vectors, a record that is none, requests."""
-        self.stirred += 1
+    def send_traffic(self) -> None:
+        """Produce vectors and an invalid record, and send a request."""
+        self.rounds += 1
         for partition in (0, 1):
-            rows = as_json(vectors(40, 2 * self.stirred + partition))
-            self.workers.broker.produce(self.workers.topic, partition, [*rows, b"no vector"])
+            rows = as_json(vectors(40, 2 * self.rounds + partition))
+            self.workers.broker.produce(self.workers.topic, partition, [*rows, b"not a vector"])
         newest = self.get("/v1/model")
         if newest.status_code == 200:
-            row = vectors(1, self.stirred).tolist()
+            row = vectors(1, self.rounds).tolist()
             httpx.post(f"http://127.0.0.1:{self.sidecar_port}/v1/project", json={"vectors": row}, timeout=10)
 
     def get(self, path: str) -> httpx.Response:
         return httpx.get(f"http://127.0.0.1:{self.sidecar_port}{path}", timeout=10)
 
     def config(self, folder: Path) -> Path:
-        """What is shipped, with the addresses of this machine and a faster pace."""
+        """The shipped configuration, with local addresses and short intervals."""
         shipped: dict[str, Any] = yaml.safe_load((DOCKER / "prometheus" / "prometheus.yml").read_text())
         shipped["global"] = dict.fromkeys(shipped["global"], TICK)
         ports = {"streampca-worker": self.worker_port, "streampca-sidecar": self.sidecar_port}
@@ -79,14 +79,14 @@ class Stack:
             if job["job_name"] in ports
         ]
         folder.mkdir()
-        (folder / "rules.yml").write_text(quickened(RULES.read_text()))
+        (folder / "rules.yml").write_text(with_short_windows(RULES.read_text()))
         (folder / "prometheus.yml").write_text(yaml.safe_dump(shipped))
         return folder / "prometheus.yml"
 
-    def wait(self, condition: Callable[[], bool], what: str, *, stir: bool = False) -> None:
+    def wait(self, condition: Callable[[], bool], what: str, *, send_traffic: bool = False) -> None:
         def holds() -> bool:
-            if stir:
-                self.stir()
+            if send_traffic:
+                self.send_traffic()
             return condition()
 
         try:
@@ -97,7 +97,7 @@ class Stack:
 
 @pytest.fixture(scope="module")
 def stack(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    program("prometheus")  # missing: told before anything is started
+    program("prometheus")  # skips or fails before anything is started
     folder = tmp_path_factory.mktemp("monitoring")
     topic = folder.name.replace("_", "-")
     broker.create_topic(topic, 2)
@@ -121,34 +121,34 @@ def test_every_panel_has_data(stack: Stack) -> None:
         return not missing
 
     try:
-        stack.wait(all_seen, "data for every panel", stir=True)
+        stack.wait(all_seen, "data for every panel", send_traffic=True)
     except AssertionError as error:
         raise AssertionError(f"without data: {sorted(missing)}\n{error}") from None
 
 
-def test_dead_letters_raise_an_alert_that_goes_when_they_stop(stack: Stack) -> None:
-    stack.wait(lambda: "StreampcaDeadLetters" in stack.prometheus.firing(), "the alert", stir=True)
-    stack.wait(lambda: "StreampcaDeadLetters" not in stack.prometheus.firing(), "its end")
+def test_dead_letters_raise_an_alert_until_they_stop(stack: Stack) -> None:
+    stack.wait(lambda: "StreampcaDeadLetters" in stack.prometheus.firing(), "the alert", send_traffic=True)
+    stack.wait(lambda: "StreampcaDeadLetters" not in stack.prometheus.firing(), "its resolution")
 
 
-def test_a_broker_that_is_away_is_told_until_it_is_back(stack: Stack) -> None:
-    stack.wait(lambda: "StreampcaBrokerAway" not in stack.prometheus.firing(), "silence")
+def test_an_unreachable_broker_raises_an_alert_until_it_is_back(stack: Stack) -> None:
+    stack.wait(lambda: "StreampcaBrokerAway" not in stack.prometheus.firing(), "no alert")
     stack.workers.broker.stop()
     try:
         stack.wait(lambda: "StreampcaBrokerAway" in stack.prometheus.firing(), "the alert")
     finally:
         stack.workers.broker.start()
-    stack.wait(lambda: "StreampcaBrokerAway" not in stack.prometheus.firing(), "its end")
-    stack.stir()
+    stack.wait(lambda: "StreampcaBrokerAway" not in stack.prometheus.firing(), "its resolution")
+    stack.send_traffic()
     stack.workers.wait_until_learned()
 
 
-def test_what_is_down_is_told_until_it_is_up(stack: Stack) -> None:
+def test_a_stopped_process_raises_an_alert_until_it_is_restarted(stack: Stack) -> None:
     down = {"StreampcaWorkerDown", "StreampcaNoWorker", "StreampcaSidecarDown"}
-    stack.wait(lambda: not down & stack.prometheus.firing(), "silence")
+    stack.wait(lambda: not down & stack.prometheus.firing(), "no alert")
     stack.workers.workers[-1].kill()
     stack.stop_sidecar()
     wait_until(lambda: down <= stack.prometheus.firing(), 20, f"{down}")
     stack.start_worker()
     stack.start_sidecar()
-    stack.wait(lambda: not down & stack.prometheus.firing(), "the end of the alerts")
+    stack.wait(lambda: not down & stack.prometheus.firing(), "the resolution of the alerts")

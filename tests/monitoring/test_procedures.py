@@ -1,4 +1,4 @@
-"""The runbook's procedures, carried out: its own command lines, on real workers, a real broker and a real store."""
+"""The runbook's procedures: its own command lines, run on real workers, a real broker and a real store."""
 
 import os
 import re
@@ -20,12 +20,12 @@ from tests.monitoring.test_runbook import section
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(200)]
 
-BACK_UP = section("Back up and restore")
+BACKUP_SECTION = section("Back up and restore")
 ROUNDS = 4
 
 
 class Shell:
-    """Runs command lines of the page with its names filled in."""
+    """Runs command lines of the page with its placeholders replaced."""
 
     def __init__(self, store: Path, topic: str) -> None:
         self._names = {"STORE": store, "BACKUP": store.parent / "backup", "TOPIC": topic, "PARTITION": 1}
@@ -34,17 +34,17 @@ class Shell:
         for name, value in self._names.items():
             line = re.sub(rf"\b{name}\b", str(value), line)
         outcome = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60, check=False)
-        vanished = "tar" in line and outcome.returncode == 1  # a checkpoint that was pruned meanwhile
-        assert outcome.returncode == 0 or vanished, f"{line}: {outcome.stderr}"
+        pruned = "tar" in line and outcome.returncode == 1  # tar warns of a checkpoint that was pruned meanwhile
+        assert outcome.returncode == 0 or pruned, f"{line}: {outcome.stderr}"
 
 
-def lines(text: str, beginning: str) -> list[str]:
-    """The command lines that begin so, in code of either kind."""
-    return [line for line in re.findall(r"`+\n?([^`]+?)\n?`+", text) if line.startswith(beginning)]
+def lines(text: str, prefix: str) -> list[str]:
+    """The command lines with a prefix, in inline code and code blocks."""
+    return [line for line in re.findall(r"`+\n?([^`]+?)\n?`+", text) if line.startswith(prefix)]
 
 
-def ask(members: Group, *words: str) -> str:
-    """A command of ours with the workers' settings; its output."""
+def run_command(members: Group, *words: str) -> str:
+    """Run a streampca command with the workers' settings and return its output."""
     outcome = subprocess.run(
         [sys.executable, "-m", "streampca", *words],
         env={**os.environ, **members._environment({})}, capture_output=True, text=True, timeout=60, check=False,
@@ -72,22 +72,22 @@ def shell(members: Group) -> Shell:
 
 @pytest.fixture
 def learned(members: Group, shell: Shell) -> Group:
-    """Learned to the end and stopped; a back-up was taken on the way, while the worker ran."""
+    """Two partitions, learned to the end by a worker that has stopped; a backup was made while it ran."""
     members.start()
-    (back_up,) = lines(BACK_UP, "tar -C STORE --exclude")
+    (backup_command,) = lines(BACKUP_SECTION, "tar -C STORE --exclude")
     for round_ in range(ROUNDS):
         produce(members, round_)
         if round_ == 1:
             members.wait(lambda: members.positions().keys() == {0, 1}, "checkpoints of both partitions")
             members.wait(lambda: Models(DirectoryStore(members.store), members.topic).versions(), "a model")
-            shell(back_up)
+            shell(backup_command)
     members.wait_until_learned()
     members.workers[0].stop()
     return members
 
 
-def again(members: Group, bits: dict[int, bytes]) -> None:
-    """Start a worker, and see it come to the same bits and to a model of all messages."""
+def assert_relearned(members: Group, bits: dict[int, bytes]) -> None:
+    """Start a worker and check that it arrives at the same bits and a model of all messages."""
     worker = members.start()
     members.wait_until_learned()
     assert members.files() == bits
@@ -102,12 +102,12 @@ def test_back_up_and_restore(learned: Group, shell: Shell) -> None:
     bits = learned.files()
     learned.store.rename(learned.folder / "away")
     learned.store.mkdir()
-    (restore,) = lines(BACK_UP, "tar -C STORE -xf BACKUP.tar")
+    (restore,) = lines(BACKUP_SECTION, "tar -C STORE -xf BACKUP.tar")
     shell(restore)
-    assert learned.positions() != {0: ROUNDS * 1000, 1: ROUNDS * 1000}, "the back-up was to be older"
-    assert learned.topic in ask(learned, "inspect", str(learned.store))
-    assert "✗" not in ask(learned, "doctor")
-    again(learned, bits)
+    assert learned.positions() != {0: ROUNDS * 1000, 1: ROUNDS * 1000}, "the backup must be older"
+    assert learned.topic in run_command(learned, "inspect", str(learned.store))
+    assert "✗" not in run_command(learned, "doctor")
+    assert_relearned(learned, bits)
 
 
 def damage(members: Group, partition: int) -> None:
@@ -121,24 +121,24 @@ def test_one_damaged_partition_is_restored(learned: Group, shell: Shell) -> None
     refused = learned.start()
     assert refused.wait() == 1
     assert "every checkpoint of partition 1" in refused.text()
-    (restore,) = lines(BACK_UP, "rm -r STORE")
+    (restore,) = lines(BACKUP_SECTION, "rm -r STORE")
     shell(restore)
-    again(learned, bits)
+    assert_relearned(learned, bits)
 
 
-def test_one_damaged_partition_is_learned_afresh(learned: Group, shell: Shell) -> None:
+def test_one_damaged_partition_is_learned_again(learned: Group, shell: Shell) -> None:
     bits = learned.files()
     damage(learned, 1)
     (removal,) = lines(section("Reset and replay"), "rm -r STORE")
     shell(removal)
-    again(learned, bits)
+    assert_relearned(learned, bits)
 
 
 def test_another_model_is_learned_beside_the_old_one(learned: Group) -> None:
     refused = learned.start(components=K + 1)
     assert refused.wait() == 2
     assert "start over with another store folder" in refused.text()
-    learned.start()  # the old one goes on
+    learned.start()  # the old one continues
     other = learned.folder / "other"
     learned.start(components=K + 1, store=other, group_id=f"{learned.topic}-other")
     models = Models(DirectoryStore(other), learned.topic)
@@ -151,7 +151,7 @@ def test_another_model_is_learned_beside_the_old_one(learned: Group) -> None:
 
 
 def test_workers_are_replaced_one_by_one(members: Group) -> None:
-    """An upgrade whose release can read the files of the one before."""
+    """A rolling upgrade to a release that can read the previous release's files."""
     for _ in range(2):
         members.start()
     for round_ in range(ROUNDS):
@@ -164,4 +164,4 @@ def test_workers_are_replaced_one_by_one(members: Group) -> None:
     for worker in members.workers:
         worker.stop()
     shutil.rmtree(members.store)
-    again(members, bits)
+    assert_relearned(members, bits)

@@ -1,4 +1,4 @@
-"""The rules and the scrape configuration, as Prometheus' own tool sees them, and against the code's tables."""
+"""The rules and the scrape configuration: promtool accepts them, and they use the code's metrics."""
 
 import subprocess
 
@@ -17,14 +17,14 @@ KNOWN = {*described(WorkerMetrics("t").registry), *METRICS, "up", "process_start
 
 
 @pytest.mark.parametrize("words", ["check config prometheus.yml", "check rules rules.yml", "test rules tests.yml"])
-def test_promtool_is_content(words: str) -> None:
+def test_promtool_accepts_the_files(words: str) -> None:
     outcome = subprocess.run(
         [program("promtool"), *words.split()], cwd=FOLDER, capture_output=True, text=True, timeout=60, check=False
     )
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
 
 
-def test_rules_use_metrics_that_there_are() -> None:
+def test_rules_use_existing_metrics() -> None:
     for rule in ENTRIES:
         used = metrics_in(rule["expr"])
         assert used, rule
@@ -32,7 +32,7 @@ def test_rules_use_metrics_that_there_are() -> None:
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
-def test_alerts_say_what_they_mean_and_are_tested(alert: dict) -> None:
+def test_alerts_are_described_and_tested(alert: dict) -> None:
     name, texts = alert["alert"], alert["annotations"]
     assert name.startswith("Streampca")
     assert alert["labels"]["severity"] in ("page", "ticket")
@@ -42,7 +42,7 @@ def test_alerts_say_what_they_mean_and_are_tested(alert: dict) -> None:
     assert texts["runbook_url"] == f"docs/runbook.md#{name.lower()}"
 
 
-def test_names_of_metrics_are_found_in_expressions() -> None:
+def test_metric_names_are_extracted_from_expressions() -> None:
     assert metrics_in('a / sum by (le) (rate(streampca_x_seconds_bucket{route="up streampca_y"}[5m])) + up{a="b"}') == {
         "streampca_x_seconds", "up",
     }  # fmt: skip

@@ -15,11 +15,11 @@ PAGE = (DOCKER.parent / "docs" / "runbook.md").read_text()
 CODE = Path(streampca.__file__).parent
 TREES = {path: ast.parse(path.read_text()) for path in sorted(CODE.rglob("*.py"))}
 HOLE = "…"
-SHORT = 9  # letters
+SHORT = 9  # characters
 
 
 def template(node: ast.AST) -> str | None:
-    """The text of an expression, with … for what is filled in; None if it has none."""
+    """The text of a string expression, with … for interpolated values; None for other expressions."""
     match node:
         case ast.Constant(value=str(text)):
             return text
@@ -35,7 +35,7 @@ def pieces(text: str) -> list[str]:
 
 
 def matches(quote: str, text: str) -> bool:
-    """Whether the fixed parts of a quotation are in a text, in order; short ones must be the whole text."""
+    """Whether the text contains the quotation's fixed parts in order; a short quotation must be the whole text."""
     if len("".join(pieces(quote))) <= SHORT:
         return re.sub(rf"{HOLE}+", HOLE, text) == quote
     at = 0
@@ -56,13 +56,13 @@ TEXTS = sorted({text for tree in TREES.values() for node in ast.walk(tree) if (t
 
 
 @pytest.mark.parametrize("name", [alert["alert"] for alert in ALERTS])
-def test_alerts_have_their_sections(name: str) -> None:
+def test_every_alert_has_a_section(name: str) -> None:
     found = re.search(rf"^### {name}\n(.*?)(?=^##)", PAGE, re.MULTILINE | re.DOTALL)
     assert found
     assert "**Do:**" in found[1]
 
 
-def test_sections_of_alerts_have_alerts() -> None:
+def test_every_section_of_an_alert_has_an_alert() -> None:
     assert re.findall(r"^### (Streampca\w+)$", PAGE, re.MULTILINE) == [alert["alert"] for alert in ALERTS]
 
 
