@@ -1,7 +1,7 @@
-"""Commands as a container runs them, without a container engine: Linux's own namespaces, a root of our own, no rights.
+"""Runs commands like a container engine does, but with Linux namespaces alone.
 
-The root is made of bind mounts, all of it read-only but for the folders named; the command is process 1, has the
-image's user and no capability, and shares the network with the test.
+The root is made of bind mounts, read-only except for the store; the command is process 1, has the image's user and no
+capabilities, and shares the network with the test.
 """
 
 import contextlib
@@ -39,10 +39,10 @@ exec chroot "$root" setpriv --reuid="$UID_WANTED" --regid="$GID_WANTED" --clear-
 """
 
 
-def lack() -> str | None:
-    """Why no container can be made here; None when it can."""
+def why_unavailable() -> str | None:
+    """Why this machine cannot run containers; None if it can."""
     if sys.platform != "linux" or os.geteuid() != 0:
-        return "only root on Linux can make a root of its own"
+        return "namespaces need Linux and root"
     trying = ["unshare", "--mount", "--pid", "--fork", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
     try:
         outcome = subprocess.run(trying, capture_output=True, text=True, timeout=20, check=False)
@@ -52,13 +52,13 @@ def lack() -> str | None:
 
 
 class Container:
-    """One running command. Its output goes to `log`."""
+    """One running command; its output goes to `log`."""
 
     def __init__(self, image: Path, command: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
-        """`image` stands for /opt/streampca; `folder` gets the log, and is where the store may be written."""
+        """`image` replaces /opt/streampca; `folder` receives the log and the store."""
         root, store = Path(tempfile.mkdtemp(prefix="root-", dir=folder)), folder / "store"
         store.mkdir(exist_ok=True)
-        uid, gid = files.last("USER").split(":")
+        uid, gid = files.last_argument("USER").split(":")
         os.chown(store, int(uid), int(gid))
         shown = [*_SYSTEM, sys.base_prefix, sysconfig.get_path("purelib"), str(image)]
         self.log = root.with_suffix(".log")
@@ -76,29 +76,29 @@ class Container:
             )  # fmt: skip
 
     def is_running(self) -> bool:
-        """Raises when it has ended, with what it said."""
+        """True; raises with the output if the command has ended."""
         assert self._process.poll() is None, self.log.read_text()
         return True
 
     def wait(self, seconds: float = 60) -> int:
-        """Its exit code."""
+        """Wait for the end; return the exit code."""
         return self._process.wait(seconds)
 
     def stop(self) -> int:
-        """Send what an engine sends, and return the exit code."""
+        """Send the image's stop signal and return the exit code."""
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text()
-        os.kill(int(children.split()[0]), getattr(signal, files.last("STOPSIGNAL")))
+        os.kill(int(children.split()[0]), getattr(signal, files.last_argument("STOPSIGNAL")))
         return self.wait()
 
     def kill(self) -> None:
-        """For the end of a test that failed; harmless when it has ended."""
+        """Kill the command if it still runs."""
         self._process.kill()
         self._process.wait()
 
 
 @contextlib.contextmanager
 def running(image: Path, command: Sequence[str], environment: Mapping[str, str], folder: Path) -> Iterator[Container]:
-    """A container that is gone at the end."""
+    """A container that is killed at the end of the block."""
     container = Container(image, command, environment, folder)
     try:
         yield container
@@ -106,13 +106,13 @@ def running(image: Path, command: Sequence[str], environment: Mapping[str, str],
         container.kill()
 
 
-def until(container: Container, condition: Callable[[], bool], what: str) -> None:
-    """Wait for something that comes about while the container runs."""
+def wait_while_running(container: Container, condition: Callable[[], bool], what: str) -> None:
+    """Wait for a condition; fails at once if the container ends first."""
     wait_until(lambda: container.is_running() and condition(), what=f"{what}; {container.log}")
 
 
 def _environment(image: Path, store: Path) -> dict[str, str]:
-    """The image's own variables, at the places that the test has."""
+    """The image's variables with the test's paths."""
     own = {
         name: value.replace("/opt/streampca", str(image))
         for name, value in files.image_environment(files.architecture()).items()

@@ -1,4 +1,4 @@
-"""The files that people deploy with, as data."""
+"""Compose file, Kubernetes manifests and Dockerfile as data."""
 
 import platform
 import re
@@ -29,8 +29,8 @@ def services() -> dict[str, dict[str, Any]]:
     return found
 
 
-def ours() -> dict[str, dict[str, Any]]:
-    """Those services that run our image."""
+def streampca_services() -> dict[str, dict[str, Any]]:
+    """The services that run streampca's image."""
     return {name: service for name, service in services().items() if service["image"].startswith("streampca:")}
 
 
@@ -41,13 +41,13 @@ def objects() -> list[dict[str, Any]]:
 
 
 def containers() -> dict[str, dict[str, Any]]:
-    """The only container of each Deployment, with the pod's own part under `pod`."""
+    """The only container of each Deployment, with its pod's specification under `pod`."""
     pods = {o["metadata"]["name"]: o["spec"]["template"]["spec"] for o in objects() if o["kind"] == "Deployment"}
     return {name: {**pod["containers"][0], "pod": pod} for name, pod in pods.items()}
 
 
 def stages() -> list[list[tuple[str, str]]]:
-    """The Dockerfile: for each stage its instructions and their arguments on one line."""
+    """The Dockerfile's stages: the instructions and arguments of each."""
     found: list[list[tuple[str, str]]] = []
     for instruction, rest in _instructions():
         if instruction == "FROM":
@@ -65,22 +65,22 @@ def _instructions() -> Iterator[tuple[str, str]]:
 
 
 def image_environment(architecture: str = "amd64") -> dict[str, str]:
-    """What the last stage sets, and the stage of the architecture that it starts from."""
+    """The variables of the last stage, including its base stage for the architecture."""
     base = next(stage for stage in stages() if stage[0][1].endswith(f" AS {architecture}"))
     pairs = [pair for instruction, rest in base + stages()[-1] if instruction == "ENV" for pair in shlex.split(rest)]
     return dict(pair.split("=", 1) for pair in pairs)
 
 
 def baseline(architecture: str) -> dict[str, str]:
-    """The variables that name the processor for which numba compiles."""
+    """The variables that select the processor for which numba compiles."""
     return {name: value for name, value in image_environment(architecture).items() if name.startswith("NUMBA_CPU_")}
 
 
 def architecture() -> str:
-    """This machine's, as BuildKit names it."""
+    """This machine's architecture, by BuildKit's name."""
     return {"aarch64": "arm64", "arm64": "arm64"}.get(platform.machine(), "amd64")
 
 
-def last(instruction: str) -> str:
-    """The argument of the last such instruction of the last stage."""
+def last_argument(instruction: str) -> str:
+    """The argument of the last stage's last instruction of this name."""
     return [rest for name, rest in stages()[-1] if name == instruction][-1]

@@ -1,4 +1,4 @@
-"""The image's commands, really run: not root, a read-only root, process 1, and signals as an engine sends them."""
+"""The image's commands in a real container: not as root, with a read-only file system, as process 1."""
 
 import os
 import shutil
@@ -15,14 +15,14 @@ import pytest
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.deploy import files
-from tests.deploy.container import Container, lack, running, until
+from tests.deploy.container import Container, running, wait_while_running, why_unavailable
 from tests.kafka_broker import Broker
 from tests.ports import free_ports
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _namespaces() -> None:
-    reason = lack()
+    reason = why_unavailable()
     if reason and os.environ.get("CI") == "true":
         pytest.fail(f"no namespaces in CI: {reason}")
     if reason:
@@ -31,14 +31,14 @@ def _namespaces() -> None:
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the Dockerfile makes of its context, with this test's own packages for those that pip would fetch."""
+    """A folder built like the image, but with this environment's packages instead of downloads."""
     context, image = tmp_path_factory.mktemp("context"), tmp_path_factory.mktemp("image")
     for source in [line[1:] for line in (files.ROOT / ".dockerignore").read_text().splitlines() if line[:1] == "!"]:
         (context / source).parent.mkdir(exist_ok=True)
         copy = shutil.copytree if (files.ROOT / source).is_dir() else shutil.copy
         copy(files.ROOT / source, context / source)
     call(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", context / "dist", context)
-    image.chmod(0o755)  # pytest's own folders are for their owner only
+    image.chmod(0o755)  # pytest's folders are accessible only to their owner
     venv.create(image, with_pip=False, symlinks=True)
     (wheel,) = (context / "dist").glob("*.whl")
     python = image / "bin" / "python"
@@ -54,7 +54,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def call(*command: object, **environment: str) -> None:
     clean = {n: v for n, v in os.environ.items() if not n.startswith(("PYTHON", "STREAMPCA_", "NUMBA_"))}
-    made = subprocess.run(
+    outcome = subprocess.run(
         [str(part) for part in command],
         env={**clean, **environment},
         capture_output=True,
@@ -62,29 +62,29 @@ def call(*command: object, **environment: str) -> None:
         timeout=240,
         check=False,
     )
-    assert made.returncode == 0, made.stdout + made.stderr
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
 
 
-def said(image: Path, folder: Path, *command: str, **environment: str) -> str:
-    """What a command prints that ends well."""
+def output_of(image: Path, folder: Path, *command: str, **environment: str) -> str:
+    """The output of a command, which must succeed."""
     with running(image, command, environment, folder) as container:
         assert container.wait() == 0, container.log.read_text()
         return container.log.read_text()
 
 
-def test_it_is_as_confined_as_it_says(image: Path, tmp_path: Path) -> None:
+def test_the_container_is_confined(image: Path, tmp_path: Path) -> None:
     look = "import os; print(os.getpid(), os.geteuid(), os.access('/', os.W_OK), os.path.exists('/home'))"
-    assert said(image, tmp_path, "python", "-c", look) == "1 10001 False False\n"
-    status = said(image, tmp_path, "cat", "/proc/self/status")
+    assert output_of(image, tmp_path, "python", "-c", look) == "1 10001 False False\n"
+    status = output_of(image, tmp_path, "cat", "/proc/self/status")
     assert "CapEff:\t0000000000000000" in status
     assert "NoNewPrivs:\t1" in status
-    places = [image, image / "numba", tmp_path / "store", "/etc", "/tmp", "/"]  # noqa: S108 - a place that is not there
+    places = [image, image / "numba", tmp_path / "store", "/etc", "/tmp", "/"]  # noqa: S108 - does not exist in the container
     writable = f"import os; print([p for p in {[str(p) for p in places]} if os.access(p, os.W_OK)])"
-    assert said(image, tmp_path, "python", "-c", writable) == f"['{tmp_path}/store']\n"
+    assert output_of(image, tmp_path, "python", "-c", writable) == f"['{tmp_path}/store']\n"
 
 
-def test_kernels_compiled_at_the_build_are_loaded(image: Path, tmp_path: Path) -> None:
-    output = said(image, tmp_path, "python", f"{image}/compile_kernels.py", NUMBA_DEBUG_CACHE="1")
+def test_kernels_compiled_by_the_build_are_loaded(image: Path, tmp_path: Path) -> None:
+    output = output_of(image, tmp_path, "python", f"{image}/compile_kernels.py", NUMBA_DEBUG_CACHE="1")
     assert "data loaded from" in output
     assert "saved" not in output
     assert not list(image.rglob("*.tmp.*"))
@@ -93,11 +93,11 @@ def test_kernels_compiled_at_the_build_are_loaded(image: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     "other", [{"NUMBA_CPU_NAME": "generic"}, {"NUMBA_CACHE_DIR": "/nowhere"}, {"NUMBA_CACHE_DIR": ""}]
 )
-def test_kernels_that_are_not_in_the_cache_are_compiled(image: Path, tmp_path: Path, other: dict[str, str]) -> None:
-    """Tested on a small kernel, which takes a second."""
+def test_kernels_missing_in_the_cache_are_compiled(image: Path, tmp_path: Path, other: dict[str, str]) -> None:
+    """A small kernel keeps it short."""
     call = "import numpy as np; from streampca.pca.blocked.gauge import cholesky; print(cholesky(np.eye(2))[1])"
-    assert "data loaded from" in said(image, tmp_path, "python", "-c", call, NUMBA_DEBUG_CACHE="1")
-    output = said(image, tmp_path, "python", "-c", call, NUMBA_DEBUG_CACHE="1", **other)
+    assert "data loaded from" in output_of(image, tmp_path, "python", "-c", call, NUMBA_DEBUG_CACHE="1")
+    output = output_of(image, tmp_path, "python", "-c", call, NUMBA_DEBUG_CACHE="1", **other)
     assert output.endswith("True\n")
     assert "data loaded from" not in output
     assert "saved" not in output
@@ -130,7 +130,7 @@ def compose_environment(broker: Broker, topic: str) -> dict[str, str]:
 
 
 @pytest.mark.broker
-def test_worker_sidecar_and_producer_work_together_and_end_when_told(
+def test_worker_sidecar_and_producer_work_together_and_stop_on_a_signal(
     image: Path, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     broker.create_topic(topic, 2)
@@ -149,9 +149,9 @@ def test_worker_sidecar_and_producer_work_together_and_end_when_told(
 
     with start("worker") as worker, start("producer") as producer, start("sidecar") as sidecar:
         models = Models(DirectoryStore(tmp_path / "store"), topic)
-        until(worker, lambda: models.newest() is not None, "a model")
-        until(sidecar, lambda: is_ready(f"{sidecar_at}/readyz"), "a sidecar that serves it")
-        until(worker, lambda: is_ready(f"{worker_at}/readyz"), "a worker that has joined")
+        wait_while_running(worker, lambda: models.newest() is not None, "a model")
+        wait_while_running(sidecar, lambda: is_ready(f"{sidecar_at}/readyz"), "a ready sidecar")
+        wait_while_running(worker, lambda: is_ready(f"{worker_at}/readyz"), "a ready worker")
         assert health(image, f"{worker_at}/healthz") == health(image, f"{sidecar_at}/healthz") == 0
         model = httpx.get(f"{sidecar_at}/v1/model", timeout=10).json()
         assert (model["dimensions"], model["components"]) == (128, 8)

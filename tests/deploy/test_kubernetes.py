@@ -1,4 +1,4 @@
-"""The manifests beyond the API's own schemas: the Prometheus operator's objects, and who may talk to whom."""
+"""The manifests' objects for the Prometheus operator, and their network policies."""
 
 import copy
 import json
@@ -17,51 +17,51 @@ FOR_THE_OPERATOR = [found for found in files.objects() if found["kind"] in SCHEM
 RULES = files.ROOT / "docker" / "prometheus"
 
 
-def closed(schema: Any) -> Any:
-    """The schema without room for fields that it does not name: the API server would drop them in silence."""
+def without_unknown_fields(schema: Any) -> Any:
+    """The schema, but refusing unknown fields, which the API server would drop silently."""
     if isinstance(schema, list):
-        return [closed(part) for part in schema]
+        return [without_unknown_fields(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    own = {name: closed(part) for name, part in schema.items()}
+    own = {name: without_unknown_fields(part) for name, part in schema.items()}
     free = "properties" not in schema or schema.get("x-kubernetes-preserve-unknown-fields")
     return own if free or "type" not in schema else {"additionalProperties": False, **own}
 
 
-def mistakes(found: dict[str, Any]) -> list[str]:
-    validator = jsonschema.Draft202012Validator(closed(SCHEMAS[found["kind"]]))
+def schema_errors(found: dict[str, Any]) -> list[str]:
+    validator = jsonschema.Draft202012Validator(without_unknown_fields(SCHEMAS[found["kind"]]))
     return [error.message for error in validator.iter_errors(found)]
 
 
 @pytest.mark.parametrize("found", FOR_THE_OPERATOR, ids=lambda found: f"{found['kind']}-{found['metadata']['name']}")
-def test_the_operators_objects_keep_to_its_schemas(found: dict[str, Any]) -> None:
-    assert mistakes(found) == []
+def test_objects_for_the_operator_match_its_schemas(found: dict[str, Any]) -> None:
+    assert schema_errors(found) == []
 
 
-def test_every_object_of_the_operator_has_a_schema() -> None:
-    theirs = [found["kind"] for found in files.objects() if found["apiVersion"] == "monitoring.coreos.com/v1"]
-    assert sorted(theirs) == ["PrometheusRule", "ServiceMonitor", "ServiceMonitor"]
-    assert [found["kind"] for found in FOR_THE_OPERATOR] == theirs
+def test_every_object_for_the_operator_has_a_schema() -> None:
+    kinds = [found["kind"] for found in files.objects() if found["apiVersion"] == "monitoring.coreos.com/v1"]
+    assert sorted(kinds) == ["PrometheusRule", "ServiceMonitor", "ServiceMonitor"]
+    assert [found["kind"] for found in FOR_THE_OPERATOR] == kinds
 
 
-def test_slips_in_the_operators_objects_are_found() -> None:
-    for kind, slip in {
+def test_mistakes_in_objects_for_the_operator_are_detected() -> None:
+    for kind, break_it in {
         "ServiceMonitor": lambda spec: spec["endpoints"][0].update(intervall="5s"),
         "PrometheusRule": lambda spec: spec["groups"][1]["rules"][0].update({"for": "a while"}),
     }.items():
         broken = copy.deepcopy(next(found for found in FOR_THE_OPERATOR if found["kind"] == kind))
-        slip(broken["spec"])  # type: ignore[no-untyped-call]
-        assert len(mistakes(broken)) == 1
+        break_it(broken["spec"])  # type: ignore[no-untyped-call]
+        assert len(schema_errors(broken)) == 1
 
 
-def test_the_rules_are_those_of_the_compose_stack() -> None:
-    made = runpy.run_path(str(RULES / "for_kubernetes.py"))["text"]()
-    assert (files.KUBERNETES / "rules.yaml").read_text() == made, "run: python docker/prometheus/for_kubernetes.py"
+def test_the_rules_are_up_to_date() -> None:
+    generated = runpy.run_path(str(RULES / "for_kubernetes.py"))["text"]()
+    assert (files.KUBERNETES / "rules.yaml").read_text() == generated, "run: python docker/prometheus/for_kubernetes.py"
     (rule,) = [found for found in files.objects() if found["kind"] == "PrometheusRule"]
     assert rule["spec"] == yaml.safe_load((RULES / "rules.yml").read_text())
 
 
-def test_every_pod_is_reached_at_its_port_only_and_reaches_only_what_it_needs() -> None:
+def test_network_policies_allow_only_the_necessary_traffic() -> None:
     policies = [found["spec"] for found in files.objects() if found["kind"] == "NetworkPolicy"]
     pods = [found["spec"]["template"] for found in files.objects() if found["kind"] == "Deployment"]
     (brokers,) = [o["data"]["STREAMPCA_BOOTSTRAP_SERVERS"] for o in files.objects() if o["kind"] == "ConfigMap"]

@@ -1,4 +1,4 @@
-"""Compose file, manifests and Dockerfile: right by their schemas, and what they name is there."""
+"""Compose file, manifests and Dockerfile are valid, and everything they refer to exists."""
 
 import importlib.resources
 import json
@@ -33,28 +33,28 @@ PORTS = {
     "worker": WorkerSettings.model_fields["worker_port"].default,
     "serve": ServeSettings.model_fields["port"].default,
 }
-BY_ARCHITECTURE = "${TARGETARCH:-amd64}"  # the name of a stage
+STAGE_OF_ARCHITECTURE = "${TARGETARCH:-amd64}"  # in FROM
 IMAGES = sorted({service["image"] for service in files.services().values()})
 
 
-def lines() -> Iterator[tuple[str, list[str], dict[str, str]]]:
-    """Every command line of ours: where it stands, its arguments, and its environment without the image's."""
-    for name, service in files.ours().items():
+def command_lines() -> Iterator[tuple[str, list[str], dict[str, str]]]:
+    """Every streampca command: its service, its arguments, and its environment except the image's."""
+    for name, service in files.streampca_services().items():
         yield name, [str(a) for a in service["command"]], {n: str(v) for n, v in service["environment"].items()}
     (settings,) = (o["data"] for o in files.objects() if o["kind"] == "ConfigMap")
     for name, container in files.containers().items():
         yield name, container["args"], settings
 
 
-LINES = list(lines())
-by_line = pytest.mark.parametrize(
-    ("arguments", "environment"), [line[1:] for line in LINES], ids=[name for name, *_ in LINES]
+COMMAND_LINES = list(command_lines())
+for_every_command_line = pytest.mark.parametrize(
+    ("arguments", "environment"), [line[1:] for line in COMMAND_LINES], ids=[name for name, *_ in COMMAND_LINES]
 )
 SETTINGS = {f"STREAMPCA_{name.upper()}" for kind in KINDS.values() for name in kind.model_fields}
 
 
-def test_the_compose_file_keeps_to_the_specification() -> None:
-    # The schema is part of check-jsonschema, which brings it for its own command.
+def test_the_compose_file_matches_the_specification() -> None:
+    # check-jsonschema ships the schema for its own command.
     schema = importlib.resources.files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json"
     validator = jsonschema.Draft202012Validator(json.loads(schema.read_text()))
     assert [error.message for error in validator.iter_errors(files.compose())] == []
@@ -63,8 +63,8 @@ def test_the_compose_file_keeps_to_the_specification() -> None:
 
 
 @pytest.mark.parametrize("version", ["1.28", "1.34"])
-def test_the_manifests_keep_to_the_api(version: str) -> None:
-    known = [o for o in files.objects() if not o["apiVersion"].startswith("monitoring.")]  # those: test_kubernetes
+def test_the_manifests_match_the_api(version: str) -> None:
+    known = [o for o in files.objects() if not o["apiVersion"].startswith("monitoring.")]  # in test_kubernetes
     assert {o["kind"] for o in known} == {
         "ConfigMap", "PersistentVolumeClaim", "Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy",
     }  # fmt: skip
@@ -80,7 +80,7 @@ def test_every_manifest_is_listed() -> None:
     assert sorted([*listed, "kustomization.yaml"]) == sorted(path.name for path in files.KUBERNETES.iterdir())
 
 
-def test_the_dockerfile_is_clean() -> None:
+def test_hadolint_accepts_the_dockerfile() -> None:
     lint = Path(sysconfig.get_path("scripts")) / "hadolint"
     outcome = subprocess.run([lint, files.DOCKERFILE], capture_output=True, text=True, timeout=60, check=False)
     assert (outcome.returncode, outcome.stdout) == (0, ""), outcome.stderr
@@ -88,21 +88,21 @@ def test_the_dockerfile_is_clean() -> None:
 
 def test_bases_and_images_are_pinned() -> None:
     bases = [rest.split()[0] for stage in files.stages() for name, rest in stage if name == "FROM"]
-    for image in [*(base for base in bases if base != BY_ARCHITECTURE), *IMAGES]:
+    for image in [*(base for base in bases if base != STAGE_OF_ARCHITECTURE), *IMAGES]:
         assert re.fullmatch(r"[\w./-]+:v?\d+\.\d+[\w.-]*", image), image
 
 
-def test_kernels_are_compiled_and_loaded_for_the_same_baseline() -> None:
-    """numba loads code only if it was compiled for the same processor, so both stages start from the same one."""
+def test_kernels_are_compiled_and_loaded_for_the_same_processor_baseline() -> None:
+    """numba loads only code compiled for the same processor, so both stages have the same base."""
     *bases, builder, image = [stage[0][1] for stage in files.stages()]
     assert [base.partition(" AS ")[2] for base in bases] == ["amd64", "arm64"]
-    assert (builder, image) == (f"{BY_ARCHITECTURE} AS builder", BY_ARCHITECTURE)
+    assert (builder, image) == (f"{STAGE_OF_ARCHITECTURE} AS builder", STAGE_OF_ARCHITECTURE)
     assert files.baseline("amd64") == {"NUMBA_CPU_NAME": "x86-64-v3", "NUMBA_CPU_FEATURES": ""}
     assert files.baseline("arm64") == {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
 
 
-def test_code_for_the_baseline_does_not_depend_on_the_processor_of_the_build() -> None:
-    """What numba looks up in its cache names the baseline, and no feature of this machine."""
+def test_compiled_kernels_do_not_depend_on_the_processor_of_the_build() -> None:
+    """numba's cache key contains the baseline and no feature of this machine's processor."""
     look = "from numba.core.registry import cpu_target; print(cpu_target.target_context.codegen().magic_tuple()[1:])"
     baseline = files.baseline(files.architecture())
     found = subprocess.run(
@@ -111,20 +111,22 @@ def test_code_for_the_baseline_does_not_depend_on_the_processor_of_the_build() -
     assert found.stdout == f"('{baseline['NUMBA_CPU_NAME']}', '')\n"
 
 
-def test_our_image_is_of_this_version() -> None:
-    named = {service["image"] for service in files.ours().values()} | {c["image"] for c in files.containers().values()}
+def test_images_have_the_version_of_the_package() -> None:
+    named = {service["image"] for service in files.streampca_services().values()} | {
+        c["image"] for c in files.containers().values()
+    }
     assert named == {f"streampca:{__version__}"}
     assert f"streampca:{__version__}" in files.DOCKERFILE.read_text()
-    assert f'image.version="{__version__}"' in files.last("LABEL")
+    assert f'image.version="{__version__}"' in files.last_argument("LABEL")
 
 
-@by_line
-def test_commands_exist_and_their_settings_are_right(
+@for_every_command_line
+def test_commands_and_their_settings_are_valid(
     arguments: list[str], environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, *options = arguments
     command = get_command(command_line).commands[name]  # type: ignore[attr-defined]
-    command.make_context(name, list(options), resilient_parsing=False)  # raises when an option is none
+    command.make_context(name, list(options), resilient_parsing=False)  # raises if an option is unknown
     for variable, value in {**files.image_environment(), **environment}.items():
         if variable.startswith("STREAMPCA_"):
             assert variable in SETTINGS
@@ -134,18 +136,18 @@ def test_commands_exist_and_their_settings_are_right(
     assert {e.name: e.value for e in effective}["topic"] == "readings"
 
 
-def test_health_checks_ask_what_is_there() -> None:
+def test_health_checks_request_existing_urls() -> None:
     urls = {
         name: {**files.image_environment(), **service["environment"]}["HEALTHCHECK_URL"]
-        for name, service in files.ours().items()
+        for name, service in files.streampca_services().items()
         if "healthcheck" not in service
     }
     assert urls == {
         "worker": f"http://127.0.0.1:{PORTS['worker']}/healthz",
         "sidecar": f"http://127.0.0.1:{PORTS['serve']}/healthz",
     }
-    assert files.ours()["producer"]["healthcheck"] == {"disable": True}
-    script = json.loads(files.last("HEALTHCHECK").partition("CMD ")[2])[-1]
+    assert files.streampca_services()["producer"]["healthcheck"] == {"disable": True}
+    script = json.loads(files.last_argument("HEALTHCHECK").partition("CMD ")[2])[-1]
     assert any(rest == f"docker/healthcheck.py {script}" for name, rest in files.stages()[-2] if name == "COPY")
 
 
@@ -155,7 +157,7 @@ def paths_served() -> dict[str, set[str]]:
     return {"worker": worker, "serve": set(sidecar.openapi()["paths"])}
 
 
-def test_probes_and_ports_of_kubernetes() -> None:
+def test_kubernetes_probes_and_ports_exist() -> None:
     served = paths_served()
     for container in files.containers().values():
         (port,) = container["ports"]
@@ -170,7 +172,7 @@ def test_probes_and_ports_of_kubernetes() -> None:
             assert probe["path"] in served[command]
 
 
-def test_services_and_monitors_of_kubernetes_find_their_pods() -> None:
+def test_kubernetes_services_and_monitors_select_their_pods() -> None:
     found = files.objects()
     pods = [o["spec"]["template"] for o in found if o["kind"] == "Deployment"]
     labels = [pod["metadata"]["labels"].items() for pod in pods]
@@ -191,10 +193,10 @@ def test_services_and_monitors_of_kubernetes_find_their_pods() -> None:
         assert any(budget["spec"]["selector"]["matchLabels"].items() <= own for own in labels)
 
 
-def test_one_store_is_shared_where_the_image_expects_it() -> None:
+def test_one_store_is_mounted_where_the_image_expects_it() -> None:
     store = files.image_environment()["STREAMPCA_STORE"]
-    assert f" {store}" in files.last("RUN")
-    mounts = {name: service.get("volumes", []) for name, service in files.ours().items()}
+    assert f" {store}" in files.last_argument("RUN")
+    mounts = {name: service.get("volumes", []) for name, service in files.streampca_services().items()}
     assert mounts == {"worker": [f"store:{store}"], "sidecar": [f"store:{store}:ro"], "producer": []}
     for container in files.containers().values():
         assert store in {m["mountPath"] for m in container["volumeMounts"]}
@@ -206,12 +208,12 @@ def test_one_store_is_shared_where_the_image_expects_it() -> None:
 
 
 def test_every_container_is_confined() -> None:
-    uid, gid = map(int, files.last("USER").split(":"))
+    uid, gid = map(int, files.last_argument("USER").split(":"))
     for name, service in files.services().items():
         assert service["cap_drop"] == ["ALL"], name
         assert service["security_opt"] == ["no-new-privileges:true"]
         assert service["deploy"]["resources"]["limits"].keys() == {"cpus", "memory"}
-        # Apache's own image writes its configuration when it starts.
+        # Apache's image writes its configuration at startup.
         assert service.get("read_only", False) is not service["image"].startswith("apache/kafka"), name
     for container in files.containers().values():
         assert container["securityContext"] == {
@@ -220,16 +222,16 @@ def test_every_container_is_confined() -> None:
         pod = container["pod"]["securityContext"]
         assert pod["runAsNonRoot"]
         assert (pod["runAsUser"], pod["runAsGroup"], pod["fsGroup"]) == (uid, gid, gid)
-        # A Service by the name of streampca would else be a STREAMPCA_PORT that is no number.
+        # Otherwise a Service named streampca would set STREAMPCA_PORT to a URL.
         assert container["pod"]["enableServiceLinks"] is False
         assert "memory" in container["resources"]["limits"]
 
 
 @pytest.mark.broker
-def test_the_broker_knows_its_settings(broker: Broker) -> None:
-    """Apache's image makes node.id of KAFKA_NODE_ID; a slip would be a setting that no one reads."""
-    asked = ConfigResource(ConfigResourceType.BROKER, "1", configs=None)
-    known = broker.admin.describe_configs([asked], config_filter="all")["broker"]["1"].keys()
+def test_the_brokers_settings_exist(broker: Broker) -> None:
+    """Apache's image translates KAFKA_NODE_ID to node.id; the broker would ignore a misspelt name."""
+    requested = ConfigResource(ConfigResourceType.BROKER, "1", configs=None)
+    known = broker.admin.describe_configs([requested], config_filter="all")["broker"]["1"].keys()
     given = [name for name in files.services()["kafka"]["environment"] if name != "KAFKA_HEAP_OPTS"]
     assert [name for name in given if name.removeprefix("KAFKA_").lower().replace("_", ".") not in known] == []
 
@@ -238,7 +240,7 @@ def test_workers_can_be_scaled() -> None:
     assert not {"container_name", "hostname", "ports"} & files.services()["worker"].keys()
 
 
-def test_dependencies_wait_until_services_are_healthy_or_done() -> None:
+def test_dependencies_wait_until_services_are_healthy_or_completed() -> None:
     found = files.services()
     waits = {
         (name, other): dependency["condition"].removeprefix("service_")
@@ -254,42 +256,44 @@ def test_dependencies_wait_until_services_are_healthy_or_done() -> None:
     }
     assert found["topics"]["restart"] == "no"
     checked = {name for name, service in found.items() if "test" in service.get("healthcheck", {})}
-    assert {other for (_, other), condition in waits.items() if condition == "healthy"} <= checked | set(files.ours())
+    assert {other for (_, other), condition in waits.items() if condition == "healthy"} <= checked | set(
+        files.streampca_services()
+    )
 
 
-def test_named_volumes_are_declared_and_bound_paths_exist() -> None:
+def test_named_volumes_are_declared_and_bind_mounts_exist() -> None:
     declared = files.compose()["volumes"].keys()
     used = {mount.split(":")[0] for service in files.services().values() for mount in service.get("volumes", [])}
     assert {name for name in used if not name.startswith(".")} == declared
     assert [name for name in used if name.startswith(".") and not (files.ROOT / name).is_dir()] == []
 
 
-def test_no_port_is_open_to_others_and_no_secret_is_written_down() -> None:
+def test_ports_are_local_and_no_file_contains_a_secret() -> None:
     for service in files.services().values():
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
         names = [str(name) for name in service.get("environment", {})]
         assert not [name for name in names if re.search("PASSWORD|SECRET|TOKEN|_KEY", name)]
 
 
-def test_prometheus_asks_services_that_there_are() -> None:
+def test_prometheus_scrapes_existing_services() -> None:
     mounts = dict(m.split(":")[:2] for m in files.services()["prometheus"]["volumes"])
     (folder,) = [source for source in mounts if source.startswith(".")]
     (option,) = [a for a in files.services()["prometheus"]["command"] if a.startswith("--config.file=")]
     path = files.ROOT / folder / Path(option.partition("=")[2]).relative_to(mounts[folder])
-    asked = {
+    requested = {
         f"{name}:{found['port']}"
         for job in yaml.safe_load(path.read_text())["scrape_configs"]
         for found in job.get("dns_sd_configs", [])
         for name in found["names"]
     } | set(re.findall(r'"([\w-]+:\d+)"', path.read_text()))
-    assert asked == {f"worker:{PORTS['worker']}", f"sidecar:{PORTS['serve']}", "localhost:9090"}
+    assert requested == {f"worker:{PORTS['worker']}", f"sidecar:{PORTS['serve']}", "localhost:9090"}
 
 
 def provisioned(folder: Path, kind: str, key: str) -> list[dict[str, Any]]:
     return [found for path in (folder / kind).glob("*.y*ml") for found in yaml.safe_load(path.read_text())[key]]
 
 
-def test_grafana_finds_what_is_mounted() -> None:
+def test_grafana_finds_its_dashboards_and_data_source() -> None:
     targets = {m.split(":")[1]: files.ROOT / m.split(":")[0] for m in files.services()["grafana"]["volumes"]}
     folder = targets["/etc/grafana/provisioning"]
     (provider,) = provisioned(folder, "dashboards", "providers")
@@ -298,7 +302,7 @@ def test_grafana_finds_what_is_mounted() -> None:
     assert source["url"] == "http://prometheus:9090"
 
 
-def test_the_image_is_made_from_what_the_context_lets_through() -> None:
+def test_the_image_copies_what_the_build_context_allows() -> None:
     ignore = (files.ROOT / ".dockerignore").read_text().splitlines()
     allowed = [line[1:] for line in ignore if line.startswith("!")]
     copied = [
@@ -314,32 +318,32 @@ def test_the_image_is_made_from_what_the_context_lets_through() -> None:
 
 
 def test_signals_reach_python() -> None:
-    assert json.loads(files.last("ENTRYPOINT")) == ["streampca"]
-    assert json.loads(files.last("CMD")) == ["worker"]
-    assert files.last("STOPSIGNAL") == "SIGTERM"
-    assert set(files.last("EXPOSE").split()) == {str(port) for port in PORTS.values()}
+    assert json.loads(files.last_argument("ENTRYPOINT")) == ["streampca"]
+    assert json.loads(files.last_argument("CMD")) == ["worker"]
+    assert files.last_argument("STOPSIGNAL") == "SIGTERM"
+    assert set(files.last_argument("EXPOSE").split()) == {str(port) for port in PORTS.values()}
 
 
-def test_the_topics_job_is_a_shell_script_that_asks_for_both_topics(tmp_path: Path) -> None:
-    """Run with a stand-in for Kafka's tool, because Apache's image is not at hand."""
+def test_the_topics_job_creates_both_topics(tmp_path: Path) -> None:
+    """Its script, run with a fake kafka-topics.sh that prints its arguments."""
     job = files.services()["topics"]
-    stand_in = tmp_path / "kafka-topics.sh"
-    stand_in.write_text('#!/bin/bash\necho "$@"\n')
-    stand_in.chmod(0o755)
-    script = job["command"][0].replace("$$", "$").replace("/opt/kafka/bin/kafka-topics.sh", str(stand_in))
+    fake = tmp_path / "kafka-topics.sh"
+    fake.write_text('#!/bin/bash\necho "$@"\n')
+    fake.chmod(0o755)
+    script = job["command"][0].replace("$$", "$").replace("/opt/kafka/bin/kafka-topics.sh", str(fake))
     environment = {name: str(value) for name, value in job["environment"].items()}
     shell = [shutil.which("bash") or "/bin/bash", *job["entrypoint"][1:], script]
     outcome = subprocess.run(shell, env=environment, capture_output=True, text=True, timeout=30, check=True)
-    asked: list[Any] = [line.split() for line in outcome.stdout.splitlines()]
-    assert [line[line.index("--topic") + 1] for line in asked] == ["readings", "readings-dead-letters"]
-    assert [line[line.index("--partitions") + 1] for line in asked] == ["6", "1"]
-    assert all(line[:2] == ["--bootstrap-server", "kafka:9092"] and "--if-not-exists" in line for line in asked)
+    requested: list[Any] = [line.split() for line in outcome.stdout.splitlines()]
+    assert [line[line.index("--topic") + 1] for line in requested] == ["readings", "readings-dead-letters"]
+    assert [line[line.index("--partitions") + 1] for line in requested] == ["6", "1"]
+    assert all(line[:2] == ["--bootstrap-server", "kafka:9092"] and "--if-not-exists" in line for line in requested)
 
 
-def test_the_page_on_deployment_lists_the_variables_and_services() -> None:
+def test_deployment_docs_list_the_variables_and_services() -> None:
     page = (files.ROOT / "docs" / "deployment.md").read_text()
-    asked = dict(re.findall(r"(?<!\$)\$\{(\w+):-([^}]*)\}", files.COMPOSE.read_text()))
-    assert dict(re.findall(r"^\| `([A-Z_]+)` \| `([^`]+)` \|$", page, re.MULTILINE)) == asked
+    requested = dict(re.findall(r"(?<!\$)\$\{(\w+):-([^}]*)\}", files.COMPOSE.read_text()))
+    assert dict(re.findall(r"^\| `([A-Z_]+)` \| `([^`]+)` \|$", page, re.MULTILINE)) == requested
     assert set(re.findall(r"^\| `([a-z]+)` \|", page, re.MULTILINE)) == set(files.services())
     for port in (port for service in files.services().values() for port in service.get("ports", [])):
         assert port.rpartition(":")[0] in page
