@@ -1,4 +1,4 @@
-"""Every benchmark runs in its smallest size, and writes its tables into the page."""
+"""Every benchmark runs at its smallest size and writes its tables into the page."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ ON_A_BROKER = ("throughput", "comparison", "stages", "memory", "scaling", "start
 
 
 def run(part: str, folder: Path) -> str:
-    """Run one benchmark on a copy of the page; returns its new block. Its output is shown when the test fails."""
+    """Run one benchmark on a copy of the page and return its new block."""
     page = folder / "performance.md"
     shutil.copy(PAGE, page)
     page.write_text(page.read_text().replace(f"<!-- {part} -->", f"<!-- {part} -->\nold figures"))
@@ -43,25 +43,25 @@ def test_a_benchmark_runs(part: str, tmp_path: Path) -> None:
 def test_a_benchmark_on_a_broker_runs(part: str, tmp_path: Path) -> None:
     try:
         jars()
-    except BrokerUnavailableError as lack:
-        missing(f"no broker: {lack}")
+    except BrokerUnavailableError as error:
+        skip_or_fail(f"no broker: {error}")
     run(part, tmp_path)
 
 
-def test_the_benchmark_of_serving_runs(tmp_path: Path) -> None:
-    if lacking := [tool for tool in ("wrk", "hey") if shutil.which(tool) is None]:
-        missing(f"not installed: {' '.join(lacking)}")
+def test_the_serving_benchmark_runs(tmp_path: Path) -> None:
+    if tools := [tool for tool in ("wrk", "hey") if shutil.which(tool) is None]:
+        skip_or_fail(f"not installed: {' '.join(tools)}")
     run("serving", tmp_path)
 
 
-def test_a_child_that_fails_shows_its_stderr() -> None:
+def test_the_stderr_of_a_failing_child_is_shown() -> None:
     code = "from benchmarks.children import output_of; output_of('bare_consumer', '{}')"
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert found.returncode != 0
     assert "missing 7 required positional arguments" in found.stderr
 
 
-def missing(what: str) -> None:
+def skip_or_fail(what: str) -> None:
     """Skip here, fail in CI."""
     if os.environ.get("CI") == "true":
         pytest.fail(what)

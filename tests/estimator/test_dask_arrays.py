@@ -22,7 +22,7 @@ X = gaussian(0, 3000, 1 / np.arange(1, 13.0), offset=2.0)
 
 
 @pytest.fixture(autouse=True)
-def one_thread_at_a_time():  # type: ignore[no-untyped-def]
+def synchronous_dask():  # type: ignore[no-untyped-def]
     with dask.config.set(scheduler="synchronous"):
         yield
 
@@ -36,7 +36,7 @@ def same(a: ImplicitKrasulina, b: ImplicitKrasulina) -> bool:
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
-def test_an_array_on_disk_is_learned_slab_by_slab(dtype: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_array_on_disk_is_learned_in_slabs(dtype: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dask_arrays, "_SLAB", 8 * 12 * 170)
     data = (50 * X).clip(0, 255).astype(dtype)
     np.save(tmp_path / "x.npy", data)
@@ -56,7 +56,7 @@ def test_memory_does_not_grow_with_the_array(tmp_path: Path, monkeypatch: pytest
     mapped = np.memmap(tmp_path / "x", np.uint8, "w+", shape=(40_000, 200))  # 64 MB as float64
     mapped[:] = np.random.default_rng(0).integers(0, 256, 200, np.uint8)
     mapped[::3, :7] = 9
-    ImplicitKrasulina(2).fit(mapped[:300])  # what is loaded or compiled once
+    ImplicitKrasulina(2).fit(mapped[:300])  # loads and compiles everything first
     tracemalloc.start()
     ImplicitKrasulina(2).fit(mapped)
     peak = tracemalloc.get_traced_memory()[1]
@@ -64,7 +64,7 @@ def test_memory_does_not_grow_with_the_array(tmp_path: Path, monkeypatch: pytest
     assert peak < 8 * 2**20
 
 
-def test_what_is_refused_late_is_not_learned_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_array_with_an_invalid_later_slab_is_not_learned_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dask_arrays, "_SLAB", 8 * 12 * 170)
     bad = X.copy()
     bad[2500, 3] = np.nan
@@ -86,42 +86,42 @@ cuts = st.lists(st.integers(1, 500), min_size=1, max_size=6)
 
 @given(cuts, st.integers(1, 12), st.booleans())
 @settings(max_examples=25, deadline=None)
-def test_each_chunk_of_rows_is_a_fold_and_the_folds_are_merged(rows: list[int], columns: int, center: bool) -> None:
+def test_each_chunk_of_rows_is_learned_separately_and_merged(rows: list[int], columns: int, center: bool) -> None:
     data = X[: sum(rows)]
     estimator = ImplicitKrasulina(3, oversampling=2, center=center)
-    by_hand = merge(
+    merged_by_hand = merge(
         [ImplicitKrasulina(3, oversampling=2, center=center).fit(part) for part in np.split(data, np.cumsum(rows)[:-1])]
     )
     ours = estimator.fit(da.from_array(data, chunks=(tuple(rows), columns)))
     assert ours.n_samples_seen_ == len(data)
-    assert ours.explained_variance_ == pytest.approx(by_hand.explained_variance_, rel=1e-10, abs=1e-12)
-    plane, same_plane = (e.components_.T @ e.components_ for e in (ours, by_hand))
-    distinct = min(len(data) - center, 12) >= 3  # with fewer directions the axes beyond them are arbitrary
+    assert ours.explained_variance_ == pytest.approx(merged_by_hand.explained_variance_, rel=1e-10, abs=1e-12)
+    plane, same_plane = (e.components_.T @ e.components_ for e in (ours, merged_by_hand))
+    distinct = min(len(data) - center, 12) >= 3  # otherwise the remaining axes are arbitrary
     assert not distinct or plane == pytest.approx(same_plane, abs=1e-7)
 
 
-def test_threads_make_the_same_bits() -> None:
+def test_threads_give_the_same_bits() -> None:
     array = da.from_array(X, chunks=(450, 5))
     one = ImplicitKrasulina(3).fit(array)
     with dask.config.set(scheduler="threads", num_workers=2):
         assert same(ImplicitKrasulina(3).fit(array), one)
 
 
-def test_folds_of_chunks_come_close_to_pca_and_go_on_learning() -> None:
+def test_merged_chunks_come_close_to_pca_and_can_continue_learning() -> None:
     ours = ImplicitKrasulina(3, oversampling=4).fit(da.from_array(X[:2000], chunks=(300, -1))).partial_fit(X[2000:])
     assert ours.n_samples_seen_ == len(X)
     assert excess(ours.components_, covariance(X)) <= 1e-3
 
 
 @pytest.mark.parametrize("parameters", [{}, {"half_life": 200}, {"gauge": "free", "random_state": 3}])
-def test_partial_fit_takes_one_chunk_after_the_other(parameters: dict[str, object]) -> None:
-    """The same bits as the array in memory, in every gauge."""
+def test_partial_fit_learns_chunk_by_chunk(parameters: dict[str, object]) -> None:
+    """The same bits as for the array in memory, in every gauge."""
     array = da.from_array(X, chunks=(450, 5))
     ours = ImplicitKrasulina(3, **parameters).partial_fit(array)  # type: ignore[arg-type]
     assert same(ours, ImplicitKrasulina(3, **parameters).fit(X))  # type: ignore[arg-type]
 
 
-def test_coordinates_are_worked_out_when_they_are_asked_for() -> None:
+def test_coordinates_are_computed_lazily() -> None:
     fitted = ImplicitKrasulina(3).fit(X)
     array = da.from_array(X, chunks=(450, 5))
     expected = fitted.transform(X)
@@ -129,7 +129,7 @@ def test_coordinates_are_worked_out_when_they_are_asked_for() -> None:
     back = fitted.inverse_transform(lazy)
     assert isinstance(lazy, da.Array)
     assert (lazy.shape, lazy.dtype, back.shape) == ((3000, 3), np.float64, (3000, 12))
-    fitted.partial_fit(10 * X)  # a promise given is kept by the model of its time
+    fitted.partial_fit(10 * X)  # does not affect lazy results requested before
     assert lazy.compute() == pytest.approx(expected, abs=1e-10)
     reference = ImplicitKrasulina(3).fit(X)
     assert back.compute() == pytest.approx(reference.inverse_transform(expected), abs=1e-10)
@@ -139,21 +139,21 @@ def test_coordinates_are_worked_out_when_they_are_asked_for() -> None:
 
 def test_empty_chunks_and_chunks_of_unknown_length() -> None:
     array = da.from_array(X, chunks=(500, -1))
-    sifted = array[array[:, 0] > X[:1000, 0].max()]  # Dask does not know how many remain, and of some chunks none do
+    filtered = array[array[:, 0] > X[:1000, 0].max()]  # chunk lengths are unknown to Dask, some are 0
     kept = X[X[:, 0] > X[:1000, 0].max()]
-    ours = ImplicitKrasulina(1).fit(sifted)
+    ours = ImplicitKrasulina(1).fit(filtered)
     assert ours.n_samples_seen_ == len(kept) > 0
     assert ours.mean_ == pytest.approx(kept.mean(axis=0))
-    assert ours.transform(sifted).compute() == pytest.approx(ours.transform(kept))
-    assert ImplicitKrasulina(1).partial_fit(sifted).n_samples_seen_ == len(kept)
-    nothing = array[array[:, 0] > 1e9]
+    assert ours.transform(filtered).compute() == pytest.approx(ours.transform(kept))
+    assert ImplicitKrasulina(1).partial_fit(filtered).n_samples_seen_ == len(kept)
+    empty = array[array[:, 0] > 1e9]
     for learn in (ImplicitKrasulina(1).fit, ImplicitKrasulina(1).partial_fit):
         with pytest.raises(ValueError, match="no rows"):
-            learn(nothing)
+            learn(empty)
 
 
 @pytest.mark.parametrize("parameters", [{"half_life": 9.0}, {"gauge": "free"}])
-def test_what_cannot_be_merged_is_told(parameters: dict[str, object]) -> None:
+def test_parameters_that_prevent_merging_are_refused(parameters: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="partial_fit"):
         ImplicitKrasulina(2, **parameters).fit(da.from_array(X, chunks=(500, -1)))  # type: ignore[arg-type]
 
@@ -167,7 +167,7 @@ def test_in_a_pipeline() -> None:
 
 
 @pytest.mark.slow
-def test_dask_is_not_imported_for_others() -> None:
+def test_dask_is_not_imported_for_numpy_arrays() -> None:
     script = (
         "import sys; import numpy as np; from streampca import ImplicitKrasulina;"
         "ImplicitKrasulina(1).fit_transform(np.eye(3)); assert 'dask' not in sys.modules"

@@ -1,4 +1,4 @@
-"""The scikit-learn estimator: its rules, its agreement with PCA, and pieces of any size."""
+"""The scikit-learn estimator: scikit-learn's rules, agreement with PCA, batches of any size."""
 
 import subprocess
 import sys
@@ -33,12 +33,12 @@ X = gaussian(0, 3000, 1 / np.arange(1, 13.0), offset=2.0)
         ImplicitKrasulina(1, gauge="free", oversampling=0, center=False, random_state=0),
     ],
 )
-def test_scikit_learns_own_checks(estimator: ImplicitKrasulina) -> None:
+def test_scikit_learns_estimator_checks(estimator: ImplicitKrasulina) -> None:
     check_estimator(estimator, on_skip=None)
 
 
-def test_attributes_are_those_of_pca() -> None:
-    """With as many columns as features they agree to rounding; ours have n, not n − 1, in the denominator."""
+def test_attributes_agree_with_pca() -> None:
+    """With as many columns as features they agree up to rounding, but our variances are divided by n, not n − 1."""
     ours, theirs = ImplicitKrasulina(5).fit(X), PCA(5).fit(X)
     signs = np.sign((ours.components_ * theirs.components_).sum(axis=1))
     assert np.abs(ours.components_ * signs[:, None] - theirs.components_).max() <= 1e-8
@@ -63,14 +63,14 @@ def test_one_pass_with_few_columns_comes_close_to_pca() -> None:
 
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=7), st.sampled_from(["unit", "free"]))
 @settings(max_examples=25, deadline=None)
-def test_pieces_of_any_size_make_the_same_bits(sizes: list[int], gauge: str) -> None:
+def test_batches_of_any_size_give_the_same_bits(sizes: list[int], gauge: str) -> None:
     estimator = ImplicitKrasulina(3, oversampling=2, gauge=gauge, random_state=1)
     whole = estimator.fit(X[: sum(sizes)])
     expected = (whole.components_, whole.explained_variance_, whole.mean_, whole.noise_variance_)
     pieces = ImplicitKrasulina(3, oversampling=2, gauge=gauge, random_state=1)
     for piece in np.split(X[: sum(sizes)], np.cumsum(sizes)[:-1]):
         pieces.partial_fit(piece)
-        assert len(pieces.components_) == 3  # to look in between changes nothing
+        assert len(pieces.components_) == 3  # reading the model in between changes nothing
     for a, b in zip(
         expected, (pieces.components_, pieces.explained_variance_, pieces.mean_, pieces.noise_variance_), strict=True
     ):
@@ -78,7 +78,7 @@ def test_pieces_of_any_size_make_the_same_bits(sizes: list[int], gauge: str) -> 
     assert pieces.n_samples_seen_ == sum(sizes)
 
 
-def test_half_life_is_in_messages() -> None:
+def test_the_half_life_is_in_messages() -> None:
     estimator = ImplicitKrasulina(half_life=300).fit(X)
     kept = shares(np.full(len(X), 2 ** (-1 / 300)))
     model = estimator.model_
@@ -86,7 +86,7 @@ def test_half_life_is_in_messages() -> None:
 
 
 def test_the_free_gauge_is_algorithm_1() -> None:
-    """Random orthonormal start, the paper's steps, no centring: span and losses as message by message."""
+    """From a random orthonormal start, without centring: the same span and factor as Algorithm 1 step by step."""
     step = PowerStep(eta0=2.0, gamma=0.7)
     estimator = ImplicitKrasulina(3, oversampling=0, center=False, gauge="free", step=step, random_state=7).fit(X)
     factor = Factor.of(np.linalg.qr(np.random.RandomState(7).standard_normal((12, 3)))[0])
@@ -103,17 +103,17 @@ def test_the_free_gauge_estimates_the_variances_too() -> None:
     assert estimator.explained_variance_ == pytest.approx(exact, rel=0.05)
 
 
-def test_merged_estimators_have_seen_everything() -> None:
+def test_merged_estimators_have_learned_all_parts() -> None:
     whole = ImplicitKrasulina(4).fit(X)
     a, b = ImplicitKrasulina(4).fit(X[:1111]), ImplicitKrasulina(4).fit(X[1111:2500])
     merged = merge([a, b]).partial_fit(X[2500:])
     assert merged.n_samples_seen_ == len(X)
     assert merged.explained_variance_ == pytest.approx(whole.explained_variance_, rel=1e-9)
     assert merged.components_ == pytest.approx(whole.components_, abs=1e-7)
-    assert a.n_samples_seen_ == 1111  # the parts are as they were
+    assert a.n_samples_seen_ == 1111  # the parts are unchanged
 
 
-def test_what_does_not_go_together_is_not_merged() -> None:
+def test_incompatible_estimators_are_not_merged() -> None:
     one = ImplicitKrasulina(4).fit(X)
     for other in (
         ImplicitKrasulina(3).fit(X),
@@ -141,7 +141,7 @@ def test_what_does_not_go_together_is_not_merged() -> None:
         ({"dtype": "int32"}, "dtype='int32'"),
     ],
 )
-def test_wrong_parameters_are_named(parameters: dict[str, object], words: str) -> None:
+def test_errors_name_the_wrong_parameter(parameters: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         ImplicitKrasulina(**parameters).fit(X)  # type: ignore[arg-type]
 
@@ -155,7 +155,7 @@ def test_scales_that_cannot_be_learned_are_refused(dtype: str, scale: float) -> 
         estimator.fit(X * scale)
 
 
-def test_what_is_refused_is_not_learned() -> None:
+def test_refused_data_are_not_learned() -> None:
     fitted = ImplicitKrasulina(2).fit(X)
     components = fitted.components_
     for bad in (X * 1e153, np.full((3, 12), np.nan), X[:, :5]):
@@ -175,7 +175,7 @@ def test_scales_that_can_be_learned(dtype: str, scale: float) -> None:
     assert np.sqrt(scaled.explained_variance_) / scale == pytest.approx(np.sqrt(plain.explained_variance_), rel=1e-5)
 
 
-def test_tiny_vectors_after_ordinary_ones_are_welcome() -> None:
+def test_tiny_vectors_are_accepted_after_ordinary_ones() -> None:
     fitted = ImplicitKrasulina(2).fit(X).partial_fit(X * 1e-170)
     assert fitted.n_samples_seen_ == 2 * len(X)
     assert fitted.explained_variance_[0] > 0.1
@@ -204,10 +204,10 @@ def test_public_names_are_listed() -> None:
         _ = streampca.nothing_such
 
 
-# A scikit-learn citizen.
+# Integration with scikit-learn.
 
 
-def test_it_takes_part_in_pipelines_and_searches() -> None:
+def test_it_works_in_pipelines_and_searches() -> None:
     pipeline = make_pipeline(StandardScaler(), ImplicitKrasulina(3, oversampling=4))
     theirs = make_pipeline(StandardScaler(), PCA(3))
     ours, expected = pipeline.fit_transform(X), theirs.fit_transform(X)
@@ -235,7 +235,7 @@ def test_a_clone_has_the_parameters_and_nothing_learned() -> None:
     assert np.array_equal(copied.fit(X).components_, fitted.components_)
 
 
-def test_names_go_in_and_out() -> None:
+def test_feature_names_out() -> None:
     fitted = ImplicitKrasulina(2).fit(X)
     assert list(fitted.get_feature_names_out()) == ["implicitkrasulina0", "implicitkrasulina1"]
     pipeline = make_pipeline(StandardScaler(), ImplicitKrasulina(2)).fit(X)
@@ -245,7 +245,7 @@ def test_names_go_in_and_out() -> None:
     assert isinstance(fitted.set_output(transform="default").transform(X), np.ndarray)
 
 
-def test_frames_come_out_with_names_when_they_are_wanted() -> None:
+def test_output_can_be_data_frames() -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(X, columns=[f"sensor {i}" for i in range(12)], index=np.arange(len(X)) * 2)
     fitted = ImplicitKrasulina(2).set_output(transform="pandas").fit(frame)
@@ -260,8 +260,8 @@ def test_frames_come_out_with_names_when_they_are_wanted() -> None:
 
 @pytest.mark.parametrize("n_components", [1, 3, 6, 12, None])
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4])
-def test_attributes_mean_what_those_of_pca_mean(n_components: int | None, scale: float) -> None:
-    """With as many columns as features one pass is exact: every attribute that both have agrees, for every k."""
+def test_attributes_have_the_same_meaning_as_those_of_pca(n_components: int | None, scale: float) -> None:
+    """With as many columns as features one pass is exact: all common attributes agree, for every k."""
     ours, theirs = ImplicitKrasulina(n_components, oversampling=12).fit(scale * X), PCA(n_components).fit(scale * X)
     ddof = (len(X) - 1) / len(X)
     for name, factor in {

@@ -1,4 +1,4 @@
-"""Two small data sets under the names of the paper's, and a plan that takes seconds."""
+"""A plan that takes seconds: two small data sets under the names of the paper's."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ SMALL = {"partitions": (1, 4), "pieces": 8, "piece": 100, "d": (40, 80), "k": (5
 
 
 def small_data(seed: int, d: int = 40) -> Data:
-    """Pictures of ten kinds, in pixels."""
+    """Images of ten classes, as bytes."""
     rng = np.random.default_rng(seed)
     y = rng.integers(10, size=1200)
     centres = rng.normal(128, 30, size=(10, d))
@@ -24,7 +24,7 @@ def small_data(seed: int, d: int = 40) -> Data:
 
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
-    """One run of each on the small data."""
+    """One run of every method on the small data."""
     monkeypatch.setattr(passes, "GRID", (0.1, 1.0, 10.0, 100.0))
     monkeypatch.setattr(beyond, "PARTITIONS", (4, 10))
     for module in (beyond, methods):

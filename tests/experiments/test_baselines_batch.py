@@ -1,4 +1,4 @@
-"""Batch PCA against scikit-learn, and batch EM against what it minimises."""
+"""Batch PCA against scikit-learn, and batch EM against its objective."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 @pytest.mark.parametrize("k", [1, 4, 9])
-def test_batch_pca_is_that_of_scikit_learn(k: int) -> None:
+def test_batch_pca_equals_scikit_learn(k: int) -> None:
     theirs = PCA(k, svd_solver="full").fit(X)
     for ours in (batch.components(X, k), batch.components_of(np.cov(X, rowvar=False), k)):
         signs = np.sign((ours * theirs.components_).sum(axis=1))
@@ -30,7 +30,7 @@ def test_batch_pca_is_that_of_scikit_learn(k: int) -> None:
 
 @given(seeds, st.integers(1, 9))
 @settings(max_examples=30, deadline=None)
-def test_the_loss_is_that_of_the_span_whatever_its_columns(seed: int, k: int) -> None:
+def test_the_loss_depends_on_the_span_only(seed: int, k: int) -> None:
     C = np.random.default_rng(seed).standard_normal((9, k))
     residuals = CENTRED.T - C @ np.linalg.lstsq(C, CENTRED.T)[0]
     expected = np.mean(np.sum(residuals**2, axis=0))
@@ -39,7 +39,7 @@ def test_the_loss_is_that_of_the_span_whatever_its_columns(seed: int, k: int) ->
     assert expected >= batch.least_loss(batch.covariance(X), k) * (1 - 1e-12) - 1e-12
 
 
-def test_bytes_and_many_rows_are_as_good_as_floats() -> None:
+def test_bytes_and_many_rows_give_the_same_as_floats() -> None:
     bytes_ = np.random.default_rng(0).integers(0, 256, (9000, 3)).astype(np.uint8)
     floats = bytes_.astype(np.float64)
     assert close(batch.covariance(bytes_), np.cov(floats, rowvar=False, ddof=0), 1e-12)
@@ -61,7 +61,7 @@ def test_each_em_step_minimises_given_the_coordinates_and_lowers_the_loss(seed: 
     assert after_loss <= before_loss * (1 + 1e-9) + 1e-12
 
 
-def test_em_ends_at_batch_pca() -> None:
+def test_em_converges_to_batch_pca() -> None:
     C = np.random.default_rng(1).standard_normal((9, 3))
     for _ in range(300):
         C = batch_em.step(C, CENTRED)

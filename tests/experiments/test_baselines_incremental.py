@@ -1,4 +1,4 @@
-"""The incremental update of size k + 1 against the d × d matrices it stands for."""
+"""The incremental update with (k + 1)-column matrices against the equivalent one with d × d matrices."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from tests.pca.streams import close, gaussian
 
 
 def literally(Y: F64, k: int) -> F64:
-    """The rank-k part taken of the whole matrix after every message."""
+    """Truncates the full second-moment matrix to rank k after every message."""
     moment = np.zeros((Y.shape[1], Y.shape[1]))
     for t, y in enumerate(Y, start=1):
         variance, V = np.linalg.eigh(((t - 1) * moment + np.outer(y, y)) / t)
@@ -28,7 +28,7 @@ def learned(Y: F64, k: int) -> incremental.IncrementalState:
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 2**32 - 1), st.integers(1, 60))
 @settings(max_examples=50, deadline=None)
-def test_it_is_the_cut_second_moment(a: int, b: int, seed: int, n: int) -> None:
+def test_it_equals_the_truncated_second_moment(a: int, b: int, seed: int, n: int) -> None:
     d, k = max(a, b), min(a, b)
     Y = gaussian(seed, n, 1 / np.arange(1, d + 1.0))
     state = learned(Y, k)
@@ -38,13 +38,13 @@ def test_it_is_the_cut_second_moment(a: int, b: int, seed: int, n: int) -> None:
     assert state.count == n
 
 
-def test_without_a_cut_it_is_the_second_moment() -> None:
+def test_without_truncation_it_equals_the_second_moment() -> None:
     Y = gaussian(0, 300, 1 / np.arange(1, 7.0), offset=1.0)
     state = learned(Y, 6)
     assert close((state.U * state.s) @ state.U.T, Y.T @ Y / 300, 1e-11)
 
 
-def test_messages_of_few_directions_and_zeros() -> None:
+def test_low_rank_messages_and_zeros() -> None:
     Y = np.zeros((12, 5))
     Y[1::3, 2], Y[2::3, 4] = 2.0, 1.0
     state = learned(Y, 3)

@@ -1,4 +1,4 @@
-"""Online EM for probabilistic PCA: the minimum of its objective, and the paper's three limits with their rates."""
+"""Online EM for probabilistic PCA: it minimises its objective and has the paper's three limits."""
 
 from collections.abc import Callable
 
@@ -16,21 +16,21 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def start(seed: int, d: int = 7, k: int = 3, n: int = 12) -> tuple[F64, F64]:
-    """A factor (d, k) of moderate condition, and messages (n, d)."""
+    """A well-conditioned factor (d, k), and messages (n, d)."""
     random = np.random.default_rng(seed)
     C = np.linalg.qr(random.standard_normal((d, k)))[0] * random.uniform(0.7, 2, k)
     return C, random.standard_normal((n, d))
 
 
 def rate(error: Callable[[float], float], size: float) -> float:
-    """By what power of its argument an error falls."""
+    """The power of its argument with which an error decreases."""
     return float(np.log10(error(size) / error(size / 10)))
 
 
 @given(seeds)
 @settings(max_examples=30, deadline=None)
 def test_no_noise_gives_the_implicit_krasulina_update(seed: int) -> None:
-    """ε → 0 with ε⁻¹/η′ = 1/η is eq. 11, and the error falls like ε."""
+    """ε → 0 with ε⁻¹/η′ = 1/η is eq. 11, and the error is O(ε)."""
     C, Y = start(seed)
     eta = 0.7
     limit = algorithm1.mini_batch(C, Y, eta)
@@ -44,7 +44,7 @@ def test_no_noise_gives_the_implicit_krasulina_update(seed: int) -> None:
 
 @given(seeds)
 @settings(max_examples=30, deadline=None)
-def test_a_small_step_leaves_the_factor(seed: int) -> None:
+def test_a_small_step_keeps_the_factor(seed: int) -> None:
     C, Y = start(seed)
 
     def error(eta: float, epsilon: float = 1e-9) -> float:
@@ -56,8 +56,8 @@ def test_a_small_step_leaves_the_factor(seed: int) -> None:
 
 @given(seeds)
 @settings(max_examples=30, deadline=None)
-def test_an_endless_step_without_noise_is_batch_em(seed: int) -> None:
-    """1/η → 0 and ε → 0; the error falls like 1/η as long as ε is smaller still."""
+def test_an_infinite_step_without_noise_is_batch_em(seed: int) -> None:
+    """1/η → 0 and ε → 0; the error is O(1/η) as long as ε is much smaller."""
     C, Y = start(seed)
     limit = batch_em.step(C, Y)
 
@@ -70,7 +70,7 @@ def test_an_endless_step_without_noise_is_batch_em(seed: int) -> None:
 
 @given(seeds)
 @settings(max_examples=30, deadline=None)
-def test_an_endless_step_with_noise_is_em_of_probabilistic_pca(seed: int) -> None:
+def test_an_infinite_step_with_noise_is_em_of_probabilistic_pca(seed: int) -> None:
     """Tipping & Bishop's M-step, with the posterior moments of each message written out."""
     C, Y = start(seed)
     epsilon = 0.3
@@ -125,7 +125,7 @@ def relative_entropy(P: F64, Q: F64) -> float:
 
 
 def expected_energy(A: F64, y: F64, mean: F64, rest: F64, epsilon: float) -> float:
-    """E ‖y − Ax‖²/(2ε) over the posterior N(mean, rest): what of −log P(x, y) depends on A."""
+    """E ‖y − Ax‖²/(2ε) over the posterior N(mean, rest): the part of −log P(x, y) that depends on A."""
     return float(np.sum((y - A @ mean) ** 2) + np.trace(A @ rest @ A.T)) / (2 * epsilon)
 
 

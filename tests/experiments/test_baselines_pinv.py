@@ -1,4 +1,4 @@
-"""RankOnePinvUpdate in all six cases against numpy.linalg.pinv, and the ways to keep S against each other."""
+"""RankOnePinvUpdate against numpy.linalg.pinv in all six cases, and the updates of S against each other."""
 
 import numpy as np
 import pytest
@@ -16,8 +16,8 @@ seeds = st.integers(0, 2**32 - 1)
 BEYOND_COLUMNS, BEYOND_ROWS, SINGULAR = {1, 4, 5}, {1, 2}, {2, 4, 6}
 
 
-def made(case: int, p: int, q: int, seed: int) -> tuple[F64, F64, F64]:
-    """A (p, q) of modest condition, c and d that make the case."""
+def example(case: int, p: int, q: int, seed: int) -> tuple[F64, F64, F64]:
+    """A well-conditioned matrix (p, q), and vectors c, d that lead to the case."""
     random = np.random.default_rng(seed)
     U, V = (np.linalg.qr(random.standard_normal((n, n)))[0] for n in (p, q))
     most = min(p - (case in BEYOND_COLUMNS), q - (case in BEYOND_ROWS))
@@ -26,7 +26,7 @@ def made(case: int, p: int, q: int, seed: int) -> tuple[F64, F64, F64]:
     A = (U[:, :r] * sigma) @ V[:, :r].T
     c, d = U[:, :r] @ unit(random, r), V[:, :r] @ unit(random, r)
     overlap = d @ np.linalg.pinv(A) @ c
-    if case in SINGULAR:  # dᵀA†c = −1; not by scaling, which can be endless
+    if case in SINGULAR:  # makes dᵀA†c = −1, without scaling by a factor that may be huge
         d = d - V[:, :r] @ (sigma * (U[:, :r].T @ c)) * (1 + overlap)
     elif abs(1 + overlap) < 0.2:
         d = -d
@@ -45,13 +45,13 @@ def unit(random: np.random.Generator, n: int) -> F64:
 @pytest.mark.parametrize("case", range(1, 7))
 @given(p=st.integers(2, 9), q=st.integers(2, 9), seed=seeds)
 @settings(max_examples=60, deadline=None)
-def test_each_case_is_numpys_pseudo_inverse(case: int, p: int, q: int, seed: int) -> None:
-    A, c, d = made(case, p, q, seed)
+def test_each_case_equals_numpys_pseudo_inverse(case: int, p: int, q: int, seed: int) -> None:
+    A, c, d = example(case, p, q, seed)
     A_pinv = np.linalg.pinv(A, rcond=1e-9)
     assert pinv.parts_of(A, A_pinv, c, d).case == case
     expected = np.linalg.pinv(A + np.outer(c, d), rcond=1e-9)
     error = np.linalg.norm(pinv.rank_one_update(A, A_pinv, c, d) - expected)
-    assert error <= 1e-11 * max(1.0, np.linalg.norm(expected) ** 2)  # how far rounding of A itself moves it
+    assert error <= 1e-11 * max(1.0, np.linalg.norm(expected) ** 2)  # the effect of rounding A itself
 
 
 small = st.integers(1, 4)
@@ -60,7 +60,7 @@ entries = st.integers(-2, 2)
 
 @given(st.data(), small, small)
 @settings(max_examples=400, deadline=None)
-def test_matrices_of_small_integers_whatever_the_case(data: st.DataObject, p: int, q: int) -> None:
+def test_matrices_of_small_integers_in_any_case(data: st.DataObject, p: int, q: int) -> None:
     A = data.draw(hnp.arrays(np.float64, (p, q), elements=entries))
     c = data.draw(hnp.arrays(np.float64, (p,), elements=entries))
     d = data.draw(hnp.arrays(np.float64, (q,), elements=entries))
@@ -69,21 +69,21 @@ def test_matrices_of_small_integers_whatever_the_case(data: st.DataObject, p: in
 
 
 def test_rounding_does_not_change_the_case() -> None:
-    """Exact zeros are rare: with a perturbation of 1e-13 each case stays what it is."""
+    """Exact zeros are rare: a perturbation of 1e-13 does not change the case."""
     for case in range(1, 7):
-        A, c, d = made(case, 6, 5, case)
+        A, c, d = example(case, 6, 5, case)
         noise = np.random.default_rng(0).standard_normal(6) * 1e-13
         assert pinv.parts_of(A, np.linalg.pinv(A, rcond=1e-9), c + noise, d).case == case
 
 
-def test_nothing_added_changes_nothing() -> None:
-    A, c, d = made(5, 6, 4, 0)
+def test_adding_zero_changes_nothing() -> None:
+    A, c, d = example(5, 6, 4, 0)
     A_pinv = np.linalg.pinv(A, rcond=1e-9)
     assert np.array_equal(pinv.rank_one_update(A, A_pinv, np.zeros(6), d), A_pinv)
     assert np.array_equal(pinv.rank_one_update(A, A_pinv, c, np.zeros(4)), A_pinv)
 
 
-def test_a_pseudo_inverse_can_be_built_from_nothing() -> None:
+def test_a_pseudo_inverse_can_be_built_from_zero() -> None:
     A, A_pinv = np.zeros((5, 4)), np.zeros((4, 5))
     random = np.random.default_rng(3)
     for _ in range(8):
@@ -93,7 +93,7 @@ def test_a_pseudo_inverse_can_be_built_from_nothing() -> None:
         assert close(A_pinv, np.linalg.pinv(A), 1e-9)
 
 
-# Algorithm 1's own use of it.
+# In Algorithm 1.
 
 
 def stream(seed: int, d: int, k: int) -> tuple[F64, F64]:
@@ -103,7 +103,7 @@ def stream(seed: int, d: int, k: int) -> tuple[F64, F64]:
 
 @given(seeds, st.integers(2, 12), st.integers(1, 11), st.floats(1e-2, 1e2))
 @settings(max_examples=40, deadline=None)
-def test_algorithm_1_needs_the_fifth_case_only(seed: int, d: int, k: int, eta: float) -> None:
+def test_algorithm_1_needs_only_the_fifth_case(seed: int, d: int, k: int, eta: float) -> None:
     C, Y = stream(seed, d, min(k, d - 1))
     factor = Factor.of(C)
     for y in Y:
@@ -118,7 +118,7 @@ def test_algorithm_1_needs_the_fifth_case_only(seed: int, d: int, k: int, eta: f
 
 @given(seeds, st.integers(1, 12), st.integers(1, 12), st.floats(1e-2, 1e2))
 @settings(max_examples=40, deadline=None)
-def test_the_papers_rank_two_is_our_rank_one(seed: int, d: int, k: int, eta: float) -> None:
+def test_the_papers_rank_two_update_equals_our_rank_one_update(seed: int, d: int, k: int, eta: float) -> None:
     C, Y = stream(seed, max(d, k), min(d, k))
     two, one = (C, np.linalg.inv(C.T @ C)), (C, np.linalg.inv(C.T @ C))
     for y in Y:

@@ -1,4 +1,4 @@
-"""Oja's and Krasulina's updates against numeric gradients of the paper's losses, and against the formulas by hand."""
+"""Oja's and Krasulina's updates against numerical gradients of the paper's losses and against explicit formulas."""
 
 from collections.abc import Callable
 
@@ -56,7 +56,7 @@ def test_krasulina_follows_the_same_gradient_projected_onto_the_tangent_space(
 
 
 def spans_agree(Q: F64, A: F64) -> bool:
-    """Whether Q is the orthonormal basis of span(A) with QᵀA upper triangular and of positive diagonal."""
+    """Whether Q is the orthonormal basis of span(A) for which QᵀA is upper triangular with positive diagonal."""
     R = Q.T @ A
     size = np.linalg.norm(A)
     triangular = np.abs(np.tril(R, -1)).max() <= 1e-6 * size
@@ -93,7 +93,7 @@ def test_the_two_differ_in_the_second_order_of_the_step() -> None:
     assert apart[0] / apart[1] == pytest.approx(100, rel=0.05)
 
 
-def test_an_endless_step_of_oja_is_orthogonal_iteration() -> None:
+def test_an_infinite_step_of_oja_is_orthogonal_iteration() -> None:
     C, Y = start(8, 3, 20, 2)
     assert close(oja.step(C, Y, 1e12), orthonormal(Y.T @ Y @ C), 1e-9)
 
@@ -116,7 +116,7 @@ def test_one_pass_comes_close_to_batch_pca(step: Step) -> None:
     assert batch.loss_of(cov, C) <= 1.02 * batch.least_loss(cov, 3)
 
 
-def test_qr_keeps_an_orthonormal_basis_and_turns_signs() -> None:
+def test_qr_keeps_an_orthonormal_basis_with_its_signs() -> None:
     C, _ = start(7, 4, 1, 5)
     assert close(orthonormal(orthonormal(C)), orthonormal(C), 1e-12)
     assert close(orthonormal(-np.eye(3)), -np.eye(3), 1e-12)
@@ -162,6 +162,6 @@ def test_weights_by_count_and_orthonormal_averages() -> None:
         (2, [0.0, 0.0], "some factor"),
     ],
 )
-def test_weights_that_mean_nothing_are_refused(machines: int, weights: list[float] | None, words: str) -> None:
+def test_invalid_weights_are_refused(machines: int, weights: list[float] | None, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         combine.average([np.eye(3)] * machines, weights)

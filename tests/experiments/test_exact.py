@@ -1,4 +1,4 @@
-"""The exact blocks of the paper's competitors equal their plain steps."""
+"""The blocked implementations of the baselines equal their step-by-step ones."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_explicit(plain, exactly, block, eta0):
 @pytest.mark.parametrize("block", [1, 7, 50])
 def test_incremental(block):
     Y, _ = stream()
-    Y[40] = Y[39]  # a message without a residual worth the name must not break it
+    Y[40] = Y[39]  # the residual vanishes up to rounding
     plain = blocked = incremental.start(D, K)
     for y in Y:
         plain = incremental.step(plain, y)
@@ -43,7 +43,7 @@ def test_incremental(block):
 
 
 def test_incremental_within_the_span():
-    """Messages that lie in a space of k dimensions leave no residual at all."""
+    """Messages in a k-dimensional space have no residual."""
     rng = np.random.default_rng(0)
     Y = rng.standard_normal((60, K)) @ rng.standard_normal((K, D))
     plain = blocked = incremental.start(D, K)
@@ -55,7 +55,7 @@ def test_incremental_within_the_span():
 
 @pytest.mark.parametrize(("plain", "exactly"), [("oja", exact.oja), ("krasulina", exact.krasulina)])
 def test_the_signs_of_lapack(plain, exactly):
-    """One QR at the end gives the signs of a QR after every message, because they forget those that came in."""
+    """One QR at the end gives the same signs as a QR after every message: they do not depend on the earlier ones."""
     Y, C = stream()
     eta = 1 / np.arange(1, N + 1) ** 0.9
     expected = C

@@ -1,4 +1,4 @@
-"""Every experiment runs from end to end, goes on where it was cut short, and fills its part of the page."""
+"""Every experiment runs, resumes after an interruption, and writes its section of the page."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ def test_runs_and_resumes(experiment, plan):
     experiment.run(plan)
     before = {path.name: path.read_bytes() for path in plan.folder.iterdir()}
     experiment.run(plan)
-    assert {path.name: path.read_bytes() for path in plan.folder.iterdir()} == before, "nothing was missing"
+    assert {path.name: path.read_bytes() for path in plan.folder.iterdir()} == before, "nothing was left to run"
     if experiment in PICTURES:
         assert b"<svg" in before[PICTURES[experiment]]
     text = "\n".join(experiment.section(plan.folder))
@@ -28,16 +28,16 @@ def test_runs_and_resumes(experiment, plan):
     assert "nan" not in text
 
 
-def test_only_what_is_missing_runs_again(plan):
+def test_only_missing_runs_are_repeated(plan):
     passes.run(plan, ("implicit",), (1.0,))
     path = plan.folder / "passes.csv"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:2] + lines[3:]))
     passes.run(plan, ("implicit",), (1.0,))
-    assert path.read_text().splitlines(keepends=True) == [*lines[:2], *lines[3:], lines[2]], "to the digit, at the end"
+    assert path.read_text().splitlines(keepends=True) == [*lines[:2], *lines[3:], lines[2]], "the same row, at the end"
 
 
-def test_more_runs_keep_those_there(plan):
+def test_more_runs_keep_the_existing_ones(plan):
     passes.run(plan, ("default",), (1.0,))
     before = (plan.folder / "passes.csv").read_text()
     passes.run(replace(plan, runs=2), ("default",), (1.0,))
@@ -46,8 +46,8 @@ def test_more_runs_keep_those_there(plan):
     assert len(after.splitlines()) - 1 == 2 * (len(before.splitlines()) - 1)
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # BLAS threads, all at rest
-def test_processes_give_the_same(plan, tmp_path):
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # BLAS threads, all idle
+def test_several_processes_give_the_same_results(plan, tmp_path):
     two = replace(plan, folder=tmp_path / "two", workers=2)
     for each in (plan, two):
         passes.run(each, ("implicit", "default"), (1.0,))
@@ -72,7 +72,7 @@ def test_loss_from_the_covariance_is_the_mean_squared_residual(plan):
     assert data.excess(best) == pytest.approx(0, abs=1e-9)
 
 
-def test_batch_solution_is_kept(tmp_path, monkeypatch, plan):
+def test_batch_solution_is_cached(tmp_path, monkeypatch, plan):
     data = plan.data["mnist"]
     np.savez(tmp_path / "mnist.npz", X=data.X, y=data.y)
     monkeypatch.setattr(datasets, "CACHE", tmp_path / "cache")

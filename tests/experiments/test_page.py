@@ -1,4 +1,4 @@
-"""The page that is committed is the one that the committed CSV files make."""
+"""The committed page is up to date with the committed CSV files."""
 
 import re
 
@@ -6,11 +6,11 @@ from experiments import page
 from experiments.plan import FOLDER
 
 
-def test_page_follows_the_results():
+def test_page_is_up_to_date():
     assert page.PAGE.read_text(encoding="utf-8") == page.page(FOLDER), "run python -m experiments.page"
 
 
-def test_pictures_are_there_and_small():
+def test_pictures_exist_and_are_small():
     names = re.findall(r"\]\(\.\./experiments/results/([^)]+)\)", page.PAGE.read_text(encoding="utf-8"))
     assert names
     for name in names:
