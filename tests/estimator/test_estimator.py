@@ -20,7 +20,7 @@ import streampca
 from streampca import ImplicitKrasulina, PowerStep, merge
 from streampca.pca import algorithm1
 from streampca.pca.algorithm1 import Factor
-from tests.pca.streams import close, covariance, excess, gaussian, shares
+from tests.pca.streams import close, covariance, excess, gaussian, remaining_weights
 
 X = gaussian(0, 3000, 1 / np.arange(1, 13.0), offset=2.0)
 
@@ -80,7 +80,7 @@ def test_batches_of_any_size_give_the_same_bits(sizes: list[int], gauge: str) ->
 
 def test_the_half_life_is_in_messages() -> None:
     estimator = ImplicitKrasulina(half_life=300).fit(X)
-    kept = shares(np.full(len(X), 2 ** (-1 / 300)))
+    kept = remaining_weights(np.full(len(X), 2 ** (-1 / 300)))
     model = estimator.model_
     assert close((model.components.T * model.explained_variance) @ model.components, covariance(X, kept), 1e-9)
 

@@ -1,4 +1,4 @@
-"""What the laws of the mathematics share: streams, one pass over them, and what NumPy says of them."""
+"""Streams, one pass over them, and NumPy's results, shared by the tests of the mathematics."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from streampca.pca.state import State
 
 
 def gaussian(seed: int, n: int, spectrum: F64, offset: float = 0.0, turned: bool = True) -> F64:
-    """Vectors (n, d) with standard deviations `spectrum` along (turned) axes."""
+    """Gaussian vectors (n, d) with standard deviations `spectrum` along axes that are rotated if `turned`."""
     random = np.random.default_rng(seed)
     d = len(spectrum)
     axes = np.linalg.qr(random.standard_normal((d, d)))[0] if turned else np.eye(d)
@@ -17,7 +17,7 @@ def gaussian(seed: int, n: int, spectrum: F64, offset: float = 0.0, turned: bool
 
 
 def one_pass(X: F64, config: LearningConfig, retention: F64 | float = 1.0) -> tuple[State, list[Scores]]:
-    """The state after the stream X (n, d), its last block as short as it comes, and each block's scores."""
+    """The state after the stream X (n, d) with a partial last block, and each block's scores."""
     kept = np.broadcast_to(np.asarray(retention, np.float64), len(X))
     state, scores, start = State.empty(config.dimensions, config.dtype), [], 0
     while start < len(X):
@@ -29,15 +29,15 @@ def one_pass(X: F64, config: LearningConfig, retention: F64 | float = 1.0) -> tu
     return state, scores
 
 
-def shares(retention: F64) -> F64:
-    """The weight (n,) that is left of each message at the end of the stream, and is one for the last."""
+def remaining_weights(retention: F64) -> F64:
+    """The remaining weight (n,) of each message at the end of the stream; 1 for the last one."""
     left = np.ones(len(retention))
     left[:-1] = np.cumprod(retention[:0:-1])[::-1]
     return left
 
 
 def covariance(X: F64, weights: F64 | None = None, center: bool = True) -> F64:
-    """What NumPy says."""
+    """NumPy's weighted covariance, or second moment unless `center`."""
     weights = np.ones(len(X)) if weights is None else weights
     X = X.astype(np.float64)
     if center:
@@ -52,12 +52,12 @@ def learned(state: State) -> F64:
 
 
 def close(A: F64, B: F64, tolerance: float) -> bool:
-    """Whether A is B up to a share of B's norm."""
+    """Whether A equals B up to a fraction of B's norm."""
     return bool(np.linalg.norm(A - B) <= tolerance * np.linalg.norm(B))
 
 
 def excess(components: F64, covariance: F64) -> float:
-    """By what share the loss of orthonormal rows exceeds the least possible."""
+    """The relative excess of the loss of orthonormal rows over the least possible loss."""
     best = np.linalg.eigvalsh(covariance)[: len(covariance) - len(components)].sum()
     loss = np.trace(covariance) - np.trace(components @ covariance @ components.T)
     return float(loss / best - 1)

@@ -17,7 +17,7 @@ etas = st.floats(1e-4, 1e3)
 
 
 def start(d: int, k: int, seed: int) -> tuple[F64, F64]:
-    """A factor (d, k) of moderate condition, and messages (20, d)."""
+    """A well-conditioned factor (d, k), and messages (20, d)."""
     random = np.random.default_rng(seed)
     C = np.linalg.qr(random.standard_normal((d, k)))[0] @ np.diag(random.uniform(0.3, 3, k))
     return C, random.standard_normal((20, d))
@@ -25,7 +25,7 @@ def start(d: int, k: int, seed: int) -> tuple[F64, F64]:
 
 @given(sizes, etas)
 @settings(max_examples=50, deadline=None)
-def test_both_ways_of_keeping_the_pseudo_inverse_agree_with_numpy(size: tuple[int, int, int], eta: float) -> None:
+def test_both_updates_of_the_pseudo_inverse_agree_with_numpy(size: tuple[int, int, int], eta: float) -> None:
     C, Y = start(*size)
     factor, other, S = Factor.of(C), C, np.linalg.inv(C.T @ C)
     for y in Y:
@@ -83,10 +83,10 @@ def test_eq_11_is_the_minimum_of_its_objective(size: tuple[int, int, int], eta: 
 
 @given(sizes, st.floats(1e-2, 10), st.floats(0.1, 10))
 @settings(max_examples=50, deadline=None)
-def test_a_turn_and_a_scale_of_the_factor_change_nothing_but_the_step(
+def test_rotating_and_scaling_the_factor_changes_only_the_step(
     size: tuple[int, int, int], eta: float, scale: float
 ) -> None:
-    """C → s C O with orthogonal O, η → s²η: the factor stays s C O all along, so span and projector stay the same."""
+    """C → s C O with orthogonal O, η → s²η: every factor is s C O, so span and projector are the same."""
     d, k, seed = size
     C, Y = start(d, k, seed)
     O = np.linalg.qr(np.random.default_rng(seed + 1).standard_normal((k, k)))[0]  # noqa: E741
@@ -101,7 +101,7 @@ def test_a_turn_and_a_scale_of_the_factor_change_nothing_but_the_step(
 
 @given(sizes, etas)
 @settings(max_examples=50, deadline=None)
-def test_any_invertible_change_of_the_factor_leaves_residuals_and_projector(
+def test_an_invertible_change_of_the_factor_keeps_residuals_and_projector(
     size: tuple[int, int, int], eta: float
 ) -> None:
     """C → CQ: the same projector and residual; the step then follows x' = Q⁻¹x, C'Q⁻¹ = C − h' r xᵀ(QQᵀ)⁻¹."""
@@ -120,7 +120,7 @@ def test_any_invertible_change_of_the_factor_leaves_residuals_and_projector(
     assert close(stepped.C @ np.linalg.inv(Q), C - h * np.outer(r, metric @ x), 1e-8)
 
 
-def test_a_message_in_the_span_and_the_zero_message_leave_the_factor() -> None:
+def test_messages_in_the_span_do_not_change_the_factor() -> None:
     factor = Factor.of(np.eye(4)[:, :2])
     for y in (np.array([3.0, -1, 0, 0]), np.zeros(4)):
         after, loss = algorithm1.meyer(factor, y, 0.5)
@@ -129,7 +129,7 @@ def test_a_message_in_the_span_and_the_zero_message_leave_the_factor() -> None:
         assert np.array_equal(after.C_pinv, factor.C_pinv)
 
 
-def test_an_endless_step_interpolates_the_message() -> None:
+def test_an_infinite_step_interpolates_the_message() -> None:
     """η → ∞: C_new x = y, which needs h → 1/‖x‖² (the norm squared)."""
     C, Y = start(6, 3, 1)
     after, _ = algorithm1.meyer(Factor.of(C), 5 * Y[0], 1e12)

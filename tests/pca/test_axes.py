@@ -1,4 +1,4 @@
-"""Principal axes, their signs, and the turn of a factor onto them."""
+"""Principal axes, their signs, and the rotation of a factor onto them."""
 
 import numpy as np
 import pytest
@@ -26,13 +26,13 @@ def test_axes_are_the_eigenvectors_of_the_covariance(C: np.ndarray) -> None:
 
 @given(factors)
 @settings(max_examples=60, deadline=None)
-def test_a_turn_keeps_the_covariance_and_sorts_the_columns(C: np.ndarray) -> None:
+def test_rotation_onto_the_axes_keeps_the_covariance_and_sorts_the_columns(C: np.ndarray) -> None:
     turned, variance = axes.turn(C)
     assert close(turned @ turned.T, C @ C.T, 1e-9)
     assert np.abs(turned.T @ turned - np.diag(variance)).max() <= 1e-9 * variance[0]
 
 
-def test_a_turn_drops_a_column_that_died_out() -> None:
+def test_rotation_onto_the_axes_drops_a_vanished_column() -> None:
     C = np.random.default_rng(0).standard_normal((6, 3))
     for dead in (np.zeros(6), 1e-15 * C[:, 0], C[:, 0]):
         turned, variance = axes.turn(np.column_stack([C, dead]))
@@ -41,7 +41,7 @@ def test_a_turn_drops_a_column_that_died_out() -> None:
     assert axes.turn(np.zeros((4, 2)))[0].shape == (4, 0)
 
 
-def test_more_axes_than_the_factor_has_are_an_orthonormal_completion() -> None:
+def test_axes_beyond_the_rank_complete_an_orthonormal_basis() -> None:
     for C in (np.zeros((5, 0)), np.zeros((5, 2)), np.eye(5)[:, :1], np.eye(5)[:, [1, 1]]):
         rows, variance = axes.principal(C, 5)
         assert np.abs(rows @ rows.T - np.eye(5)).max() <= 1e-12
@@ -54,8 +54,8 @@ def test_the_largest_entry_of_an_axis_is_positive() -> None:
     assert (rows[np.arange(4), np.abs(rows).argmax(axis=1)] > 0).all()
 
 
-def test_signs_stay_from_version_to_version() -> None:
-    """Two entries of nearly the same size make the sign of its own flip; against the version before it does not."""
+def test_signs_are_stable_between_versions() -> None:
+    """If two entries have nearly the same size, the sign convention alone would flip between versions."""
     first = np.array([[0.6, -0.6 - 1e-9, 0.5], [0.1, 0.2, 0.97]])
     second = np.array([[0.6 + 1e-8, -0.6, 0.5], [-0.1, -0.2, -0.97]])
     own = axes._orient(first)
@@ -64,7 +64,7 @@ def test_signs_stay_from_version_to_version() -> None:
     assert ((kept * own).sum(axis=1) > 0).all()
 
 
-def test_signs_stay_when_axes_change_places() -> None:
+def test_signs_are_stable_when_axes_swap() -> None:
     reference = -np.eye(4)[:3]
     now = np.eye(4)[[1, 0, 2]]
     kept = axes.keep_signs(now, reference)
@@ -73,7 +73,7 @@ def test_signs_stay_when_axes_change_places() -> None:
 
 @given(st.integers(0, 2**32 - 1))
 @settings(max_examples=8, deadline=None)
-def test_signs_are_kept_along_a_stream(seed: int) -> None:
+def test_signs_are_stable_along_a_stream(seed: int) -> None:
     X = gaussian(seed, 4000, np.array([3.0, 2, 1, 0.3, 0.3, 0.3]))
     config = LearningConfig(6, 3)
     reference = None
@@ -85,7 +85,7 @@ def test_signs_are_kept_along_a_stream(seed: int) -> None:
 
 
 class TestModel:
-    """What is served: coordinates, residuals, reconstructions."""
+    """Coordinates, residuals and reconstructions."""
 
     X = gaussian(2, 2000, np.array([3.0, 2, 1, 0.2]), offset=1.0)
     model = model_of(one_pass(X, LearningConfig(4, 2))[0], 2)
@@ -99,7 +99,7 @@ class TestModel:
         assert np.abs(covariance(Z) - np.eye(2)).max() <= 1e-10
 
     @pytest.mark.parametrize("basis", ["principal", "whitened"])
-    def test_reconstruction_is_the_nearest_point_of_the_plane(self, basis: str) -> None:
+    def test_reconstruction_is_the_nearest_point_of_the_subspace(self, basis: str) -> None:
         Z, residual = self.model.project(self.X, basis)  # type: ignore[arg-type]
         back = self.model.reconstruct(Z, basis)  # type: ignore[arg-type]
         assert residual == pytest.approx(((self.X - back) ** 2).sum(axis=1), rel=1e-9, abs=1e-12)
@@ -107,11 +107,11 @@ class TestModel:
         assert again == pytest.approx(Z, rel=1e-9, abs=1e-10)
         assert none_left == pytest.approx(0, abs=1e-20)
 
-    def test_ratios_are_of_all_dimensions(self) -> None:
+    def test_ratios_are_relative_to_the_total_variance(self) -> None:
         exact = np.linalg.eigvalsh(covariance(self.X))[::-1]
         assert self.model.explained_variance_ratio == pytest.approx(exact[:2] / exact.sum(), rel=1e-9)
 
-    def test_a_component_without_variance_has_the_whitened_coordinate_zero(self) -> None:
+    def test_the_whitened_coordinate_of_a_component_without_variance_is_zero(self) -> None:
         line = np.outer(np.arange(500.0), np.ones(3))
         model = model_of(one_pass(line, LearningConfig(3, 2))[0], 2)
         Z, residual = model.project(line, "whitened")

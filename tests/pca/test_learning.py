@@ -1,4 +1,4 @@
-"""The laws of one pass: what is learned is the weighted covariance, exactly where K = d."""
+"""One pass learns the weighted covariance, exactly if K = d."""
 
 import numpy as np
 import pytest
@@ -10,12 +10,12 @@ from streampca.pca.arrays import F64
 from streampca.pca.learning import BLOCK, LearningConfig, learn
 from streampca.pca.scores import Scores
 from streampca.pca.state import State
-from tests.pca.streams import close, covariance, excess, gaussian, learned, one_pass, shares
+from tests.pca.streams import close, covariance, excess, gaussian, learned, one_pass, remaining_weights
 
 
 def check(state: State, X: F64, retention: F64, center: bool, tolerance: float) -> None:
     """Covariance, mean, weight and total variance are NumPy's."""
-    weights = shares(retention)
+    weights = remaining_weights(retention)
     exact = covariance(X, weights, center)
     assert np.linalg.norm(learned(state) - exact) <= tolerance * max(np.linalg.norm(exact), 1e-300)
     assert state.total_variance == pytest.approx(np.trace(exact), rel=tolerance)
@@ -41,7 +41,7 @@ streams = st.fixed_dictionaries(
 
 
 def retention_of(kind: str, n: int, random: np.random.Generator) -> F64:
-    """Each message's λ."""
+    """The retention λ of each message."""
     return {
         "all": np.ones(n),
         "half-life": np.full(n, 2 ** (-1 / 200)),
@@ -53,26 +53,26 @@ def retention_of(kind: str, n: int, random: np.random.Generator) -> F64:
 
 @given(streams)
 @settings(max_examples=120, deadline=None)
-def test_with_as_many_columns_as_dimensions_the_weighted_covariance_is_exact(case: dict) -> None:  # type: ignore[type-arg]
+def test_with_as_many_columns_as_dimensions_the_covariance_is_exact(case: dict) -> None:  # type: ignore[type-arg]
     d, n = case["d"], case["n"]
     random = np.random.default_rng(case["seed"])
     offset = case["offset"] if case["center"] else 0.0
     X = random.standard_normal((n, d)) @ random.standard_normal((d, d)) + offset
     retention = retention_of(case["kind"], n, random)
     state, _ = one_pass(X, LearningConfig(d, d, 0, case["center"], warm_up=case["warm_up"]), retention)
-    if shares(retention).sum() > 1.01:  # else the covariance is zero but for rounding
+    if remaining_weights(retention).sum() > 1.01:  # otherwise the covariance is zero up to rounding
         check(state, X, retention, case["center"], 1e-9 if offset < 10 else 1e-7)
 
 
 @pytest.mark.parametrize("half_life", [1, 10, 63, 100, 1000])
-def test_forgetting_is_the_exponentially_weighted_covariance(half_life: float) -> None:
+def test_forgetting_gives_the_exponentially_weighted_covariance(half_life: float) -> None:
     X = np.vstack([gaussian(1, 3000, np.array([3.0, 1, 0.5, 0.2])), gaussian(2, 3000, np.array([0.1, 1, 2, 4]), 5.0)])
     retention = np.full(6000, 2 ** (-1 / half_life))
     state, _ = one_pass(X, LearningConfig(4, 4), retention)
     check(state, X, retention, True, 1e-10)
 
 
-def test_with_nothing_kept_only_the_last_message_counts() -> None:
+def test_with_retention_zero_only_the_last_message_counts() -> None:
     X = gaussian(0, 300, np.ones(3))
     state, _ = one_pass(X, LearningConfig(3, 3), 0.0)
     assert state.weight == 1
@@ -83,7 +83,7 @@ def test_with_nothing_kept_only_the_last_message_counts() -> None:
     assert close(learned(state), np.outer(X[-1], X[-1]), 1e-12)
 
 
-def test_one_pass_finds_what_batch_pca_finds() -> None:
+def test_one_pass_comes_close_to_batch_pca_with_few_columns() -> None:
     X = gaussian(3, 20_000, 1 / np.arange(1, 41) ** 0.7, offset=2.0)
     exact = covariance(X)
     state, _ = one_pass(X, LearningConfig(40, 5))
@@ -92,17 +92,17 @@ def test_one_pass_finds_what_batch_pca_finds() -> None:
     assert state.total_variance == pytest.approx(np.trace(exact), rel=1e-10)
 
 
-def test_a_drifting_stream_is_followed_as_by_the_exactly_weighted_covariance() -> None:
+def test_a_drifting_stream_is_followed_like_the_exact_weighted_covariance() -> None:
     spectrum = np.concatenate([[5, 4, 3.0], np.full(27, 0.3)])
     X = np.vstack([gaussian(seed, 6000, spectrum) for seed in (1, 2)])
     retention = np.full(len(X), 2 ** (-1 / 1000))
     state, _ = one_pass(X, LearningConfig(30, 3), retention)
     now = covariance(X[6000:])
-    exact = np.linalg.eigh(covariance(X, shares(retention)))[1][:, :-4:-1].T
+    exact = np.linalg.eigh(covariance(X, remaining_weights(retention)))[1][:, :-4:-1].T
     assert excess(axes.principal(state.C, 3)[0], now) <= excess(exact, now) + 5e-3
 
 
-def test_rotating_the_data_rotates_what_is_learned() -> None:
+def test_rotating_the_data_rotates_the_model() -> None:
     X = gaussian(4, 3000, 1 / np.arange(1, 13.0), turned=False)
     turn = np.linalg.qr(np.random.default_rng(9).standard_normal((12, 12)))[0]
     plain, _ = one_pass(X, LearningConfig(12, 3, 2))
@@ -112,7 +112,7 @@ def test_rotating_the_data_rotates_what_is_learned() -> None:
 
 @pytest.mark.parametrize("center", [True, False])
 def test_every_state_is_consistent(center: bool) -> None:
-    """N = CᵀC and C†C = I after every block, between turns too."""
+    """N = CᵀC and C†C = I after every block, also between rotations onto the axes."""
     X = gaussian(5, 3000, 1 / np.arange(1, 21.0), offset=0.3)
     config = LearningConfig(20, 4, 3, center)
     state, start = State.empty(20), 0
@@ -125,8 +125,8 @@ def test_every_state_is_consistent(center: bool) -> None:
         assert state.rank == 7
 
 
-def test_the_gauge_keeps_whitened_coordinates_at_one() -> None:
-    """With K = d the weighted second moment of C†y over all that was learned is the identity."""
+def test_the_gauge_keeps_whitened_coordinates_at_variance_one() -> None:
+    """With K = d the weighted second moment of C†y over all learned messages is the identity."""
     X = gaussian(6, 2000, np.array([5.0, 1, 0.2]))
     state, _ = one_pass(X, LearningConfig(3, 3))
     whitened = (X - X.mean(axis=0)) @ state.C_pinv.T
@@ -135,7 +135,7 @@ def test_the_gauge_keeps_whitened_coordinates_at_one() -> None:
 
 @pytest.mark.slow
 def test_models_with_many_columns_take_longer_stretches() -> None:
-    """A function of d and K alone, so that what is learned does not depend on how the messages arrive."""
+    """The stretch depends on d and K alone, so the result does not depend on how the messages arrive."""
     X = gaussian(17, 700, 1 / np.arange(1, 101.0))
     for k, stretch in ((85, 64), (86, 128), (100, 128)):
         config = LearningConfig(100, k)
@@ -147,7 +147,7 @@ def test_models_with_many_columns_take_longer_stretches() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_how_long_a_stretch_is_matters_to_rounding_only(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_length_of_a_stretch_affects_only_rounding(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     X = gaussian(18, 2000, 1 / np.arange(1, 21.0), offset=0.5)
     states = []
     for length in (1, 7, 64, 1000):
@@ -158,7 +158,7 @@ def test_how_long_a_stretch_is_matters_to_rounding_only(dtype: str, monkeypatch:
 
 
 class TestEdges:
-    """Streams that a person would not call data."""
+    """Degenerate and extreme streams."""
 
     @pytest.mark.parametrize("value", [0.0, 5.0, -3e-9, 1e150, 1e-150])
     @pytest.mark.parametrize("center", [True, False])
@@ -190,8 +190,8 @@ class TestEdges:
         assert (state.rank, state.total_variance, state.count) == (0, 0.0, 1)
         assert len(scores[0].residual) == 0
 
-    def test_fewer_directions_than_columns_and_more_of_them_later(self) -> None:
-        """The rank follows; when new directions appear nothing is lost."""
+    def test_the_rank_follows_the_directions_of_the_data(self) -> None:
+        """The rank grows with the data, and new directions lose nothing."""
         random = np.random.default_rng(2)
         few = random.standard_normal((1500, 2)) @ random.standard_normal((2, 20))
         more = random.standard_normal((1500, 5)) @ random.standard_normal((5, 20))
@@ -214,7 +214,7 @@ class TestEdges:
         assert close(learned(state) / scale / scale, learned(plain), 1e-11)
         assert state.total_variance == pytest.approx(plain.total_variance * scale**2, rel=1e-11)
 
-    def test_a_scale_by_a_power_of_two_does_not_change_a_bit(self) -> None:
+    def test_scaling_by_a_power_of_two_is_exact(self) -> None:
         X = gaussian(4, 1500, np.array([1, 0.3, 0.1, 0.03]))
         plain, _ = one_pass(X, LearningConfig(4, 2, 1))
         state, _ = one_pass(X * 2.0**300, LearningConfig(4, 2, 1))
@@ -229,14 +229,14 @@ class TestEdges:
             assert np.isfinite(state.total_variance)
             assert np.isfinite([s.norm.sum() for s in scores]).all()
 
-    def test_a_stream_whose_squares_vanish_counts_as_constant(self) -> None:
+    def test_a_stream_whose_squares_underflow_counts_as_constant(self) -> None:
         state, _ = one_pass(1e-170 * gaussian(6, 500, np.ones(3)), LearningConfig(3, 2))
         assert state.rank == 0
         assert state.total_variance == 0
 
     @pytest.mark.parametrize("turned", [True, False])
-    def test_features_a_million_times_apart(self, turned: bool) -> None:
-        """A direction is known to about eps·(σ₁/σ)², here 1e-4; the rest exactly."""
+    def test_features_with_scales_a_million_times_apart(self, turned: bool) -> None:
+        """A direction is accurate to about eps·(σ₁/σ)², here 1e-4."""
         sizes = np.array([1e3, 1, 1e-3, 30, 0.03])
         X = gaussian(7, 20_000, np.ones(5))
         X = (X @ np.random.default_rng(1).standard_normal((5, 5)) if turned else X) * sizes
@@ -258,7 +258,7 @@ class TestEdges:
         assert excess(axes.principal(state.C, 4)[0], exact) <= 0.02
         assert close(state.N, state.C.T @ state.C, 1e-11)
 
-    def test_a_direction_that_dies_out_and_comes_back(self) -> None:
+    def test_a_direction_that_vanishes_and_returns(self) -> None:
         X = gaussian(9, 45_000, np.array([2.0, 1, 1, 0.5]), turned=False)
         X[3000:40_000, 0] = 0
         retention = np.full(len(X), 2 ** (-1 / 100))
@@ -267,16 +267,16 @@ class TestEdges:
         state, _ = one_pass(X, LearningConfig(4, 4), retention)
         check(state, X, retention, True, 1e-10)
 
-    def test_a_stream_that_goes_silent_dies_out_without_harm(self) -> None:
+    def test_a_stream_that_becomes_zero_decays_to_zero(self) -> None:
         X = gaussian(10, 30_000, np.ones(3))
         X[1000:] = 0
         state, scores = one_pass(X, LearningConfig(3, 2), 2 ** (-1 / 20))
         assert state.rank == 0
         assert np.isfinite(np.concatenate([s.residual for s in scores])).all()
         again, _ = one_pass(np.vstack([X, X[:500]]), LearningConfig(3, 2), 2 ** (-1 / 20))
-        assert close(learned(again), covariance(X[:500], shares(np.full(500, 2 ** (-1 / 20)))), 1e-6)
+        assert close(learned(again), covariance(X[:500], remaining_weights(np.full(500, 2 ** (-1 / 20)))), 1e-6)
 
-    def test_a_large_offset_costs_no_digits_at_the_start(self) -> None:
+    def test_a_large_offset_costs_no_precision_at_the_start(self) -> None:
         X = gaussian(11, 150, np.array([1.0, 0.1, 0.01]))
         for dtype, tolerance in (("float64", 1e-9), ("float32", 1e-4)):
             offset = (X + 1024).astype(dtype)
@@ -313,7 +313,7 @@ class TestFloat32:
         assert losses[1] == pytest.approx(losses[0], rel=0.05, abs=1e-6)
 
 
-def test_the_factor_is_turned_to_its_axes_from_time_to_time() -> None:
+def test_the_factor_is_rotated_onto_its_axes_regularly() -> None:
     X = gaussian(16, 200 + 40 * BLOCK, 1 / np.arange(1, 9.0))
     turned = []
     for blocks in range(41):
@@ -326,7 +326,7 @@ def test_the_factor_is_turned_to_its_axes_from_time_to_time() -> None:
 
 
 def test_the_gram_matrix_does_not_drift_from_the_factor() -> None:
-    """C and N are updated side by side; 1,600 blocks later they still agree, in both precisions."""
+    """C and N are updated separately; after 1,600 blocks they still agree, in both precisions."""
     X = gaussian(12, 100_000, np.array([3.0, 2, 1, 0.5, 0.2, 0.1, 0.1, 0.1]))
     for dtype, tolerance in (("float64", 1e-13), ("float32", 1e-6)):
         state, _ = one_pass(X.astype(dtype), LearningConfig(8, 3, 2, dtype=dtype), 2 ** (-1 / 500))
@@ -335,19 +335,19 @@ def test_the_gram_matrix_does_not_drift_from_the_factor() -> None:
 
 
 class TestBits:
-    """The same messages make the same bits."""
+    """The same messages give the same bits."""
 
     X = gaussian(13, 1500, 1 / np.arange(1, 38.0), offset=0.5)
 
     @pytest.mark.parametrize("center", [True, False])
     @pytest.mark.parametrize("dtype", ["float64", "float32"])
-    def test_however_they_lie_in_memory(self, center: bool, dtype: str) -> None:
+    def test_for_any_memory_layout(self, center: bool, dtype: str) -> None:
         X = self.X.astype(dtype)
         config = LearningConfig(37, 5, 6, center, dtype)
         plain, plain_scores = one_pass(X, config)
         size = X.itemsize
         raw = bytearray(X.nbytes + 64)
-        for shift in (1, size, 3 * size):  # the first is not even aligned to its own size
+        for shift in (1, size, 3 * size):  # the first is not aligned to the element size
             copy = np.frombuffer(raw, dtype, X.size, shift).reshape(X.shape)
             copy[:] = X
             self._same(one_pass(copy, config), (plain, plain_scores))
@@ -367,15 +367,15 @@ class TestBits:
     @pytest.mark.parametrize("dtype", ["float64", "float32"])
     @pytest.mark.parametrize("center", [True, False])
     @pytest.mark.parametrize("case", ["plain", "outliers", "forgetting", "of low rank"])
-    def test_however_many_blocks_are_learned_at_once(self, case: str, center: bool, dtype: str) -> None:
-        """Over turns of the factor, over blocks that are absorbed, and to a last block that is short."""
+    def test_for_any_number_of_blocks_at_once(self, case: str, center: bool, dtype: str) -> None:
+        """Across rotations of the factor, absorbed blocks and a partial last block."""
         n = 200 + 40 * BLOCK + 17
         X = gaussian(8, n, 1 / np.arange(1, 21.0) * (np.arange(20) < 7 if case == "of low rank" else 1), offset=1.0)
         retention, config = np.ones(n), LearningConfig(20, 4, 4, center, dtype)
         if case == "outliers":
             X[[300, 3000, 3001, 9000]] *= 1e6
         if case == "forgetting":
-            retention[2000:2600] = 0.97  # weighs too much for Algorithm 1
+            retention[2000:2600] = 0.97  # too large a weight for Algorithm 1
             retention[5000] = 0.0
         X = X.astype(dtype)
         alone, scores = one_pass(X, config, retention)
@@ -394,13 +394,13 @@ class TestBits:
                 one, other = (np.concatenate([score[i] for score in each]) for each in (found, scores))
                 assert np.array_equal(one, other)
 
-    def test_again_and_again(self) -> None:
+    def test_in_repeated_runs(self) -> None:
         config = LearningConfig(37, 5)
         first = one_pass(self.X, config)
         for _ in range(5):
             self._same(one_pass(self.X.copy(), config), first)
 
-    def test_learning_leaves_its_arguments_alone(self) -> None:
+    def test_learning_does_not_modify_its_arguments(self) -> None:
         config = LearningConfig(37, 5)
         state, _ = one_pass(self.X, config)
         before = [np.copy(a) for a in (state.C, state.N, state.mean)]
@@ -411,19 +411,17 @@ class TestBits:
 
 
 class TestScores:
-    """Each message scored by what was known before it."""
+    """Each message is scored by the model before it."""
 
     @pytest.mark.parametrize("retention", [1.0, 2 ** (-1 / 300)])
     @pytest.mark.parametrize("center", [True, False])
     def test_against_a_plain_loop(self, retention: float, center: bool) -> None:
-        """About the running mean before the message, by the first k columns of its factor, principal axes at first."""
+        """About the mean and by the first k columns before the message; each block starts with principal axes."""
         self._check(retention, center, absorbed=False)
 
     @pytest.mark.parametrize("retention", [2 ** (-1 / 20), 0.0])
     @pytest.mark.parametrize("center", [True, False])
-    def test_where_blocks_are_absorbed_the_axes_are_those_before_the_block(
-        self, retention: float, center: bool
-    ) -> None:
+    def test_absorbed_blocks_are_scored_with_the_axes_before_the_block(self, retention: float, center: bool) -> None:
         self._check(retention, center, absorbed=True)
 
     @staticmethod
@@ -449,12 +447,12 @@ class TestScores:
                 m = m + y / w if center else m
             state, start = after, start + len(V)
 
-    def test_the_first_block_has_none(self) -> None:
+    def test_the_first_block_has_no_scores(self) -> None:
         _, scores = one_pass(self._steady(), LearningConfig(6, 2))
         assert len(scores[0].norm) == len(scores[0].residual) == 0
         assert all(len(s.norm) == BLOCK for s in scores[1:-1])
 
-    def test_they_tell_the_loss_that_is_left(self) -> None:
+    def test_the_mean_score_is_the_remaining_variance(self) -> None:
         X = self._steady()
         _, scores = one_pass(X, LearningConfig(6, 2))
         mean = np.mean(np.concatenate([s.residual for s in scores]))

@@ -1,4 +1,4 @@
-"""Merged folds are the pooled covariance."""
+"""Merging folds pools their covariances."""
 
 import numpy as np
 import pytest
@@ -15,19 +15,19 @@ from tests.pca.streams import close, covariance, excess, gaussian, learned, one_
 
 
 def parts(seed: int, sizes: list[int], d: int) -> list[F64]:
-    """Streams whose means and spreads all differ."""
+    """Streams with different means and covariances."""
     random = np.random.default_rng(seed)
     return [random.standard_normal((n, d)) * random.uniform(0.1, 3, d) + 5 * random.standard_normal(d) for n in sizes]
 
 
 def folds(streams: list[F64], config: LearningConfig) -> list[State]:
-    """Each stream's own state."""
+    """The state of each stream."""
     return [one_pass(X, config)[0] for X in streams]
 
 
 @given(st.integers(0, 2**32 - 1), st.lists(st.integers(1, 400), min_size=1, max_size=6), st.integers(1, 6))
 @settings(max_examples=60, deadline=None)
-def test_with_all_columns_it_is_the_covariance_of_everything(seed: int, sizes: list[int], d: int) -> None:
+def test_with_all_columns_the_pooled_covariance_is_exact(seed: int, sizes: list[int], d: int) -> None:
     streams = parts(seed, sizes, d)
     everything = np.vstack(streams)
     state = merge(folds(streams, LearningConfig(d, d)), d)
@@ -52,12 +52,12 @@ def test_neither_order_nor_grouping_matters(seed: int, order: list[int]) -> None
         assert other.total_variance == pytest.approx(plain.total_variance, rel=1e-11)
 
 
-def test_order_matters_to_rounding_only_with_few_columns() -> None:
+def test_with_few_columns_order_affects_only_rounding() -> None:
     states = folds([gaussian(1, 900, 1 / np.arange(1, 31.0), offset=m) for m in range(8)], LearningConfig(30, 4, 6))
     assert close(learned(merge(states[::-1], 10)), learned(merge(states, 10)), 1e-11)
 
 
-def test_older_folds_count_for_less() -> None:
+def test_older_folds_have_less_weight() -> None:
     streams = parts(3, [400, 600], 3)
     state = merge(folds(streams, LearningConfig(3, 3)), 3, decay=[0.25, 1.0])
     weights = np.concatenate([np.full(400, 0.25), np.ones(600)])
@@ -66,7 +66,7 @@ def test_older_folds_count_for_less() -> None:
     assert state.count == 1000
 
 
-def test_folds_without_messages_are_left_out() -> None:
+def test_folds_without_messages_are_ignored() -> None:
     X = gaussian(2, 500, np.ones(3))
     one = one_pass(X, LearningConfig(3, 3))[0]
     state = merge([State.empty(3), one, State.empty(3)], 3)
@@ -76,7 +76,7 @@ def test_folds_without_messages_are_left_out() -> None:
     assert merge([constant, constant], 3).rank == 0
 
 
-def test_merged_parts_are_as_good_as_one_pass() -> None:
+def test_merged_parts_are_as_accurate_as_one_pass() -> None:
     X = gaussian(4, 20_000, 1 / np.arange(1, 41) ** 0.7, offset=1.0)
     exact = covariance(X)
     config = LearningConfig(40, 5)
@@ -88,7 +88,7 @@ def test_merged_parts_are_as_good_as_one_pass() -> None:
 
 
 @pytest.mark.parametrize(("d", "n"), [(20, 30), (30, 20), (25, 25)])
-def test_the_gram_matrices_give_what_the_singular_values_give(d: int, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merging_by_gram_matrices_agrees_with_singular_values(d: int, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     F = np.random.default_rng(5).standard_normal((d, n)) * 10 ** np.linspace(0, -3, n)
     plain, variance = merging._leading(F, 6, np.float64)
     monkeypatch.setattr(merging, "_WIDE", 4)
@@ -111,8 +111,8 @@ def test_very_many_folds_are_merged_in_groups(monkeypatch: pytest.MonkeyPatch) -
     assert excess(axes.principal(grouped.C, 4)[0], exact) <= best + 1e-3
 
 
-def test_wide_folds_of_one_stream_still_end() -> None:
-    """More columns than the limit in every single fold: nothing to group."""
+def test_merging_wide_folds_terminates() -> None:
+    """Every fold alone has more columns than the limit, so grouping cannot help."""
     random = np.random.default_rng(7)
     F = [random.standard_normal((2100, 2100)) for _ in range(1)]
     assert merging._reduced(F, 3, np.float64).shape == (2100, 2100)

@@ -1,4 +1,4 @@
-"""A broker, real or in memory, as the contract suite uses it."""
+"""Topics for the contract tests, on a real broker or in memory."""
 
 import time
 from abc import ABC, abstractmethod
@@ -21,16 +21,16 @@ from tests.kafka_broker import Broker, wait_until
 
 
 class Backend(ABC):
-    """A topic, as its producers and its administrator see it."""
+    """A topic with its producers, administrator and consumer group."""
 
-    earliest_timestamp = 0  # of a dead letter
+    earliest_timestamp = 0  # that a dead letter can have
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.opened: list[Source] = []
 
     def open(self, **settings: Any) -> Source:
-        """One more member of the group; closed with the test."""
+        """Another member of the group, closed at the end of the test."""
         self.opened.append(self._open(**settings))
         return self.opened[-1]
 
@@ -44,12 +44,12 @@ class Backend(ABC):
     def append(self, partition: int, values: Sequence[bytes | None]) -> None: ...
     @abstractmethod
     def append_aborted(self, partition: int, values: Sequence[bytes]) -> None:
-        """Records of a transaction that is aborted: they and their marker are offsets without a record."""
+        """Append an aborted transaction: its records and its marker are offsets without a record."""
 
     @abstractmethod
     def trim(self, partition: int, start: int) -> None: ...
     @abstractmethod
-    def create_again(self) -> None: ...
+    def recreate(self) -> None: ...
     @abstractmethod
     def add_partitions(self, total: int) -> None: ...
     @abstractmethod
@@ -58,7 +58,7 @@ class Backend(ABC):
     def committed(self) -> dict[int, int]: ...
     @abstractmethod
     def dead_letters(self) -> tuple[DeadLetters, Callable[[], Sequence[Record]]]:
-        """Where to put dead letters, and how to read those that are acknowledged."""
+        """A dead-letter sink, and a function that reads the acknowledged letters."""
 
 
 class InMemory(Backend):
@@ -78,7 +78,7 @@ class InMemory(Backend):
     def trim(self, partition: int, start: int) -> None:
         self.topic.trim(partition, start)
 
-    def create_again(self) -> None:
+    def recreate(self) -> None:
         self.topic.create(len(self.topic.logs))
 
     def add_partitions(self, total: int) -> None:
@@ -98,12 +98,12 @@ class InMemory(Backend):
 
 
 def unchanged(records: Records) -> Event:
-    """Decodes nothing, so that a source that prefetches returns the same events as others."""
+    """A decoder that changes nothing, so that prefetching sources return the same events as others."""
     return records
 
 
-class InMemoryAhead(InMemory):
-    """Read ahead, little at a time, so that the queue is full at times."""
+class InMemoryPrefetching(InMemory):
+    """Prefetching with a low limit, so that the queue is sometimes full."""
 
     def __init__(self, topic: str, partitions: int) -> None:
         super().__init__(topic, partitions)
@@ -153,7 +153,7 @@ class OnKafka(Backend):
     def trim(self, partition: int, start: int) -> None:
         self.broker.delete_records(self.topic, partition, start)
 
-    def create_again(self) -> None:
+    def recreate(self) -> None:
         self.broker.delete_topic(self.topic)
         self.broker.create_topic(self.topic, self.count)
 
@@ -175,10 +175,10 @@ class OnKafka(Backend):
 class OnConfluent(OnKafka):
     source = ConfluentSource
     letters = ConfluentDeadLetters
-    earliest_timestamp = 1  # librdkafka cannot write 0, which means the current time to it
+    earliest_timestamp = 1  # to librdkafka, 0 means the current time
 
 
-class OnConfluentAhead(OnConfluent):
+class OnConfluentPrefetching(OnConfluent):
     def _open(self, **settings: Any) -> Source:
         return Prefetch(
             ConfluentSource(self.settings(**settings)), most_records=5000, most_bytes=1_000_000, decode=unchanged
@@ -186,7 +186,7 @@ class OnConfluentAhead(OnConfluent):
 
 
 def settings_for(broker: Broker, topic: str, **settings: Any) -> WorkerSettings:
-    """Those of a worker in a group of the topic's name, which notices quickly."""
+    """A worker's settings, in a group of the topic's name with a short session timeout."""
     values: dict[str, Any] = {
         "bootstrap_servers": broker.bootstrap, "topic": topic, "group_id": topic, "store": Path("unused"),
         "dimensions": 2, "components": 1, "session_timeout_s": 6,
@@ -195,7 +195,7 @@ def settings_for(broker: Broker, topic: str, **settings: Any) -> WorkerSettings:
 
 
 class Reader:
-    """Polls a source as a worker would, and keeps what it said."""
+    """Polls a source as a worker would, and records its events."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -226,12 +226,12 @@ class Reader:
         self.until(lambda: all(self.next(p) == end for p, end in ends.items()), timeout_s)
 
     def next(self, partition: int) -> int | None:
-        """The position that was last handed over."""
+        """The position after the last records."""
         nexts = [event.next for event in self.of(Records) if event.partition == partition]
         return nexts[-1] if nexts else None
 
     def records(self, partition: int) -> list[Record]:
-        """Every record of a partition, as often as it came."""
+        """All records of a partition, including repeated ones."""
         return [record for event in self.of(Records) if event.partition == partition for record in event.records]
 
     def values(self, partition: int) -> list[bytes | None]:

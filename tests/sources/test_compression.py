@@ -1,4 +1,4 @@
-"""Compressed topics, through either client: what producers compress is read as if they had not."""
+"""Both clients read compressed topics."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ def produce(broker: Broker, topic: str, compression: str | None, values: Sequenc
 
 
 @pytest.mark.parametrize("kind", [OnKafka, OnConfluent])
-def test_batches_of_every_compression_in_one_topic(broker: Broker, topic: str, kind: type[OnKafka]) -> None:
+def test_a_topic_may_mix_all_compressions(broker: Broker, topic: str, kind: type[OnKafka]) -> None:
     log = kind(broker, topic, 1)
     try:
         for place, compression in enumerate(["lz4", "zstd", "snappy", "gzip", None]):
@@ -36,7 +36,7 @@ def test_batches_of_every_compression_in_one_topic(broker: Broker, topic: str, k
 
 
 @pytest.mark.parametrize(("compression", "library"), [("lz4", "lz4"), ("zstd", "zstd"), ("snappy", "snappy")])
-def test_without_the_library_it_says_what_to_install(
+def test_without_its_library_the_error_says_what_to_install(
     broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch, compression: str, library: str
 ) -> None:
     log = OnKafka(broker, topic, 1)

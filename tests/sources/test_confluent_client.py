@@ -21,14 +21,14 @@ def settings(**more: Any) -> WorkerSettings:
     return WorkerSettings(**{"topic": "t", "dimensions": 3, "components": 1, "kafka_client": "confluent"} | more)
 
 
-def test_without_the_extra_it_is_a_mistake_in_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_setting_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings_module, "find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"pip install 'streampca\[fast\]'"):
         WorkerSettings.read(topic="t", dimensions=3, components=1, kafka_client="confluent")
     WorkerSettings.read(topic="t", dimensions=3, components=1)
 
 
-def test_how_to_connect_is_passed_on(tmp_path: Path) -> None:
+def test_connection_settings_are_passed_on(tmp_path: Path) -> None:
     files = {name: tmp_path / name for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile")}
     for path in files.values():
         path.touch()
@@ -77,7 +77,7 @@ def test_librdkafka_accepts_the_options(more: dict[str, Any]) -> None:
         (KafkaError.REBALANCE_IN_PROGRESS, None),
     ],
 )
-def test_final_errors_and_their_sentences(code: int, sentence: str | None) -> None:
+def test_final_errors_and_their_messages(code: int, sentence: str | None) -> None:
     error = KafkaError(code)
     assert is_final(error) is (sentence is not None)
     if sentence is not None:
@@ -85,13 +85,13 @@ def test_final_errors_and_their_sentences(code: int, sentence: str | None) -> No
 
 
 @pytest.mark.parametrize("high", [0, 1, -1, -4, 2**63 - 1, -(2**60) - 5])
-def test_a_topic_id_is_printed_as_by_kafkas_own_tools(high: int) -> None:
+def test_topic_ids_are_printed_like_by_kafkas_tools(high: int) -> None:
     printed = printed_id(Uuid(high, 5))
     raw = (high % 2**64).to_bytes(8, "big") + (5).to_bytes(8, "big")
     assert printed == base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
-def test_no_topic_id_is_an_empty_text() -> None:
+def test_a_missing_topic_id_is_an_empty_string() -> None:
     assert printed_id(Uuid(0, 0)) == ""
 
 
@@ -117,7 +117,7 @@ class Message:
         return None
 
 
-def test_a_batch_is_its_records_and_their_columns() -> None:
+def test_a_batch_has_records_and_columns() -> None:
     batch = ConfluentBatch([Message(5, (TIMESTAMP_CREATE_TIME, 17)), Message(9, (TIMESTAMP_NOT_AVAILABLE, 0))])
     assert [(r.offset, r.timestamp, r.key, r.value, list(r.headers)) for r in batch] == [
         (5, 17, None, b"5", []), (9, -1, None, b"9", []),

@@ -7,16 +7,16 @@ import pytest
 
 from streampca.stream.record import Assigned, Lost, OutOfRange, PlainRecord, Records, Revoked, SourceStatus
 from tests.kafka_broker import Broker, wait_until
-from tests.sources.backends import Backend, InMemory, InMemoryAhead, OnConfluentAhead, OnKafka, Reader
+from tests.sources.backends import Backend, InMemory, InMemoryPrefetching, OnConfluentPrefetching, OnKafka, Reader
 
 Make = Callable[[int], Backend]
 
 
-IN_MEMORY = {"memory": InMemory, "memory, ahead": InMemoryAhead}
+IN_MEMORY = {"memory": InMemory, "memory, ahead": InMemoryPrefetching}
 ON_BROKER = {
     "kafka": OnKafka,
-    "confluent, ahead": OnConfluentAhead,
-}  # the other two would take as long again
+    "confluent, ahead": OnConfluentPrefetching,
+}  # the other two would double the time
 
 
 @pytest.fixture(params=[*IN_MEMORY, *(pytest.param(name, marks=pytest.mark.broker) for name in ON_BROKER)])
@@ -41,7 +41,7 @@ def values(start: int, stop: int) -> list[bytes]:
     return [b"%d" % i for i in range(start, stop)]
 
 
-def test_records_come_in_order_and_next_is_the_position_behind_them(make: Make) -> None:
+def test_records_arrive_in_order_and_next_is_the_following_position(make: Make) -> None:
     log = make(2)
     log.append(0, values(0, 100))
     log.append(1, values(0, 50))
@@ -61,7 +61,7 @@ def test_records_come_in_order_and_next_is_the_position_behind_them(make: Make) 
     assert reader.values(1) == values(0, 60)
 
 
-def test_the_status_is_known_without_partitions_too(make: Make) -> None:
+def test_a_member_without_partitions_has_a_status_too(make: Make) -> None:
     log = make(1)
     readers = [Reader(log.open()), Reader(log.open())]
 
@@ -96,7 +96,7 @@ def test_a_record_without_a_value_arrives(make: Make) -> None:
     assert reader.values(0) == [None]
 
 
-def test_nothing_comes_before_seek_although_the_group_has_committed(make: Make) -> None:
+def test_no_record_arrives_before_seek_even_with_committed_offsets(make: Make) -> None:
     log = make(1)
     log.append(0, values(0, 10))
     first = Reader(log.open())
@@ -113,7 +113,7 @@ def test_nothing_comes_before_seek_although_the_group_has_committed(make: Make) 
     assert second.offsets(0) == list(range(5, 10))
 
 
-def test_records_taken_before_a_seek_do_not_come_after_it(make: Make) -> None:
+def test_records_fetched_before_a_seek_do_not_arrive_after_it(make: Make) -> None:
     log = make(1)
     log.append(0, values(0, 1000))
     reader = Reader(log.open(max_poll_records=10))
@@ -126,7 +126,7 @@ def test_records_taken_before_a_seek_do_not_come_after_it(make: Make) -> None:
         assert reader.offsets(0) == list(range(start, min(start + len(reader.records(0)), 1000)))
 
 
-def test_a_paused_partition_is_silent_until_seek(make: Make) -> None:
+def test_a_paused_partition_returns_nothing_until_seek(make: Make) -> None:
     log = make(2)
     for partition in (0, 1):
         log.append(partition, values(0, 100))
@@ -146,8 +146,8 @@ def test_a_paused_partition_is_silent_until_seek(make: Make) -> None:
     assert reader.offsets(0) == list(range(110))
 
 
-def test_all_partitions_paused_in_turn_are_read_to_their_ends_after_seek(make: Make) -> None:
-    """Some of the records fetched are returned, and the others wait in the client."""
+def test_partitions_paused_in_turn_are_read_to_the_end_after_seek(make: Make) -> None:
+    """Some of the fetched records are returned, others are still buffered in the client."""
     log = make(4)
     for partition in range(4):
         log.append(partition, values(0, 100))
@@ -196,7 +196,7 @@ def test_an_empty_event_reports_the_end(make: Make) -> None:
 
 
 @pytest.mark.parametrize("position", [2, 500])
-def test_a_position_outside_of_the_log_is_an_event(make: Make, position: int) -> None:
+def test_a_position_outside_the_log_is_an_event(make: Make, position: int) -> None:
     log = make(2)
     log.append(0, values(0, 10))
     log.append(1, values(0, 3))
@@ -214,7 +214,7 @@ def test_a_position_outside_of_the_log_is_an_event(make: Make, position: int) ->
     assert reader.offsets(0) == [5, 6, 7, 8, 9]
 
 
-def test_a_revoked_partition_is_not_granted_before_the_next_poll(make: Make) -> None:
+def test_a_revoked_partition_is_not_reassigned_before_the_next_poll(make: Make) -> None:
     log = make(2)
     for partition in (0, 1):
         log.append(partition, values(0, 20))
@@ -228,7 +228,7 @@ def test_a_revoked_partition_is_not_granted_before_the_next_poll(make: Make) -> 
     for _ in range(20):
         second.poll()
     assert second.events == []
-    first.source.commit({0: 7})  # still ours: the group takes it
+    first.source.commit({0: 7})  # still assigned: the commit succeeds
     wait_until(lambda: log.committed() == {0: 7}, what="the commit")
     events = len(first.events)
     wait_until(
@@ -248,7 +248,7 @@ def test_a_revoked_partition_is_not_granted_before_the_next_poll(make: Make) -> 
         assert not reader.records(1 - partition)
 
 
-def test_an_evicted_member_loses_its_partitions_and_joins_again(make: Make) -> None:
+def test_an_evicted_member_loses_its_partitions_and_rejoins(make: Make) -> None:
     log = make(2)
     log.append(0, values(0, 5))
     reader = Reader(log.open())
@@ -266,7 +266,7 @@ def test_an_evicted_member_loses_its_partitions_and_joins_again(make: Make) -> N
     reader.read_to({0: 5})
 
 
-def test_closing_leaves_the_group_at_once_and_twice_is_harmless(make: Make) -> None:
+def test_close_leaves_the_group_at_once_and_is_idempotent(make: Make) -> None:
     log = make(2)
     first, second = Reader(log.open()), Reader(log.open())
     wait_until(
@@ -277,7 +277,7 @@ def test_closing_leaves_the_group_at_once_and_twice_is_harmless(make: Make) -> N
     first.source.close()
     assert time.monotonic() - started < 3
     first.source.close()
-    second.until(lambda: _share(second) == {0, 1}, timeout_s=4)  # well before the session's timeout
+    second.until(lambda: _share(second) == {0, 1}, timeout_s=4)  # well before the session timeout
 
 
 def _share(reader: Reader) -> frozenset[int]:
@@ -285,7 +285,7 @@ def _share(reader: Reader) -> frozenset[int]:
     return assigned[-1].partitions if assigned else frozenset()
 
 
-def test_closing_in_the_middle_of_a_rebalance_leaves_the_group(make: Make) -> None:
+def test_close_during_a_rebalance_leaves_the_group(make: Make) -> None:
     log = make(1)
     first = Reader(log.open())
     first.assigned()
@@ -295,7 +295,7 @@ def test_closing_in_the_middle_of_a_rebalance_leaves_the_group(make: Make) -> No
     assert second.assigned(timeout_s=4) == {0}
 
 
-def test_a_commit_can_be_seen(make: Make) -> None:
+def test_commits_are_visible(make: Make) -> None:
     log = make(2)
     reader = Reader(log.open())
     reader.assigned()
@@ -304,14 +304,14 @@ def test_a_commit_can_be_seen(make: Make) -> None:
     wait_until(lambda: log.committed() == {0: 5, 1: 7}, what="the commit")
 
 
-def test_a_topic_that_was_created_again_has_another_id(make: Make) -> None:
+def test_a_recreated_topic_has_another_id(make: Make) -> None:
     log = make(1)
     source = log.open()
     before = source.topic_id()
     assert before
     assert source.topic_id() == before
     assert log.open().topic_id() == before
-    log.create_again()
+    log.recreate()
     assert source.topic_id() not in ("", before)
 
 

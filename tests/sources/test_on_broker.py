@@ -1,4 +1,4 @@
-"""What only a real broker shows: its absence, refusals and outages, for both clients, and kafka-python's faults."""
+"""Errors and outages of a real broker, for both clients, and workarounds for kafka-python."""
 
 import base64
 import re
@@ -35,14 +35,14 @@ pytestmark = pytest.mark.broker
 
 
 def login(mechanism: str, **more: Any) -> dict[str, Any]:
-    """The settings of a client that logs in by that mechanism."""
+    """The settings for authentication by this mechanism."""
     given = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": mechanism, "sasl_username": USER}
     return given | {"sasl_password": PASSWORD} | more
 
 
 @pytest.fixture(params=[OnKafka, OnConfluent])
 def kind(request: pytest.FixtureRequest) -> type[OnKafka]:
-    """Either client."""
+    """Both clients."""
     made: type[OnKafka] = request.param
     return made
 
@@ -57,7 +57,7 @@ def log(broker: Broker, topic: str) -> Iterator[OnKafka]:
 
 @pytest.fixture
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker that the test may stop."""
+    """A broker for this test alone, which may stop it."""
     with new_broker(tmp_path_factory) as broker:
         yield broker
 
@@ -79,7 +79,7 @@ def values(start: int, stop: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("version", [None, "2.1"])
-def test_no_broker(broker: Broker, topic: str, version: str | None) -> None:
+def test_an_unreachable_broker_is_an_error(broker: Broker, topic: str, version: str | None) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     settings = settings_for(broker, topic, bootstrap_servers=f"127.0.0.1:{port}", kafka_api_version=version)
@@ -91,7 +91,7 @@ def test_no_broker(broker: Broker, topic: str, version: str | None) -> None:
     assert "Connection refused" in text
 
 
-def test_a_broker_that_never_answers(broker: Broker, topic: str, kind: type[OnKafka]) -> None:
+def test_a_broker_that_never_responds_is_an_error(broker: Broker, topic: str, kind: type[OnKafka]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert "no broker answers" in refusal(
@@ -99,7 +99,7 @@ def test_a_broker_that_never_answers(broker: Broker, topic: str, kind: type[OnKa
         )
 
 
-def test_missing_topics(broker: Broker, topic: str, kind: type[OnKafka]) -> None:
+def test_missing_topics_are_errors(broker: Broker, topic: str, kind: type[OnKafka]) -> None:
     text = refusal(kind.source, settings_for(broker, topic))
     assert f"there is no topic {topic} at {broker.bootstrap}" in text
     broker.create_topic(topic)
@@ -137,7 +137,7 @@ def test_tls_with_the_right_and_the_wrong_certificate(
     assert re.search("(?i)certificate.verify.failed", text)
 
 
-def test_a_client_known_by_its_certificate(broker: Broker, topic: str, tmp_path: Path, kind: type[OnKafka]) -> None:
+def test_authentication_by_client_certificate(broker: Broker, topic: str, tmp_path: Path, kind: type[OnKafka]) -> None:
     log = kind(broker, topic, 1)
     log.append(0, values(0, 10))
     ours, others = broker.certificates, Certificates(tmp_path).make()
@@ -156,7 +156,7 @@ def test_a_client_known_by_its_certificate(broker: Broker, topic: str, tmp_path:
         assert "ssl_certfile" in text
 
 
-def test_certificates_that_are_replaced_meanwhile_are_used_at_the_next_connection(own: Broker, topic: str) -> None:
+def test_replaced_certificates_are_used_for_the_next_connection(own: Broker, topic: str) -> None:
     log, certificates = OnKafka(own, topic, 1), own.certificates
     log.append(0, values(0, 10))
     secure = {
@@ -186,7 +186,7 @@ def test_certificates_that_are_replaced_meanwhile_are_used_at_the_next_connectio
         ({"ssl_cafile": "client_key"}, "ssl_cafile"),
     ],
 )
-def test_certificates_that_cannot_be_used_are_refused_before_connecting(
+def test_unusable_certificates_are_refused_before_connecting(
     tmp_path: Path, kind: type[OnKafka], wrong: dict[str, str | None], words: str
 ) -> None:
     made = Certificates(tmp_path).make()
@@ -201,7 +201,7 @@ def test_certificates_that_cannot_be_used_are_refused_before_connecting(
     assert "\n" not in str(refused.value)
 
 
-def test_options_that_librdkafka_refuses(broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_refused_by_librdkafka_are_errors(broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broker.create_topic(topic)
     for options, text in (
         ({"sasl.mechanism": "GSSAPI", "security.protocol": "SASL_PLAINTEXT"}, "does not take these settings"),
@@ -213,7 +213,7 @@ def test_options_that_librdkafka_refuses(broker: Broker, topic: str, monkeypatch
             assert text in refusal(ConfluentSource, settings_for(broker, topic))
 
 
-def test_a_session_timeout_that_the_broker_does_not_take(broker: Broker, topic: str, kind: type[OnKafka]) -> None:
+def test_a_session_timeout_refused_by_the_broker_is_an_error(broker: Broker, topic: str, kind: type[OnKafka]) -> None:
     log = kind(broker, topic, 1)
     reader = Reader(log.open(session_timeout_s=0.5))
     with pytest.raises(SourceError, match=r"(?i)session.?timeout"):
@@ -221,7 +221,7 @@ def test_a_session_timeout_that_the_broker_does_not_take(broker: Broker, topic: 
     log.close()
 
 
-def test_an_outage_is_waited_out_and_logged_once(own: Broker, topic: str, kind: type[OnKafka]) -> None:
+def test_an_outage_is_survived_and_logged_once(own: Broker, topic: str, kind: type[OnKafka]) -> None:
     log = kind(own, topic, 2)
     log.append(0, values(0, 1000))
     letters, acknowledged = log.dead_letters()
@@ -251,7 +251,7 @@ def test_an_outage_is_waited_out_and_logged_once(own: Broker, topic: str, kind: 
         reader.poll()
     assert reader.source.status().connected
     warnings = [line["event"] for line in logged if line["event"].startswith("broker")]
-    assert sorted(warnings) == ["broker is back"] * 2 + ["broker unreachable, waiting"] * 2  # the letters' and ours
+    assert sorted(warnings) == ["broker is back"] * 2 + ["broker unreachable, waiting"] * 2  # by letters and source
     assert reader.offsets(0) == list(range(1000))
     assert [record.value for record in acknowledged()] == [b"bad"]
     letters.close()
@@ -283,7 +283,7 @@ def test_a_broker_that_hangs_is_not_connected(
 
 
 def _read_on(reader: Reader, partition: int, end: int) -> None:
-    """To the end, also if the group was formed again meanwhile."""
+    """Read to the end, even if the group rebalances in between."""
 
     def reached() -> bool:
         for event in reader.poll():
@@ -294,7 +294,7 @@ def _read_on(reader: Reader, partition: int, end: int) -> None:
     wait_until(reached, 40, f"the end of {partition}; {reader.events[-5:]}")
 
 
-def test_closing_is_quick_while_the_broker_is_away(own: Broker, topic: str, kind: type[OnKafka]) -> None:
+def test_close_is_quick_during_an_outage(own: Broker, topic: str, kind: type[OnKafka]) -> None:
     log = kind(own, topic, 1)
     letters, _ = log.dead_letters()
     reader = Reader(log.open())
@@ -308,7 +308,7 @@ def test_closing_is_quick_while_the_broker_is_away(own: Broker, topic: str, kind
         assert time.monotonic() - started < limit_s
 
 
-def test_records_that_a_failed_poll_had_taken_come_again(log: OnKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_fetched_by_a_failed_poll_arrive_again(log: OnKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """kafka-python moves its position before it sends the next request, which can fail."""
     log.append(0, values(0, 100))
     reader = Reader(log.open(max_poll_records=10))
@@ -335,7 +335,7 @@ def _tp(log: OnKafka) -> Any:
 
 
 def test_a_rebalance_that_outlasts_the_poll_is_completed(log: OnKafka) -> None:
-    """kafka-python forgets one that changed partitions caused, when its poll ends before the group answers."""
+    """kafka-python forgets a rebalance caused by new partitions if its poll ends before the group responds."""
     reader = Reader(log.open())
     reader.assigned()
     log.add_partitions(2)
@@ -351,7 +351,7 @@ def test_a_record_too_large_for_the_dead_letter_topic(broker: Broker, topic: str
     log = kind(broker, topic, 1)
     dead = log.broker.create_topic(f"{log.name}-small", max_message_bytes=1000)
     letters = log.letters(log.settings(dead_letter_topic=dead))
-    for offset in range(20):  # in one batch beyond the limit, one by one within it
+    for offset in range(20):  # each is within the limit, the whole batch is not
         letters.send(0, PlainRecord(offset, b"x" * 300, 1), "undecodable", "no")
     letters.flush(20)
     letters.send(0, PlainRecord(20, b"x" * 1000, 1), "undecodable", "no")
@@ -362,7 +362,7 @@ def test_a_record_too_large_for_the_dead_letter_topic(broker: Broker, topic: str
     assert sorted(int(dict(r.headers)["__connect.errors.offset"]) for r in found) == list(range(20))
 
 
-def test_a_dead_letter_topic_that_is_deleted(broker: Broker, topic: str, kind: type[OnKafka]) -> None:
+def test_a_deleted_dead_letter_topic(broker: Broker, topic: str, kind: type[OnKafka]) -> None:
     log = kind(broker, topic, 1)
     dead = log.broker.create_topic(f"{log.name}-dead")
     letters = log.letters(log.settings(dead_letter_topic=dead))
@@ -374,7 +374,7 @@ def test_a_dead_letter_topic_that_is_deleted(broker: Broker, topic: str, kind: t
     assert dead not in log.broker.admin.list_topics()
 
 
-def test_the_topic_id_is_the_one_that_kafkas_own_tools_print(broker: Broker, topic: str, kind: type[OnKafka]) -> None:
+def test_the_topic_id_is_the_one_that_kafkas_tools_print(broker: Broker, topic: str, kind: type[OnKafka]) -> None:
     log = kind(broker, topic, 1)
     (described,) = log.broker.admin.describe_topics([log.name])
     identity = log.open().topic_id()

@@ -1,4 +1,4 @@
-"""Reading ahead changes no promise: on the in-memory source, with queues so small that they are often full."""
+"""Prefetching keeps the contract of sources, on the in-memory source with queues that are often full."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -20,18 +20,18 @@ PARTITIONS = 3
 
 
 class CountingSource(MemorySource):
-    """Knows which threads called it, and how many records it handed over."""
+    """Counts its polls and returned records, and records which threads polled it."""
 
     def __init__(self, topic: MemoryTopic, script: Sequence[Step] = (), batch: int = 10) -> None:
         super().__init__(topic, script, batch)
         self.threads: set[str] = set()
-        self.polls = self.handed = 0
+        self.polls = self.returned = 0
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
         self.threads.add(threading.current_thread().name)
         self.polls += 1
         events = super().poll(timeout_s)
-        self.handed += sum(len(e.records) for e in events if isinstance(e, Records))
+        self.returned += sum(len(e.records) for e in events if isinstance(e, Records))
         return events
 
 
@@ -46,21 +46,21 @@ def reading(inner: MemorySource, records: int = 40, size: int = 10_000) -> Itera
 
 
 def next_event(source: Prefetch) -> Event:
-    """The next, when polls bring one each."""
+    """The next event, where each poll returns one."""
     events: Sequence[Event] = wait_until(lambda: source.poll(0.5))
     assert len(events) == 1
     return events[0]
 
 
-def quiet(inner: CountingSource) -> int:
-    """How often it was polled, once that has come to rest."""
+def stable_polls(inner: CountingSource) -> int:
+    """The number of polls, once it is stable."""
     seen = [-1]
     wait_until(lambda: seen[-1] == inner.polls or (seen.append(inner.polls), threading.Event().wait(0.1))[0])
     return inner.polls
 
 
 @pytest.mark.parametrize(("records", "size"), [(40, 10_000), (10_000, 200)])
-def test_a_flood_is_bounded_in_records_and_in_bytes(records: int, size: int) -> None:
+def test_prefetching_is_limited_in_records_and_bytes(records: int, size: int) -> None:
     topic = MemoryTopic()
     topic.append(0, *[b"five5"] * 5000)
     inner = CountingSource(topic)
@@ -68,36 +68,36 @@ def test_a_flood_is_bounded_in_records_and_in_bytes(records: int, size: int) -> 
         assert next_event(source) == Assigned(frozenset({0}))
         source.seek({0: None})
         source.poll(0)
-        quiet(inner)
-        assert inner.handed <= 60
+        stable_polls(inner)
+        assert inner.returned <= 60
         offsets = [r.offset for _ in range(50) for e in source.poll(1) if isinstance(e, Records) for r in e.records]
     assert offsets == list(range(500))
     assert inner.threads == {"prefetch"}
 
 
-def inflated(event: Records) -> Vectors:
-    """Each record as a vector of 100 numbers."""
+def decoded_to_100(event: Records) -> Vectors:
+    """Decodes each record to a vector of 100 numbers."""
     n = len(event.records)
     decoded = Decoded(np.zeros((n, 100)), np.arange(n), [], np.ones(n, np.int64))
     return Vectors(event.partition, decoded, np.zeros(n, np.int64), [], range(n), event.next, event.end)
 
 
-def test_a_flood_is_bounded_in_what_decoding_makes_of_it() -> None:
+def test_prefetching_is_limited_in_decoded_bytes() -> None:
     topic = MemoryTopic()
     topic.append(0, *[b"x"] * 5000)
     inner = CountingSource(topic)
-    source = Prefetch(inner, 10_000, 20_000, inflated)
+    source = Prefetch(inner, 10_000, 20_000, decoded_to_100)
     with closing(source):
         next_event(source)
         source.seek({0: None})
         source.poll(0)
-        quiet(inner)
-        assert inner.handed == 30  # 24,000 bytes
+        stable_polls(inner)
+        assert inner.returned == 30  # 24,000 bytes
         events = [e for _ in range(50) for e in source.poll(1)]
     assert [e.next for e in events if isinstance(e, Vectors)] == list(range(10, 501, 10))
 
 
-def test_what_decoding_raises_comes_after_what_was_decoded_before_it() -> None:
+def test_a_decoding_error_is_raised_after_earlier_records() -> None:
     topic = MemoryTopic(2)
     topic.append(0, b"good")
     topic.append(1, b"bad")
@@ -105,7 +105,7 @@ def test_what_decoding_raises_comes_after_what_was_decoded_before_it() -> None:
     def decode(event: Records) -> Event:
         if event.records[0].value == b"bad":
             raise SourceError("not for you")
-        return inflated(event)
+        return decoded_to_100(event)
 
     source = Prefetch(MemorySource(topic), 10, 10_000, decode)
     with closing(source):
@@ -118,7 +118,7 @@ def test_what_decoding_raises_comes_after_what_was_decoded_before_it() -> None:
             wait_until(lambda: source.poll(0.5))
 
 
-def test_what_could_not_be_decoded_is_bounded_too_and_thrown_away_with_its_partition() -> None:
+def test_undecoded_records_count_towards_the_limit_and_are_dropped_with_their_partition() -> None:
     topic = MemoryTopic()
     topic.append(0, *[b"x"] * 5000)
     inner = CountingSource(topic)
@@ -129,27 +129,27 @@ def test_what_could_not_be_decoded_is_bounded_too_and_thrown_away_with_its_parti
         next_event(source)
         source.seek({0: None})
         assert next_event(source) == Undecoded(0, 0, 10, 5000, "away")
-        quiet(inner)
-        assert inner.handed == 50
+        stable_polls(inner)
+        assert inner.returned == 50
         source.pause(frozenset({0}))
         assert source.poll(0.05) == []
         source.seek({0: 20})
         assert next_event(source) == Undecoded(0, 20, 10, 5000, "away")
 
 
-@pytest.mark.parametrize("news", [Assigned, Revoked, Lost])
-def test_the_source_is_not_polled_before_news_are_handled(news: type[Event]) -> None:
+@pytest.mark.parametrize("change", [Assigned, Revoked, Lost])
+def test_the_source_is_not_polled_until_a_rebalance_is_handled(change: type[Event]) -> None:
     topic = MemoryTopic()
     inner = CountingSource(topic)
     with reading(inner) as source:
-        if news is not Assigned:
+        if change is not Assigned:
             assert isinstance(next_event(source), Assigned)
             source.seek({0: None})
             assert isinstance(next_event(source), Records)
             with topic.lock:
-                topic.evict(inner) if news is Lost else topic.rebalance()
-        assert isinstance(next_event(source), news)
-        polls = quiet(inner)  # a worker that hangs now is found out by the group
+                topic.evict(inner) if change is Lost else topic.rebalance()
+        assert isinstance(next_event(source), change)
+        polls = stable_polls(inner)  # so the group detects a worker that hangs here
         source.commit({0: 1})
         wait_until(lambda: topic.committed == {0: 1})
         assert inner.polls == polls
@@ -158,8 +158,8 @@ def test_the_source_is_not_polled_before_news_are_handled(news: type[Event]) -> 
 
 
 @pytest.fixture
-def full() -> Iterator[tuple[MemoryTopic, CountingSource, Prefetch]]:
-    """A source whose queue is full of records of its one partition."""
+def full_queue() -> Iterator[tuple[MemoryTopic, CountingSource, Prefetch]]:
+    """A source whose queue is full of records of its only partition."""
     topic = MemoryTopic()
     topic.append(0, *[b"x"] * 100)
     inner = CountingSource(topic)
@@ -167,36 +167,36 @@ def full() -> Iterator[tuple[MemoryTopic, CountingSource, Prefetch]]:
         next_event(source)
         source.seek({0: None})
         source.poll(0)
-        quiet(inner)
+        stable_polls(inner)
         assert len(source._queue) > 2
         yield topic, inner, source
 
 
-@pytest.mark.parametrize("news", [Revoked, Lost])
-def test_what_waits_is_thrown_away_with_its_partition(
-    full: tuple[MemoryTopic, CountingSource, Prefetch], news: type[Event]
+@pytest.mark.parametrize("change", [Revoked, Lost])
+def test_queued_records_are_dropped_with_their_partition(
+    full_queue: tuple[MemoryTopic, CountingSource, Prefetch], change: type[Event]
 ) -> None:
-    topic, inner, source = full
+    topic, inner, source = full_queue
     with topic.lock:
-        topic.evict(inner) if news is Lost else topic.rebalance()
-    assert isinstance(next_event(source), Records)  # now there is room, so the source is polled
-    quiet(inner)
-    assert isinstance(next_event(source), news)
+        topic.evict(inner) if change is Lost else topic.rebalance()
+    assert isinstance(next_event(source), Records)  # makes room in the queue, so the source is polled
+    stable_polls(inner)
+    assert isinstance(next_event(source), change)
     assert isinstance(next_event(source), Assigned)
 
 
-def test_what_waits_is_thrown_away_when_it_is_read_anew(full: tuple[MemoryTopic, CountingSource, Prefetch]) -> None:
-    _, inner, source = full
+def test_queued_records_are_dropped_by_a_seek(full_queue: tuple[MemoryTopic, CountingSource, Prefetch]) -> None:
+    _, inner, source = full_queue
     source.seek({0: 50})
     event = next_event(source)
     assert isinstance(event, Records)
     assert event.records[0].offset == 50
-    quiet(inner)
+    stable_polls(inner)
     source.pause(frozenset({0}))
     assert source.poll(0.05) == []
 
 
-def test_a_seek_that_comes_too_late_is_no_mistake() -> None:
+def test_a_seek_to_a_lost_partition_is_ignored() -> None:
     topic = MemoryTopic()
     topic.append(0, *[b"x"] * 9)
     topic.trim(0, 5)
@@ -213,7 +213,7 @@ def test_a_seek_that_comes_too_late_is_no_mistake() -> None:
         assert next_event(source) == Lost(frozenset({0}))
 
 
-def test_an_error_comes_after_what_was_read_before_it() -> None:
+def test_an_error_is_raised_after_earlier_records() -> None:
     topic = MemoryTopic()
     topic.append(0, b"x")
     inner = CountingSource(topic, [1, Pause(), 1, SourceError("gone"), 1])
@@ -223,7 +223,7 @@ def test_an_error_comes_after_what_was_read_before_it() -> None:
         assert isinstance(next_event(source), Records)
         with pytest.raises(SourceError, match="gone"):
             wait_until(lambda: source.poll(0.5))
-        polls = quiet(inner)
+        polls = stable_polls(inner)
         source.poll(0)
         wait_until(lambda: inner.polls > polls)
         with pytest.raises(ValueError, match="not assigned"):
@@ -242,7 +242,7 @@ def test_an_error_comes_after_what_was_read_before_it() -> None:
 
 
 class Consumer:
-    """Reads as a worker does; `saved` is shared by all, as checkpoints are."""
+    """Reads as a worker does; all share `saved`, like checkpoints."""
 
     def __init__(self, topic: MemoryTopic, saved: dict[int, int], batch: int, records: int) -> None:
         self.inner = CountingSource(topic, batch=batch)
@@ -273,7 +273,7 @@ class Consumer:
         self.saved.update({p: at for p, at in self.at.items() if at >= self.saved.get(p, 0)})
 
 
-ACTS = st.one_of(
+ACTIONS = st.one_of(
     st.tuples(st.just("append"), st.integers(0, PARTITIONS - 1), st.integers(1, 60)),
     st.tuples(st.just("poll"), st.integers(0, 5), st.integers(1, 8)),
     st.tuples(st.just("join"), st.integers(1, 30), st.integers(1, 60)),
@@ -281,31 +281,31 @@ ACTS = st.one_of(
 )
 
 
-# Nothing is shrunk: an example that runs into a deadline takes long enough once.
+# Without shrinking, because an example that ends in a timeout is slow enough once.
 @pytest.mark.slow
 @settings(max_examples=40, phases=[Phase.explicit, Phase.reuse, Phase.generate])
-@given(st.lists(ACTS, max_size=40))
-def test_every_record_comes_once_and_in_order_whatever_happens(acts: list[tuple[str, int, int]]) -> None:
+@given(st.lists(ACTIONS, max_size=40))
+def test_every_record_arrives_once_and_in_order_for_any_schedule(actions: list[tuple[str, int, int]]) -> None:
     topic, saved = MemoryTopic(PARTITIONS), dict[int, int]()
     consumers = [Consumer(topic, saved, 10, 30)]
     try:
-        for act, first, second in acts:
+        for action, first, second in actions:
             one = consumers[first % len(consumers)]
-            if act == "append":
+            if action == "append":
                 topic.append(first, *[b"value"] * second)
-            elif act == "join" and len(consumers) < 3:
+            elif action == "join" and len(consumers) < 3:
                 consumers.append(Consumer(topic, saved, first, second))
-            elif act == "poll":
+            elif action == "poll":
                 for _ in range(second):
                     one.poll()
-            elif act == "evict":
+            elif action == "evict":
                 with topic.lock:
                     if not one.inner.evicted:
                         topic.evict(one.inner)
-            elif act == "leave" and len(consumers) > 1:
+            elif action == "leave" and len(consumers) > 1:
                 consumers.remove(one)
                 one.close()
-            elif act == "seek" and one.at:
+            elif action == "seek" and one.at:
                 partition = min(one.at)
                 one.at[partition] = min(one.at[partition], second)
                 one.source.seek({partition: one.at[partition]})

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampca.pca.blocked import centring
-from tests.pca.streams import close, covariance, shares
+from tests.pca.streams import close, covariance, remaining_weights
 
 retentions = st.lists(st.sampled_from([0.0, 0.1, 0.5, 0.97, 0.999, 1.0]), min_size=1, max_size=40).map(np.array)
 
@@ -21,7 +21,7 @@ def test_weights_follow_the_recursion(retention: np.ndarray, w0: float) -> None:
         assert got.a[s] == pytest.approx(1 / w, rel=1e-14)
     assert got.total[0] == pytest.approx(w, rel=1e-14)
     assert got.past[0] == pytest.approx(w0 * np.prod(retention) / w, rel=1e-11, abs=1e-13)
-    assert got.c == pytest.approx(shares(retention) / w, rel=1e-11, abs=1e-13)
+    assert got.c == pytest.approx(remaining_weights(retention) / w, rel=1e-11, abs=1e-13)
     assert got.past[0] + got.c.sum() == pytest.approx(1, rel=1e-12)
 
 
@@ -62,7 +62,7 @@ def test_the_weighted_sum_of_messages_is_the_weighted_covariance(retention: np.n
     Y = V.copy()
     centring.subtract_running_mean(Y, weights.a)
     Y *= np.sqrt(1 - weights.a)[:, None]
-    exact = covariance(V, shares(retention))
+    exact = covariance(V, remaining_weights(retention))
     assert np.abs((weights.c[:, None] * Y).T @ Y - exact).max() <= 1e-11 * (1 + np.abs(exact).max())
 
 

@@ -87,8 +87,8 @@ def test_a_block_in_the_free_gauge_equals_the_plain_loop(case: dict, eta0: float
     before = Iterate(C, C.T @ C, np.diag(random.uniform(0.5, 2, C.shape[1])), block.state.mean)
     weighting = block.weights()
     after, scores, _ = block.blocked(before, weighting._replace(eta=eta), unit=False)
-    shares = weights(block.state.weight, block.retention, block.B).eta
-    expected, expected_scores = plain.learn_messages(block.V, before, shares, eta, block.k, block.center)
+    remaining_weights = weights(block.state.weight, block.retention, block.B).eta
+    expected, expected_scores = plain.learn_messages(block.V, before, remaining_weights, eta, block.k, block.center)
     assert close(after.C, expected.C, 1e-12)
     assert close(after.N, expected.N, 1e-12)
     assert close(after.C @ after.M @ after.C.T, expected.C @ expected.M @ expected.C.T, 1e-12)
