@@ -1,12 +1,12 @@
-"""How the broker under test is configured: who may log in, which listeners it has, and a fast pace in everything."""
+"""The test broker's configuration: users, listeners, short intervals."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 from tests.certificates import Certificates
 
-# What a client of the SASL listener must know: `KafkaProducer(bootstrap_servers=broker.sasl_bootstrap, **SASL)`.
-# The listeners that ask for a user take every mechanism of these.
+# A client's options for the SASL listener: `KafkaProducer(bootstrap_servers=broker.sasl_bootstrap, **SASL)`.
+# Listeners with authentication by password support all of these mechanisms.
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 USER, PASSWORD = "alice", "alice-secret"
 SASL = {
@@ -74,12 +74,12 @@ rootLogger.appenderRef.out.ref = out
 
 
 def write_keystore(folder: Path, certificates: Certificates) -> None:
-    """The broker's own key and certificate, as it reads them at its start."""
+    """Write the broker's key and certificate, which it reads at startup."""
     (folder / "keystore.pem").write_bytes(certificates.server_key.read_bytes() + certificates.server.read_bytes())
 
 
 def configure(folder: Path, ports: Mapping[str, int], controller: int, certificates: Certificates) -> None:
-    """Write the broker's files: its clients' listeners are on `ports` of the loopback, by name."""
+    """Write the broker's files; `ports` maps the names of its listeners for clients to loopback ports."""
     (folder / "log4j2.properties").write_text(_LOG4J)
     write_keystore(folder, certificates)
     named = {"user": USER, "password": PASSWORD, "security": "org.apache.kafka.common.security"}

@@ -1,6 +1,6 @@
-"""The process of the broker that tests run against: Apache Kafka in KRaft mode, on free loopback ports.
+"""The test broker's process: Apache Kafka in KRaft mode, on free loopback ports.
 
-The jars come from Maven Central once, into the cache folder that STREAMPCA_BROKER_CACHE names.
+Its jars are downloaded from Maven Central once and cached in the folder STREAMPCA_BROKER_CACHE.
 """
 
 import base64
@@ -32,11 +32,11 @@ STOP_TIMEOUT_S = 20
 
 
 class BrokerUnavailableError(Exception):
-    """This machine cannot run the broker (no Java, no Maven); its text says what is missing."""
+    """This machine cannot run the broker; the message says what is missing, such as Java or Maven."""
 
 
 def jars() -> Path:
-    """The folder of the broker's jars; copied from Maven Central when they are not in the cache yet."""
+    """The folder of the broker's jars, downloaded from Maven Central unless they are cached."""
     cache = Path(os.environ.get("STREAMPCA_BROKER_CACHE") or Path.home() / ".cache" / "streampca-broker")
     lib = cache / "lib"
     if any(lib.glob("kafka_2.13-4.1.0.jar")):
@@ -45,17 +45,17 @@ def jars() -> Path:
         raise BrokerUnavailableError("mvn is not installed, and the broker's jars are not in the cache")
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as folder:
-        fresh = Path(folder) / "lib"
+        unpacked = Path(folder) / "lib"
         shutil.copy(POM, Path(folder) / "pom.xml")
-        if said := maven("dependency:copy-dependencies", f"-DoutputDirectory={fresh}", folder=Path(folder)):
-            raise BrokerUnavailableError(f"mvn failed: {said}")
+        if output := maven("dependency:copy-dependencies", f"-DoutputDirectory={unpacked}", folder=Path(folder)):
+            raise BrokerUnavailableError(f"mvn failed: {output}")
         with suppress(OSError):  # another process was faster: its jars are the same
-            fresh.rename(lib)
+            unpacked.rename(lib)
     return lib
 
 
 def wait_until(condition: Callable[[], Any], timeout_s: float = 20, what: str = "the condition") -> Any:
-    """The first true value of `condition`; fails the test when there is none within `timeout_s`."""
+    """The first true value of `condition`; fails if there is none within `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         assert time.monotonic() < deadline, f"{what} did not come true within {timeout_s} s"
@@ -65,7 +65,7 @@ def wait_until(condition: Callable[[], Any], timeout_s: float = 20, what: str = 
 
 @dataclass
 class BrokerProcess:
-    """One broker process with its ports and data; `folder` must be empty at first."""
+    """One broker process with its ports and data; `folder` must initially be empty."""
 
     folder: Path
     plain: int = field(init=False)
@@ -84,31 +84,31 @@ class BrokerProcess:
 
     @property
     def bootstrap(self) -> str:
-        """host:port to give to clients."""
+        """host:port of the listener without authentication."""
         return f"127.0.0.1:{self.plain}"
 
     @property
     def sasl_bootstrap(self) -> str:
-        """host:port of the listener that asks for user and password (see SASL)."""
+        """host:port of the listener with authentication by password (see SASL)."""
         return f"127.0.0.1:{self.sasl}"
 
     @property
     def tls_bootstrap(self) -> str:
-        """host:port of the listener that speaks TLS and asks for user and password."""
+        """host:port of the TLS listener with authentication by password."""
         return f"127.0.0.1:{self.tls}"
 
     @property
     def mutual_bootstrap(self) -> str:
-        """host:port of the listener that speaks TLS and asks for a certificate."""
+        """host:port of the TLS listener with authentication by client certificate."""
         return f"127.0.0.1:{self.mutual}"
 
     @property
     def certificates(self) -> Certificates:
-        """The broker's own, what verifies it, and what it takes of a client."""
+        """The certificates of the broker, its authority and a client."""
         return Certificates(self.folder)
 
     def renew_certificates(self) -> None:
-        """All of them in the same files, of a new authority; the broker takes them at its next start."""
+        """Replace all certificates, with a new authority; the broker loads them at its next start."""
         write_keystore(self.folder, self.certificates.make())
 
     @property
@@ -117,16 +117,16 @@ class BrokerProcess:
 
     @property
     def admin(self) -> KafkaAdminClient:
-        """A client for administration; made when first asked for, closed with the broker."""
-        self._must_run()
+        """An admin client, created on first use and closed with the broker."""
+        self._assert_running()
         if self._admin is None:
             self._admin = KafkaAdminClient(bootstrap_servers=self.bootstrap, bootstrap_timeout_ms=30_000)
         return self._admin
 
-    # Life.
+    # Lifecycle.
 
     def start(self) -> None:
-        """Start the process, on the ports and data it had before, and return when it answers."""
+        """Start the process with the same ports and data as before; return when it is ready."""
         assert not self.running
         if not (self.folder / "server.properties").exists():
             self._format()
@@ -135,14 +135,14 @@ class BrokerProcess:
                 self._java("-Xmx512m", "-XX:TieredStopAtLevel=1", "kafka.Kafka", "server.properties"),
                 cwd=self.folder, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
-        wait_until(self._answers, START_TIMEOUT_S, "an answer of the broker")
+        wait_until(self._is_ready, START_TIMEOUT_S, "the broker's startup")
 
     def stop(self) -> None:
-        """End the process in order; its data stay."""
+        """Shut the process down cleanly; its data remain."""
         self._end(lambda process: process.terminate())
 
     def kill(self) -> None:
-        """End the process at once, as a power cut would."""
+        """Kill the process, like a power failure."""
         self._end(lambda process: process.kill())
 
     def __enter__(self) -> Self:
@@ -171,24 +171,24 @@ class BrokerProcess:
         ports = {"PLAINTEXT": self.plain, "LOGIN": self.sasl, "SECURE": self.tls, "MUTUAL": self.mutual}
         configure(self.folder, ports, self.controller, self.certificates.make())
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        if cluster.startswith("-"):  # the tool would take it for an option
+        if cluster.startswith("-"):  # the tool would parse it as an option
             cluster = "A" + cluster[1:]
         formatting = ["kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", "server.properties"]
         for mechanism in MECHANISMS[1:]:
             formatting += ["--add-scram", f"{mechanism}=[name={USER},password={PASSWORD}]"]
         subprocess.run(self._java(*formatting), cwd=self.folder, capture_output=True, check=True, timeout=60)
 
-    def _must_run(self) -> None:
+    def _assert_running(self) -> None:
         assert self.running, f"the broker ended: {(self.folder / 'broker.log').read_text()[-2000:]}"
 
     def _java(self, *words: str) -> list[str]:
         return ["java", "-Dlog4j2.configurationFile=log4j2.properties", "-cp", f"{self._lib}/*", *words]
 
-    def _answers(self) -> bool:
-        self._must_run()
+    def _is_ready(self) -> bool:
+        self._assert_running()
         with suppress(OSError, KafkaError):
-            # Ports open before there are answers, and say so for less than a client's failure costs.
-            # All of them: it answers at the first before it tries to open the last.
+            # A refused connection is cheaper than a failing client. All ports, since the first one opens
+            # before the others.
             for port in (self.plain, self.sasl, self.tls, self.mutual):
                 socket.create_connection(("127.0.0.1", port), timeout=1).close()
             cluster = self.admin.describe_cluster()

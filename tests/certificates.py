@@ -1,4 +1,4 @@
-"""Certificates of an authority of our own, as PEM files: one for servers on 127.0.0.1, one for a client."""
+"""PEM certificates of a test authority: one for servers on 127.0.0.1, one for a client."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,42 +12,42 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-KEY_PASSWORD = "key-secret"  # noqa: S105 - of nothing but these files
+KEY_PASSWORD = "key-secret"  # noqa: S105 - only of these test files
 
 
 @dataclass(frozen=True)
 class Certificates:
-    """The files, in a folder that exists; `make` writes them."""
+    """The files in an existing folder; `make` writes them."""
 
     folder: Path
 
     @property
     def authority(self) -> Path:
-        """What both sides are verified with."""
+        """The authority's certificate, which verifies both sides."""
         return self.folder / "authority.pem"
 
     @property
     def server(self) -> Path:
-        """A server's certificate."""
+        """The server's certificate."""
         return self.folder / "server.pem"
 
     @property
     def server_key(self) -> Path:
-        """Its private key."""
+        """The server's private key."""
         return self.folder / "server-key.pem"
 
     @property
     def client(self) -> Path:
-        """A client's certificate."""
+        """The client's certificate."""
         return self.folder / "client.pem"
 
     @property
     def client_key(self) -> Path:
-        """Its private key; its password is KEY_PASSWORD."""
+        """The client's private key; its password is KEY_PASSWORD."""
         return self.folder / "client-key.pem"
 
     def make(self) -> "Certificates":
-        """Write all files, of a new authority."""
+        """Write all files, with a new authority."""
         authority = trustme.CA()
         authority.cert_pem.write_to_path(self.authority)
         for certificate, key, name, password in (
@@ -57,7 +57,7 @@ class Certificates:
             issued = authority.issue_cert(name)
             certificate.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
             encryption = BestAvailableEncryption(password.encode()) if password else NoEncryption()
-            # PKCS 8, since Java reads no other.
+            # Java reads only PKCS 8.
             private = load_pem_private_key(issued.private_key_pem.bytes(), None)
             key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption))
         return self

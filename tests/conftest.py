@@ -10,18 +10,18 @@ import pytest
 from hypothesis import settings
 
 from tests.kafka_broker import Broker, BrokerUnavailableError
-from tests.kafka_sockets import close_what_is_not_used
+from tests.kafka_sockets import close_unused_sockets
 
-# As in streampca/logs.py; otherwise a failing test shows hundreds of the client's lines about an absent broker.
+# As in streampca/logs.py; otherwise a failing test prints hundreds of log lines about an unreachable broker.
 logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
-# No deadline: a busy machine makes an example slow. In CI the examples are the same at every run.
+# No deadline, because examples are slow on a busy machine. In CI every run has the same examples.
 settings.register_profile("person", deadline=None)
 settings.register_profile("fast", deadline=None, max_examples=15)  # of `make test-fast`
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "person")
 
-close_what_is_not_used()
+close_unused_sockets()
 
 # Folders that start processes, servers or browsers; tests elsewhere are marked one by one.
 SLOW = ("benchmarks", "commands", "demo", "deploy", "docs", "experiments", "guarantees", "monitoring", "test_wheel.py")
@@ -46,14 +46,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A running broker, the same for all tests: a test that stops it starts it again."""
+    """A running broker, shared by all tests: a test that stops it must restart it."""
     running = new_broker(tmp_path_factory)
     with running:
         yield running
 
 
 def new_broker(tmp_path_factory: pytest.TempPathFactory) -> Broker:
-    """A broker that has not been started. Where it cannot run the test is skipped, and fails in CI."""
+    """A broker that is not started yet. If it cannot run here, the test is skipped, or fails in CI."""
     try:
         return Broker(tmp_path_factory.mktemp("broker"))
     except BrokerUnavailableError as lack:
@@ -64,5 +64,5 @@ def new_broker(tmp_path_factory: pytest.TempPathFactory) -> Broker:
 
 @pytest.fixture
 def topic() -> str:
-    """A name that no other test uses, for a topic or a group."""
+    """A unique name for a topic or group."""
     return f"t-{uuid.uuid4().hex[:12]}"

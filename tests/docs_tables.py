@@ -40,7 +40,7 @@ def settings() -> str:
 
 
 def shown(value: Any) -> str:
-    """A default as people write it."""
+    """A default value as the docs show it."""
     if value is None:
         return "unset"
     if value == "":
@@ -80,13 +80,13 @@ TABLES: dict[str, tuple[Path, Callable[[], str]]] = {
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    """Markdown."""
+    """A Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def block(name: str) -> re.Pattern[str]:
-    """The text between the two markers of a table."""
+    """A pattern for the text between the two markers of a table."""
     return re.compile(rf"(?<=<!-- {name} -->\n).*?(?=\n<!-- /{name} -->)", re.DOTALL)
 
 
@@ -95,7 +95,7 @@ def main() -> None:
     for name, (page, make) in TABLES.items():
         made = make()
         text, count = block(name).subn(lambda _, made=made: made, page.read_text())
-        assert count == 1, f"{page.name} needs the markers of {name} once"
+        assert count == 1, f"{page.name} must contain the markers of {name} once"
         page.write_text(text)
 
 

@@ -1,8 +1,8 @@
-"""A real Apache Kafka broker for tests: one KRaft process on free loopback ports, up in some three seconds.
+"""A real Apache Kafka broker for tests: one KRaft process on free loopback ports, started in about three seconds.
 
     broker = Broker(folder); broker.start(); broker.create_topic("readings", 4); broker.stop(); broker.start()
 
-It keeps its ports and its data between `stop` (or `kill`) and `start`, so a test can take it away for a while.
+It keeps its ports and data between `stop` (or `kill`) and `start`, so a test can simulate an outage.
 """
 
 import time
@@ -27,42 +27,42 @@ class _Unboxed(Serializer):  # type: ignore[misc]  # kafka-python has no types
 
 
 class Broker(BrokerProcess):
-    """One broker with what tests ask of it: topics, records, groups."""
+    """A broker with helpers for topics, records and groups."""
 
     def create_topic(self, name: str, partitions: int = 1, **configs: str | int) -> str:
-        """Make a topic; options of the topic with _ for the dots (`retention_ms=1000`). Returns its name."""
+        """Create a topic and return its name. Options have _ instead of dots (`retention_ms=1000`)."""
         options = {key.replace("_", "."): str(value) for key, value in configs.items()}
         topic = {"num_partitions": partitions, "replication_factor": 1, "configs": options}
         self.admin.create_topics({name: topic}, wait_for_metadata=True)
         return name
 
     def configure_topic(self, name: str, **configs: str | int) -> None:
-        """Change options of a topic, as `create_topic` takes them."""
+        """Change options of a topic, named as in `create_topic`."""
         options = {key.replace("_", "."): str(value) for key, value in configs.items()}
         self.admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, configs=options)])
 
     def delete_topic(self, name: str) -> None:
-        """Remove a topic, and return when the broker has forgotten it."""
+        """Delete a topic; return when the broker no longer lists it."""
         self.admin.delete_topics([name])
         wait_until(lambda: name not in self.admin.list_topics(), what=f"removal of {name}")
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Let a topic have `total` partitions."""
+        """Increase a topic's partitions to `total`."""
         self.admin.create_partitions({name: total})
 
     def delete_records(self, name: str, partition: int, before: int) -> None:
-        """Remove the records below an offset, as retention would."""
+        """Delete the records before an offset, like retention does."""
         self.admin.delete_records({TopicPartition(name, partition): before})
 
     def producer(self, **configs: Any) -> KafkaProducer:
-        """A producer of this broker; close it."""
+        """A producer for this broker; the caller closes it."""
         return KafkaProducer(**{"bootstrap_servers": self.bootstrap, "acks": "all", "linger_ms": 5} | configs)
 
     def produce(
         self, topic: str, partition: int, values: Iterable[bytes | None], timestamp_ms: int | None = None
     ) -> None:
-        """Append values to a partition, and return when all are acknowledged."""
-        # The client refuses records with neither key nor value unless a serializer makes them so.
+        """Append values to a partition; return when all are acknowledged."""
+        # The client refuses records with neither key nor value, unless a serializer returns None.
         producer = self.producer(value_serializer=_Unboxed())
         try:
             sent = [producer.send(topic, (v,), partition=partition, timestamp_ms=timestamp_ms) for v in values]
@@ -73,11 +73,11 @@ class Broker(BrokerProcess):
             producer.close()
 
     def end_offsets(self, topic: str) -> dict[int, int]:
-        """Partition → offset behind its last record."""
+        """Each partition's end offset."""
         return self._offsets(topic, "end_offsets")
 
     def start_offsets(self, topic: str) -> dict[int, int]:
-        """Partition → offset of its first record."""
+        """Each partition's start offset."""
         return self._offsets(topic, "beginning_offsets")
 
     def _offsets(self, topic: str, which: str) -> dict[int, int]:
@@ -89,7 +89,7 @@ class Broker(BrokerProcess):
             consumer.close()
 
     def read_all(self, topic: str, committed: bool = True) -> list[ConsumerRecord]:
-        """Every record that the topic has now, partition by partition."""
+        """All current records of a topic, partition by partition."""
         isolation = "read_committed" if committed else "read_uncommitted"
         consumer = KafkaConsumer(bootstrap_servers=self.bootstrap, isolation_level=isolation)
         try:
@@ -108,7 +108,7 @@ class Broker(BrokerProcess):
             consumer.close()
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
-        """Partition → offset that the group has committed; partitions without one are left out."""
+        """The group's committed offset of each partition that has one."""
         try:
             offsets: Mapping[str, Mapping[TopicPartition, Any]] = self.admin.list_group_offsets({group: None})
         except KafkaError:

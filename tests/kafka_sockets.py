@@ -1,7 +1,6 @@
-"""Closes the sockets that kafka-python makes and does not get to use; it leaves them to the garbage collector.
+"""Closes sockets whose connection fails; kafka-python leaves them to the garbage collector.
 
-Each would be a ResourceWarning, and that an error in whatever test runs by then. Those of clients that a test forgets
-to close are left alone.
+Each would raise a ResourceWarning, an error, in some later test. Clients that a test forgets to close still do.
 """
 
 from collections.abc import Iterator
@@ -16,11 +15,11 @@ _connect, _secure, _shake_hands = KafkaNetSocket.sock_connect, KafkaSSLTransport
 
 
 @contextmanager
-def _closed_on_failure(used: Any) -> Iterator[None]:
+def _closed_on_failure(resource: Any) -> Iterator[None]:
     try:
         yield
-    except BaseException:  # also when the client is closed meanwhile, and the coroutine with it
-        used.close()
+    except BaseException:  # also if the client, and with it the coroutine, is closed
+        resource.close()
         raise
 
 
@@ -32,7 +31,7 @@ async def _connect_or_close(self: Any, net: Any, sock: Any, *rest: Any, **named:
 
 @wraps(_secure)
 def _secure_or_close(self: Any, net: Any, sock: Any, *rest: Any, **named: Any) -> None:
-    with _closed_on_failure(sock):  # a certificate or a key may not be readable
+    with _closed_on_failure(sock):  # a certificate or key may be unreadable
         _secure(self, net, sock, *rest, **named)
 
 
@@ -42,8 +41,8 @@ async def _shake_hands_or_close(self: Any) -> None:
         await _shake_hands(self)
 
 
-def close_what_is_not_used() -> None:
-    """From now on, in this process."""
+def close_unused_sockets() -> None:
+    """Patch kafka-python in this process."""
     KafkaNetSocket.sock_connect = _connect_or_close
     KafkaSSLTransport.__init__ = _secure_or_close
     KafkaSSLTransport.handshake = _shake_hands_or_close

@@ -1,4 +1,4 @@
-"""Maven, one process at a time: several at once may spoil the repository that they share."""
+"""Runs Maven, one process at a time: concurrent ones may corrupt their shared repository."""
 
 import fcntl
 import subprocess
@@ -8,10 +8,10 @@ LOCK = Path.home() / ".cache" / "streampca-maven.lock"
 
 
 def maven(*words: str, folder: Path) -> str | None:
-    """Run a goal in a folder; the end of what it said where it failed."""
+    """Run a goal in a folder; return the end of its output if it failed."""
     LOCK.parent.mkdir(parents=True, exist_ok=True)
     with LOCK.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # let go when the file is closed
+        fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed
         outcome = subprocess.run(
             ["mvn", "-q", "-B", *words], cwd=folder, capture_output=True, text=True, timeout=600, check=False
         )

@@ -1,4 +1,4 @@
-"""Ports for servers under test that must come back where they were."""
+"""Ports for servers that tests restart on the same port."""
 
 import itertools
 import os
@@ -6,13 +6,13 @@ import random
 import socket
 from collections.abc import Iterator
 
-# Below the ports that Linux, macOS and Windows give to outgoing connections: one of those would hold
-# the port of a server that is away for a moment, and the server could not come back.
+# Below the range from which Linux, macOS and Windows assign ports to outgoing connections: such a connection could
+# take the port of a stopped server, which then could not restart.
 _RANGE = range(20_000, 32_768)
 
 
 def _of_this_process() -> Iterator[int]:
-    """Each port once, in an order of chance; no port that another process of the same test run would take."""
+    """The ports in random order, without those of the test run's other processes."""
     mine = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     ports = list(_RANGE[mine :: int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))])
     random.SystemRandom().shuffle(ports)
@@ -23,7 +23,7 @@ _ports = _of_this_process()
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nothing listens on, and that were not given before."""
+    """Unused loopback ports that were not returned before."""
     return list(itertools.islice(filter(_is_free, _ports), count))
 
 

@@ -1,6 +1,6 @@
-"""A real schema registry for tests: Apicurio's, in memory, with the API of Confluent's, up in some three seconds.
+"""A real schema registry for tests: Apicurio in memory, with Confluent's API, started in about three seconds.
 
-It comes from Maven Central once, into the cache folder that STREAMPCA_REGISTRY_CACHE names.
+It is downloaded from Maven Central once and cached in the folder STREAMPCA_REGISTRY_CACHE.
 """
 
 import os
@@ -21,14 +21,14 @@ from tests.certificates import Certificates
 from tests.maven import maven
 from tests.ports import free_ports
 
-VERSION = "3.0.9"  # the last that runs on Java 17
+VERSION = "3.0.9"  # the last version that runs on Java 17
 ARTIFACT = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
 START_TIMEOUT_S = 60
-_SAFELY: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # since Python 3.11.4
+_UNPACK_OPTIONS: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # since Python 3.11.4
 
 
 def application() -> Path:
-    """The folder of the registry's program; fetched from Maven Central when it is not in the cache yet."""
+    """The folder of the registry's program, downloaded from Maven Central unless it is cached."""
     cache = Path(os.environ.get("STREAMPCA_REGISTRY_CACHE") or Path.home() / ".cache" / "streampca-registry")
     home = cache / VERSION
     if home.is_dir():
@@ -38,17 +38,17 @@ def application() -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as folder:
         copying = ("dependency:copy", f"-Dartifact={ARTIFACT}", f"-DoutputDirectory={folder}")
-        if said := maven(*copying, folder=Path(folder)):
-            raise BrokerUnavailableError(f"mvn failed: {said}")
-        fresh = Path(folder) / "fresh"
-        shutil.unpack_archive(next(Path(folder).glob("*.tar.gz")), fresh, **_SAFELY)
+        if output := maven(*copying, folder=Path(folder)):
+            raise BrokerUnavailableError(f"mvn failed: {output}")
+        unpacked = Path(folder) / "fresh"
+        shutil.unpack_archive(next(Path(folder).glob("*.tar.gz")), unpacked, **_UNPACK_OPTIONS)
         with suppress(OSError):  # another process was faster: its files are the same
-            fresh.rename(home)
+            unpacked.rename(home)
     return home
 
 
 class RegistryProcess:
-    """One registry; what was registered is gone when it stops."""
+    """One registry process; it forgets its schemas when it stops."""
 
     def __init__(self, folder: Path) -> None:
         if shutil.which("java") is None:
@@ -65,11 +65,11 @@ class RegistryProcess:
 
     @property
     def tls_url(self) -> str:
-        """The same, where it shows the certificate that `certificates.authority` has signed."""
+        """The same over TLS, with a certificate signed by `certificates.authority`."""
         return f"https://127.0.0.1:{self._tls_port}/apis/ccompat/v7"
 
     def start(self) -> None:
-        """Start it on the port that it had before, and return when it answers."""
+        """Start the process on the same port as before; return when it is ready."""
         options = {
             "host": "127.0.0.1", "port": self._port, "ssl-port": self._tls_port,
             "insecure-requests": "enabled", "ssl.certificate.files": self.certificates.server,
@@ -81,22 +81,22 @@ class RegistryProcess:
                 ["java", "-Xmx384m", "-XX:TieredStopAtLevel=1", *properties, "-jar", str(self._program)],
                 cwd=self._log.parent, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
-        wait_until(self._answers, START_TIMEOUT_S, "an answer of the registry")
+        wait_until(self._is_ready, START_TIMEOUT_S, "the registry's startup")
 
     def stop(self) -> None:
-        """End it."""
+        """Kill the process."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def freeze(self) -> None:
-        """Let it not answer, and forget nothing."""
+        """Suspend the process: it keeps its schemas but does not respond."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let it answer again."""
+        """Resume the process."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
@@ -107,7 +107,7 @@ class RegistryProcess:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.stop()
 
-    def _answers(self) -> bool:
+    def _is_ready(self) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, f"the registry ended: {self._log.read_text()[-2000:]}"
         with (

@@ -1,4 +1,4 @@
-"""The helper that runs the broker keeps its own promises: others build proofs on it."""
+"""The test broker works as other tests rely on."""
 
 import socket
 
@@ -11,7 +11,7 @@ from tests.ports import free_ports
 pytestmark = pytest.mark.broker
 
 
-def test_what_is_produced_can_be_read(broker: Broker, topic: str) -> None:
+def test_produced_records_can_be_read(broker: Broker, topic: str) -> None:
     broker.create_topic(topic, partitions=2)
     broker.produce(topic, 1, [b"a", None, b"b"], timestamp_ms=17)
     records = broker.read_all(topic)
@@ -21,31 +21,31 @@ def test_what_is_produced_can_be_read(broker: Broker, topic: str) -> None:
     assert broker.end_offsets(topic) == {0: 0, 1: 3}
 
 
-def test_ports_and_data_outlive_a_kill_and_a_stop(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_ports_and_data_survive_kill_and_stop(tmp_path_factory: pytest.TempPathFactory) -> None:
     with new_broker(tmp_path_factory) as broker:
         address = broker.bootstrap
-        broker.create_topic("kept")
-        broker.produce("kept", 0, [b"1", b"2"])
+        broker.create_topic("topic")
+        broker.produce("topic", 0, [b"1", b"2"])
         for end in (broker.kill, broker.stop):
             end()
             assert not broker.running
             broker.start()
             assert broker.bootstrap == address
-            assert [r.value for r in broker.read_all("kept")] == [b"1", b"2"]
+            assert [r.value for r in broker.read_all("topic")] == [b"1", b"2"]
 
 
 @pytest.mark.parametrize("which", ["plain", "tls"])
-def test_a_port_taken_meanwhile_is_told_at_the_start(tmp_path_factory: pytest.TempPathFactory, which: str) -> None:
+def test_start_fails_if_a_port_is_in_use(tmp_path_factory: pytest.TempPathFactory, which: str) -> None:
     with new_broker(tmp_path_factory) as broker:
         broker.stop()
-        with socket.socket() as thief:  # bound and silent, as an outgoing connection is
-            thief.bind(("127.0.0.1", getattr(broker, which)))
+        with socket.socket() as other:  # bound but not listening, like an outgoing connection
+            other.bind(("127.0.0.1", getattr(broker, which)))
             with pytest.raises(AssertionError, match="the broker ended"):
                 broker.start()
         broker.start()
 
 
-def test_ports_are_given_once_and_never_to_outgoing_connections() -> None:
+def test_free_ports_are_unique_and_outside_the_ephemeral_range() -> None:
     given = free_ports(20) + free_ports(20)
     assert len(set(given)) == 40
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:

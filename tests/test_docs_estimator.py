@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import sklearn.datasets
 
-mpl = pytest.importorskip("matplotlib")  # comes with the extra for experiments
+mpl = pytest.importorskip("matplotlib")  # in the extra `experiments`
 
 DOCS = Path(__file__).parents[1] / "docs"
 TEXT = (DOCS / "estimator.md").read_text(encoding="utf-8")
 
 
 def test_the_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """On a few made-up pictures: the real ones are a download."""
+    """On random images instead of the download."""
     pictures = np.random.default_rng(0).integers(0, 256, (700, 784)).astype(np.float64)
     monkeypatch.setattr(sklearn.datasets, "fetch_openml", lambda *_, **__: SimpleNamespace(data=pictures))
     monkeypatch.chdir(tmp_path)
@@ -32,6 +32,6 @@ def test_the_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert (tmp_path / "mnist-components.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_its_pictures_are_there() -> None:
+def test_its_pictures_exist() -> None:
     for name in re.findall(r"\]\((images/[^)]*)\)", TEXT):
         assert 1000 < (DOCS / name).stat().st_size < 200_000

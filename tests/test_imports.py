@@ -15,7 +15,7 @@ SHARED_BY_SOURCES = [
     "sources.outage_log", "stream.record", "errors", "settings",
 ]  # fmt: skip
 
-# A module (the longest name here that it begins with) → what it may import of ours, by the same kind of beginning.
+# Module prefix → prefixes of the modules that it may import; the longest matching entry applies.
 MAY_IMPORT = {
     "errors": [],
     "version": [],
@@ -48,12 +48,12 @@ MAY_IMPORT = {
         "commands", "demo.run", "api.server", "stores.directory", "settings", "help_texts", "logs", "errors", "version",
     ],
     "__main__": ["cli"],
-    "": ["pca", "estimator", "errors", "version"],  # the public names
+    "": ["pca", "estimator", "errors", "version"],  # the public API
 }  # fmt: skip
 
 
 def names_imported(source: str, module: str, *, package: bool = False) -> Iterator[str]:
-    """Every name of ours that a module imports, wherever in it, as `from a import b` → a.b."""
+    """All names that a module imports, anywhere in it; `from a import b` gives a.b."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -65,22 +65,22 @@ def names_imported(source: str, module: str, *, package: bool = False) -> Iterat
 
 
 def violations(source: str, module: str, *, package: bool = False) -> list[str]:
-    """What the module (`streampca.…`) imports against the rules."""
+    """The imports of a module (`streampca.…`) that the rules forbid."""
     short = module.removeprefix("streampca").removeprefix(".")
-    layer = max((name for name in MAY_IMPORT if begins(short, name)), key=len)
+    layer = max((name for name in MAY_IMPORT if has_prefix(short, name)), key=len)
     if layer == "" and short:
         return [f"{module} has no place in the layers: give it one in MAY_IMPORT"]
     imported = {
         name.removeprefix("streampca.")
         for name in names_imported(source, module, package=package)
-        if begins(name, "streampca")
+        if has_prefix(name, "streampca")
     }
-    wrong = [name for name in imported if not any(begins(name, allowed) for allowed in MAY_IMPORT[layer])]
-    return [f"{module} imports {name}" for name in sorted(wrong)]
+    forbidden = [name for name in imported if not any(has_prefix(name, allowed) for allowed in MAY_IMPORT[layer])]
+    return [f"{module} imports {name}" for name in sorted(forbidden)]
 
 
-def begins(name: str, beginning: str) -> bool:
-    return beginning == "" or name == beginning or name.startswith(beginning + ".")
+def has_prefix(name: str, prefix: str) -> bool:
+    return prefix == "" or name == prefix or name.startswith(prefix + ".")
 
 
 def modules() -> list[tuple[str, Path]]:
@@ -118,7 +118,7 @@ def test_imports_point_downwards(module: str, path: Path) -> None:
         ("streampca.novelty", ""),
     ],
 )
-def test_the_rules_notice_a_violation(module: str, source: str) -> None:
+def test_violations_are_detected(module: str, source: str) -> None:
     assert violations(source, module)
 
 
@@ -132,5 +132,5 @@ def test_the_rules_notice_a_violation(module: str, source: str) -> None:
         ("streampca.demo.run", "from streampca.stores.directory import DirectoryStore"),
     ],
 )
-def test_the_rules_allow_what_is_right(module: str, source: str) -> None:
+def test_allowed_imports_are_accepted(module: str, source: str) -> None:
     assert violations(source, module) == []

@@ -1,4 +1,4 @@
-"""docs/performance.md has a place for every benchmark, and its bars are consistent."""
+"""docs/performance.md has a block for every benchmark, and its bars are consistent."""
 
 import re
 
@@ -33,12 +33,12 @@ def _unit(text: str) -> str:
     return re.sub(r"^-?[\d.,]+(e[+-]?\d+)?", "", text).strip()
 
 
-def test_a_bar_that_is_missed_says_by_how_much() -> None:
+def test_a_missed_bar_shows_by_how_much() -> None:
     bars = Bar("a", 16, "≥", 15, "×"), Bar("b", 12, "≥", 15, "×"), Bar("c", 3, "≤", 2, "%")
     assert [bar.row("speed").split("|")[4].strip() for bar in bars] == ["yes", "no: 20% short", "no: 50% over"]
 
 
-def test_a_block_is_replaced_and_the_rest_stays() -> None:
+def test_only_the_block_is_replaced() -> None:
     page = "a\n<!-- speed -->\nold\n<!-- /speed -->\nb\n<!-- start -->\nkept\n<!-- /start -->\n"
     assert replaced(page, "speed", "new \\1") == page.replace("old", "new \\1")
     with pytest.raises(ValueError, match="0 blocks"):

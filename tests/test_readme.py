@@ -27,13 +27,13 @@ def test_the_readme_is_short() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_targets(page: Path) -> None:
     links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text())
     missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
     assert not missing
 
 
-def test_commands_and_options_that_are_shown_exist() -> None:
+def test_documented_commands_and_options_exist() -> None:
     commands = get_command(command_line).commands
     for page in PAGES:
         for name, rest in re.findall(
@@ -45,7 +45,7 @@ def test_commands_and_options_that_are_shown_exist() -> None:
                 assert option in known, f"{page.name}: streampca {name} {option}"
 
 
-def test_make_targets_that_are_shown_exist() -> None:
+def test_documented_make_targets_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for page in PAGES:
         assert set(re.findall(r"^make ([a-z-]+)", page.read_text(), re.MULTILINE)) <= targets

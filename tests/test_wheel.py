@@ -1,4 +1,4 @@
-"""What is shipped: the wheel, installed into an environment of its own."""
+"""The wheel, installed into an environment of its own."""
 
 import itertools
 import json
@@ -21,8 +21,8 @@ ROOT = Path(__file__).parent.parent
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
-    building = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
-    outcome = subprocess.run(building, capture_output=True, text=True, timeout=240, check=False)
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    outcome = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     (built,) = folder.glob("streampca-*.whl")
     return built
@@ -30,14 +30,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The environment: the wheel, and what it needs by way of the packages that run this test."""
+    """An environment with the wheel; its dependencies are this environment's packages."""
     folder = tmp_path_factory.mktemp("installed")
     venv.create(folder, with_pip=False, symlinks=True)
     pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python")]
-    installing = [*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
-    subprocess.run(installing, check=True, timeout=120, env=bare_environment())
+    command = [*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run(command, check=True, timeout=120, env=bare_environment())
     (packages,) = folder.glob("lib/python*/site-packages")
-    # Only a folder on the path: its own .pth files, and so an editable install of this tree, are not looked at.
+    # On the path, but not as a site directory: its .pth files, such as an editable install's, have no effect.
     (packages / "needs.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
     return folder
 
@@ -60,7 +60,7 @@ def run(installed: Path, *command: str) -> str:
     return outcome.stdout
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_contains_only_the_package(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as zipped:
         names = zipped.namelist()
         (metadata,) = [zipped.read(name).decode() for name in names if name.endswith("METADATA")]
@@ -83,11 +83,11 @@ def test_the_installed_command_works(installed: Path, tmp_path: Path) -> None:
     model = tmp_path / "model.npz"
     run(installed, "streampca", "fit", str(tmp_path / "v.npy"), "-o", str(model), "--components", "2")
     assert '"version": 300' in run(installed, "streampca", "inspect", str(model), "--json")
-    given = ("--topic", "t", "--dimensions", "3", "--components", "2")
-    assert "no mistakes" in run(installed, "streampca", "check", *given)
+    options = ("--topic", "t", "--dimensions", "3", "--components", "2")
+    assert "no mistakes" in run(installed, "streampca", "check", *options)
 
 
-def test_the_installed_sidecar_serves_its_page_without_writing_beside_it(installed: Path, tmp_path: Path) -> None:
+def test_the_installed_sidecar_serves_its_page_and_writes_no_files(installed: Path, tmp_path: Path) -> None:
     (package,) = installed.glob("lib/python*/site-packages/streampca")
     files = sorted((package / "api" / "page").rglob("*"))
     process = subprocess.Popen(
@@ -112,12 +112,12 @@ def test_the_installed_sidecar_serves_its_page_without_writing_beside_it(install
     assert sorted((package / "api" / "page").rglob("*")) == files
 
 
-def test_the_lock_pins_everything_that_is_asked_for() -> None:
+def test_the_lock_pins_all_requirements() -> None:
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     pinned = {line.split("==")[0].lower() for line in lock.splitlines() if "==" in line}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    asked = list(itertools.chain(project["dependencies"], *project["optional-dependencies"].values()))
-    names = {requirement.split(">")[0].split("[")[0].split("=")[0].strip().lower() for requirement in asked}
+    requirements = list(itertools.chain(project["dependencies"], *project["optional-dependencies"].values()))
+    names = {requirement.split(">")[0].split("[")[0].split("=")[0].strip().lower() for requirement in requirements}
     assert names <= pinned
     assert "://" not in lock
     assert "--" not in lock
