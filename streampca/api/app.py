@@ -19,6 +19,7 @@ from streampca.api.memory import MemoryBudget
 from streampca.api.metrics import SidecarMetrics
 from streampca.api.middleware import Middleware
 from streampca.api.model_cache import ModelCache
+from streampca.api.model_loader import ModelLoader
 from streampca.api.openapi import BODY_ERRORS, DESCRIPTION, VERSION_ERRORS, route_docs
 from streampca.api.page_endpoints import PageEndpoints
 from streampca.api.page_files import PageFiles
@@ -80,8 +81,9 @@ def create_app(store: Store, settings: ServeSettings) -> FastAPI:
     app.state.memory = budget
     app.add_middleware(Middleware, metrics=metrics, budget=budget)
     add_error_handlers(app, metrics)
-    endpoints = Endpoints(cache, metrics, settings, recent)
-    page_endpoints = PageEndpoints(cache, history, recent, WorkerStatuses(store, settings.topic), settings)
+    loader = ModelLoader(cache)
+    endpoints = Endpoints(cache, loader, metrics, settings, recent)
+    page_endpoints = PageEndpoints(cache, loader, history, recent, WorkerStatuses(store, settings.topic), settings)
     _add_routes(app, "POST", DirectRoute, _post_routes(endpoints))  # first: routes are searched in order
     _add_routes(app, "GET", APIRoute, [*_get_routes(endpoints), *_page_routes(page_endpoints)])
     page = PageFiles()

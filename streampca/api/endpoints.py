@@ -12,7 +12,8 @@ from streampca.api import compute
 from streampca.api.compute import Answer
 from streampca.api.memory import Lease
 from streampca.api.metrics import SidecarMetrics
-from streampca.api.model_cache import ModelCache, NotLoadedError
+from streampca.api.model_cache import ModelCache
+from streampca.api.model_loader import ModelLoader
 from streampca.api.parsing import R, check_size, parse
 from streampca.api.recent_vectors import RecentVectors
 from streampca.api.request import BINARY, NPY, RawRequest, read_request
@@ -36,9 +37,15 @@ class Endpoints:
     """The endpoints, one method each."""
 
     def __init__(
-        self, cache: ModelCache, metrics: SidecarMetrics, settings: ServeSettings, recent: RecentVectors
+        self,
+        cache: ModelCache,
+        loader: ModelLoader,
+        metrics: SidecarMetrics,
+        settings: ServeSettings,
+        recent: RecentVectors,
     ) -> None:
-        self._cache, self._metrics, self._settings, self._recent = cache, metrics, settings, recent
+        self._cache, self._find = cache, loader.find
+        self._metrics, self._settings, self._recent = metrics, settings, recent
         # A body of n bytes holds at most n/2 numbers; an answer may hold no more.
         self._limits = Limits(settings.max_rows, min(settings.max_numbers, settings.max_body_bytes // 2))
         # Each may hold a parsed body and its results; parsing holds the GIL, so more threads would gain little.
@@ -49,14 +56,20 @@ class Endpoints:
         raw = await read_request(request, self._settings.max_body_bytes)
         lease = request.scope["lease"]
         if len(raw.body) > _MAX_INLINE_BYTES:
-            return await self._in_thread(self._project_blocking, raw, lease)
+            parsed = await self._in_thread(self._parse, raw, ProjectRequest, lease)
+            return await self._in_thread(self._project, await self._find(parsed.version), parsed, raw.accept, lease)
         parsed = parse(raw, ProjectRequest)
         return self._project(await self._find(parsed.version), parsed, raw.accept, lease)
 
     async def reconstruct(self, request: Request) -> Response:
         """Vectors from coordinates; or vectors as the components reconstruct them, with the squared error of each."""
         raw = await read_request(request, self._settings.max_body_bytes)
-        return await self._in_thread(self._reconstruct_blocking, raw, request.scope["lease"])
+        lease = request.scope["lease"]
+        if len(raw.body) > _MAX_INLINE_BYTES:
+            parsed = await self._in_thread(self._parse, raw, ReconstructRequest, lease)
+        else:
+            parsed = parse(raw, ReconstructRequest)
+        return await self._in_thread(self._reconstruct, await self._find(parsed.version), parsed, raw.accept, lease)
 
     async def model(self, request: Request, version: VersionQuery = None) -> Response:
         """A model's dimensions, variances, losses and position in the stream."""
@@ -97,30 +110,23 @@ class Endpoints:
         text, content_type = self._metrics.text(request.headers.get("accept", ""))
         return Response(text, headers={"Content-Type": content_type})
 
-    async def _find(self, version: int | None) -> PublishedModel:
-        try:
-            return self._cache.get_loaded(version)
-        except NotLoadedError:
-            return await self._in_thread(self._cache.get, version)
-
-    def _project_blocking(self, raw: RawRequest, lease: Lease) -> Response:
-        parsed = self._parse(raw, ProjectRequest)
-        return self._project(self._cache.get(parsed.version), parsed, raw.accept, lease)
-
     def _project(self, published: PublishedModel, parsed: ProjectRequest, accept: str, lease: Lease) -> Response:
         answer = compute.project(published, parsed, self._limits)
         if answer.projected is not None:
             self._recent.add(answer.projected)
         return self._respond("project", answer, accept, lease)
 
-    def _reconstruct_blocking(self, raw: RawRequest, lease: Lease) -> Response:
-        parsed = self._parse(raw, ReconstructRequest)
-        answer = compute.reconstruct(self._cache.get(parsed.version), parsed, self._limits)
-        return self._respond("reconstruct", answer, raw.accept, lease)
+    def _reconstruct(
+        self, published: PublishedModel, parsed: ReconstructRequest, accept: str, lease: Lease
+    ) -> Response:
+        answer = compute.reconstruct(published, parsed, self._limits)
+        return self._respond("reconstruct", answer, accept, lease)
 
-    def _parse(self, raw: RawRequest, schema: type[R]) -> R:
+    def _parse(self, raw: RawRequest, schema: type[R], lease: Lease) -> R:
         check_size(raw, self._limits)
-        return parse(raw, schema)
+        parsed = parse(raw, schema)
+        lease.resize(len(raw.body) + parsed.nbytes())  # both stay in memory while the model is loaded
+        return parsed
 
     def _respond(self, act: Act, answer: Answer, accept: str, lease: Lease) -> Response:
         self._metrics.count_vectors(act, answer.vectors)

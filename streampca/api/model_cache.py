@@ -42,10 +42,12 @@ class ModelCache:
         models: Models,
         clock: Callable[[], float] = time.time,
         on_load: Callable[[PublishedModel], None] = lambda published: None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`on_load` is called with every model that was read, in the thread that read it."""
-        self._models, self._clock, self._on_load = models, clock, on_load
+        self._models, self._clock, self._on_load, self._monotonic = models, clock, on_load, monotonic
         self._current: PublishedModel | None = None
+        self._first_seen = (0.0, 0.0)  # of the current model: monotonic time, and its age then
         self._older: OrderedDict[int, PublishedModel] = OrderedDict()  # by last use
         self._lock = threading.Lock()  # of _older
         self._damaged: dict[int, float] = {}  # version → when to retry it
@@ -60,8 +62,11 @@ class ModelCache:
         return self._current
 
     def age_s(self) -> float | None:
-        """Seconds since the model in use was published."""
-        return None if self._current is None else max(0.0, self._clock() - self._current.published_at)
+        """Seconds since the model in use was published, also if the wall clock was set back since it was loaded."""
+        current, (seen_at, age_then) = self._current, self._first_seen
+        if current is None:
+            return None
+        return max(self._clock() - current.published_at, age_then + self._monotonic() - seen_at)
 
     def get_loaded(self, version: int | None) -> PublishedModel:
         """The model of a version (None: the newest) if it is in memory; else `NotLoadedError`."""
@@ -165,6 +170,7 @@ class ModelCache:
         if before is not None and model.version < before.version:
             log.warning("store has older models only", version=model.version, before=before.version)
         log.debug("model loaded", version=model.version)
+        self._first_seen = (self._monotonic(), max(0.0, self._clock() - model.published_at))
         self._current = model
         self._on_load(model)
 

@@ -1,7 +1,7 @@
 """The endpoints that the page at `/` needs besides the model: metrics over time, recent vectors, workers."""
 
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 import anyio
 import anyio.to_thread
@@ -10,6 +10,7 @@ from fastapi import Query, Response
 from streampca.api.endpoints import VersionQuery
 from streampca.api.history import HistoryReader
 from streampca.api.model_cache import ModelCache
+from streampca.api.model_loader import ModelLoader
 from streampca.api.recent_vectors import RecentVectors
 from streampca.api.responses import json_response, version_header
 from streampca.api.schemas import VersionNumber
@@ -27,12 +28,13 @@ class PageEndpoints:
     def __init__(
         self,
         cache: ModelCache,
+        loader: ModelLoader,
         history: HistoryReader,
         recent: RecentVectors,
         statuses: WorkerStatuses,
         settings: ServeSettings,
     ) -> None:
-        self._cache, self._history, self._recent = cache, history, recent
+        self._cache, self._loader, self._history, self._recent = cache, loader, history, recent
         self._statuses, self._settings = statuses, settings
         self._history_thread = anyio.CapacityLimiter(1)  # further requests wait without a thread
         self._recent_thread = anyio.CapacityLimiter(1)  # each needs a copy of all recent vectors
@@ -54,7 +56,8 @@ class PageEndpoints:
 
     async def recent(self, version: VersionQuery = None, x: XQuery = 1, y: YQuery = None) -> Response:
         """The vectors projected most recently (at most 500, in memory only) along two components of a model."""
-        content = await anyio.to_thread.run_sync(self._project_recent, version, x, y, limiter=self._recent_thread)
+        published = await self._loader.find(version)
+        content = await anyio.to_thread.run_sync(self._recent.project, published, x, y, limiter=self._recent_thread)
         return json_response(content, headers=version_header(content["version"]))
 
     async def workers(self) -> Response:
@@ -67,6 +70,3 @@ class PageEndpoints:
             if now - status.updated_at <= OUTDATED_AFTER_S
         ]
         return json_response({"now": now, "workers": reports})
-
-    def _project_recent(self, version: int | None, x: int, y: int | None) -> dict[str, Any]:
-        return self._recent.project(self._cache.get(version), x, y)

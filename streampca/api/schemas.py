@@ -46,6 +46,11 @@ class RowsRequest(BaseModel):
         """The names of the fields that hold rows."""
         return [name for name in cls.model_fields if name not in RowsRequest.model_fields]
 
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+        found = [getattr(self, name) for name in self.row_fields()]
+        return sum(rows.nbytes for rows in found if rows is not None)
+
 
 class ProjectRequest(RowsRequest):
     """Vectors to project."""

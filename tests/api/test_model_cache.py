@@ -38,7 +38,7 @@ def models(store: MemoryStore) -> Models:
 
 @pytest.fixture
 def cache(models: Models, clock: Clock) -> ModelCache:
-    return ModelCache(models, clock)
+    return ModelCache(models, clock, monotonic=lambda: 0.0)
 
 
 @pytest.fixture

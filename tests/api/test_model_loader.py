@@ -1,0 +1,110 @@
+"""Old versions are loaded once for all who wait, few at a time; a clock set back makes no model younger."""
+
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from streampca.api.app import create_app
+from streampca.api.model_cache import ModelCache
+from streampca.settings import ServeSettings
+from streampca.stores.memory import MemoryStore
+from streampca.stores.models import Models
+from tests.api.client import Client
+from tests.api.known import TOPIC, known
+
+PATHS = ["/v1/model?version={}", "/v1/recent?version={}", "/v1/model/components?version={}"]
+SLOW_S = 0.2
+
+
+class SlowStore(MemoryStore):
+    """Counts the reads of each file, and how many there are at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: Counter[str] = Counter()
+        self.now = self.most = 0
+        self.slow = False
+        self._counting = threading.Lock()
+
+    def read(self, name: str) -> bytes:
+        with self._counting:
+            self.reads[name] += 1
+            self.now += 1
+            self.most = max(self.most, self.now)
+        if self.slow:
+            time.sleep(SLOW_S)
+        with self._counting:
+            self.now -= 1
+        return super().read(name)
+
+
+def statuses(client: Client, paths: list[str]) -> Counter[int]:
+    with ThreadPoolExecutor(len(paths)) as threads:
+        return Counter(answer.status_code for answer in threads.map(client.get, paths))
+
+
+@pytest.fixture
+def slow() -> SlowStore:
+    store = SlowStore()
+    models = Models(store, TOPIC, keep=100)
+    for version in range(1, 41):
+        models.save(known(version))
+    return store
+
+
+def served(store: SlowStore) -> Client:
+    return Client(create_app(store, ServeSettings(topic=TOPIC, reload_interval_s=3600)))
+
+
+def begin(store: SlowStore) -> None:
+    store.reads.clear()
+    store.slow, store.most = True, 0
+
+
+def test_requests_for_one_version_share_one_load(slow: SlowStore) -> None:
+    with served(slow) as client:
+        begin(slow)
+        assert statuses(client, [path.format(7) for path in PATHS] * 10) == {200: 30}
+        assert sum(slow.reads.values()) == 1
+
+
+def test_few_versions_are_loaded_at_once_and_the_newest_waits_for_none(slow: SlowStore) -> None:
+    with served(slow) as client, ThreadPoolExecutor(1) as background:
+        begin(slow)
+        asked = background.submit(statuses, client, [PATHS[i % 3].format(i + 1) for i in range(39)])
+        while not slow.most:
+            time.sleep(0.01)
+        began = time.perf_counter()
+        assert client.get("/v1/model").status_code == 200
+        assert client.post("/v1/reconstruct", json={"coordinates": [[1.0, 2.0]]}).status_code == 200
+        assert time.perf_counter() - began < SLOW_S * 5
+        assert asked.result() == {200: 16, 503: 23}
+        assert slow.most <= 2
+        assert 'streampca_limits_reached_total{limit="loads"} 23.0' in client.get("/metrics").text
+
+
+def test_a_failed_load_is_tried_again(slow: SlowStore) -> None:
+    with served(slow) as client:
+        assert statuses(client, [PATHS[0].format(77)] * 5) == {404: 5}
+        Models(slow, TOPIC, keep=100).save(known(77))
+        assert client.get(PATHS[0].format(77)).status_code == 200
+
+
+def test_a_clock_set_back_does_not_make_a_model_young(store: MemoryStore) -> None:
+    wall, monotonic = [1000.0], [50.0]
+    cache = ModelCache(Models(store, TOPIC), lambda: wall[0], monotonic=lambda: monotonic[0])
+    Models(store, TOPIC).save(known(1, published_at=990.0))
+    cache.poll()
+    assert cache.age_s() == 10.0
+    wall[0], monotonic[0] = 100.0, 80.0
+    assert cache.age_s() == 40.0
+    assert cache.reasons_not_ready(max_age_s=30) == ["the newest model was published 40 s ago, more than 30 s"]
+    wall[0] = 2000.0
+    assert cache.age_s() == 1010.0
+    wall[0] = 1000.0
+    Models(store, TOPIC).save(known(2, published_at=5000.0))
+    cache.poll()
+    assert cache.age_s() == 0.0
