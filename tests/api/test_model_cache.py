@@ -171,7 +171,13 @@ def test_age_is_counted_from_publishing(cache: ModelCache, models: Models, clock
     clock.now += 1
     assert cache.reasons_not_ready(30) == ["the newest model was published 31 s ago, more than 30 s"]
     assert cache.reasons_not_ready(None) == []
-    clock.now -= 1000  # the publisher's clock is ahead of ours
+    clock.now -= 1000  # set back: not younger than when it was loaded
+    assert cache.age_s() == 30
+
+
+def test_a_model_published_by_a_clock_ahead_of_ours_is_new(cache: ModelCache, models: Models, clock: Clock) -> None:
+    models.save(known(1, published_at=clock.now + 1000))
+    cache.poll()
     assert cache.age_s() == 0
 
 
