@@ -128,6 +128,7 @@ def worker_config_of(settings: WorkerSettings) -> WorkerConfig:
             settings.dtype,
             settings.field,
             schema_registry.schemas_of(settings),
+            int(settings.max_record_mib * 2**20),
         ),
         bad_records="dead_letter" if settings.dead_letter_topic else settings.on_bad_record,
         offset_gap=settings.on_offset_gap,

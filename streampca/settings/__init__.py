@@ -155,6 +155,9 @@ class WorkerSettings(StoreSettings, KafkaSettings, FormatSettings):
     on_bad_record: Literal["stop", "skip"] = Field(
         "stop", description="What to do with bad records when no dead-letter topic is set."
     )
+    max_record_mib: float = Field(
+        64, gt=0, le=65536, description="Maximum memory to decode one record, MiB; records that need more are rejected."
+    )
     on_offset_gap: Literal["fail", "earliest", "latest"] = Field(
         "fail", description="What to do when retention has removed records that were not learned yet."
     )
@@ -198,6 +201,11 @@ class WorkerSettings(StoreSettings, KafkaSettings, FormatSettings):
                 ("components", "dimensions"),
                 lambda s: s.components > s.dimensions,
                 "components ({s.components}) cannot exceed dimensions ({s.dimensions})",
+            ),
+            Rule(
+                ("max_record_mib", "dimensions"),
+                lambda s: s.dimensions * 8 > s.max_record_mib * 2**20,
+                "max_record_mib ({s.max_record_mib:g}) is too small for a vector of {s.dimensions} dimensions",
             ),
             Rule(
                 ("half_life_messages", "half_life_seconds"),

@@ -1,7 +1,8 @@
 """Polls a source and decodes its records in a thread, while the worker learns the previous ones.
 
 Only this thread uses the source: it executes all calls, in their order, between two polls. Decoded events wait in a
-queue that is bounded in records and bytes (the last poll may exceed the bounds). The contract of `sources.base` holds:
+queue that is bounded in records and bytes (the last poll may exceed the bounds). Records that become large when decoded
+are decoded in several steps, so that the bound holds between these, too. The contract of `sources.base` holds:
 - After a rebalance event or an error the thread does not poll until the worker has taken it and called `poll` again,
   which says that it was handled. So a revoked partition stays ours until then.
 - Queued records of partitions that are revoked, lost, paused or repositioned by `seek` are dropped.
@@ -12,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -91,6 +92,7 @@ class Prefetch:
         self._changed = threading.Condition()
         self._queue = _Queue()
         self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self._undecoded: deque[Event] = deque()  # the rest of the last poll; only the thread uses it
         self._blocking: _Polled | None = None  # no polling until this was handled
         self._handed: _Polled | None = None
         self._closed = self._ended = False
@@ -170,8 +172,12 @@ class Prefetch:
         events: list[Event] = []
         error: BaseException | None = None
         try:
-            for event in self._source.poll(_POLL_S):
-                events.append(self._decode(event) if isinstance(event, Records) else event)
+            if not self._undecoded:
+                self._undecoded.extend(self._source.poll(_POLL_S))
+            is_whole = True
+            while self._undecoded and is_whole:
+                event, is_whole = self._decode_next()
+                events.append(event)
         except BaseException as failure:  # the worker handles it
             error = failure
         if events:
@@ -182,9 +188,20 @@ class Prefetch:
             with self._changed:
                 self._changed.wait_for(lambda: self._calls, _IDLE_S)
 
+    def _decode_next(self) -> tuple[Event, bool]:
+        """The next event, decoded, and whether it is whole; if not, its rest is the next one."""
+        event = self._undecoded.popleft()
+        if not isinstance(event, Records):
+            return event, True
+        decoded = self._decode(event)
+        if not isinstance(decoded, Vectors) or decoded.next == event.next:
+            return decoded, True
+        self._undecoded.appendleft(replace(event, records=event.records[len(decoded.offsets) :]))
+        return decoded, False
+
     def _put(self, polled: _Polled) -> None:
         with self._changed:
-            self._queue.drop(polled.released())
+            self._drop(polled.released())
             if polled.blocks_polling:
                 self._blocking = polled
             self._queue.put(polled)
@@ -194,12 +211,16 @@ class Prefetch:
         ours = {p: position for p, position in positions.items() if p not in self._released()}
         self._source.seek(ours)
         with self._changed:
-            self._queue.drop(frozenset(ours))
+            self._drop(frozenset(ours))
 
     def _pause(self, partitions: frozenset[int]) -> None:
         self._source.pause(partitions - self._released())
         with self._changed:
-            self._queue.drop(partitions)
+            self._drop(partitions)
+
+    def _drop(self, partitions: frozenset[int]) -> None:
+        self._queue.drop(partitions)
+        self._undecoded = deque(_Polled(list(self._undecoded)).without(partitions).events)
 
     def _commit(self, positions: Mapping[int, int]) -> None:
         try:
@@ -209,11 +230,10 @@ class Prefetch:
 
     def _released(self) -> frozenset[int]:
         """Partitions that the source has released already, in an event that the worker has not taken yet."""
-        return (
-            self._blocking.released()
-            if self._blocking is not None and self._blocking is not self._handed
-            else frozenset()
-        )
+        coming = _Polled(list(self._undecoded)).released()
+        if self._blocking is None or self._blocking is self._handed:
+            return coming
+        return coming | self._blocking.released()
 
     def _end(self) -> None:
         self._ended = True

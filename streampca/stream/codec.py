@@ -1,9 +1,11 @@
 """Decodes the values of records into vectors, a batch at a time; rejects the others with a reason and a message.
 
 Reasons: `no_value` (a tombstone), `undecodable`, `unknown_schema` (the registry has no such id), `wrong_length`,
-`not_finite` (NaN or infinity), `too_large` (its squares would overflow).
+`not_finite` (NaN or infinity), `too_large` (its squares would overflow), `too_many_bytes` (decoding it would take
+more memory than allowed).
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,14 +13,18 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from streampca.errors import StreampcaError
 from streampca.pca.arrays import Array
 from streampca.stream.formats import reader_of
 from streampca.stream.formats.base import Reader
 from streampca.stream.formats.schemas import Schemas
 from streampca.stream.record import Decoded, Records, Reject, Undecoded, Vectors, offsets_of, timestamps_of, values_of
-from streampca.vectors.packing import VectorBytes, VectorError
+from streampca.vectors.packing import VectorBytes, VectorError, check_size
 
-REASONS = ("no_value", "undecodable", "unknown_schema", "wrong_length", "not_finite", "too_large")
+REASONS = ("no_value", "undecodable", "unknown_schema", "wrong_length", "not_finite", "too_large", "too_many_bytes")
+
+
+_LARGE_BATCH = 8 * 2**20  # bytes of vectors that are decoded at once; the last value may exceed it
 
 
 @dataclass(frozen=True)
@@ -31,26 +37,30 @@ class Codec:
     dtype: str = "float64"
     field: str = ""  # dotted path to the vector in a value that has fields
     schemas: Schemas | None = None  # for avro and protobuf
+    most_bytes: int = 64 * 2**20  # memory to decode one value
 
     @cached_property
     def _reader(self) -> Reader:
-        return reader_of(self.format, self.dimensions, self.field, self.schemas)
+        return reader_of(self.format, self.dimensions, self.field, self.schemas, self.most_bytes)
 
     def vectors_of(self, event: Records) -> Vectors | Undecoded:
         """Decode the records of one event; `Undecoded` while the schema registry is away. Any thread may call it.
+
+        Stops early, with `next` at the first record that is left, when the vectors have become large: a few kilobytes
+        of compressed Arrow may hold as much as `most_bytes`.
 
         Raises `SourceError` if the registry refuses access.
         """
         records = event.records
         try:
-            decoded = self.decode(values_of(records))
+            decoded, taken = self._decoded(values_of(records), _LARGE_BATCH)
         except TimeoutError as error:
             return Undecoded(event.partition, records[0].offset, len(records), event.end, str(error))
         timestamps = np.array(timestamps_of(records), np.int64)[decoded.places]
         rejected = [records[reject.place] for reject in decoded.rejects]
-        return Vectors(
-            event.partition, decoded, timestamps, rejected, offsets_of(records), event.next, event.end
-        )  # fmt: skip
+        offsets = offsets_of(records)
+        after = event.next if taken == len(records) else offsets[taken]
+        return Vectors(event.partition, decoded, timestamps, rejected, offsets[:taken], after, event.end)
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
         """Decode a batch: every value becomes vectors or a `Reject`.
@@ -58,36 +68,55 @@ class Codec:
         Raises only the schema registry's errors: `TimeoutError` while it is away, after which the batch can be decoded
         again, and `SourceError` if it refuses access.
         """
-        with np.errstate(invalid="ignore"):  # NumPy warns about signalling NaNs, which are rejected
-            return self._decoded(values)
+        return self._decoded(values, sys.maxsize)[0]
 
-    def _decoded(self, values: Sequence[bytes | None]) -> Decoded:
-        rows, places, rejects = self._rows(values)
-        vectors = np.frombuffer(b"".join(rows), self._reader.dtype).reshape(-1, self.dimensions)
+    def _decoded(self, values: Sequence[bytes | None], enough: int) -> tuple[Decoded, int]:
+        """The decoded values, and how many: fewer than all if their vectors reach `enough` bytes before."""
+        with np.errstate(invalid="ignore"):  # NumPy warns about signalling NaNs, which are rejected
+            rows, places, rejects, taken = self._rows(values, enough)
+            return self._joined(rows, np.array(places, np.int64), rejects), taken
+
+    def _joined(self, rows: Sequence[VectorBytes], places: NDArray[np.int64], rejects: list[Reject]) -> Decoded:
+        joined = rows[0] if len(rows) == 1 else b"".join(rows)
+        vectors = np.frombuffer(joined, self._reader.dtype).reshape(-1, self.dimensions)
         counts = np.ones(len(rows), np.int64)
         if self._reader.is_batch:
             sizes = np.array([memoryview(row).nbytes for row in rows], np.int64)
             counts = sizes // (self._reader.dtype.itemsize * self.dimensions)
-        return self._checked(vectors, np.array(places, np.int64), counts, rejects)
+        return self._checked(vectors, places, counts, rejects)
 
-    def _rows(self, values: Sequence[bytes | None]) -> tuple[Sequence[VectorBytes], Sequence[int], list[Reject]]:
-        """The numbers of each vector with its place in the batch, and the rejected values."""
+    def _rows(
+        self, values: Sequence[bytes | None], enough: int
+    ) -> tuple[Sequence[VectorBytes], Sequence[int], list[Reject], int]:
+        """The numbers of each vector with its place in the batch, the rejected values, and the number of both."""
         size = self._reader.size
         if size is not None and {None if value is None else len(value) for value in values} == {size}:
-            return values, range(len(values)), []  # type: ignore[return-value]  # none of them is None
+            return values, range(len(values)), [], len(values)  # type: ignore[return-value]  # none of them is None
         rows: list[VectorBytes] = []
         places: list[int] = []
         rejects: list[Reject] = []
-        read = self._reader.read
+        read, size = self._read, 0
         for place, value in enumerate(values):
+            if size >= enough:
+                return rows, places, rejects, place
             try:
                 if value is None:
                     raise VectorError("no_value", "the record has no value (a tombstone)")
-                rows.append(read(value))
+                row = read(value)
+                size += memoryview(row).nbytes
+                rows.append(row)
                 places.append(place)
             except VectorError as error:
-                rejects.append(Reject(place, error.reason, str(error)))
-        return rows, places, rejects
+                rejects.append(Reject(place, error.reason, _printable(str(error))))
+            except (StreampcaError, TimeoutError):  # the schema registry's
+                raise
+            except Exception as error:  # no value may end the worker
+                rejects.append(Reject(place, "undecodable", f"it cannot be decoded ({type(error).__name__})"))
+        return rows, places, rejects, len(values)
+
+    def _read(self, value: bytes) -> VectorBytes:
+        check_size(len(value), self.most_bytes)
+        return self._reader.read(value)
 
     def _checked(
         self, vectors: Array, places: NDArray[np.int64], counts: NDArray[np.int64], rejects: list[Reject]
@@ -119,3 +148,8 @@ class Codec:
         return "too_large", (
             f"entry {place} is {vector[place]:g}; beyond ±{self.largest_value:g} squares overflow {self.dtype}"
         )
+
+
+def _printable(message: str) -> str:
+    """The message without lone surrogates, which can be neither logged nor written into a header."""
+    return message.encode(errors="backslashreplace").decode()

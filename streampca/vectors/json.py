@@ -6,11 +6,13 @@ first, because it does not create a Python object for each number; its result is
 be the same.
 """
 
+import sys
 from typing import Any
 
 import orjson
 
-from streampca.vectors.packing import NumberPacker, VectorBytes, VectorError, type_name
+from streampca.vectors.json_sizes import parsed_bytes
+from streampca.vectors.packing import NumberPacker, VectorBytes, VectorError, check_size, type_name
 
 _MAX_CANDIDATES = 16  # letters to check one by one before searching the text for the whole word
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -19,14 +21,15 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 class JsonVectorParser:
     """Parses texts that hold one vector of d numbers each, at a dotted path. For one thread."""
 
-    def __init__(self, dimensions: int, field: str = "") -> None:
-        self._field = field
+    def __init__(self, dimensions: int, field: str = "", most_bytes: int = sys.maxsize) -> None:
+        self._field, self._most_bytes = field, most_bytes
         self._path = field.split(".") if field else []
         self._packer = NumberPacker(dimensions)
         self._simdjson = SimdjsonParser.installed(dimensions, self._path)
 
     def parse(self, text: bytes) -> VectorBytes:
         """The d numbers as float64. Raises `VectorError`."""
+        check_size(parsed_bytes(text, self._most_bytes), self._most_bytes)
         numbers = None if self._simdjson is None else self._simdjson.parse(text)
         if numbers is not None:
             return numbers

@@ -42,6 +42,12 @@ def check_length(length: int, dimensions: int) -> None:
         raise VectorError("wrong_length", f"{length} numbers, not {dimensions}")
 
 
+def check_size(size: int, most: int) -> None:
+    """Raise `VectorError` if decoding a value takes more than so many bytes."""
+    if size > most:
+        raise VectorError("too_many_bytes", f"decoded, it may take {size} bytes, more than the limit of {most}")
+
+
 def float64_of(data: bytes, dimensions: int) -> VectorBytes:
     """The vector in a field of bytes: d little-endian floats of 4 or 8 bytes each."""
     if len(data) == 8 * dimensions:

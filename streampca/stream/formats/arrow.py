@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streampca.vectors.packing import VectorBytes, VectorError, check_length
+from streampca.stream.formats.arrow_sizes import decompressed_bytes
+from streampca.vectors.packing import VectorBytes, VectorError, check_length, check_size
 
 
 class ArrowReader:
@@ -16,20 +17,24 @@ class ArrowReader:
     size = None
     is_batch = True
 
-    def __init__(self, dimensions: int, field: str) -> None:
-        self._dimensions, self._field = dimensions, field
+    def __init__(self, dimensions: int, field: str, most_bytes: int) -> None:
+        self._dimensions, self._field, self._most_bytes = dimensions, field, most_bytes
 
     def read(self, value: bytes) -> VectorBytes:
         try:
+            size = decompressed_bytes(value)
+            check_size(size, self._most_bytes)  # Arrow would allocate as much
             with pa.ipc.open_stream(pa.py_buffer(value)) as batches:
                 place = self._column(batches.schema)
                 columns = [self._validated(batch).column(place) for batch in batches]
+            size += sum(map(len, columns)) * self._dimensions * self.dtype.itemsize
+            check_size(size, self._most_bytes)
         except VectorError:
             raise
         except Exception as error:  # of many kinds: Arrow's own, OSError, UnicodeDecodeError …
             raise VectorError("undecodable", f"not an Arrow IPC stream: {' '.join(str(error).split())[:200]}") from None
         parts = [self._numbers(column) for column in columns]
-        return np.concatenate(parts).data if parts else b""
+        return parts[0].data if len(parts) == 1 else np.concatenate(parts).data if parts else b""
 
     def _column(self, schema: Any) -> int:
         names = schema.names
@@ -55,6 +60,8 @@ class ArrowReader:
             raise VectorError("undecodable", f"expected lists of numbers, not {kind}")
         if column.null_count:
             raise VectorError("undecodable", "a row of the record batch is null")
+        if pa.types.is_fixed_size_list(kind) and len(column):  # lists of no numbers take no memory, however many
+            check_length(kind.list_size, self._dimensions)
         lengths = pc.list_value_length(column).to_numpy(zero_copy_only=False)
         wrong = np.flatnonzero(lengths != self._dimensions)
         if len(wrong):

@@ -15,8 +15,9 @@ from typing import Any
 import fastavro
 import numpy as np
 
+from streampca.stream.formats.avro_bounds import AvroBounds
 from streampca.stream.formats.schemas import FRAME, SchemaCache, Schemas, WriterSchema
-from streampca.vectors.packing import NumberPacker, VectorBytes, VectorError, float64_of, type_name
+from streampca.vectors.packing import NumberPacker, VectorBytes, VectorError, check_size, float64_of, type_name
 
 _SIZES = {"float": 4, "double": 8}
 
@@ -28,8 +29,8 @@ class AvroReader:
     size = None
     is_batch = False
 
-    def __init__(self, dimensions: int, field: str, schemas: Schemas) -> None:
-        self._dimensions, self._field = dimensions, field
+    def __init__(self, dimensions: int, field: str, schemas: Schemas, most_bytes: int) -> None:
+        self._dimensions, self._field, self._most_bytes = dimensions, field, most_bytes
         self._path = field.split(".") if field else []
         self._packer = NumberPacker(dimensions)
         self._decoders = SchemaCache(schemas, "AVRO", self._decoder)
@@ -43,13 +44,18 @@ class AvroReader:
             for text in schema.references.values():
                 fastavro.parse_schema(json.loads(text), named)
             plain = json.loads(schema.text)
-            parsed = fastavro.parse_schema(plain, dict(named))
+            names = dict(named)
+            parsed = fastavro.parse_schema(plain, names)
+            bounds = AvroBounds(parsed, names)
             block = _with_one_block(plain, self._path, self._dimensions, itertools.count())
             fast = block and fastavro.parse_schema(block, dict(named))
+        except VectorError:
+            raise
         except Exception as error:  # fastavro raises a dozen kinds
             raise VectorError("undecodable", f"cannot be read: {' '.join(str(error).split())}") from None
 
         def decode(value: bytes) -> VectorBytes:
+            check_size(bounds.memory(len(value)), self._most_bytes)
             found = None if fast is None else self._one_block(value, fast)
             return self._with_original(value, parsed) if found is None else found
 

@@ -12,5 +12,5 @@ class JsonReader:
     size = None
     is_batch = False
 
-    def __init__(self, dimensions: int, field: str) -> None:
-        self.read = JsonVectorParser(dimensions, field).parse
+    def __init__(self, dimensions: int, field: str, most_bytes: int) -> None:
+        self.read = JsonVectorParser(dimensions, field, most_bytes).parse

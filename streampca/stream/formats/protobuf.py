@@ -5,6 +5,7 @@ with `repeated bytes` in place of the field reads them without creating a Python
 is not packed is read with the original schema.
 """
 
+import errno
 import subprocess
 import sys
 import tempfile
@@ -19,11 +20,13 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from streampca.stream.formats.schemas import FRAME, SchemaCache, Schemas, WriterSchema
-from streampca.vectors.packing import NumberPacker, VectorBytes, VectorError, float64_of
+from streampca.vectors.packing import NumberPacker, VectorBytes, VectorError, check_length, check_size, float64_of
 
 _MAIN = "streampca-main.proto"
 _COMPILE_TIMEOUT_S = 30
 _MAX_INDEX_BYTES = 100
+# What the parser (upb) allocates for a message and for each field of its type, and for other data, such as strings.
+_MESSAGE_BYTES, _FIELD_BYTES, _LEAST_MEMORY_PER_BYTE = 48, 16, 16
 _PACKED = {FieldDescriptor.TYPE_FLOAT: 4, FieldDescriptor.TYPE_DOUBLE: 8}
 _NUMBERS = {
     FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE,
@@ -41,8 +44,8 @@ class ProtobufReader:
     size = None
     is_batch = False
 
-    def __init__(self, dimensions: int, field: str, schemas: Schemas) -> None:
-        self._dimensions, self._path = dimensions, field.split(".")
+    def __init__(self, dimensions: int, field: str, schemas: Schemas, most_bytes: int) -> None:
+        self._dimensions, self._path, self._most_bytes = dimensions, field.split("."), most_bytes
         self._files = SchemaCache(schemas, "PROTOBUF", compiled)
         self._messages: dict[tuple[int, tuple[int, ...]], _MessageReader] = {}
 
@@ -53,6 +56,7 @@ class ProtobufReader:
         message = self._messages.get(key)
         if message is None:
             message = self._messages[key] = _MessageReader(files, indexes, self._path, self._dimensions)
+        check_size(message.memory_per_byte * len(value), self._most_bytes)
         return message.read(value[start:])
 
 
@@ -65,6 +69,7 @@ class _MessageReader:
         self._number, self._item = field.number, _PACKED.get(field.type, 0)
         self._path, self._dimensions, self._bytes = path, dimensions, self._item * dimensions
         self._packer = NumberPacker(dimensions)
+        self.memory_per_byte = _memory_per_byte(plain)
         self._original_type = message_factory.GetMessageClass(plain)
         self._packed_type = None
         if field.is_repeated and self._item:
@@ -91,6 +96,7 @@ class _MessageReader:
         found = getattr(self._holder(message), self._path[-1])
         if isinstance(found, bytes):
             return float64_of(found, self._dimensions)
+        check_length(len(found), self._dimensions)  # before creating a Python object for each
         return self._packer.pack(list(found), booleans=False)
 
     def _holder(self, message: Message) -> Message:
@@ -101,6 +107,19 @@ class _MessageReader:
 
 def compiled(schema: WriterSchema) -> Files:
     """The descriptors of a schema and of all that it imports, compiled by protoc. Raises `VectorError`."""
+    try:
+        return _compiled(schema)
+    except (FileExistsError, IsADirectoryError, NotADirectoryError, UnicodeError, ValueError) as error:
+        raise VectorError("undecodable", f"cannot be compiled: {type(error).__name__}") from None
+    except subprocess.TimeoutExpired:
+        raise VectorError("undecodable", f"cannot be compiled within {_COMPILE_TIMEOUT_S} seconds") from None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise VectorError("undecodable", "cannot be compiled: it imports a name that is too long") from None
+        raise TimeoutError(f"Protobuf schemas cannot be compiled now: {error}") from None  # a full disk, no memory
+
+
+def _compiled(schema: WriterSchema) -> Files:
     with tempfile.TemporaryDirectory() as name:
         folder, out = Path(name).resolve(), Path(name) / "out"
         for file, text in {**schema.references, _MAIN: schema.text}.items():
@@ -163,6 +182,18 @@ def _with_bytes(files: Files, field: FieldDescriptor) -> Files:
     proto.type = descriptor_pb2.FieldDescriptorProto.TYPE_BYTES
     proto.ClearField("options")  # packed
     return changed
+
+
+def _memory_per_byte(message: Descriptor) -> int:
+    """Most bytes of memory that the parser takes for a byte of a value: for empty messages, of two bytes each."""
+    found: dict[str, int] = {}
+    types = [message]
+    while types:
+        kind = types.pop()
+        if kind.full_name not in found:
+            found[kind.full_name] = (_MESSAGE_BYTES + _FIELD_BYTES * len(kind.fields)) // 2
+            types += [field.message_type for field in kind.fields if field.message_type is not None]
+    return max(_LEAST_MEMORY_PER_BYTE, *found.values())
 
 
 def _parsed(kind: Callable[[], Message], payload: bytes) -> Message:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from streampca.errors import StreampcaError
 from streampca.vectors.packing import VectorError
 
 T = TypeVar("T")
@@ -72,3 +73,7 @@ class SchemaCache(Generic[T]):
             return self._make(schema)
         except VectorError as error:
             return VectorError(error.reason, f"schema {schema_id}: {error}")
+        except (StreampcaError, TimeoutError):
+            raise
+        except Exception as error:  # of any kind: schemas are as untrusted as values
+            return VectorError("undecodable", f"schema {schema_id} cannot be used: {type(error).__name__}")

@@ -1,0 +1,54 @@
+"""A real worker under the memory limit that it is shipped with, on records that become large when decoded."""
+
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.guarantees.harness import D, WorkerProcess, group, vectors
+from tests.kafka_broker import Broker
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+
+LIMIT_MIB = 512  # docker-compose.yml and docker/kubernetes
+MIB = 2**20
+
+
+def arrow(rows: np.ndarray, batches: int = 1) -> bytes:
+    column = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), D)
+    batch = pa.record_batch([column], ["v"])
+    out = io.BytesIO()
+    with pa.ipc.new_stream(out, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        for _ in range(batches):
+            writer.write_batch(batch)
+    return out.getvalue()
+
+
+def peak_mib(worker: WorkerProcess) -> float:
+    status = Path(f"/proc/{worker.process.pid}/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 1024
+
+
+@pytest.mark.parametrize("client", ["kafka-python", "confluent"])
+def test_a_small_record_that_becomes_large_is_rejected(broker: Broker, topic: str, tmp_path: Path, client: str) -> None:
+    zeros = np.zeros((MIB // 8 // D * 8, D))  # 8 MiB
+    good = [arrow(row[None]) for row in vectors(300, seed=2)]
+    large = [arrow(zeros)] * 60 + [arrow(zeros, 3)] * 12  # 480 MiB, and 12 times 24 MiB, all allowed
+    bomb = arrow(zeros, 128)
+    assert len(bomb) < 200_000
+    dead = broker.create_topic(f"{topic}-dead", 1)
+    broker.create_topic(topic, 1)
+    broker.produce(topic, 0, [*good, bomb, *large, bomb])
+    with group(
+        broker, topic, tmp_path, [client], dead_letter_topic=dead, format="arrow", field="v", max_poll_records=500
+    ) as members:
+        worker = members.start()
+        members.wait_until_learned(120)
+        assert peak_mib(worker) < LIMIT_MIB
+        stats = members.newest()[0].fold.stats
+    assert dict(stats.rejected) == {"too_many_bytes": 2}
+    assert stats.learned == len(good) + len(zeros) * (60 + 12 * 3)
+    assert [record.value for record in broker.read_all(dead)] == [bomb, bomb]
