@@ -103,7 +103,7 @@ def sampled(workers: Sequence[WorkerProcess], count: int) -> list[Sample]:
 
     def sample() -> Sample:
         for worker in workers:
-            worker.assert_alive_or_ended_by_us()
+            worker.assert_alive_or_end_expected()
         messages = sum(learned(url) for url in urls)
         return Sample(time.perf_counter(), messages, sum(cpu_seconds(w.process.pid) for w in workers))
 
@@ -125,7 +125,7 @@ def metrics_url(worker: WorkerProcess) -> str:
     """Where a worker serves its metrics, as its log says."""
 
     def found() -> list[str]:
-        worker.assert_alive_or_ended_by_us()
+        worker.assert_alive_or_end_expected()
         return [event["metrics"] for event in worker.events() if "metrics" in event]
 
     return str(wait_until(found, 120, "the worker's start")[0])

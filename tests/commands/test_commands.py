@@ -1,4 +1,4 @@
-"""The command line as people meet it: help at once, one clear line for what they can mend, never a traceback."""
+"""The command line: fast help, one-line errors that users can fix, never a traceback."""
 
 import json
 import os
@@ -18,13 +18,13 @@ REQUIRED = ["--topic", "readings", "--dimensions", "8", "--components", "2"]
 
 
 def run(*arguments: object, timeout: float = 60, **environment: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("STREAMPCA_")}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("STREAMPCA_")}
     return subprocess.run(
         [sys.executable, "-m", "streampca", *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=timeout,
-        env={**clean, **environment},
+        env={**inherited, **environment},
         check=False,
     )
 
@@ -52,12 +52,12 @@ def test_version_and_help() -> None:
     assert all(f"\n  {command} " in text for command in COMMANDS)
 
 
-def test_every_command_is_there() -> None:
+def test_all_commands_are_registered() -> None:
     assert {info.callback.__name__ for info in app.registered_commands if info.callback} == set(COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_of_each(command: str) -> None:
+def test_help_of_each_command(command: str) -> None:
     outcome = run(command, "--help")
     assert outcome.returncode == 0
     assert outcome.stderr == ""
@@ -75,7 +75,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert outcome.stdout.strip().splitlines()[-1] == "[]"
 
 
-def test_usage_mistakes_have_exit_code_2() -> None:
+def test_usage_errors_have_exit_code_2() -> None:
     for arguments in (["worker", "--dimension"], ["worker", "--dimensions", "many"], ["nonsense"]):
         outcome = run(*arguments)
         assert outcome.returncode == 2
@@ -83,26 +83,26 @@ def test_usage_mistakes_have_exit_code_2() -> None:
 
 
 @pytest.mark.parametrize("command", ["worker", "serve", "doctor"])
-def test_missing_settings_are_one_line(command: str) -> None:
+def test_missing_settings_are_a_one_line_error(command: str) -> None:
     assert_one_line(run(command), "topic is required: set STREAMPCA_TOPIC or pass --topic", code=2)
 
 
 @pytest.mark.parametrize("command", ["worker", "produce"])
-def test_an_absent_broker_is_one_line_within_ten_seconds(command: str, tmp_path: Path, vectors: Path) -> None:
+def test_an_absent_broker_is_a_one_line_error_within_ten_seconds(command: str, tmp_path: Path, vectors: Path) -> None:
     started = time.monotonic()
-    given = REQUIRED if command == "worker" else [vectors, "--topic", "readings"]
-    outcome = run(command, *given, "--bootstrap-servers", "127.0.0.1:1", STREAMPCA_STORE=str(tmp_path))
+    options = REQUIRED if command == "worker" else [vectors, "--topic", "readings"]
+    outcome = run(command, *options, "--bootstrap-servers", "127.0.0.1:1", STREAMPCA_STORE=str(tmp_path))
     assert time.monotonic() - started < 10
     assert_one_line(outcome, "no broker answers at 127.0.0.1:1")
 
 
 @pytest.mark.parametrize("command", ["worker"])
-def test_an_unwritable_store_is_one_line(command: str, tmp_path: Path) -> None:
+def test_an_unwritable_store_is_a_one_line_error(command: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert_one_line(run(command, *REQUIRED, "--store", tmp_path / "file" / "store"), str(tmp_path / "file"))
 
 
-def test_check_prints_settings_and_where_they_come_from(tmp_path: Path) -> None:
+def test_check_prints_settings_and_their_origins(tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text('sasl_password = "hush-hush"\nsasl_username = "me"\n')
     outcome = run("check", *REQUIRED, "--config", config, STREAMPCA_GROUP_ID="mine")
@@ -115,13 +115,13 @@ def test_check_prints_settings_and_where_they_come_from(tmp_path: Path) -> None:
     assert "hush-hush" not in outcome.stdout
 
 
-def test_check_tells_every_mistake(tmp_path: Path) -> None:
+def test_check_lists_every_mistake(tmp_path: Path) -> None:
     outcome = run("check", "--dimensions", 2, "--components", 3, STREAMPCA_PORT="http", STREAMPCA_DTYPE="int8")
     assert outcome.returncode == 2
-    told = [line for line in outcome.stdout.splitlines() if line.startswith("✗")]
+    mistakes = [line for line in outcome.stdout.splitlines() if line.startswith("✗")]
     for needle in ("topic is required", "components (3) cannot exceed", "port: ", "dtype: "):
-        assert sum(needle in line for line in told) == 1, needle
-    assert len(told) == 4
+        assert sum(needle in line for line in mistakes) == 1, needle
+    assert len(mistakes) == 4
 
 
 def test_fit_and_inspect(vectors: Path, tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_fit_and_inspect(vectors: Path, tmp_path: Path) -> None:
     assert "explained_variance[2]" in run("inspect", model).stdout
 
 
-def test_fit_gives_the_same_from_every_format(vectors: Path, tmp_path: Path) -> None:
+def test_fit_gives_the_same_model_from_every_format(vectors: Path, tmp_path: Path) -> None:
     Y = np.load(vectors)
     np.savetxt(tmp_path / "v.csv", Y, delimiter=",", fmt="%.17g", header="a,b,c,d,e,f,g,h", comments="")
     (tmp_path / "v.jsonl").write_text("\n".join(json.dumps(row) for row in Y.tolist()))
@@ -153,7 +153,7 @@ def test_fit_gives_the_same_from_every_format(vectors: Path, tmp_path: Path) -> 
         assert np.array_equal(models[0].explained_variance, other.explained_variance)
 
 
-def test_fit_refuses_what_it_cannot_do(vectors: Path, tmp_path: Path) -> None:
+def test_fit_refuses_invalid_input(vectors: Path, tmp_path: Path) -> None:
     bad = np.load(vectors)
     bad[1234, 3] = np.nan
     np.save(tmp_path / "bad.npy", bad)
@@ -166,24 +166,24 @@ def test_fit_refuses_what_it_cannot_do(vectors: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 not a zip", b"text"])
-def test_inspect_of_something_else_is_one_line(content: bytes, tmp_path: Path) -> None:
+def test_inspect_of_an_invalid_file_is_a_one_line_error(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "file.npz"
     path.write_bytes(content)
     assert_one_line(run("inspect", path), str(path))
 
 
-def test_inspect_of_an_empty_folder_is_one_line(tmp_path: Path) -> None:
+def test_inspect_of_an_empty_folder_is_a_one_line_error(tmp_path: Path) -> None:
     assert_one_line(run("inspect", tmp_path), "no checkpoints and no models")
 
 
-def test_a_reader_that_goes_away_is_no_error(vectors: Path, tmp_path: Path) -> None:
+def test_a_closed_output_pipe_is_no_error(vectors: Path, tmp_path: Path) -> None:
     assert run("fit", vectors, "-o", tmp_path / "m.npz").returncode == 0
     command = f"{sys.executable} -m streampca inspect {tmp_path / 'm.npz'} | true"
     outcome = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert outcome.stderr == ""
 
 
-def test_produce_wants_a_file_or_made_up_vectors(vectors: Path) -> None:
-    wanted = "give either a file to send or --made-up"
-    assert_one_line(run("produce", "--topic", "readings"), wanted)
-    assert_one_line(run("produce", vectors, "--made-up", "--topic", "readings"), wanted)
+def test_produce_needs_either_a_file_or_made_up(vectors: Path) -> None:
+    message = "give either a file to send or --made-up"
+    assert_one_line(run("produce", "--topic", "readings"), message)
+    assert_one_line(run("produce", vectors, "--made-up", "--topic", "readings"), message)

@@ -42,26 +42,26 @@ def test_produce_sends_every_row_once_and_evenly(format: str, broker: Broker, to
         assert np.array_equal(np.array(rows[p]), Y[p::3].astype("float32") if format == "float32" else Y[p::3])
 
 
-def test_produce_keeps_the_rate(broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_produce_limits_the_rate(broker: Broker, topic: str, tmp_path: Path) -> None:
     np.save(tmp_path / "v.npy", np.zeros((60, 2)))
     broker.create_topic(topic, 1)
-    given = ("--topic", topic, "--bootstrap-servers", broker.bootstrap, "--rate", 30)
-    assert run("produce", tmp_path / "v.npy", *given).returncode == 0
-    stamps = [record.timestamp for record in broker.read_all(topic)]
-    assert len(stamps) == 60
-    assert stamps[-1] - stamps[0] > 1800
+    options = ("--topic", topic, "--bootstrap-servers", broker.bootstrap, "--rate", 30)
+    assert run("produce", tmp_path / "v.npy", *options).returncode == 0
+    timestamps = [record.timestamp for record in broker.read_all(topic)]
+    assert len(timestamps) == 60
+    assert timestamps[-1] - timestamps[0] > 1800
 
 
-def test_produce_tells_a_missing_topic_and_a_bad_row(broker: Broker, topic: str, tmp_path: Path, vectors: Path) -> None:
-    given = ("--topic", topic, "--bootstrap-servers", broker.bootstrap)
-    assert_one_line(run("produce", vectors, *given), f"there is no topic {topic}")
+def test_produce_reports_missing_topics_and_bad_rows(broker: Broker, topic: str, tmp_path: Path, vectors: Path) -> None:
+    options = ("--topic", topic, "--bootstrap-servers", broker.bootstrap)
+    assert_one_line(run("produce", vectors, *options), f"there is no topic {topic}")
     broker.create_topic(topic, 1)
     (tmp_path / "v.csv").write_text("1,2\n3,4\n5\n")
-    assert_one_line(run("produce", tmp_path / "v.csv", *given), "row 3: 1 numbers, but 2")
+    assert_one_line(run("produce", tmp_path / "v.csv", *options), "row 3: 1 numbers, but 2")
 
 
-def examined(broker: Broker, topic: str, store: Path, **environment: str) -> tuple[int, dict[str, str]]:
-    """Exit code, and check → its line without the name."""
+def doctor(broker: Broker, topic: str, store: Path, **environment: str) -> tuple[int, dict[str, str]]:
+    """Run `doctor`; return its exit code and, by the name of the check, its line."""
     outcome = run(
         *("doctor", "--topic", topic, "--dimensions", 4, "--components", 2, "--store", store),
         *("--bootstrap-servers", broker.bootstrap),
@@ -73,12 +73,12 @@ def examined(broker: Broker, topic: str, store: Path, **environment: str) -> tup
 
 
 @pytest.mark.parametrize("client", ["kafka-python", "confluent"])
-def test_doctor_is_content(broker: Broker, topic: str, tmp_path: Path, vectors: Path, client: str) -> None:
+def test_doctor_passes(broker: Broker, topic: str, tmp_path: Path, vectors: Path, client: str) -> None:
     broker.create_topic(topic, 2)
     broker.create_topic(f"{topic}-dead")
     assert run("produce", vectors, "--topic", topic, "--bootstrap-servers", broker.bootstrap).returncode == 0
-    given = {"STREAMPCA_DEAD_LETTER_TOPIC": f"{topic}-dead", "STREAMPCA_KAFKA_CLIENT": client}
-    code, lines = examined(broker, topic, tmp_path / "store", **given)
+    environment = {"STREAMPCA_DEAD_LETTER_TOPIC": f"{topic}-dead", "STREAMPCA_KAFKA_CLIENT": client}
+    code, lines = doctor(broker, topic, tmp_path / "store", **environment)
     assert code == 0, lines
     assert all(line.startswith("✓") for line in lines.values()), lines
     assert "2 partitions and 1,001 records" in lines["topic"]
@@ -100,20 +100,20 @@ def test_doctor_and_produce_over_tls_with_a_login(
         "STREAMPCA_STORE": str(tmp_path / "store"), "STREAMPCA_KAFKA_CLIENT": client,
     }  # fmt: skip
     assert run("produce", vectors, **secure).returncode == 0
-    content = run("doctor", **secure)
-    assert content.returncode == 0, content.stdout
-    assert f"(SASL_SSL, logged in as {USER})" in content.stdout
+    passed = run("doctor", **secure)
+    assert passed.returncode == 0, passed.stdout
+    assert f"(SASL_SSL, logged in as {USER})" in passed.stdout
     wrong = run("doctor", **secure | {"STREAMPCA_SSL_CAFILE": str(vectors)})
     assert wrong.returncode == 1
     assert "✗ broker: ssl_cafile" in wrong.stdout
 
 
-def test_doctor_finds_what_is_wrong(broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_doctor_reports_failed_checks(broker: Broker, topic: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     broker.create_topic(topic)
     broker.produce(topic, 0, [b"[1, 2]"])
-    dead = {"STREAMPCA_DEAD_LETTER_TOPIC": f"{topic}-absent"}
-    code, lines = examined(broker, topic, tmp_path / "file" / "store", **dead)
+    environment = {"STREAMPCA_DEAD_LETTER_TOPIC": f"{topic}-absent"}
+    code, lines = doctor(broker, topic, tmp_path / "file" / "store", **environment)
     assert code == 1
     failed = {name for name, line in lines.items() if line.startswith("✗")}
     assert failed >= {"store", "dead-letter topic", "newest record"}
@@ -123,7 +123,7 @@ def test_doctor_finds_what_is_wrong(broker: Broker, topic: str, tmp_path: Path) 
 
 
 def test_doctor_of_a_missing_topic(broker: Broker, topic: str, tmp_path: Path) -> None:
-    code, lines = examined(broker, topic, tmp_path)
+    code, lines = doctor(broker, topic, tmp_path)
     assert code == 1
     assert lines["broker"].startswith("✓")
     assert f"✗ there is no topic {topic}" in lines["topic"]
@@ -131,8 +131,8 @@ def test_doctor_of_a_missing_topic(broker: Broker, topic: str, tmp_path: Path) -
 
 
 def test_doctor_of_an_absent_broker(tmp_path: Path) -> None:
-    given = ("--topic", "t", "--dimensions", 4, "--components", 2, "--bootstrap-servers", "127.0.0.1:1")
-    outcome = run("doctor", *given, STREAMPCA_STORE=str(tmp_path), timeout=40)
+    options = ("--topic", "t", "--dimensions", 4, "--components", 2, "--bootstrap-servers", "127.0.0.1:1")
+    outcome = run("doctor", *options, STREAMPCA_STORE=str(tmp_path), timeout=40)
     assert outcome.returncode == 1
     assert "✗ broker: no broker answers at 127.0.0.1:1" in outcome.stdout
     assert "✓ store" in outcome.stdout

@@ -1,4 +1,4 @@
-"""A worker compiles its kernels before it joins the group, and nothing afterwards."""
+"""A worker compiles all its kernels before it joins the group."""
 
 import json
 import os
@@ -49,7 +49,7 @@ print(json.dumps([sorted(before), sorted(kernels() - before)]))
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("center", [True, False])
-def test_nothing_is_compiled_or_loaded_when_messages_come(dtype: str, center: bool) -> None:
+def test_nothing_is_compiled_or_loaded_while_learning(dtype: str, center: bool) -> None:
     before, after = json.loads(output_of(COMPARE, dtype, str(center)))
     assert any("update._learn" in kernel for kernel in before)
     assert after == []
@@ -74,7 +74,7 @@ worker._build(settings, DirectoryStore(settings.store), Listener())
 """
 
 
-def test_a_first_start_logs_the_compilation_and_a_second_start_nothing(tmp_path: Path) -> None:
+def test_only_the_first_start_logs_the_compilation(tmp_path: Path) -> None:
     logged = [logged_until_joining(tmp_path) for _ in range(2)]
     assert [line["event"] for line in logged[0]] == ["compiling kernels", "kernels compiled"]
     assert logged[0][0]["expected_seconds"] > 0
@@ -83,7 +83,7 @@ def test_a_first_start_logs_the_compilation_and_a_second_start_nothing(tmp_path:
 
 
 def logged_until_joining(folder: Path) -> list[dict[str, Any]]:
-    """What a worker that starts with its cache in this folder logs before it joins the group."""
+    """The log lines of a worker, with its cache in this folder, before it joins the group."""
     done = run(JOIN, str(folder / "store"), NUMBA_CACHE_DIR=str(folder / "cache"))
     return [json.loads(line) for line in done.stderr.splitlines()]
 
@@ -108,7 +108,7 @@ def build(store: Path) -> None:
     worker._build(settings, DirectoryStore(store), Listener())
 
 
-def test_kernels_are_there_before_the_worker_joins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_kernels_are_compiled_before_the_worker_joins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     order: list[str] = []
 
     def join(*args: Any) -> Any:
@@ -132,9 +132,7 @@ def test_kernels_are_there_before_the_worker_joins(monkeypatch: pytest.MonkeyPat
     assert [line["event"] for line in logged] == ["compiling kernels", "kernels compiled"]
 
 
-def test_a_broker_that_is_away_is_reported_before_anything_is_compiled(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_unavailable_broker_is_reported_before_compilation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def away(settings: WorkerSettings) -> Any:
         raise SourceError("no broker answers")
 

@@ -1,4 +1,4 @@
-"""Logs: one JSON object a line, ours and those of libraries alike; no noise of kafka-python, no secrets."""
+"""Logs of streampca and of libraries: one JSON object per line, no noise from kafka-python, no secrets."""
 
 import datetime
 import io
@@ -15,7 +15,7 @@ from streampca import logs
 
 
 @pytest.fixture(autouse=True)
-def _logs_as_they_were() -> Iterator[None]:
+def _restore_logging() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers, root.level
     yield
@@ -33,7 +33,7 @@ def configured(level: str = "info", style: str = "json") -> io.StringIO:
     return stream
 
 
-def test_one_json_object_an_event() -> None:
+def test_one_json_object_per_event() -> None:
     stream = configured()
     structlog.get_logger().info("model published", version=5, path=Path("x"), positions={0: 7})
     (line,) = stream.getvalue().splitlines()
@@ -44,7 +44,7 @@ def test_one_json_object_an_event() -> None:
     assert datetime.datetime.fromisoformat(event["timestamp"]).utcoffset() == datetime.timedelta(0)
 
 
-def test_an_exception_is_still_one_line() -> None:
+def test_an_exception_is_one_line() -> None:
     stream = configured()
     try:
         raise ValueError("two\nlines")
@@ -54,7 +54,7 @@ def test_an_exception_is_still_one_line() -> None:
     assert "ValueError: two\nlines" in json.loads(line)["exception"]
 
 
-def test_libraries_go_the_same_way() -> None:
+def test_library_logs_have_the_same_format() -> None:
     stream = configured()
     logging.getLogger("uvicorn.error").warning("slow %s", "client")
     (line,) = stream.getvalue().splitlines()
@@ -62,7 +62,7 @@ def test_libraries_go_the_same_way() -> None:
     assert json.loads(line)["logger"] == "uvicorn.error"
 
 
-def test_the_level_holds_for_both() -> None:
+def test_the_level_applies_to_libraries_too() -> None:
     stream = configured("warning")
     structlog.get_logger().info("not this")
     logging.getLogger("other").info("nor this")
@@ -77,7 +77,7 @@ def test_kafka_python_is_silent() -> None:
     assert stream.getvalue() == ""
 
 
-def test_kafka_python_never_writes_out_what_it_sends() -> None:
+def test_kafka_python_never_logs_what_it_sends() -> None:
     stream = configured("debug")
     logging.getLogger("kafka.protocol.parser").debug("Send: b'\\x00me\\x00hush'")
     logging.getLogger("kafka.net.manager").error("Connection failed")
@@ -85,7 +85,7 @@ def test_kafka_python_never_writes_out_what_it_sends() -> None:
     assert "Connection failed" in stream.getvalue()
 
 
-def test_numba_does_not_write_out_how_it_compiles() -> None:
+def test_numba_does_not_log_its_compilation() -> None:
     stream = configured("debug")
     logging.getLogger("numba.core.ssa").debug("on stmt: return")
     assert stream.getvalue() == ""
@@ -95,18 +95,18 @@ def test_human_text() -> None:
     stream = configured(style="human")
     structlog.get_logger().info("model published", version=5, seconds=0.1)
     assert "model published" in stream.getvalue()
-    assert "version=5 seconds=0.1" in stream.getvalue()  # in the order of the code, which is meant for reading
+    assert "version=5 seconds=0.1" in stream.getvalue()  # in the order of the arguments
     assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ", stream.getvalue())
     assert not stream.getvalue().startswith("{")
 
 
-def test_auto_is_json_where_there_is_no_terminal() -> None:
+def test_auto_is_json_without_a_terminal() -> None:
     stream = configured(style="auto")
     structlog.get_logger().info("hello")
     assert json.loads(stream.getvalue())["event"] == "hello"
 
 
-def test_configuring_twice_does_not_say_things_twice() -> None:
+def test_configuring_twice_does_not_duplicate_lines() -> None:
     configured()
     stream = configured()
     structlog.get_logger().info("once")

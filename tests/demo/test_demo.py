@@ -1,4 +1,4 @@
-"""The demo, as a new user runs it: everything for real, and nothing left behind."""
+"""The demo, run as a new user would: with real processes, and cleaned up at the end."""
 
 import os
 import re
@@ -32,8 +32,8 @@ def start(*arguments: object, folder: Path) -> subprocess.Popen[str]:
 
 
 def children_of(pid: int) -> list[int]:
-    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8")
-    return [int(child) for child in listed.split()]
+    pids = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8")
+    return [int(child) for child in pids.split()]
 
 
 def is_running(pid: int) -> bool:
@@ -44,21 +44,21 @@ def is_running(pid: int) -> bool:
     return status.rsplit(")", 1)[1].split()[0] != "Z"
 
 
-def test_twenty_seconds(tmp_path: Path) -> None:
+def test_runs_for_twenty_seconds(tmp_path: Path) -> None:
     store = tmp_path / "store"
     process = start("--seconds", 20, "--port", 0, "--store", store, folder=tmp_path)
     output, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     assert errors == ""
     assert re.match(r"page     http://127.0.0.1:\d+/\nbroker ", output)
-    served = re.search(r"first projection after ([\d.]+) s, by model version (\d+)", output)
-    assert served, output
-    assert float(served[1]) < 30
+    projected = re.search(r"first projection after ([\d.]+) s, by model version (\d+)", output)
+    assert projected, output
+    assert float(projected[1]) < 30
     assert re.search(r"curl -s http://127.0.0.1:\d+/v1/project .* -d @", output)
     assert len(re.findall(r"coordinates \[(?:-?[\d.]+, ){7}-?[\d.]+\]", output)) == 1
-    found = [float(share) for share in re.findall(r"subspace found: ([\d.]+)%", output)]
-    assert len(found) >= 3, output
-    assert found[-1] > max(found[0], 95)
+    shares = [float(share) for share in re.findall(r"subspace found: ([\d.]+)%", output)]
+    assert len(shares) >= 3, output
+    assert shares[-1] > max(shares[0], 95)
     topic = facts_of_store(store)["topics"]["readings"]
     learned = sum(partition["learned"] for partition in topic["partitions"].values())
     assert learned == topic["newest_model"] > 10_000
@@ -66,17 +66,17 @@ def test_twenty_seconds(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["store"]  # its temporary folder is gone
 
 
-def test_its_page_is_alive(tmp_path: Path) -> None:
-    """What the page asks for: vectors that go on being projected, versions in time, and the worker's word."""
+def test_the_page_has_live_data(tmp_path: Path) -> None:
+    """The page's requests return recent projections, a history of versions, and the worker's status."""
     process = start("--port", 0, folder=tmp_path)
     try:
         assert process.stdout is not None
         address = process.stdout.readline().removeprefix("page").strip()
-        wait_until(lambda: len(set(look(address, "v1/recent").get("at", []))) >= 3)
-        assert len(look(address, "v1/recent")["at"]) > 16
-        wait_until(lambda: len(look(address, "v1/history")["models"]) >= 3)
-        wait_until(lambda: look(address, "v1/workers")["workers"][0]["state"] == "learning")
-        [worker] = look(address, "v1/workers")["workers"]
+        wait_until(lambda: len(set(fetch(address, "v1/recent").get("at", []))) >= 3)
+        assert len(fetch(address, "v1/recent")["at"]) > 16
+        wait_until(lambda: len(fetch(address, "v1/history")["models"]) >= 3)
+        wait_until(lambda: fetch(address, "v1/workers")["workers"][0]["state"] == "learning")
+        [worker] = fetch(address, "v1/workers")["workers"]
         assert set(worker["partitions"]) == {"0", "1", "2", "3"}
         assert worker["trouble"] is None
         assert worker["messages_per_second"] > 0
@@ -86,8 +86,8 @@ def test_its_page_is_alive(tmp_path: Path) -> None:
         sys.stdout.writelines(process.communicate(timeout=30))  # pytest shows it if this failed
 
 
-def look(address: str, path: str) -> dict[str, Any]:
-    """Empty while nobody answers there."""
+def fetch(address: str, path: str) -> dict[str, Any]:
+    """The JSON at this path; empty while there is no server."""
     try:
         content: dict[str, Any] = httpx.get(address + path).json()
     except httpx.TransportError:
@@ -103,7 +103,7 @@ def wait_until(condition: Callable[[], bool], within_s: float = 60.0) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_cleanly(number: signal.Signals, tmp_path: Path) -> None:
+def test_a_signal_stops_it_cleanly(number: signal.Signals, tmp_path: Path) -> None:
     process = start("--port", 0, folder=tmp_path)
     deadline = time.monotonic() + 30
     while len(children := children_of(process.pid)) < 2:
@@ -118,7 +118,7 @@ def test_a_signal_ends_it_cleanly(number: signal.Signals, tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_of_ones_own(tmp_path: Path) -> None:
+def test_streams_a_given_file(tmp_path: Path) -> None:
     file = tmp_path / "vectors.npy"
     np.save(file, np.random.default_rng(0).standard_normal((500, 5)).astype(np.float32))
     process = start("--file", file, "--seconds", 1, "--port", 0, folder=tmp_path)
@@ -127,7 +127,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     assert re.search(r"coordinates \[(?:-?[\d.]+, ){4}-?[\d.]+\]", output), output
 
 
-def test_a_bad_row_of_it_is_one_line(tmp_path: Path) -> None:
+def test_a_bad_row_in_the_file_is_a_one_line_error(tmp_path: Path) -> None:
     file = tmp_path / "vectors.csv"
     file.write_text("1,2,3\n" * 50 + "1,2,x\n")
     process = start("--file", file, "--seconds", 5, "--port", 0, folder=tmp_path)

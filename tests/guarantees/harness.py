@@ -1,4 +1,4 @@
-"""Real worker processes on the real broker, and what a test wants to know of them."""
+"""Real worker processes on the real broker, their logs and their checkpoints."""
 
 import json
 import os
@@ -26,11 +26,11 @@ from streampca.stream.fold import Fold, FoldConfig
 from tests.kafka_broker import Broker, wait_until
 
 D, K = 12, 3
-BOTH = ("kafka-python", "confluent")
+BOTH_CLIENTS = ("kafka-python", "confluent")
 
 
 def vectors(count: int, seed: int) -> NDArray[np.float64]:
-    """Vectors of a plane with noise, about a mean that is not zero; short decimals, as JSON carries them exactly."""
+    """Noisy low-rank vectors with a nonzero mean, rounded so that JSON represents them exactly."""
     rng = np.random.default_rng(seed)
     plane = rng.standard_normal((K, D)) * np.array([[5.0], [3.0], [2.0]])
     return np.round(rng.standard_normal((count, K)) @ plane + rng.standard_normal((count, D)) + 7.0, 4)
@@ -41,14 +41,14 @@ def as_json(rows: NDArray[np.float64]) -> list[bytes]:
     return [orjson.dumps(row.tolist()) for row in rows]
 
 
-SHAPE = FoldConfig(LearningConfig(D, K))
-CODEC = Codec("json", D, SHAPE.learning.largest_value)
+CONFIG = FoldConfig(LearningConfig(D, K))
+CODEC = Codec("json", D, CONFIG.learning.largest_value)
 
 
-def folded(broker: Broker, topic: str) -> dict[int, Fold]:
-    """The folds of a topic's partitions as this process computes them from the records: the independent account.
+def expected_folds(broker: Broker, topic: str) -> dict[int, Fold]:
+    """The folds of a topic's partitions, computed in this process from all records.
 
-    Records that are no vectors are passed over, and counted as a worker counts them.
+    Invalid records are rejected and counted, as in a worker.
     """
     ends = broker.end_offsets(topic)
     by_partition: dict[int, list[Any]] = {p: [] for p in ends}
@@ -58,17 +58,17 @@ def folded(broker: Broker, topic: str) -> dict[int, Fold]:
 
 
 def fold_of(records: Sequence[Any], position: int) -> Fold:
-    """The fold of these records, learned in one go."""
+    """The fold of these records, learned in one batch."""
     decoded = CODEC.decode([record.value for record in records])
     times = [records[i].timestamp for i in decoded.places]
-    with threadpool_limits(1):  # as the worker does: bits depend on how a sum is split
-        fold, _ = Fold.empty(SHAPE.learning).learn(decoded.vectors, times, position, SHAPE)
+    with threadpool_limits(1):  # as the worker does: the number of threads changes the rounding
+        fold, _ = Fold.empty(CONFIG.learning).learn(decoded.vectors, times, position, CONFIG)
     return fold.reject([reject.reason for reject in decoded.rejects])
 
 
 @dataclass
 class Group:
-    """Workers of one group on one topic and one store; on which client they read, is their turn's in `clients`."""
+    """Workers of one consumer group, with one topic and one store; their Kafka clients alternate over `clients`."""
 
     broker: Broker
     topic: str
@@ -86,7 +86,7 @@ class Group:
         return Checkpoints(DirectoryStore(self.store), self.topic)
 
     def start(self, **settings: Any) -> "WorkerProcess":
-        """One more worker."""
+        """Start another worker."""
         number = len(self.workers)
         client = {"kafka_client": self.clients[number % len(self.clients)]}
         worker = WorkerProcess(self._environment(client | settings), self.folder / f"worker-{number}.log")
@@ -108,7 +108,7 @@ class Group:
         return {p: found for p in checkpoints.partitions() if (found := checkpoints.newest(p))}
 
     def positions(self) -> dict[int, int]:
-        """How far the newest checkpoints are, by their names alone; without those of empty partitions."""
+        """The positions of the newest checkpoints, from their names; partitions at offset 0 are left out."""
         checkpoints = self.checkpoints
         newest = {p: offsets[-1] for p in checkpoints.partitions() if (offsets := checkpoints.offsets(p))}
         return {p: offset for p, offset in newest.items() if offset}
@@ -121,25 +121,25 @@ class Group:
         }
 
     def wait_until_learned(self, timeout_s: float = 60) -> None:
-        """Until the newest checkpoint of every partition stands at the log's end."""
+        """Wait until the newest checkpoint of every partition is at the log's end."""
         ends = self.ends()
         self.wait(lambda: self.positions() == ends, f"checkpoints at {ends}", timeout_s)
 
     def wait_for_progress(self, worker: "WorkerProcess", saves: int) -> None:
-        """Until the worker has saved so many checkpoints, or all there was to save."""
+        """Wait until the worker has saved this many checkpoints, or everything is saved."""
         ends = self.ends()
         self.wait(lambda: worker.count("checkpoint saved") >= saves or self.positions() == ends, "progress")
 
     def ends(self) -> dict[int, int]:
-        """Where the checkpoints will stand when every record that is there now is learned."""
+        """The end offsets of the partitions that have records."""
         return {p: end for p, end in self.broker.end_offsets(self.topic).items() if end}
 
     def wait(self, condition: Callable[[], Any], what: str, timeout_s: float = 60) -> None:
-        """Until the condition holds; a worker that ends by itself meanwhile fails the test with its log."""
+        """Wait until the condition holds; a worker that ends unexpectedly fails the test with its log."""
 
         def holds() -> bool:
             for worker in self.workers:
-                worker.assert_alive_or_ended_by_us()
+                worker.assert_alive_or_end_expected()
             return bool(condition())
 
         try:
@@ -148,8 +148,8 @@ class Group:
             tails = "\n".join(f"--- {w.log.name}\n{w.text()[-2000:]}" for w in self.workers)
             raise AssertionError(f"{error}\n{tails}") from None
 
-    def committed_is_never_ahead(self) -> None:
-        """The group's offsets were read first, so a checkpoint can only have moved further since."""
+    def assert_commits_not_ahead(self) -> None:
+        """No committed offset exceeds its checkpoint. Committed offsets are read first: checkpoints only advance."""
         committed = self.broker.committed(self.topic, self.topic)
         positions = self.positions()
         ahead = {p: (o, positions.get(p)) for p, o in committed.items() if o > positions.get(p, -1)}
@@ -164,7 +164,7 @@ class Group:
 def group(
     broker: Broker, topic: str, folder: Path, clients: Sequence[str] = ("kafka-python",), **settings: Any
 ) -> Iterator[Group]:
-    """A group whose workers are gone when the test is."""
+    """A group whose workers are killed at the end."""
     folder.mkdir(parents=True, exist_ok=True)
     members = Group(broker, topic, folder, settings, clients)
     try:
@@ -174,10 +174,10 @@ def group(
 
 
 class WorkerProcess:
-    """`python -m streampca worker` as a person would start it, its log in a file."""
+    """A process of `python -m streampca worker` that logs to a file."""
 
     def __init__(self, environment: dict[str, str], log: Path) -> None:
-        self.log, self.ended_by_us = log, False
+        self.log, self.end_expected = log, False
         with log.open("wb") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "streampca", "worker"],
@@ -185,42 +185,42 @@ class WorkerProcess:
             )  # fmt: skip
 
     def kill(self) -> None:
-        """kill -9."""
+        """Send SIGKILL."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> float:
-        """SIGTERM; the seconds it took."""
+        """Send SIGTERM; return the seconds until the process ended."""
         started = time.monotonic()
         self._end(signal.SIGTERM)
         return time.monotonic() - started
 
     def _end(self, number: int) -> None:
-        self.ended_by_us = True
+        self.end_expected = True
         if self.process.poll() is None:
             os.kill(self.process.pid, number)
         self.process.wait(20)
 
     def wait(self, timeout_s: float = 20) -> int:
-        """The exit code of a worker that is expected to end by itself."""
-        self.ended_by_us = True
+        """Wait for a worker that should end by itself; return its exit code."""
+        self.end_expected = True
         return self.process.wait(timeout_s)
 
     def text(self) -> str:
         return self.log.read_text(errors="replace")
 
     def events(self) -> list[dict[str, Any]]:
-        """The log so far; a line that is still being written is left out."""
+        """The log's events so far, without an incomplete last line."""
         lines = self.text().split("\n")[:-1]
         return [json.loads(line) for line in lines if line.startswith("{")]
 
     def count(self, event: str) -> int:
         return sum(e["event"] == event for e in self.events())
 
-    def assert_alive_or_ended_by_us(self) -> None:
-        if not self.ended_by_us and self.process.poll() is not None:
-            raise AssertionError(f"a worker ended by itself ({self.process.returncode}):\n{self.text()[-3000:]}")
+    def assert_alive_or_end_expected(self) -> None:
+        if not self.end_expected and self.process.poll() is not None:
+            raise AssertionError(f"a worker ended unexpectedly ({self.process.returncode}):\n{self.text()[-3000:]}")
 
 
-def temporaries(store: Path) -> Iterable[Path]:
-    """Files that are being written at this moment."""
+def temporary_files(store: Path) -> Iterable[Path]:
+    """Checkpoint files that are being written."""
     return [path for path in store.glob("checkpoints/*/*/*") if path.suffix != ".npz"]

@@ -1,4 +1,4 @@
-"""Real workers on the real broker and a real schema registry, fed by `streampca produce`."""
+"""Workers learn messages from `streampca produce` in every format, with a real broker and schema registry."""
 
 import base64
 import contextlib
@@ -38,10 +38,10 @@ ROWS = 700
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryProcess]:
     try:
         running = RegistryProcess(tmp_path_factory.mktemp("registry"))
-    except BrokerUnavailableError as lack:
+    except BrokerUnavailableError as error:
         if os.environ.get("CI") == "true":
-            pytest.fail(f"no registry in CI: {lack}")
-        pytest.skip(f"no registry here: {lack}")
+            pytest.fail(f"no registry in CI: {error}")
+        pytest.skip(f"no registry here: {error}")
     with running:
         yield running
 
@@ -58,7 +58,7 @@ def produce(broker: Broker, topic: str, rows: np.ndarray, folder: Path, **settin
 
 
 def assert_learned(members: Group, rows: np.ndarray, rejected: dict[str, int]) -> None:
-    """The fold is that of the same rows as JSON, to the bit."""
+    """The fold has the bits of one that learned the same rows as JSON."""
     found = members.newest()[0].fold
     expected = fold_of([PlainRecord(i, value) for i, value in enumerate(as_json(rows))], len(rows))
     assert found.state.C.tobytes() == expected.state.C.tobytes()
@@ -68,7 +68,7 @@ def assert_learned(members: Group, rows: np.ndarray, rejected: dict[str, int]) -
 
 
 @pytest.mark.parametrize(("kind", "field"), [("avro", "a.v"), ("protobuf", "a.v"), ("arrow", "v"), ("json", "a.v")])
-def test_what_produce_writes_a_worker_learns(
+def test_a_worker_learns_what_produce_sends(
     broker: Broker, registry: RegistryProcess, topic: str, tmp_path: Path, kind: str, field: str
 ) -> None:
     rows = vectors(ROWS, seed=5)
@@ -90,7 +90,7 @@ def test_what_produce_writes_a_worker_learns(
     assert {record.value for record in broker.read_all(f"{topic}-dead")} == set(poison)
 
 
-def test_a_registry_that_is_away_is_waited_for(
+def test_a_worker_waits_for_an_unavailable_registry(
     broker: Broker, registry: RegistryProcess, topic: str, tmp_path: Path
 ) -> None:
     rows = vectors(ROWS, seed=6)
@@ -101,46 +101,44 @@ def test_a_registry_that_is_away_is_waited_for(
         registry.freeze()
         [port] = free_ports(1)
 
-        def told(name: str) -> list[str]:
-            metrics = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text.splitlines()
-            return [line.rpartition(" ")[2] for line in metrics if line.startswith(f"{name}{{")]
+        def metric(name: str) -> list[str]:
+            lines = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text.splitlines()
+            return [line.rpartition(" ")[2] for line in lines if line.startswith(f"{name}{{")]
 
         try:
             worker = members.start(worker_port=port)
-            members.wait(lambda: worker.count("decoding stalled"), "word of the registry")
-            members.wait(lambda: told("streampca_stalled") == ["1.0"], "the metric")
-            assert told("streampca_consumer_lag_messages") == [f"{ROWS}.0"]
+            members.wait(lambda: worker.count("decoding stalled"), "a log line about the registry")
+            members.wait(lambda: metric("streampca_stalled") == ["1.0"], "the metric")
+            assert metric("streampca_consumer_lag_messages") == [f"{ROWS}.0"]
             assert members.positions() == {}
         finally:
             registry.thaw()
         members.wait_until_learned()
-        assert told("streampca_stalled") == told("streampca_consumer_lag_messages") == ["0.0"]
+        assert metric("streampca_stalled") == metric("streampca_consumer_lag_messages") == ["0.0"]
         assert worker.count("decoding stalled") == 1
         assert worker.count("decoding resumed") == 1
         assert_learned(members, rows, {})
 
 
-def test_doctor_asks_the_registry(broker: Broker, registry: RegistryProcess, topic: str, tmp_path: Path) -> None:
+def test_doctor_checks_the_registry(broker: Broker, registry: RegistryProcess, topic: str, tmp_path: Path) -> None:
     broker.create_topic(topic, 1)
     command = [sys.executable, "-m", "streampca", "doctor", "--topic", topic, "--dimensions", "4", "--components", "2"]
     command += ["--bootstrap-servers", broker.bootstrap, "--store", str(tmp_path / "store")]
 
-    def examined(url: str) -> str:
-        given = {**os.environ, "STREAMPCA_FORMAT": "avro", "STREAMPCA_SCHEMA_REGISTRY_URL": url}
-        return subprocess.run(command, env=given, capture_output=True, text=True, timeout=60, check=False).stdout
+    def doctor(url: str) -> str:
+        environment = {**os.environ, "STREAMPCA_FORMAT": "avro", "STREAMPCA_SCHEMA_REGISTRY_URL": url}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False).stdout
 
-    assert f"✓ schema registry: {registry.url} answers" in examined(registry.url)
-    assert "✗ schema registry: the schema registry http://127.0.0.1:9 cannot be reached" in examined(
-        "http://127.0.0.1:9"
-    )
+    assert f"✓ schema registry: {registry.url} answers" in doctor(registry.url)
+    assert "✗ schema registry: the schema registry http://127.0.0.1:9 cannot be reached" in doctor("http://127.0.0.1:9")
 
 
-ParsedRequest = Callable[..., SchemaRegistry]
+NewClient = Callable[..., SchemaRegistry]
 
 
 @pytest.fixture
-def asked() -> Iterator[ParsedRequest]:
-    """Clients of a registry, closed afterwards."""
+def new_client() -> Iterator[NewClient]:
+    """Creates clients of a registry and closes them at the end."""
     with contextlib.ExitStack() as stack:
 
         def client(url: str, **login: str) -> SchemaRegistry:
@@ -150,72 +148,71 @@ def asked() -> Iterator[ParsedRequest]:
         yield client
 
 
-def test_what_the_registry_is_asked(registry: RegistryProcess, asked: ParsedRequest) -> None:
-    """An id that it does not know, schemas that refer to others, and no registry at all."""
-    client = asked(registry.url)
+def test_schemas_unknown_ids_references_and_no_registry(registry: RegistryProcess, new_client: NewClient) -> None:
+    client = new_client(registry.url)
     with pytest.raises(KeyError):
         client.get(987_654)
     schema = WriterSchema("AVRO", '{"type":"array","items":"float"}')
-    number = client.register("asked-value", schema)
-    assert client.register("asked-value", schema) == number
-    assert client.get(number) == schema._replace(references={})
+    schema_id = client.register("client-value", schema)
+    assert client.register("client-value", schema) == schema_id
+    assert client.get(schema_id) == schema._replace(references={})
     inner, outer = 'syntax = "proto3"; message Inner { bytes v = 1; }', 'syntax = "proto3"; import "in/inner.proto"; '
     client.register("inner", WriterSchema("PROTOBUF", inner))
-    whole = schema_registry.Schema(
+    referring = schema_registry.Schema(
         outer + "message Outer { Inner inner = 1; }",
         "PROTOBUF",
         [schema_registry.SchemaReference("in/inner.proto", "inner", 1)],
     )
-    found = client.get(client._client.register_schema("outer", whole))
+    found = client.get(client._client.register_schema("outer", referring))
     assert (found.kind, set(found.references)) == ("PROTOBUF", {"in/inner.proto"})
     assert "Inner" in compiled(found).file[0].message_type[0].name
     with pytest.raises(TimeoutError, match="cannot be reached"):
-        asked("http://127.0.0.1:9").get(1)
+        new_client("http://127.0.0.1:9").get(1)
 
 
-def test_a_registry_over_tls(registry: RegistryProcess, asked: ParsedRequest, tmp_path: Path) -> None:
+def test_a_registry_over_tls(registry: RegistryProcess, new_client: NewClient, tmp_path: Path) -> None:
     schema = WriterSchema("AVRO", '{"type":"array","items":"double"}')
-    client = asked(registry.tls_url, schema_registry_cafile=str(registry.certificates.authority))
+    client = new_client(registry.tls_url, schema_registry_cafile=str(registry.certificates.authority))
     assert client.get(client.register("over-tls", schema)) == schema._replace(references={})
     others = Certificates(tmp_path).make()
     with pytest.raises(TimeoutError, match=r"cannot be reached.*CERTIFICATE_VERIFY_FAILED"):
-        asked(registry.tls_url, schema_registry_cafile=str(others.authority)).get(1)
+        new_client(registry.tls_url, schema_registry_cafile=str(others.authority)).get(1)
     with pytest.raises(SettingsError, match="schema_registry_cafile"):
-        asked(registry.tls_url, schema_registry_cafile=str(others.server_key))
+        new_client(registry.tls_url, schema_registry_cafile=str(others.server_key))
 
 
-class Answers(http.server.BaseHTTPRequestHandler):
-    """A registry with a password, and with a fault."""
+class FakeRegistry(http.server.BaseHTTPRequestHandler):
+    """A registry that requires a password and fails for schema 7."""
 
     def do_GET(self) -> None:
-        known = base64.b64encode(b"ann:secret").decode()
-        if self.headers.get("Authorization") != f"Basic {known}":
-            return self.answer(401, {"error_code": 401, "message": "who are you?"})
+        credentials = base64.b64encode(b"ann:secret").decode()
+        if self.headers.get("Authorization") != f"Basic {credentials}":
+            return self.respond(401, {"error_code": 401, "message": "who are you?"})
         if self.path.startswith("/schemas/ids/7"):
-            return self.answer(500, {"error_code": 50001, "message": "disk full"})
-        return self.answer(200, {"schema": '"bytes"'})
+            return self.respond(500, {"error_code": 50001, "message": "disk full"})
+        return self.respond(200, {"schema": '"bytes"'})
 
-    def answer(self, status: int, body: object) -> None:
+    def respond(self, status: int, body: object) -> None:
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.end_headers()
         self.wfile.write(json.dumps(body).encode())
 
-    def log_message(self, *words: object) -> None:
+    def log_message(self, *args: object) -> None:
         pass
 
 
-def test_passwords_and_faults_of_a_registry(asked: ParsedRequest) -> None:
-    """Apicurio's has no passwords without an identity provider, so this one is a few lines."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+def test_passwords_and_errors_of_a_registry(new_client: NewClient) -> None:
+    """With a fake registry: Apicurio's supports passwords only with an identity provider."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), FakeRegistry) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         login = {"schema_registry_username": "ann", "schema_registry_password": "secret"}
         url = f"http://127.0.0.1:{server.server_port}"
-        good = asked(url, **login)
+        good = new_client(url, **login)
         assert good.get(1) == WriterSchema("AVRO", '"bytes"', {})
         with pytest.raises(TimeoutError, match="disk full"):
             good.get(7)
         for other in ({}, login | {"schema_registry_password": "wrong"}):
             with pytest.raises(SourceError, match="schema_registry_password"):
-                asked(url, **other).get(1)
+                new_client(url, **other).get(1)
         server.shutdown()

@@ -1,4 +1,4 @@
-"""Every message is learned once or lies in the dead-letter topic with its reason (proof 4)."""
+"""Every message is either learned once or sent to the dead-letter topic with its reason."""
 
 import random
 from collections import Counter
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from streampca.stream.record import PlainRecord
-from tests.guarantees.harness import BOTH, CODEC, D, as_json, fold_of, group, vectors
+from tests.guarantees.harness import BOTH_CLIENTS, CODEC, D, as_json, fold_of, group, vectors
 from tests.kafka_broker import Broker
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
@@ -19,7 +19,7 @@ POISON = [
     (b'{"not": "an array"}', "undecodable"),
     (b"[1, 2, 3", "undecodable"),
     (b"\xff\xfe\x00", "undecodable"),
-    (b"[" + b",".join([b"NaN"] * D) + b"]", "undecodable"),  # JSON has no word for NaN
+    (b"[" + b",".join([b"NaN"] * D) + b"]", "undecodable"),  # not valid JSON
     (b"[" + b",".join([b"1e400"] * D) + b"]", "not_finite|undecodable"),
     (b"[1, 2, 3]", "wrong_length"),
     (b"[" + b",".join([b"1"] * 200_000) + b"]", "wrong_length"),
@@ -28,8 +28,8 @@ POISON = [
 ]
 
 
-def poisoned(seed: int) -> tuple[list[bytes | None], dict[int, tuple[bytes | None, str]], np.ndarray]:
-    """A stream with 1 % poison: its values, the poison by offset with its reason, and the clean vectors."""
+def stream_with_poison(seed: int) -> tuple[list[bytes | None], dict[int, tuple[bytes | None, str]], np.ndarray]:
+    """A stream with 1 % bad records: all values, the bad ones with reasons by offset, and the valid vectors."""
     rng = random.Random(seed)
     clean = vectors(MESSAGES, seed)
     values: list[bytes | None] = []
@@ -43,24 +43,30 @@ def poisoned(seed: int) -> tuple[list[bytes | None], dict[int, tuple[bytes | Non
     return values, poison, clean
 
 
-@pytest.mark.parametrize(("kills", "clients"), [(0, ["confluent"]), (4, BOTH)])
-def test_poison_is_put_aside_and_changes_no_bit(
+@pytest.mark.parametrize(("kills", "clients"), [(0, ["confluent"]), (4, BOTH_CLIENTS)])
+def test_poison_goes_to_the_dead_letter_topic_and_changes_no_bit(
     broker: Broker, topic: str, tmp_path: Path, kills: int, clients: Sequence[str]
 ) -> None:
-    values, poison, clean = poisoned(seed=11 + kills)
+    values, poison, clean = stream_with_poison(seed=11 + kills)
     assert {reason for _, reason in poison.values()} == {reason for _, reason in POISON}
-    dead = f"{topic}-dead"
+    dead_letter_topic = f"{topic}-dead"
     broker.create_topic(topic, 1)
-    broker.create_topic(dead, 1, max_message_bytes=4_000_000)
+    broker.create_topic(dead_letter_topic, 1, max_message_bytes=4_000_000)
     broker.produce(topic, 0, values)
     with group(
-        broker, topic, tmp_path, clients, dead_letter_topic=dead, max_poll_records=25, checkpoint_interval_s=0.1
+        broker,
+        topic,
+        tmp_path,
+        clients,
+        dead_letter_topic=dead_letter_topic,
+        max_poll_records=25,
+        checkpoint_interval_s=0.1,
     ) as members:
         for saves in range(1, kills + 1):
             worker = members.start()
             members.wait_for_progress(worker, saves)
             worker.kill()
-            assert_acknowledged_before_saved(broker, dead, poison, members.positions().get(0, 0))
+            assert_acknowledged_before_saved(broker, dead_letter_topic, poison, members.positions().get(0, 0))
         members.start()
         members.wait_until_learned(120)
         found = members.newest()[0].fold
@@ -70,25 +76,25 @@ def test_poison_is_put_aside_and_changes_no_bit(
     assert found.pending.tobytes() == expected.pending.tobytes()
     assert found.stats.learned == MESSAGES
     assert sum(found.stats.rejected.values()) == len(poison)
-    assert_dead_letters(broker, topic, dead, poison, repeats=bool(kills))
+    assert_dead_letters(broker, topic, dead_letter_topic, poison, repeats=bool(kills))
 
 
-def letters(broker: Broker, dead: str) -> list[tuple[int, bytes | None, dict[str, bytes]]]:
-    return [(int(dict(r.headers)["__connect.errors.offset"]), r.value, dict(r.headers)) for r in broker.read_all(dead)]
+def read_dead_letters(broker: Broker, topic: str) -> list[tuple[int, bytes | None, dict[str, bytes]]]:
+    return [(int(dict(r.headers)["__connect.errors.offset"]), r.value, dict(r.headers)) for r in broker.read_all(topic)]
 
 
-def assert_acknowledged_before_saved(broker: Broker, dead: str, poison: dict, position: int) -> None:
-    """No checkpoint has passed a poison record that does not lie in the dead-letter topic."""
-    there = {offset for offset, _, _ in letters(broker, dead)}
-    assert {offset for offset in poison if offset < position} <= there
+def assert_acknowledged_before_saved(broker: Broker, dead_letter_topic: str, poison: dict, position: int) -> None:
+    """Every bad record before the checkpoint's position is in the dead-letter topic."""
+    acknowledged = {offset for offset, _, _ in read_dead_letters(broker, dead_letter_topic)}
+    assert {offset for offset in poison if offset < position} <= acknowledged
 
 
-def assert_dead_letters(broker: Broker, topic: str, dead: str, poison: dict, *, repeats: bool) -> None:
-    found = letters(broker, dead)
-    times = Counter(offset for offset, _, _ in found)
-    assert times.keys() == poison.keys()
-    assert repeats or set(times.values()) == {1}
-    same: dict[int, tuple] = {}
+def assert_dead_letters(broker: Broker, topic: str, dead_letter_topic: str, poison: dict, *, repeats: bool) -> None:
+    found = read_dead_letters(broker, dead_letter_topic)
+    counts = Counter(offset for offset, _, _ in found)
+    assert counts.keys() == poison.keys()
+    assert repeats or set(counts.values()) == {1}
+    first: dict[int, tuple] = {}
     for offset, value, headers in found:
         bad, reason = poison[offset]
         assert value == bad
@@ -96,26 +102,26 @@ def assert_dead_letters(broker: Broker, topic: str, dead: str, poison: dict, *, 
         assert headers["__connect.errors.partition"] == b"0"
         assert headers["__connect.errors.exception.class.name"].decode() in reason.split("|")
         assert headers["__connect.errors.exception.message"]
-        assert same.setdefault(offset, (value, headers)) == (value, headers), "repeats are recognisably the same"
+        assert first.setdefault(offset, (value, headers)) == (value, headers), "repeated dead letters are identical"
 
 
-def test_no_checkpoint_passes_a_record_whose_dead_letter_is_refused(broker: Broker, topic: str, tmp_path: Path) -> None:
-    dead = broker.create_topic(f"{topic}-dead", 1, max_message_bytes=100)  # too little for any
+def test_no_checkpoint_passes_a_record_whose_dead_letter_fails(broker: Broker, topic: str, tmp_path: Path) -> None:
+    dead_letter_topic = broker.create_topic(f"{topic}-dead", 1, max_message_bytes=100)  # too small for any dead letter
     broker.create_topic(topic, 1)
     values = as_json(vectors(600, seed=4))
     broker.produce(topic, 0, values[:300])
-    with group(broker, topic, tmp_path, dead_letter_topic=dead, checkpoint_interval_s=0.1) as members:
+    with group(broker, topic, tmp_path, dead_letter_topic=dead_letter_topic, checkpoint_interval_s=0.1) as members:
         worker = members.start()
         members.wait_until_learned()
         broker.produce(topic, 0, [b"poison", *values[300:]])
         assert worker.wait() == 1
         assert "max.message.bytes" in worker.text()
         assert members.positions() == {0: 300}
-        broker.configure_topic(dead, max_message_bytes=1_000_000)
+        broker.configure_topic(dead_letter_topic, max_message_bytes=1_000_000)
         members.start()
         members.wait_until_learned()
         assert members.newest()[0].fold.stats.learned == 600
-    assert [(offset, value) for offset, value, _ in letters(broker, dead)] == [(300, b"poison")]
+    assert [(offset, value) for offset, value, _ in read_dead_letters(broker, dead_letter_topic)] == [(300, b"poison")]
 
 
 def test_without_a_dead_letter_topic_the_worker_stops_at_the_record(broker: Broker, topic: str, tmp_path: Path) -> None:

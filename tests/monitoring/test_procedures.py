@@ -14,7 +14,7 @@ import pytest
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.api.process import SidecarProcess
-from tests.guarantees.harness import D, Group, K, as_json, folded, group, vectors
+from tests.guarantees.harness import D, Group, K, as_json, expected_folds, group, vectors
 from tests.kafka_broker import Broker, wait_until
 from tests.monitoring.test_runbook import section
 
@@ -91,7 +91,7 @@ def assert_relearned(members: Group, bits: dict[int, bytes]) -> None:
     worker = members.start()
     members.wait_until_learned()
     assert members.files() == bits
-    for partition, fold in folded(members.broker, members.topic).items():
+    for partition, fold in expected_folds(members.broker, members.topic).items():
         assert members.newest()[partition].fold.state.C.tobytes() == fold.state.C.tobytes()
     models = Models(DirectoryStore(members.store), members.topic)
     members.wait(lambda: models.versions()[-1:] == [ROUNDS * 2000], "a model of everything")

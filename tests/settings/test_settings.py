@@ -1,4 +1,4 @@
-"""Settings: where they come from, and that every mistake in them is told at once, without showing a secret."""
+"""Settings: their origins and precedence, and errors that list every mistake without showing secrets."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ REQUIRED = {"topic": "readings", "dimensions": 8, "components": 2}
 
 
 @pytest.fixture(autouse=True)
-def _no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def _clear_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [n for n in os.environ if n.startswith("STREAMPCA_")]:
         monkeypatch.delenv(name)
 
@@ -28,7 +28,7 @@ def effective(kind: type[Settings], config: Path | None = None, **options: objec
     return {e.name: (e.value, e.origin) for e in kind.explain(config, **options)[0]}
 
 
-def test_options_win_over_the_environment_and_that_over_the_file(
+def test_options_override_the_environment_which_overrides_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "streampca.toml"
@@ -45,7 +45,7 @@ def test_options_win_over_the_environment_and_that_over_the_file(
     assert shown["oversampling"] == ("10", "default")
 
 
-def test_the_config_option_wins_over_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_config_option_overrides_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = tmp_path / "1.toml", tmp_path / "2.toml"
     one.write_text('topic = "one"')
     two.write_text('topic = "two"')
@@ -54,12 +54,12 @@ def test_the_config_option_wins_over_the_variable(tmp_path: Path, monkeypatch: p
     assert ServeSettings.read(config=two).topic == "two"
 
 
-def test_an_empty_variable_is_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STREAMPCA_GROUP_ID", "")
     assert WorkerSettings.read(**REQUIRED).group_id == "streampca"
 
 
-def test_the_environment_is_read_as_text_and_converted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_are_converted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STREAMPCA_CENTER", "false")
     monkeypatch.setenv("STREAMPCA_HALF_LIFE_SECONDS", "3600")
     settings = WorkerSettings.read(**REQUIRED)
@@ -67,15 +67,15 @@ def test_the_environment_is_read_as_text_and_converted(monkeypatch: pytest.Monke
     assert settings.half_life_seconds == 3600.0
 
 
-def test_made_directly_they_ignore_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_constructor_ignores_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STREAMPCA_GROUP_ID", "environment")
     assert WorkerSettings(**REQUIRED).group_id == "streampca"
 
 
-def test_every_mistake_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_mistakes_are_reported_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STREAMPCA_WORKER_PORT", "http")
     monkeypatch.setenv("STREAMPCA_DEAD_LETTER_TOPICS", "dead")
-    told = mistakes(
+    found = mistakes(
         topic="a/b", components=5, dimensions=4, format="npy", field="v", sasl_mechanism="PLAIN", dtype="int8"
     )
     expected = [
@@ -88,13 +88,13 @@ def test_every_mistake_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         "components (5) cannot exceed dimensions (4)",
         "format npy has no fields",
     ]
-    assert len(told) == len(expected)
+    assert len(found) == len(expected)
     for start in expected:
-        assert [line for line in told if line.startswith(start)], start
-    assert any("'http'" in line and "environment STREAMPCA_WORKER_PORT" in line for line in told)
+        assert [line for line in found if line.startswith(start)], start
+    assert any("'http'" in line and "environment STREAMPCA_WORKER_PORT" in line for line in found)
 
 
-def test_read_raises_one_line_with_all_of_them() -> None:
+def test_read_raises_one_line_with_all_mistakes() -> None:
     with pytest.raises(SettingsError) as caught:
         WorkerSettings.read(dimensions=0)
     text = str(caught.value)
@@ -103,7 +103,7 @@ def test_read_raises_one_line_with_all_of_them() -> None:
         assert needle in text
 
 
-def test_no_mistake_when_all_is_well() -> None:
+def test_valid_settings_have_no_mistakes() -> None:
     assert mistakes(**REQUIRED) == []
     assert mistakes(ServeSettings, topic="t") == []
     assert mistakes(ProduceSettings, topic="t") == []
@@ -112,11 +112,11 @@ def test_no_mistake_when_all_is_well() -> None:
 def test_secrets_are_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "c.toml"
     file.write_text('ssl_password = 271828182\nsasl_password = "hush-hush"\n')
-    rows, told = WorkerSettings.explain(file, **REQUIRED)
-    shown = " ".join(e.value for e in rows) + " ".join(told)
+    rows, found = WorkerSettings.explain(file, **REQUIRED)
+    shown = " ".join(e.value for e in rows) + " ".join(found)
     assert "hush-hush" not in shown
     assert "271828182" not in shown
-    assert any(line.startswith("ssl_password: ") and MASK in line for line in told)
+    assert any(line.startswith("ssl_password: ") and MASK in line for line in found)
     file.write_text('sasl_password = "hush-hush"\n')
     assert effective(WorkerSettings, file, **REQUIRED)["sasl_password"][0] == MASK
     settings = WorkerSettings.read(file, **REQUIRED)
@@ -125,7 +125,7 @@ def test_secrets_are_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "hush-hush" not in repr(settings)
 
 
-def test_one_file_serves_all_commands_but_an_unknown_name_is_a_mistake(tmp_path: Path) -> None:
+def test_a_file_may_hold_settings_of_all_commands_but_no_unknown_ones(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text('topic = "t"\ndimensions = 3\ncomponents = 1\nport = 8001\n')
     assert WorkerSettings.read(file).dimensions == 3
@@ -137,8 +137,8 @@ def test_one_file_serves_all_commands_but_an_unknown_name_is_a_mistake(tmp_path:
     ]
 
 
-def test_variables_of_other_programs_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STREAMPCA_SERVICE_HOST", "10.0.0.1")  # Kubernetes sets such ones
+def test_variables_of_other_programs_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STREAMPCA_SERVICE_HOST", "10.0.0.1")  # set by Kubernetes
     monkeypatch.setenv("STREAMPCA_DATA", "/data")
     assert mistakes(**REQUIRED) == []
 
@@ -173,10 +173,10 @@ def test_a_missing_file_is_one_mistake(tmp_path: Path) -> None:
         ({"keep_checkpoints": 1}, "keep_checkpoints: "),
     ],
 )
-def test_what_is_refused(options: dict[str, object], needle: str) -> None:
-    told = mistakes(**{**REQUIRED, **options})
-    assert len(told) == 1
-    assert needle in told[0]
+def test_invalid_settings_are_refused(options: dict[str, object], needle: str) -> None:
+    found = mistakes(**{**REQUIRED, **options})
+    assert len(found) == 1
+    assert needle in found[0]
 
 
 def test_certificates_without_tls_are_refused(tmp_path: Path) -> None:
@@ -188,11 +188,11 @@ def test_certificates_without_tls_are_refused(tmp_path: Path) -> None:
     assert mistakes(**REQUIRED, ssl_cafile=str(pem), security_protocol="SSL") == []
 
 
-def test_what_kerberos_needs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kerberos_without_gssapi_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     kerberos = {"security_protocol": "SASL_SSL", "sasl_mechanism": "GSSAPI"}
     monkeypatch.setattr(settings, "find_spec", lambda name: None)
-    [told] = mistakes(**REQUIRED, **kerberos)
-    assert told.endswith("pip install gssapi")
+    [found] = mistakes(**REQUIRED, **kerberos)
+    assert found.endswith("pip install gssapi")
     monkeypatch.setattr(settings, "find_spec", lambda name: name)
     assert mistakes(**REQUIRED, **kerberos) == []
 
@@ -201,18 +201,18 @@ def test_several_servers_and_ipv6() -> None:
     assert mistakes(**REQUIRED, bootstrap_servers="a:1, b.example:2,[::1]:3") == []
 
 
-def test_made_directly_they_still_keep_the_rules() -> None:
+def test_the_constructor_validates() -> None:
     with pytest.raises(ValidationError, match="cannot exceed"):
         WorkerSettings(topic="t", dimensions=2, components=3)
 
 
 @pytest.mark.parametrize("kind", [WorkerSettings, ServeSettings, ProduceSettings])
-def test_every_setting_says_what_it_means(kind: type[Settings]) -> None:
-    assert all(len(meaning) > 10 and meaning.endswith(".") for meaning in descriptions_of(kind).values())
+def test_every_setting_has_a_description(kind: type[Settings]) -> None:
+    assert all(len(description) > 10 and description.endswith(".") for description in descriptions_of(kind).values())
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"),
+    ("options", "message"),
     [
         ({"format": "avro"}, "format avro needs schema_registry_url"),
         ({"format": "protobuf", "field": "v"}, "format protobuf needs schema_registry_url"),
@@ -227,14 +227,14 @@ def test_every_setting_says_what_it_means(kind: type[Settings]) -> None:
         ({"schema_registry_cafile": "/nowhere.pem"}, "no such file"),
     ],
 )
-def test_what_a_format_needs(given: dict[str, str], sentence: str) -> None:
-    [told] = mistakes(**{"topic": "readings", "dimensions": 3, "components": 1} | given)
-    assert sentence in told
-    assert "secret" not in told
+def test_a_format_without_its_required_settings_is_refused(options: dict[str, str], message: str) -> None:
+    [found] = mistakes(**{"topic": "readings", "dimensions": 3, "components": 1} | options)
+    assert message in found
+    assert "secret" not in found
 
 
 @pytest.mark.parametrize(
-    "given",
+    "options",
     [
         {"format": "avro", "schema_registry_url": "http://a:8081, https://b"},
         {"format": "protobuf", "field": "a.b", "schema_registry_url": "https://r/apis/ccompat/v7"},
@@ -242,6 +242,6 @@ def test_what_a_format_needs(given: dict[str, str], sentence: str) -> None:
         {"schema_registry_url": "http://r:1", "schema_registry_username": "ann", "schema_registry_password": "secret"},
     ],
 )
-def test_formats_with_what_they_need(given: dict[str, str]) -> None:
-    settings = WorkerSettings(**REQUIRED, **given)
+def test_formats_with_their_required_settings(options: dict[str, str]) -> None:
+    settings = WorkerSettings(**REQUIRED, **options)
     assert "secret" not in repr(settings)

@@ -1,4 +1,4 @@
-"""Checkpoints in a store: the newest that is whole, however the files around it fare."""
+"""Checkpoints in a store: the newest intact one, pruning, and concurrent readers."""
 
 import threading
 from collections import deque
@@ -17,11 +17,11 @@ from streampca.stores.memory import Crash, MemoryStore
 from streampca.stream.checkpoint import Checkpoint, encode
 from tests.stream.streams import checkpoint_of, fold_config, fold_of, vectors
 
-OWN = fold_config()
+CONFIG = fold_config()
 
 
 def checkpoint(position: int, partition: int = 0) -> Checkpoint:
-    return checkpoint_of(replace(fold_of(vectors(30), OWN), position=position), OWN, partition)
+    return checkpoint_of(replace(fold_of(vectors(30), CONFIG), position=position), CONFIG, partition)
 
 
 def name_of(position: int, partition: int = 0) -> str:
@@ -43,20 +43,20 @@ def newest_position(checkpoints: Checkpoints, partition: int = 0) -> int | None:
     return None if found is None else found.fold.position
 
 
-def test_an_empty_store_has_none(checkpoints: Checkpoints) -> None:
+def test_an_empty_store_has_no_checkpoints(checkpoints: Checkpoints) -> None:
     assert checkpoints.newest(0) is None
     assert checkpoints.partitions() == []
     assert checkpoints.offsets(0) == []
 
 
-def test_what_was_saved_is_the_newest(checkpoints: Checkpoints, store: MemoryStore) -> None:
+def test_the_last_saved_is_the_newest(checkpoints: Checkpoints, store: MemoryStore) -> None:
     for position in (5, 20, 100):
         checkpoints.save(checkpoint(position))
         assert newest_position(checkpoints) == position
     assert store.read(name_of(100)) == encode(checkpoint(100))
 
 
-def test_partitions_are_apart_and_told_rising(checkpoints: Checkpoints) -> None:
+def test_partitions_are_separate_and_listed_in_order(checkpoints: Checkpoints) -> None:
     for partition in (10, 2, 0):
         checkpoints.save(checkpoint(7 + partition, partition))
     assert checkpoints.partitions() == [0, 2, 10]
@@ -64,13 +64,13 @@ def test_partitions_are_apart_and_told_rising(checkpoints: Checkpoints) -> None:
     assert newest_position(checkpoints, 1) is None
 
 
-def test_topics_are_apart(store: MemoryStore, checkpoints: Checkpoints) -> None:
+def test_topics_are_separate(store: MemoryStore, checkpoints: Checkpoints) -> None:
     checkpoints.save(checkpoint(5))
     assert Checkpoints(store, "reading").newest(0) is None
     assert Checkpoints(store, "readings2").partitions() == []
 
 
-def test_the_oldest_are_removed_beyond_those_kept(checkpoints: Checkpoints) -> None:
+def test_old_checkpoints_are_pruned(checkpoints: Checkpoints) -> None:
     for position in (1, 2, 3, 10, 200):
         checkpoints.save(checkpoint(position))
     checkpoints.save(checkpoint(4, partition=1))
@@ -78,8 +78,8 @@ def test_the_oldest_are_removed_beyond_those_kept(checkpoints: Checkpoints) -> N
     assert checkpoints.offsets(1) == [4]
 
 
-def test_the_newest_is_the_furthest_even_when_an_older_one_is_written_after_it(checkpoints: Checkpoints) -> None:
-    """As a worker does that was given up for dead and does not know it yet."""
+def test_the_newest_has_the_highest_position_even_if_written_earlier(checkpoints: Checkpoints) -> None:
+    """An evicted worker that has not noticed yet may write an older position."""
     for position in (10, 20, 30):
         checkpoints.save(checkpoint(position))
     checkpoints.save(checkpoint(15))
@@ -89,7 +89,7 @@ def test_the_newest_is_the_furthest_even_when_an_older_one_is_written_after_it(c
     assert checkpoints.offsets(0) == [15, 20, 30]
 
 
-def test_files_of_others_are_left_alone(checkpoints: Checkpoints, store: MemoryStore) -> None:
+def test_other_files_are_ignored(checkpoints: Checkpoints, store: MemoryStore) -> None:
     others = ["notes.txt", "0000.npz", f"{7:020d}.npz.bak", f"{7:021d}.npz", f"{'x' * 20}.npz", f"{7:020d}.tmp1"]
     for other in others:
         store.write(f"checkpoints/readings/0/{other}", b"?")
@@ -102,7 +102,7 @@ def test_files_of_others_are_left_alone(checkpoints: Checkpoints, store: MemoryS
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty"])
-def test_a_damaged_newest_falls_back_to_the_one_before_loudly(
+def test_a_damaged_newest_checkpoint_falls_back_and_is_logged(
     checkpoints: Checkpoints, store: MemoryStore, damage: str
 ) -> None:
     for position in (10, 20, 30):
@@ -118,7 +118,7 @@ def test_a_damaged_newest_falls_back_to_the_one_before_loudly(
     assert "fall" in line["event"]
 
 
-def test_a_damaged_one_is_replaced_when_its_offset_is_reached_again(
+def test_a_damaged_checkpoint_is_replaced_when_its_offset_is_reached_again(
     checkpoints: Checkpoints, store: MemoryStore
 ) -> None:
     for position in (10, 20):
@@ -129,28 +129,28 @@ def test_a_damaged_one_is_replaced_when_its_offset_is_reached_again(
     assert newest_position(checkpoints) == 20
 
 
-def test_when_every_one_is_damaged_nothing_starts_afresh(checkpoints: Checkpoints, store: MemoryStore) -> None:
+def test_it_is_an_error_when_every_checkpoint_is_damaged(checkpoints: Checkpoints, store: MemoryStore) -> None:
     for position in (10, 20, 30):
         checkpoints.save(checkpoint(position))
         store.damage(name_of(position))
-    with capture_logs() as logs, pytest.raises(DamagedFileError) as refusal:
+    with capture_logs() as logs, pytest.raises(DamagedFileError) as error:
         checkpoints.newest(0)
     assert len(logs) == 3
-    text = str(refusal.value)
+    text = str(error.value)
     assert "\n" not in text
     assert all(name_of(position) in text for position in (10, 20, 30))
 
 
-def test_one_that_could_not_be_read_again_is_not_written(checkpoints: Checkpoints, store: MemoryStore) -> None:
+def test_a_checkpoint_that_could_not_be_loaded_is_not_written(checkpoints: Checkpoints, store: MemoryStore) -> None:
     checkpoints.save(checkpoint(10))
     good = checkpoint(20).fold
     fold = replace(good, state=replace(good.state, mean=good.state.mean * np.nan))
     with pytest.raises(DamagedFileError, match=r"partition 0 cannot be saved.*not finite"):
-        checkpoints.save(checkpoint_of(fold, OWN))
+        checkpoints.save(checkpoint_of(fold, CONFIG))
     assert checkpoints.offsets(0) == [10]
 
 
-def test_a_write_that_fails_leaves_what_was_there(checkpoints: Checkpoints, store: MemoryStore) -> None:
+def test_a_failed_write_changes_nothing(checkpoints: Checkpoints, store: MemoryStore) -> None:
     for position in (10, 20, 30):
         checkpoints.save(checkpoint(position))
     store.fail_writes(1)
@@ -163,17 +163,15 @@ def test_a_write_that_fails_leaves_what_was_there(checkpoints: Checkpoints, stor
     assert newest_position(checkpoints) == 30
 
 
-def test_a_store_that_cannot_be_read_is_not_taken_for_an_empty_one(
-    checkpoints: Checkpoints, store: MemoryStore
-) -> None:
+def test_read_errors_are_raised_and_not_taken_for_an_empty_store(checkpoints: Checkpoints, store: MemoryStore) -> None:
     checkpoints.save(checkpoint(10))
     store.fail_reads(1)
     with pytest.raises(StoreError):
         checkpoints.newest(0)
 
 
-class Vanishing(MemoryStore):
-    """Another worker saves and prunes just after the files were listed."""
+class ConcurrentlyPrunedStore(MemoryStore):
+    """A store in which another worker saves and prunes right after each listing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -189,8 +187,8 @@ class Vanishing(MemoryStore):
         return names
 
 
-def test_a_reader_whose_files_are_pruned_finds_the_newer_ones() -> None:
-    store = Vanishing()
+def test_a_reader_whose_files_are_pruned_finds_newer_ones() -> None:
+    store = ConcurrentlyPrunedStore()
     checkpoints = Checkpoints(store, "readings")
     checkpoints.save(checkpoint(10))
     store.after_listing = [20, 30, 40]
@@ -199,7 +197,7 @@ def test_a_reader_whose_files_are_pruned_finds_the_newer_ones() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["directory", "memory"])
-def test_a_reader_beside_a_writer_always_finds_a_whole_one_and_never_an_older_one(kind: str, tmp_path: Path) -> None:
+def test_a_concurrent_reader_sees_intact_checkpoints_in_order(kind: str, tmp_path: Path) -> None:
     store: Store = DirectoryStore(tmp_path) if kind == "directory" else MemoryStore()
     checkpoints = Checkpoints(store, "readings", keep=2)
     checkpoints.save(checkpoint(1))

@@ -1,4 +1,4 @@
-"""What every store promises, on every store there is."""
+"""The contract of all stores, tested on each."""
 
 import threading
 from pathlib import Path
@@ -53,13 +53,13 @@ def test_an_empty_file_is_a_file(store: Store) -> None:
     assert store.read("a/b") == b""
 
 
-def test_a_missing_file_is_file_not_found(store: Store) -> None:
+def test_a_missing_file_raises_file_not_found(store: Store) -> None:
     for name in ("absent", "absent/file"):
         with pytest.raises(FileNotFoundError):
             store.read(name)
 
 
-def test_names_are_sorted_full_and_of_one_level(store: Store) -> None:
+def test_names_are_full_paths_of_one_level_in_order(store: Store) -> None:
     for name in ("a/c", "a/b", "a/folder/deep/x", "b/z", "ab/y"):
         store.write(name, b"")
     assert store.names("a") == ["a/b", "a/c", "a/folder"]
@@ -78,7 +78,7 @@ def test_delete_removes_one_file_and_may_be_repeated(store: Store) -> None:
         store.read("a/b")
 
 
-def test_check_passes_and_leaves_nothing(store: Store) -> None:
+def test_check_leaves_no_files(store: Store) -> None:
     store.write("a/b", b"1")
     store.check()
     assert store.names("a") == ["a/b"]
@@ -86,13 +86,13 @@ def test_check_passes_and_leaves_nothing(store: Store) -> None:
 
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_names_that_could_leave_the_store_are_refused(store: Store, name: str) -> None:
-    for act in (store.read, store.names, store.delete, lambda n: store.write(n, b"x")):
+    for action in (store.read, store.names, store.delete, lambda n: store.write(n, b"x")):
         with pytest.raises(StoreError, match="is not a valid file name"):
-            act(name)
+            action(name)
 
 
 @pytest.mark.parametrize("topic", ["a", "my.topic_1-x", "...", ".hidden", "A" * 249])
-def test_every_topic_name_that_kafka_allows_can_be_a_folder(store: Store, topic: str) -> None:
+def test_every_valid_topic_name_can_be_a_folder(store: Store, topic: str) -> None:
     store.write(f"models/{topic}/1", b"x")
     assert store.names(f"models/{topic}") == [f"models/{topic}/1"]
     assert store.names("models") == [f"models/{topic}"]
@@ -100,7 +100,7 @@ def test_every_topic_name_that_kafka_allows_can_be_a_folder(store: Store, topic:
 
 def test_a_file_cannot_be_a_folder_nor_a_folder_a_file(store: Store) -> None:
     store.write("a/b/c", b"1")
-    for act in (
+    for action in (
         lambda: store.write("a/b", b"2"),
         lambda: store.write("a/b/c/d", b"2"),
         lambda: store.read("a/b"),
@@ -108,27 +108,27 @@ def test_a_file_cannot_be_a_folder_nor_a_folder_a_file(store: Store) -> None:
         lambda: store.delete("a/b"),
     ):
         with pytest.raises(StoreError) as error:
-            act()
+            action()
         assert "\n" not in str(error.value)
     assert store.read("a/b/c") == b"1"
     assert store.names("a") == ["a/b"]
 
 
 @pytest.mark.slow
-def test_a_reader_sees_the_old_file_or_the_new_one(store: Store) -> None:
-    """A writer replaces one name thousands of times while others read and list it."""
+def test_a_concurrent_reader_sees_the_old_or_the_new_file(store: Store) -> None:
+    """A writer replaces one file thousands of times while readers read and list it."""
     contents = [bytes([i]) * 20_000 for i in range(8)]
     store.write("a/b", contents[0])
     stop = threading.Event()
-    faults: list[object] = []
+    failures: list[object] = []
 
     def read() -> None:
         while not stop.is_set():
             try:
                 if store.read("a/b") not in contents or store.names("a") != ["a/b"]:
-                    faults.append("a part, or a stray name")
+                    failures.append("partial content or an unexpected name")
             except BaseException as error:
-                faults.append(error)
+                failures.append(error)
 
     readers = [threading.Thread(target=read, daemon=True) for _ in range(3)]
     for reader in readers:
@@ -140,10 +140,10 @@ def test_a_reader_sees_the_old_file_or_the_new_one(store: Store) -> None:
         stop.set()
     for reader in readers:
         reader.join(timeout=10)
-    assert not faults
+    assert not failures
 
 
-def test_many_writers_of_one_name_leave_one_whole_content(store: Store) -> None:
+def test_concurrent_writers_leave_one_complete_content(store: Store) -> None:
     contents = [bytes([i]) * 5000 for i in range(4)]
 
     def write(content: bytes) -> None:
@@ -169,7 +169,7 @@ STEPS = st.tuples(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, max_size=12))
-def test_is_a_dictionary_with_folders(store: Store, steps: list[tuple[str, str, bytes]]) -> None:
+def test_behaves_like_a_dictionary_with_folders(store: Store, steps: list[tuple[str, str, bytes]]) -> None:
     for folder in ("a", "b", "c.npz"):
         for name in store.names(folder):
             store.delete(name)

@@ -1,4 +1,4 @@
-"""Disasters of the disk: killed writers, full and read-only disks, missing rights."""
+"""DirectoryStore on killed writers, full and read-only disks, and missing permissions."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ def files(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
 
 
-def one_line(error: pytest.ExceptionInfo[StoreError], *parts: str) -> None:
+def assert_one_line(error: pytest.ExceptionInfo[StoreError], *parts: str) -> None:
     text = str(error.value)
     assert "\n" not in text
     for part in parts:
@@ -42,28 +42,28 @@ while True:
 """
 
 
-def whole(data: bytes) -> bool:
+def is_complete(data: bytes) -> bool:
     return len(data) == SIZE // 8 * 8 and data == data[:8] * (SIZE // 8)
 
 
 @pytest.mark.slow
-def test_a_killed_writer_never_leaves_a_part_under_a_real_name(tmp_path: Path) -> None:
-    store, chance = DirectoryStore(tmp_path), random.Random(7)
+def test_a_killed_writer_never_leaves_a_partial_file(tmp_path: Path) -> None:
+    store, rng = DirectoryStore(tmp_path), random.Random(7)
     for _ in range(25):
         writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE)
         assert writer.stdout is not None
         writer.stdout.readline()
-        time.sleep(chance.uniform(0.0, 0.05))  # the random moment
+        time.sleep(rng.uniform(0.0, 0.05))  # kill at a random moment
         writer.kill()
         writer.wait()
         writer.stdout.close()
         assert set(store.names("a")) <= {"a/0", "a/1", "a/2"}
-        assert all(whole(store.read(name)) for name in store.names("a"))
+        assert all(is_complete(store.read(name)) for name in store.names("a"))
     assert store.names("a")
-    assert any("~" in name for name in files(tmp_path)), "no kill came in the middle of a write: nothing was tested"
+    assert any("~" in name for name in files(tmp_path)), "no kill happened during a write: nothing was tested"
 
 
-def test_what_a_killed_writer_left_is_swept_away_after_an_hour(tmp_path: Path) -> None:
+def test_temporary_files_of_a_killed_writer_are_removed_after_an_hour(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
     store.write("a/b", b"kept")
     fresh, old = tmp_path / "a" / "~fresh", tmp_path / "a" / "~old"
@@ -81,8 +81,8 @@ def test_what_a_killed_writer_left_is_swept_away_after_an_hour(tmp_path: Path) -
 
 def mounted(folder: Path, options: str) -> Iterator[Path]:
     folder.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True)
-    if made.returncode != 0:
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True)
+    if mount.returncode != 0:
         pytest.skip("this user cannot mount file systems")
     try:
         yield folder
@@ -95,14 +95,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     yield from mounted(tmp_path / "disk", "size=256k")
 
 
-def test_a_full_disk_keeps_the_old_file_and_says_so(small_disk: Path) -> None:
+def test_a_full_disk_keeps_the_old_file_and_raises(small_disk: Path) -> None:
     store = DirectoryStore(small_disk)
     store.write("a/b", b"old" * 1000)
     with pytest.raises(StoreError) as error:
         store.write("a/b", bytes(400_000))
-    one_line(error, "No space left", str(small_disk), "free some space")
+    assert_one_line(error, "No space left", str(small_disk), "free some space")
     assert store.read("a/b") == b"old" * 1000
-    assert files(small_disk) == ["a/b"]  # what was half written made room again
+    assert files(small_disk) == ["a/b"]  # the partial file was removed
     store.write("a/b", b"new")
     assert store.read("a/b") == b"new"
 
@@ -125,31 +125,31 @@ def test_a_failure_before_the_rename_is_done_keeps_the_old_file(
         patch.setattr(os, step, failing(code))
         with pytest.raises(StoreError) as error:
             store.write("a/b", b"new")
-    one_line(error, os.strerror(code), str(tmp_path / "a" / "b"))
+    assert_one_line(error, os.strerror(code), str(tmp_path / "a" / "b"))
     assert files(tmp_path) == ["a/b"]
     assert store.read("a/b") == b"old"
 
 
-def test_bytes_are_on_the_disk_before_the_rename_and_the_folder_after_it(
+def test_the_file_is_flushed_before_the_rename_and_the_folder_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a").mkdir()
     steps: list[str] = []
     fsync, replace = os.fsync, os.replace
 
-    def note_fsync(descriptor: int) -> None:
+    def record_fsync(descriptor: int) -> None:
         kind = "folder" if Path(f"/proc/self/fd/{descriptor}").resolve().is_dir() else "file"
         steps.append(f"fsync {kind}")
         fsync(descriptor)
 
-    def note_replace(source: Path, target: Path) -> None:
+    def record_replace(source: Path, target: Path) -> None:
         assert source.parent == target.parent
         assert source.read_bytes() == b"new"
         steps.append("rename")
         replace(source, target)
 
-    monkeypatch.setattr(os, "fsync", note_fsync)
-    monkeypatch.setattr(os, "replace", note_replace)
+    monkeypatch.setattr(os, "fsync", record_fsync)
+    monkeypatch.setattr(os, "replace", record_replace)
     DirectoryStore(tmp_path).write("a/b", b"new")
     assert steps == ["fsync file", "rename", "fsync folder"]
 
@@ -158,16 +158,16 @@ def test_new_folders_are_flushed_too(tmp_path: Path, monkeypatch: pytest.MonkeyP
     flushed: list[Path] = []
     fsync = os.fsync
 
-    def note(descriptor: int) -> None:
+    def record(descriptor: int) -> None:
         flushed.append(Path(f"/proc/self/fd/{descriptor}").resolve())
         fsync(descriptor)
 
-    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(os, "fsync", record)
     DirectoryStore(tmp_path / "store").write("a/b/c", b"x")
     assert {tmp_path, tmp_path / "store", tmp_path / "store" / "a", tmp_path / "store" / "a" / "b"} <= set(flushed)
 
 
-def test_a_file_system_that_cannot_flush_folders_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_that_cannot_flush_folders_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fsync = os.fsync
 
     def refuse_folders(descriptor: int) -> None:
@@ -180,61 +180,61 @@ def test_a_file_system_that_cannot_flush_folders_will_do(tmp_path: Path, monkeyp
     assert DirectoryStore(tmp_path).read("a/b") == b"x"
 
 
-# --- rights ---------------------------------------------------------------------------------------------------------
+# --- permissions ----------------------------------------------------------------------------------------------------
 
 
 def test_a_read_only_disk_is_readable_and_refuses_writes(small_disk: Path) -> None:
     store = DirectoryStore(small_disk)
     store.write("a/b", b"old")
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    for act in (lambda: store.write("a/b", b"new"), lambda: store.delete("a/b"), store.check):
+    for action in (lambda: store.write("a/b", b"new"), lambda: store.delete("a/b"), store.check):
         with pytest.raises(StoreError) as error:
-            act()
-        one_line(error, "Read-only file system", str(small_disk), "mount it writable")
+            action()
+        assert_one_line(error, "Read-only file system", str(small_disk), "mount it writable")
     assert store.read("a/b") == b"old"
     assert store.names("a") == ["a/b"]
 
 
-STRANGER = """
+OTHER_USER = """
 import os, sys
 from streampca.errors import StoreError
 from streampca.stores.directory import DirectoryStore
 store = DirectoryStore(sys.argv[1])
-store.names("warm-up")  # everything is imported before the rights are dropped
+store.names("warm-up")  # import everything before dropping privileges
 if os.geteuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
-for act in (lambda: store.write("a/b", b"new"), lambda: store.read("a/b"), lambda: store.names("a"), store.check):
+for action in (lambda: store.write("a/b", b"new"), lambda: store.read("a/b"), lambda: store.names("a"), store.check):
     try:
-        act()
+        action()
         print("allowed")
     except StoreError as error:
         print(error)
 """
 
 
-def as_stranger(root: Path) -> list[str]:
-    done = subprocess.run([sys.executable, "-c", STRANGER, str(root)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+def run_as_other_user(root: Path) -> list[str]:
+    process = subprocess.run([sys.executable, "-c", OTHER_USER, str(root)], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    return process.stdout.splitlines()
 
 
 @pytest.fixture
 def open_path(tmp_path: Path) -> Path:
-    """A folder that every user may reach (pytest's own belong to one user)."""
+    """A folder that every user can enter; pytest's folders are private."""
     for folder in (tmp_path, *tmp_path.parents[:3]):
-        # /tmp is compared with here, not used.
+        # /tmp is only compared here, not used.
         if folder.stat().st_uid == os.geteuid() and folder != Path("/tmp"):  # noqa: S108
             folder.chmod(0o755)
     return tmp_path
 
 
-def test_missing_rights_are_one_clear_line(open_path: Path) -> None:
+def test_missing_permissions_are_a_one_line_error(open_path: Path) -> None:
     store = DirectoryStore(open_path / "store")
     store.write("a/b", b"old")
     (open_path / "store" / "a").chmod(0o000)
     (open_path / "store").chmod(0o555)
     try:
-        lines = as_stranger(open_path / "store")
+        lines = run_as_other_user(open_path / "store")
     finally:
         (open_path / "store" / "a").chmod(0o755)
         (open_path / "store").chmod(0o755)
@@ -245,10 +245,10 @@ def test_missing_rights_are_one_clear_line(open_path: Path) -> None:
     assert store.read("a/b") == b"old"
 
 
-def test_other_users_may_read_what_is_written(open_path: Path) -> None:
-    """The sidecar may run as someone else than the worker: files follow the umask."""
+def test_other_users_can_read_files(open_path: Path) -> None:
+    """The sidecar may run as another user than the worker, so files follow the umask."""
     DirectoryStore(open_path / "store").write("a/b", b"x")
-    lines = as_stranger(open_path / "store")
+    lines = run_as_other_user(open_path / "store")
     if os.geteuid() == 0:
         assert lines[1:3] == ["allowed", "allowed"]
     mask = os.umask(0)
@@ -256,16 +256,16 @@ def test_other_users_may_read_what_is_written(open_path: Path) -> None:
     assert (open_path / "store" / "a" / "b").stat().st_mode & 0o777 == 0o666 & ~mask
 
 
-def test_a_file_where_the_store_should_be(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_store_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "store").write_bytes(b"")
     store = DirectoryStore(tmp_path / "store")
-    for act in (store.check, lambda: store.write("a/b", b""), lambda: store.names("a"), lambda: store.read("a/b")):
+    for action in (store.check, lambda: store.write("a/b", b""), lambda: store.names("a"), lambda: store.read("a/b")):
         with pytest.raises(StoreError) as error:
-            act()
-        one_line(error, str(tmp_path / "store"), "a file is in the place of a folder")
+            action()
+        assert_one_line(error, str(tmp_path / "store"), "a file is in the place of a folder")
 
 
-def test_the_store_is_made_when_it_is_first_needed(tmp_path: Path) -> None:
+def test_the_store_is_created_when_first_needed(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path / "new" / "store")
     assert store.names("a") == []
     assert not (tmp_path / "new").exists()

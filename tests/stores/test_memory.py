@@ -1,4 +1,4 @@
-"""The faults that the store in memory plays by order."""
+"""The scripted faults of MemoryStore."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from streampca.errors import StoreError
 from streampca.stores.memory import Crash, MemoryStore
 
 
-def test_writes_fail_as_often_as_ordered_and_change_nothing() -> None:
+def test_fail_writes_fails_this_many_writes_without_effect() -> None:
     store = MemoryStore()
     store.write("a", b"old")
     store.fail_writes(2)
@@ -18,7 +18,7 @@ def test_writes_fail_as_often_as_ordered_and_change_nothing() -> None:
     assert store.read("a") == b"new"
 
 
-def test_a_crash_in_a_write_is_not_caught_as_weather_and_leaves_the_old_file() -> None:
+def test_a_crash_in_a_write_is_no_exception_to_handle_and_keeps_the_old_file() -> None:
     store = MemoryStore()
     store.write("a", b"old")
     store.crash_in_write()
@@ -28,7 +28,7 @@ def test_a_crash_in_a_write_is_not_caught_as_weather_and_leaves_the_old_file() -
     assert store.read("a") == b"old"
 
 
-def test_faults_come_in_the_order_of_the_script() -> None:
+def test_faults_occur_in_the_scripted_order() -> None:
     store = MemoryStore()
     store.fail_writes(1, StoreError("first"))
     store.crash_in_write()
@@ -38,7 +38,7 @@ def test_faults_come_in_the_order_of_the_script() -> None:
         store.write("a", b"")
 
 
-def test_reads_fail_as_often_as_ordered() -> None:
+def test_fail_reads_fails_this_many_reads() -> None:
     store = MemoryStore()
     store.write("a", b"old")
     store.fail_reads(1)
@@ -47,7 +47,7 @@ def test_reads_fail_as_often_as_ordered() -> None:
     assert store.read("a") == b"old"
 
 
-def test_damage_flips_one_byte_and_cut_shortens() -> None:
+def test_damage_flips_one_byte_and_cut_truncates() -> None:
     store = MemoryStore()
     store.write("a", b"abc")
     store.damage("a", 1)

@@ -1,4 +1,4 @@
-"""Published models in a store: versions, falling back past damage, pruning."""
+"""Published models in a store: versions, fallback from damaged files, pruning."""
 
 import pytest
 import structlog
@@ -30,13 +30,13 @@ def test_nothing_published_yet(models: Models) -> None:
         models.load(1)
 
 
-def test_saves_under_the_version_and_loads_the_same(models: Models, store: MemoryStore) -> None:
+def test_saves_under_the_version_and_loads_it(models: Models, store: MemoryStore) -> None:
     assert models.save(a_published(42))
     assert store.names("models/readings") == [file_of(42)]
     assert_same(models.load(42), a_published(42))
 
 
-def test_newest_goes_by_number_and_not_by_time(models: Models) -> None:
+def test_the_newest_has_the_highest_version(models: Models) -> None:
     for version in (5, 100, 20):
         models.save(a_published(version))
     assert models.versions() == [5, 20, 100]
@@ -45,20 +45,20 @@ def test_newest_goes_by_number_and_not_by_time(models: Models) -> None:
     assert newest.version == 100
 
 
-def test_a_version_that_is_there_is_not_written_again(models: Models, store: MemoryStore) -> None:
+def test_an_existing_version_is_not_written_again(models: Models, store: MemoryStore) -> None:
     models.save(a_published(1))
     store.fail_writes(1)
     assert models.save(a_published(1)) is False
 
 
-def test_a_version_that_is_damaged_is_written_again(models: Models, store: MemoryStore) -> None:
+def test_a_damaged_version_is_written_again(models: Models, store: MemoryStore) -> None:
     models.save(a_published(1))
     store.damage(file_of(1), 100)
     assert models.save(a_published(1))
     assert_same(models.load(1), a_published(1))
 
 
-def test_the_oldest_beyond_those_kept_are_removed(models: Models) -> None:
+def test_old_versions_are_pruned(models: Models) -> None:
     for version in range(1, 7):
         models.save(a_published(version))
     assert models.versions() == [4, 5, 6]
@@ -71,7 +71,7 @@ def test_an_older_version_never_replaces_a_newer_one(models: Models) -> None:
     assert models.versions() == [10, 20, 30]
 
 
-def test_damaged_models_are_passed_over_loudly(models: Models, store: MemoryStore) -> None:
+def test_damaged_models_are_skipped_and_logged(models: Models, store: MemoryStore) -> None:
     for version in (1, 2, 3):
         models.save(a_published(version))
     store.damage(file_of(3), 500)
@@ -85,13 +85,13 @@ def test_damaged_models_are_passed_over_loudly(models: Models, store: MemoryStor
         models.load(3)
 
 
-def test_all_damaged_is_none(models: Models, store: MemoryStore) -> None:
+def test_newest_is_none_when_all_are_damaged(models: Models, store: MemoryStore) -> None:
     models.save(a_published(1))
     store.cut(file_of(1), 0)
     assert models.newest() is None
 
 
-def test_a_file_under_a_wrong_name_is_damage(models: Models, store: MemoryStore) -> None:
+def test_a_model_under_a_wrong_name_counts_as_damaged(models: Models, store: MemoryStore) -> None:
     models.save(a_published(1))
     store.write(file_of(9), store.read(file_of(1)))
     with pytest.raises(DamagedFileError, match="version 9 holds version 1"):
@@ -101,7 +101,7 @@ def test_a_file_under_a_wrong_name_is_damage(models: Models, store: MemoryStore)
     assert newest.version == 1
 
 
-def test_a_model_pruned_between_listing_and_reading_is_passed_over(models: Models, store: MemoryStore) -> None:
+def test_a_model_pruned_after_listing_is_skipped(models: Models, store: MemoryStore) -> None:
     for version in (1, 2):
         models.save(a_published(version))
     listed = models.versions()
@@ -112,18 +112,18 @@ def test_a_model_pruned_between_listing_and_reading_is_passed_over(models: Model
     assert newest.version == 1
 
 
-def test_strange_files_are_no_versions(models: Models, store: MemoryStore) -> None:
+def test_other_files_are_ignored(models: Models, store: MemoryStore) -> None:
     for name in ("notes.txt", "1.npz", "0000000000000000000x.npz", f"{7:020d}.npz.bak", f"{7:021d}.npz"):
         store.write(f"models/readings/{name}", b"")
     assert models.versions() == []
 
 
-def test_topics_do_not_see_each_other(store: MemoryStore) -> None:
+def test_topics_are_separate(store: MemoryStore) -> None:
     Models(store, "one").save(a_published(1))
     assert Models(store, "other").versions() == []
 
 
-def test_a_failing_write_leaves_what_was_there(models: Models, store: MemoryStore) -> None:
+def test_a_failed_write_changes_nothing(models: Models, store: MemoryStore) -> None:
     models.save(a_published(1))
     store.fail_writes(1)
     with pytest.raises(StoreError):

@@ -1,4 +1,4 @@
-"""Vectors in files, and errors that name the bad row."""
+"""Vectors read from files, and errors that name the bad row."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ def read(path: Path) -> tuple[np.ndarray, list[float]]:
     return np.concatenate([vectors for vectors, _ in pieces]), [share for _, share in pieces]
 
 
-def written(path: Path, text: str) -> Path:
+def write(path: Path, text: str) -> Path:
     path.write_text(text, encoding="utf-8")
     return path
 
@@ -36,26 +36,26 @@ def test_npy_in_pieces(dtype: str, tmp_path: Path) -> None:
 
 def test_npy_is_not_read_into_memory(tmp_path: Path) -> None:
     file = np.lib.format.open_memmap(tmp_path / "v.npy", mode="w+", dtype="float64", shape=(200_000_000, 8))
-    del file  # 12 GB, of which no block is on the disk
+    del file  # 12 GB, sparse
     vectors, share = next(open_rows(tmp_path / "v.npy").pieces())
     assert vectors.nbytes < 2**21
     assert share < 1e-3
 
 
 def test_csv(tmp_path: Path) -> None:
-    path = written(tmp_path / "v.csv", "\ufeffa,b\n1,2\n\n3.5,-4e2\n")
+    path = write(tmp_path / "v.csv", "\ufeffa,b\n1,2\n\n3.5,-4e2\n")
     vectors, shares = read(path)
     assert vectors.tolist() == [[1, 2], [3.5, -400]]
     assert shares == [1.0]
 
 
 def test_csv_without_header(tmp_path: Path) -> None:
-    assert read(written(tmp_path / "v.csv", "1,2\n3,4"))[0].tolist() == [[1, 2], [3, 4]]
+    assert read(write(tmp_path / "v.csv", "1,2\n3,4"))[0].tolist() == [[1, 2], [3, 4]]
 
 
 def test_jsonl_in_pieces(tmp_path: Path) -> None:
     Y = np.arange(20_000).reshape(10_000, 2)
-    path = written(tmp_path / "v.jsonl", "\n".join(json.dumps(row) for row in Y.tolist()))
+    path = write(tmp_path / "v.jsonl", "\n".join(json.dumps(row) for row in Y.tolist()))
     vectors, shares = read(path)
     assert np.array_equal(vectors, Y)
     assert len(shares) == 3
@@ -79,9 +79,9 @@ def test_jsonl_in_pieces(tmp_path: Path) -> None:
         ("v.npy", "not numpy", "is not an .npy array"),
     ],
 )
-def test_what_is_refused(name: str, text: str, needle: str, tmp_path: Path) -> None:
+def test_invalid_files_are_refused(name: str, text: str, needle: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"v\.") as caught:
-        read(written(tmp_path / name, text))
+        read(write(tmp_path / name, text))
     assert needle in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -95,13 +95,13 @@ def test_what_is_refused(name: str, text: str, needle: str, tmp_path: Path) -> N
         (np.array([["a"]]), "real numbers"),
     ],
 )
-def test_arrays_that_are_refused(array: np.ndarray, needle: str, tmp_path: Path) -> None:
+def test_invalid_arrays_are_refused(array: np.ndarray, needle: str, tmp_path: Path) -> None:
     np.save(tmp_path / "v.npy", array)
     with pytest.raises(InputError, match=needle):
         open_rows(tmp_path / "v.npy")
 
 
-def test_pickled_arrays_are_never_opened(tmp_path: Path) -> None:
+def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "v.npy", np.array([[{"a": 1}]], dtype=object), allow_pickle=True)
     with pytest.raises(InputError, match=r"not an \.npy array of numbers"):
         open_rows(tmp_path / "v.npy")

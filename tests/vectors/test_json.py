@@ -1,4 +1,4 @@
-"""simdjson's numbers are orjson's to the bit, and ordinary texts are always parsed by simdjson."""
+"""simdjson returns the same bits as orjson, and parses all ordinary texts."""
 
 import importlib
 import json
@@ -25,24 +25,24 @@ thorough = settings(deadline=None, max_examples=300, suppress_health_check=[Heal
 
 
 @pytest.fixture(params=[name for name, _ in simdjson.Parser().get_implementations()])
-def machine(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Each of simdjson's implementations; it chooses one by the processor."""
+def implementation(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each of simdjson's implementations; by default the processor selects one."""
     parser = simdjson.Parser()
-    usual = parser.implementation[0]
+    default = parser.implementation[0]
     parser.implementation = request.param
     parsers.cache_clear()
     yield
-    parser.implementation = usual
+    parser.implementation = default
     parsers.cache_clear()
 
 
 @cache
 def parsers(dimensions: int, field: str) -> tuple[SimdjsonParser, JsonVectorParser, JsonVectorParser]:
-    """simdjson, a parser that uses it, and one that does not; each parses many texts, good and bad."""
-    both, plain = JsonVectorParser(dimensions, field), JsonVectorParser(dimensions, field)
-    plain._simdjson = None
-    assert both._simdjson is not None
-    return both._simdjson, both, plain
+    """simdjson, a parser that tries it first, and a parser without it; cached, so that each parses many texts."""
+    combined, orjson_only = JsonVectorParser(dimensions, field), JsonVectorParser(dimensions, field)
+    orjson_only._simdjson = None
+    assert combined._simdjson is not None
+    return combined._simdjson, combined, orjson_only
 
 
 def outcome(parser: JsonVectorParser, text: bytes) -> bytes | tuple[str, str]:
@@ -52,15 +52,15 @@ def outcome(parser: JsonVectorParser, text: bytes) -> bytes | tuple[str, str]:
         return error.reason, str(error)
 
 
-def check(text: bytes, dimensions: int, field: str = "", *, taken: bool | None = None) -> None:
-    """With and without simdjson the numbers are the same, or the error is; `taken`: whether simdjson parses it."""
-    quick, both, plain = parsers(dimensions, field)
-    wanted, numbers = outcome(plain, text), quick.parse(text)
-    assert outcome(both, text) == wanted, text
+def check(text: bytes, dimensions: int, field: str = "", *, accepted: bool | None = None) -> None:
+    """The numbers, or the error, are the same with and without simdjson; `accepted`: whether simdjson parses it."""
+    simdjson_only, combined, orjson_only = parsers(dimensions, field)
+    expected, numbers = outcome(orjson_only, text), simdjson_only.parse(text)
+    assert outcome(combined, text) == expected, text
     if numbers is not None:
-        assert bytes(numbers) == wanted, text
-    if taken is not None:
-        assert (numbers is not None) is taken, text
+        assert bytes(numbers) == expected, text
+    if accepted is not None:
+        assert (numbers is not None) is accepted, text
 
 
 def array_of(numbers: Sequence[str]) -> bytes:
@@ -82,13 +82,12 @@ def test_ordinary_texts_are_parsed_by_simdjson(row: list[float], layout: int) ->
         lambda value: b"\n" + json.dumps(value, indent="\t").encode() + b"\r\n",
         lambda value: json.dumps(value).encode().replace(b",", b" ,\n"),
     ][layout]
-    check(write(row), 3, taken=True)
-    check(write({"v": row}), 3, "v", taken=True)
-    check(
-        write({"at": "2026-01-01T00:00:00Z", "v": row, "n": 7, "good": True, "more": {"w": None}}), 3, "v", taken=True
-    )
-    check(write({"id": "[", "v": row}), 3, "v", taken=False)
-    check(write({"before": {"x": 1}, "a": {"b": {"c": row, "d": "é"}}}), 3, "a.b.c", taken=b"\\" not in write("é"))
+    check(write(row), 3, accepted=True)
+    check(write({"v": row}), 3, "v", accepted=True)
+    event = {"at": "2026-01-01T00:00:00Z", "v": row, "n": 7, "good": True, "more": {"w": None}}
+    check(write(event), 3, "v", accepted=True)
+    check(write({"id": "[", "v": row}), 3, "v", accepted=False)
+    check(write({"before": {"x": 1}, "a": {"b": {"c": row, "d": "é"}}}), 3, "a.b.c", accepted=b"\\" not in write("é"))
 
 
 def test_random_numbers_as_producers_write_them() -> None:
@@ -96,7 +95,7 @@ def test_random_numbers_as_producers_write_them() -> None:
     X = rng.standard_normal((50, 784))
     for table in (X, X.astype(np.float32), np.round(X, 3), rng.integers(0, 256, X.shape), 10.0 ** (20 * X)):
         for row in table:
-            check(orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY), 784, taken=True)
+            check(orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY), 784, accepted=True)
 
 
 @thorough
@@ -108,7 +107,7 @@ def test_any_float_with_any_number_of_digits(words: list[int], digits: int) -> N
             check(array_of([text]), 1)
 
 
-@pytest.mark.usefixtures("machine")
+@pytest.mark.usefixtures("implementation")
 @thorough
 @given(
     sign=st.sampled_from(["", "-"]),
@@ -123,23 +122,23 @@ def test_any_decimal(sign: str, before: str, behind: str, power: str) -> None:
 @thorough
 @given(fraction=st.integers(2**52, 2**53 - 1), exponent=st.integers(-60, 60), by=st.integers(-2, 2))
 def test_numbers_halfway_between_two_floats(fraction: int, exponent: int, by: int) -> None:
-    """Rounded to 19 digits, a little above and below, and in full."""
-    halves = 2 * fraction + 1
-    digits = str(halves << exponent if exponent >= 0 else halves * 5**-exponent)  # times 10^exponent
-    shown, power = digits[:19], max(0, len(digits) - 19) + min(exponent, 0)
-    for text in (f"{int(shown) + by}e{power}", f"{int(shown) + by}", f"{int(digits) + by}e{min(exponent, 0)}"):
+    """Rounded to 19 digits, just above and below, and in full."""
+    odd = 2 * fraction + 1
+    digits = str(odd << exponent if exponent >= 0 else odd * 5**-exponent)  # times 10^exponent
+    leading, power = digits[:19], max(0, len(digits) - 19) + min(exponent, 0)
+    for text in (f"{int(leading) + by}e{power}", f"{int(leading) + by}", f"{int(digits) + by}e{min(exponent, 0)}"):
         check(array_of([text]), 1)
 
 
-@pytest.mark.usefixtures("machine")
+@pytest.mark.usefixtures("implementation")
 @pytest.mark.parametrize("length", [*range(1, 41), 100, 400, 800])
-def test_parse_all_lengths(length: int) -> None:
+def test_numbers_of_every_length(length: int) -> None:
     digits = ("1234567890" * 80)[:length]
     for text in (digits, f"0.{digits}", f"{digits}.5", f"{digits}e-9"):
-        check(array_of([text]), 1, taken=None if length > 19 else True)
+        check(array_of([text]), 1, accepted=None if length > 19 else True)
 
 
-LEFT = [
+DECLINED = [
     "36893488147419103232", "18446744073709551616", "-9223372036854775809", "1e400", "-1e400", "1e308000",
     "1.7976931348623159e308", "1e999999999999",
     "true", "false", "null", '"1"', "[1]", "[]", "{}", "[[1]]", '{"a": 1}', "NaN", "-NaN", "Infinity", "-Infinity",
@@ -147,12 +146,12 @@ LEFT = [
     "1 2", "1_0", "0x10", "1f", "1d", "e5", "1,", ",1", "/", ":", "１", "1\0", "\f1", "1\v", "\u00a01", "1//", "1#",
     "'1'",
 ]  # fmt: skip
-TAKEN = [
+ACCEPTED = [
     "0", "-0", "0.0", "-0.0", "-0e0", "0e5", "-0E-5", "0.000", "1", "-1", "1e0", "1E5", "1e+05", "1e-05", "1e22",
     "1e23", "8.5e22", "0.1", "0.3", "123456789012345678", "9223372036854775807", "9223372036854775808",
     "-9223372036854775808", "9999999999999999999", "18446744073709551615", "9007199254740992", "9007199254740994",
     "1e-300", "1e300", "0.000000000000000000000000000001234567890123456789", "9007199254740993", "9007199254740993.0",
-    "-9007199254740995", "9007199254740993e3", "3.265991064905111e16", "4503599627370496.5",  # halves
+    "-9007199254740995", "9007199254740993e3", "3.265991064905111e16", "4503599627370496.5",  # halfway
     "-1125899906842625.125", "0.12345678901234567890", "1e-400", "-1e-400", "5e-324", "-2e-324", "3e-324",
     "2.2250738585072014e-308", "2.2250738585072011e-308", "1.7976931348623157e308", "1.7976931348623158e308",
     "0e400000000", "9223372036854775809", "18446744073709549569",
@@ -161,17 +160,17 @@ TAKEN = [
 ]  # fmt: skip
 
 
-@pytest.mark.usefixtures("machine")
+@pytest.mark.usefixtures("implementation")
 @pytest.mark.parametrize("around", [("", ""), ("0.5,", ""), ("", ",0.5"), (" 1 , ", " , 2 ")])
-def test_entries(around: tuple[str, str]) -> None:
-    for entries, taken in ((LEFT, False), (TAKEN, True)):
+def test_array_entries(around: tuple[str, str]) -> None:
+    for entries, accepted in ((DECLINED, False), (ACCEPTED, True)):
         for entry in entries:
             text = f"[{around[0]}{entry}{around[1]}]".encode()
-            check(text, 1 + text.count(b","), taken=taken)
-            check(b'{"w": 1, "v": %b}' % text, 1 + text.count(b","), "v", taken=taken)
+            check(text, 1 + text.count(b","), accepted=accepted)
+            check(b'{"w": 1, "v": %b}' % text, 1 + text.count(b","), "v", accepted=accepted)
 
 
-@pytest.mark.usefixtures("machine")
+@pytest.mark.usefixtures("implementation")
 @pytest.mark.parametrize(
     "text",
     [
@@ -183,14 +182,14 @@ def test_entries(around: tuple[str, str]) -> None:
         b" " * 64 + b"[1,2]",
     ],
 )  # fmt: skip
-def test_texts_that_are_left_to_orjson(text: bytes) -> None:
-    check(text, 1, taken=False)
-    check(b"[1]", 1, taken=True)
+def test_texts_that_simdjson_declines(text: bytes) -> None:
+    check(text, 1, accepted=False)
+    check(b"[1]", 1, accepted=True)
 
 
 D = 4
 ARRAY = b"[0, 1.5, -2, 3e1]"
-OBJECTS_TAKEN = [
+OBJECTS_ACCEPTED = [
     ("v", b'{"v": @}'), ("v", b' {"v":@}\n'), ("v", b'{"w": "x", "v"\n:\t@ , "u": null}'),
     ("v", b'{"u": true, "v": @, "true": "V"}'), ("v", b'{"w": "\xc3\xa9 ]v", "v": @}'),
     ("v", b'{"w": {"u": {}}, "v": @, "x": 1e-400}'), ("v", b'{"vv": 1, "v": @, "w": "v:"}'),
@@ -198,10 +197,10 @@ OBJECTS_TAKEN = [
     ("a.b", b'{"a": {"b": @}}'), ("a.b", b'{"c": "ab", "a": {"c": 2, "b": @}, "a.b": null}'),
     ("\u00e9", b'{"\xc3\xa9": @}'), ("a b", b'{"a b": @}'), ("0", b'{"0": @}'), (".v", b'{"": {"v": @}}'),
 ]  # fmt: skip
-OBJECTS_LEFT = [
+OBJECTS_DECLINED = [
     ("v", b""), ("v", b"@"), ("v", b'"v": @'), ("v", b'["v", @]'), ("0", b"@"), ("/0", b"@"), ("-", b"@"),
     ("v", b'[{"v": @}]'), ("v", b'{"w": {"v": @}}'), ("v", b'{"v": {"w": @}}'), ("v", b'{"v": null, "w": @}'),
-    ("v", b'{"v": "@"}'), ("v", b'{"w": "\\"v\\": @"}'),  # within strings
+    ("v", b'{"v": "@"}'), ("v", b'{"w": "\\"v\\": @"}'),  # in strings
     ("v", b'{"v": 1, "v": @}'), ("v", b'{"v": @, "v": 1}'), ("v", b'{"v": @, "v": [4, 5, 6, 7]}'),
     ("v", b'{"v": @, "\\u0076": 4}'), ("v", b'{"\\u0076": 4, "v": @}'), ("v", b'{"\\u0076": @}'),
     ("v", b'{"v": [@]}'), ("v", b'{"v": [@, 1]}'), ("v", b'{"v": -@}'), ("v", b'{"v": 1@}'), ("v", b'{"v": @1}'),
@@ -229,15 +228,15 @@ OBJECTS_LEFT = [
 ]  # fmt: skip
 
 
-@pytest.mark.usefixtures("machine")
+@pytest.mark.usefixtures("implementation")
 def test_objects() -> None:
-    for objects, taken in ((OBJECTS_TAKEN, True), (OBJECTS_LEFT, False)):
+    for objects, accepted in ((OBJECTS_ACCEPTED, True), (OBJECTS_DECLINED, False)):
         for field, value in objects:
-            check(value.replace(b"@", ARRAY), D, field, taken=taken)
+            check(value.replace(b"@", ARRAY), D, field, accepted=accepted)
 
 
 @pytest.mark.parametrize("depth", range(1015, 1030))
-def test_nested_objects_up_to_the_depth_limit_of_either(depth: int) -> None:
+def test_nested_objects_around_the_depth_limits(depth: int) -> None:
     check(b'{"v": [1], "w": ' + b'{"a":' * depth + b"1" + b"}" * depth + b"}", 1, "v")
     check(b'{"a":' * depth + b"[1]" + b"}" * depth, 1, ".".join(["a"] * depth))
     names = [f"a{i}" for i in range(depth)]
@@ -252,7 +251,7 @@ parts = st.sampled_from(
 )  # fmt: skip
 
 
-@pytest.mark.usefixtures("machine")
+@pytest.mark.usefixtures("implementation")
 @thorough
 @given(text=st.lists(pieces, max_size=8).map("".join), around=st.sampled_from(["%", "[%]", '{"v": [%]}']))
 def test_anything_like_an_array(text: str, around: str) -> None:
@@ -271,7 +270,7 @@ def test_anything_like_an_object(text: str, around: str, field: str) -> None:
     check(around.replace("%", text).replace("@", ARRAY.decode()).encode(), D, field)
 
 
-@pytest.mark.usefixtures("machine")
+@pytest.mark.usefixtures("implementation")
 @thorough
 @given(text=st.binary(max_size=12))
 def test_any_bytes(text: bytes) -> None:
@@ -296,19 +295,19 @@ def test_results_are_the_same_without_simdjson(monkeypatch: pytest.MonkeyPatch) 
     with_simdjson = Codec("json", 2, math.inf).decode(VALUES)
     monkeypatch.setitem(sys.modules, "simdjson", None)
     assert JsonVectorParser(2)._simdjson is None
-    plain = Codec("json", 2, math.inf).decode(VALUES)
-    assert plain.vectors.tobytes() == with_simdjson.vectors.tobytes()
-    assert plain.places.tolist() == with_simdjson.places.tolist() == [0, 2, 4, 7]
-    assert plain.rejects == with_simdjson.rejects
+    without = Codec("json", 2, math.inf).decode(VALUES)
+    assert without.vectors.tobytes() == with_simdjson.vectors.tobytes()
+    assert without.places.tolist() == with_simdjson.places.tolist() == [0, 2, 4, 7]
+    assert without.rejects == with_simdjson.rejects
 
 
-def test_an_incomplete_simdjson_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_installation_of_simdjson_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "simdjson")
     monkeypatch.setitem(sys.modules, "csimdjson", None)
     assert JsonVectorParser(2)._simdjson is None
 
 
-def test_numbers_stay_valid_while_others_are_parsed() -> None:
-    quick: Any = JsonVectorParser(2)._simdjson
-    kept = [quick.parse(orjson.dumps([i, -i])) for i in range(100)]
-    assert np.frombuffer(b"".join(kept)).tolist() == [x for i in range(100) for x in (i, -i)]
+def test_results_stay_valid_after_the_next_parse() -> None:
+    parser: Any = JsonVectorParser(2)._simdjson
+    results = [parser.parse(orjson.dumps([i, -i])) for i in range(100)]
+    assert np.frombuffer(b"".join(results)).tolist() == [x for i in range(100) for x in (i, -i)]

@@ -1,4 +1,4 @@
-"""Arrays in .npy files of any layout; bytes that only look like one."""
+"""Arrays in .npy files of every layout, and invalid files."""
 
 import io
 from typing import Any
@@ -17,7 +17,7 @@ def npy(array: Any) -> bytes:
 
 
 def with_shape(shape: str, data: bytes) -> bytes:
-    """A file whose header claims a shape."""
+    """A file with this shape in its header."""
     buffer = io.BytesIO()
     np.lib.format.write_array_header_1_0(buffer, {"descr": "<f8", "fortran_order": False, "shape": (7777,)})
     header = buffer.getvalue().replace(b"(7777,)", shape.encode().ljust(7))
@@ -41,14 +41,14 @@ def test_any_array_of_real_numbers(dtype: str, order: Any) -> None:
         npy(np.array(["a"])), with_shape("(-1,-2)", bytes(16)), with_shape("(-1,)", b""), with_shape("(-1,0)", b""),
     ],
 )  # fmt: skip
-def test_anything_else_is_an_error(data: bytes) -> None:
+def test_other_files_are_errors(data: bytes) -> None:
     with pytest.raises(VectorError):
         parse_array(data)
     with pytest.raises(VectorError):
         parse_vector(data, 3)
 
 
-def test_an_array_with_another_number_of_axes_is_not_a_vector() -> None:
+def test_a_vector_has_one_axis_of_the_given_length() -> None:
     with pytest.raises(VectorError, match="2 axes"):
         parse_vector(npy(np.zeros((1, 3))), 3)
     with pytest.raises(VectorError, match="3 numbers, not 4"):

@@ -1,4 +1,4 @@
-"""What the demo claims to know about its stream is true of the stream."""
+"""Synthetic vectors have the axes and the loss ratio that they claim."""
 
 import itertools
 from pathlib import Path
@@ -10,7 +10,7 @@ from streampca.demo.display import sparkline
 from streampca.vectors.synthetic import FileVectors, LowRank, Truth
 
 
-def test_the_truth_is_that_of_the_stream() -> None:
+def test_the_truth_matches_the_stream() -> None:
     vectors = LowRank(dimensions=40, components=3, seed=1)
     Y = vectors.draw(60_000).astype(np.float64)
     Y -= Y.mean(axis=0)
@@ -21,7 +21,7 @@ def test_the_truth_is_that_of_the_stream() -> None:
     assert vectors.truth.largest_angle(axes[:3]) < 10
 
 
-def test_found_and_angle() -> None:
+def test_share_found_and_largest_angle() -> None:
     axes = np.eye(6)
     truth = Truth(axes[:2], 0.5)
     assert truth.found(axes[:2]) == pytest.approx(1)
@@ -36,7 +36,7 @@ def test_the_same_seed_gives_the_same_stream() -> None:
     assert np.array_equal(LowRank(seed=3).draw(5), LowRank(seed=3).draw(5))
 
 
-def test_a_file_is_streamed_over_and_over(tmp_path: Path) -> None:
+def test_a_file_is_streamed_repeatedly(tmp_path: Path) -> None:
     Y = np.arange(12.0).reshape(4, 3)
     np.save(tmp_path / "v.npy", Y)
     vectors = FileVectors(tmp_path / "v.npy")

@@ -5,14 +5,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.guarantees.harness import BOTH, as_json, group, vectors
+from tests.guarantees.harness import BOTH_CLIENTS, as_json, group, vectors
 from tests.kafka_broker import Broker
 from tests.ports import free_ports
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
 
 
-@pytest.mark.parametrize("client", BOTH)
+@pytest.mark.parametrize("client", BOTH_CLIENTS)
 def test_a_worker_without_a_partition_is_ready_and_takes_over(
     broker: Broker, topic: str, tmp_path: Path, client: str
 ) -> None:

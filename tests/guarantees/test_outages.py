@@ -1,4 +1,4 @@
-"""What the broker does to us: it goes away, the topic is replaced, records are gone before they were read (3 and 5)."""
+"""Broker outages, replaced topics and records removed by retention."""
 
 import time
 from collections.abc import Iterator
@@ -8,55 +8,54 @@ import numpy as np
 import pytest
 
 from tests.conftest import new_broker
-from tests.guarantees.harness import BOTH, as_json, folded, group, vectors
+from tests.guarantees.harness import BOTH_CLIENTS, as_json, expected_folds, group, vectors
 from tests.kafka_broker import Broker
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
-AWAY_S = 20
+OUTAGE_S = 20
 
 
 @pytest.fixture
 def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker that only this test uses, since it is taken away."""
+    """A broker for one test only, which stops it."""
     with new_broker(tmp_path_factory) as running:
         yield running
 
 
-@pytest.mark.parametrize(("client", "slowness"), [("kafka-python", 2), ("confluent", 1)])
-def test_a_broker_that_is_away_for_a_while_changes_no_bit(
-    own_broker: Broker, topic: str, tmp_path: Path, client: str, slowness: int
+@pytest.mark.parametrize(("client", "max_poll_records"), [("kafka-python", 2), ("confluent", 1)])
+def test_a_broker_outage_changes_no_bit(
+    own_broker: Broker, topic: str, tmp_path: Path, client: str, max_poll_records: int
 ) -> None:
     own_broker.create_topic(topic, 2)
     rows = np.array_split(vectors(50_000, seed=3), 4)
     for partition in (0, 1):
         own_broker.produce(topic, partition, as_json(rows[partition]))
-    with group(own_broker, topic, tmp_path, [client], max_poll_records=slowness, checkpoint_interval_s=0.3) as members:
+    settings = {"max_poll_records": max_poll_records, "checkpoint_interval_s": 0.3}
+    with group(own_broker, topic, tmp_path, [client], **settings) as members:
         worker = members.start()
         members.wait(lambda: members.positions().keys() == {0, 1}, "first checkpoints")
-        own_broker.stop()  # there is progress that no checkpoint has: the client has more to hand over
+        own_broker.stop()  # some progress is not in any checkpoint yet
         before = members.positions()
-        assert before != {0: 12_500, 1: 12_500}, "the broker was to be stopped in mid-stream"
-        time.sleep(AWAY_S)  # the length of the outage is what is tested
+        assert before != {0: 12_500, 1: 12_500}, "the broker must stop before everything is learned"
+        time.sleep(OUTAGE_S)  # the length of the outage is what is tested
         assert worker.process.poll() is None, worker.text()[-2000:]
         own_broker.start()
         for partition in (0, 1):
             own_broker.produce(topic, partition, as_json(rows[2 + partition]))
         members.wait_until_learned(120)
-        members.committed_is_never_ahead()
-        for partition, fold in folded(own_broker, topic).items():
+        members.assert_commits_not_ahead()
+        for partition, fold in expected_folds(own_broker, topic).items():
             found = members.newest()[partition].fold
             assert (found.position, found.stats) == (fold.position, fold.stats)
             assert found.state.C.tobytes() == fold.state.C.tobytes()
-        told = [e for e in worker.events() if e["level"] in ("warning", "error") and "logger" not in e]  # ours
-        assert 1 <= len(told) <= 6, f"said once, not a thousand times: {told}"
+        logged = [e for e in worker.events() if e["level"] in ("warning", "error") and "logger" not in e]
+        assert 1 <= len(logged) <= 6, f"the outage must be logged once: {logged}"
         assert worker.stop() < 5
 
 
-@pytest.mark.parametrize("client", BOTH)
-def test_sigterm_ends_a_worker_whose_broker_is_away(
-    own_broker: Broker, topic: str, tmp_path: Path, client: str
-) -> None:
+@pytest.mark.parametrize("client", BOTH_CLIENTS)
+def test_sigterm_stops_a_worker_during_an_outage(own_broker: Broker, topic: str, tmp_path: Path, client: str) -> None:
     own_broker.create_topic(topic, 1)
     own_broker.produce(topic, 0, as_json(vectors(500, seed=5)))
     with group(own_broker, topic, tmp_path, [client]) as members:
@@ -67,10 +66,10 @@ def test_sigterm_ends_a_worker_whose_broker_is_away(
         assert worker.process.returncode == 0
 
 
-def test_a_topic_created_again_is_refused(broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_a_replaced_topic_is_refused(broker: Broker, topic: str, tmp_path: Path) -> None:
     broker.create_topic(topic, 1)
     broker.produce(topic, 0, as_json(vectors(500, seed=1)))
-    with group(broker, topic, tmp_path, BOTH) as members:
+    with group(broker, topic, tmp_path, BOTH_CLIENTS) as members:
         members.start()
         members.wait_until_learned()
         members.workers[0].stop()
@@ -85,10 +84,8 @@ def test_a_topic_created_again_is_refused(broker: Broker, topic: str, tmp_path: 
         assert members.files() == files
 
 
-@pytest.mark.parametrize("client", BOTH)
-def test_a_topic_created_again_under_a_running_worker_is_refused(
-    broker: Broker, topic: str, tmp_path: Path, client: str
-) -> None:
+@pytest.mark.parametrize("client", BOTH_CLIENTS)
+def test_a_topic_replaced_during_a_run_is_refused(broker: Broker, topic: str, tmp_path: Path, client: str) -> None:
     broker.create_topic(topic, 1)
     broker.produce(topic, 0, as_json(vectors(500, seed=1)))
     with group(broker, topic, tmp_path, [client]) as members:
@@ -108,7 +105,7 @@ def test_offsets_that_retention_removed(broker: Broker, topic: str, tmp_path: Pa
     broker.create_topic(topic, 1)
     rows = as_json(vectors(1500, seed=9))
     broker.produce(topic, 0, rows[:500])
-    with group(broker, topic, tmp_path, BOTH, on_offset_gap=policy) as members:
+    with group(broker, topic, tmp_path, BOTH_CLIENTS, on_offset_gap=policy) as members:
         members.start()
         members.wait_until_learned()
         members.workers[0].stop()
@@ -127,7 +124,7 @@ def test_offsets_that_retention_removed(broker: Broker, topic: str, tmp_path: Pa
         assert (stats.gap, stats.learned) == ((200, 1300) if policy == "earliest" else (500, 1000))
 
 
-def test_partitions_that_are_added_are_learned_from_their_start(broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_added_partitions_are_learned_from_their_start(broker: Broker, topic: str, tmp_path: Path) -> None:
     broker.create_topic(topic, 1)
     broker.produce(topic, 0, as_json(vectors(300, seed=1)))
     with group(broker, topic, tmp_path, ["confluent"]) as members:
