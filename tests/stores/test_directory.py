@@ -116,7 +116,7 @@ def failing(code: int) -> Callable[..., None]:
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])
-def test_a_failure_before_the_rename_is_done_keeps_the_old_file(
+def test_a_failed_flush_or_rename_keeps_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, code: int
 ) -> None:
     store = DirectoryStore(tmp_path)

@@ -18,7 +18,7 @@ def test_fail_writes_fails_this_many_writes_without_effect() -> None:
     assert store.read("a") == b"new"
 
 
-def test_a_crash_in_a_write_is_no_exception_to_handle_and_keeps_the_old_file() -> None:
+def test_a_crash_in_a_write_is_a_base_exception_and_keeps_the_old_file() -> None:
     store = MemoryStore()
     store.write("a", b"old")
     store.crash_in_write()

@@ -107,6 +107,6 @@ def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
         open_rows(tmp_path / "v.npy")
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file"):
         open_rows(tmp_path / "none.csv")

@@ -53,7 +53,7 @@ def filled(env: Environment) -> Environment:
     return env
 
 
-def one_line(error: BaseException) -> str:
+def one_line_message(error: BaseException) -> str:
     assert "\n" not in str(error)
     return str(error)
 
@@ -246,7 +246,7 @@ def test_stop_policy_saves_everything_before_the_bad_record_and_names_it(env: En
     worker = make_worker(env, worker_config(bad_records="stop"), batch=batch)
     with pytest.raises(BadRecordError, match=r"partition 0 of readings, offset 50: 6 bytes .*wrong_length") as error:
         worker.run()
-    assert "dead_letter_topic" in one_line(error.value)
+    assert "dead_letter_topic" in one_line_message(error.value)
     assert env.position() == 50
     newest = env.checkpoints.newest(0)
     assert newest is not None
@@ -450,7 +450,7 @@ def test_a_topic_replaced_during_a_run_ends_the_worker_without_saving(filled: En
     worker = make_worker(filled, script=[100, 100, Do(replace_topic), 100])
     with pytest.raises(TopicReplacedError, match="deleted and created again") as error:
         worker.run()
-    one_line(error.value)
+    one_line_message(error.value)
     assert filled.position() == 200
     assert filled.topic.committed == {0: 200}
     assert filled.journal[-1] == ("close",)
