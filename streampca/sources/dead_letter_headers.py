@@ -19,4 +19,4 @@ def dead_letter_headers(topic: str, partition: int, offset: int, reason: str, me
         "exception.class.name": reason,
         "exception.message": message,
     }
-    return [(_PREFIX + name, value.encode()) for name, value in values.items()]
+    return [(_PREFIX + name, value.encode(errors="backslashreplace")) for name, value in values.items()]
