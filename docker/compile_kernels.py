@@ -1,4 +1,4 @@
-"""Compiles the kernels of every kind of model into NUMBA_CACHE_DIR while the image is built."""
+"""Compiles the kernels for every kind of model into NUMBA_CACHE_DIR, at image build."""
 
 from itertools import product
 

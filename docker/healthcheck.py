@@ -1,4 +1,4 @@
-"""Asks the process of this container how it is: exit code 0 when HEALTHCHECK_URL answers 200."""
+"""The container's health check: exit code 0 if HEALTHCHECK_URL answers with 200."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ import urllib.request
 _TIMEOUT_S = 4.0
 
 try:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy knows nothing of this container
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # proxies cannot reach this container
     opener.open(os.environ["HEALTHCHECK_URL"], timeout=_TIMEOUT_S).close()
 except urllib.error.HTTPError as error:
     sys.exit(f"{error.url}: {error.code} {error.read(300).decode(errors='replace').strip()}")

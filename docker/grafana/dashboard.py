@@ -13,19 +13,19 @@ SOURCE = {"type": "prometheus", "uid": "streampca-prometheus"}
 Panel = dict[str, Any]
 
 
-def of(expr: str, legend: str = "", **more: Any) -> dict[str, Any]:
-    """A query with the legend of its series."""
+def query(expr: str, legend: str = "", **more: Any) -> dict[str, Any]:
+    """A query over the dashboard's time range."""
     return {"expr": expr, "legendFormat": legend or "__auto", "datasource": SOURCE, "range": True, **more}
 
 
-def now(expr: str, legend: str = "") -> dict[str, Any]:
+def instant(expr: str, legend: str = "") -> dict[str, Any]:
     """A query for the current value."""
-    return of(expr, legend, instant=True, range=False)
+    return query(expr, legend, instant=True, range=False)
 
 
 def panel(kind: str, title: str, text: str, queries: list[Panel], unit: str, width: int, **more: Any) -> Panel:
-    """A panel without its position."""
-    targets = [{**query, "refId": chr(ord("A") + i)} for i, query in enumerate(queries)]
+    """A panel, not yet positioned."""
+    targets = [{**target, "refId": chr(ord("A") + i)} for i, target in enumerate(queries)]
     defaults = {"unit": unit, **more.pop("defaults", {})}
     return {
         "type": kind, "title": title, "description": text, "datasource": SOURCE, "targets": targets,
@@ -45,8 +45,8 @@ def lines(title: str, text: str, *queries: Panel, unit: str = "short", width: in
     )
 
 
-def figure(title: str, text: str, expr: str, unit: str = "short", red_from: float | None = None) -> Panel:
-    """A panel with one number, red from `red_from` on."""
+def stat(title: str, text: str, expr: str, unit: str = "short", red_from: float | None = None) -> Panel:
+    """A panel with one number, red from `red_from`."""
     steps: list[Panel] = [{"color": "green", "value": None}]
     if red_from is not None:
         steps.append({"color": "red", "value": red_from})
@@ -54,24 +54,24 @@ def figure(title: str, text: str, expr: str, unit: str = "short", red_from: floa
         "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
         "colorMode": "value", "graphMode": "area", "textMode": "auto", "justifyMode": "auto", "orientation": "auto",
     }  # fmt: skip
-    made = panel(
-        "stat", title, text, [of(expr)], unit, 3, options=options,
+    stat_panel = panel(
+        "stat", title, text, [query(expr)], unit, 3, options=options,
         defaults={"thresholds": {"mode": "absolute", "steps": steps}},
     )  # fmt: skip
-    made["gridPos"]["h"] = 4
-    return made
+    stat_panel["gridPos"]["h"] = 4
+    return stat_panel
 
 
-def bars(title: str, text: str, query: Panel, unit: str) -> Panel:
-    """A panel with a bar for each series' current value."""
+def bars(title: str, text: str, series: Panel, unit: str) -> Panel:
+    """A panel with a bar for the current value of each series."""
     options = {
         "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
         "orientation": "vertical", "displayMode": "basic", "showUnfilled": False, "valueMode": "color",
     }  # fmt: skip
-    return panel("bargauge", title, text, [query], unit, 8, options=options, defaults={"min": 0})
+    return panel("bargauge", title, text, [series], unit, 8, options=options, defaults={"min": 0})
 
 
-def heat(title: str, text: str, buckets: str) -> Panel:
+def heatmap(title: str, text: str, buckets: str) -> Panel:
     """A histogram over time, as a heat map."""
     options = {
         "calculate": False, "cellGap": 0, "rowsFrame": {"layout": "auto"}, "filterValues": {"le": 1e-9},
@@ -79,136 +79,137 @@ def heat(title: str, text: str, buckets: str) -> Panel:
         "yAxis": {"axisPlacement": "left", "unit": "percentunit"}, "showValue": "never",
         "tooltip": {"mode": "single", "yHistogram": False}, "legend": {"show": True},
     }  # fmt: skip
-    return panel("heatmap", title, text, [of(buckets, "{{le}}", format="heatmap")], "short", 8, options=options)
+    return panel("heatmap", title, text, [query(buckets, "{{le}}", format="heatmap")], "short", 8, options=options)
 
 
 def quantiles(metric: str, by: str = "", legend: str = "") -> list[Panel]:
     """Median and 99th percentile of a histogram."""
     rate = f"sum by (le{', ' + by if by else ''}) (rate({metric}_bucket[$__rate_interval]))"
-    return [of(f"histogram_quantile({q}, {rate})", f"{legend} {name}".strip()) for q, name in QUANTILES]
+    return [query(f"histogram_quantile({q}, {rate})", f"{legend} {name}".strip()) for q, name in QUANTILES]
 
 
 QUANTILES = ((0.5, "median"), (0.99, "99 %"))
 LEARNED = 'streampca_messages_total{outcome="learned"}'
 
-FIGURES = [
-    figure("Messages learned", "Version of the model being served: the number of messages learned.",
-           "max(streampca_model_version)"),
-    figure("Explained variance", "Share of the variance explained by the components.",
-           "max(sum by (instance) (streampca_model_explained_variance_ratio))", "percentunit"),
-    figure("Recent loss", "Relative residual ‖r‖²/‖y‖² over the last 1000 messages or so.",
-           "max(streampca_model_loss_ewma)", "percentunit"),
-    figure("Messages per second", "Messages learned per second by all workers.",
-           f"sum(rate({LEARNED}[$__rate_interval]))", "mps"),
-    figure("Lag", "Messages that are not learned yet, all partitions.",
-           "sum(streampca_consumer_lag_messages)", red_from=100_000),
-    figure("Dead letters", "Records rejected since the workers started.",
-           "sum(streampca_dead_letters_total) or vector(0)", red_from=1),
-    figure("Model age", "Age of the model being served. It also grows while no messages arrive.",
-           "max(streampca_model_age_seconds)", "s", red_from=300),
-    figure("Alerts", "Alerts that are firing; docs/runbook.md says what to do.",
-           'count(ALERTS{alertname=~"Streampca.*", alertstate="firing"}) or vector(0)', red_from=1),
+STATS = [
+    stat("Messages learned", "Version of the model being served: the number of messages learned.",
+         "max(streampca_model_version)"),
+    stat("Explained variance", "Share of the variance explained by the components.",
+         "max(sum by (instance) (streampca_model_explained_variance_ratio))", "percentunit"),
+    stat("Recent loss", "Relative residual ‖r‖²/‖y‖² over the last 1000 messages or so.",
+         "max(streampca_model_loss_ewma)", "percentunit"),
+    stat("Messages per second", "Messages learned per second by all workers.",
+         f"sum(rate({LEARNED}[$__rate_interval]))", "mps"),
+    stat("Lag", "Messages that are not learned yet, all partitions.",
+         "sum(streampca_consumer_lag_messages)", red_from=100_000),
+    stat("Dead letters", "Records rejected since the workers started.",
+         "sum(streampca_dead_letters_total) or vector(0)", red_from=1),
+    stat("Model age", "Age of the model being served. It also grows while no messages arrive.",
+         "max(streampca_model_age_seconds)", "s", red_from=300),
+    stat("Alerts", "Alerts that are firing; docs/runbook.md says what to do.",
+         'count(ALERTS{alertname=~"Streampca.*", alertstate="firing"}) or vector(0)', red_from=1),
 ]  # fmt: skip
 
 MODEL = [
     lines("Loss", "Relative residual of messages, scored before they are learned: all-time mean and recent mean. "
           "Recent above all-time for long means that the data have drifted.",
-          of("max(streampca_model_loss_ratio)", "all-time"), of("max(streampca_model_loss_ewma)", "recent"),
-          of("max by (partition) (streampca_loss_ewma)", "partition {{partition}}"), unit="percentunit"),
+          query("max(streampca_model_loss_ratio)", "all-time"), query("max(streampca_model_loss_ewma)", "recent"),
+          query("max by (partition) (streampca_loss_ewma)", "partition {{partition}}"), unit="percentunit"),
     lines("Explained variance", "Share of the variance explained by the components, together and each.",
-          of("max(sum by (instance) (streampca_model_explained_variance_ratio))", "total"),
-          of("max by (component) (streampca_model_explained_variance_ratio)", "{{component}}"), unit="percentunit"),
+          query("max(sum by (instance) (streampca_model_explained_variance_ratio))", "total"),
+          query("max by (component) (streampca_model_explained_variance_ratio)", "{{component}}"), unit="percentunit"),
     bars("Scree", "Share of the variance explained by each component. "
          "Where the bars level off, more components add little.",
-         now("sort_desc(max by (component) (streampca_model_explained_variance_ratio))", "{{component}}"),
+         instant("sort_desc(max by (component) (streampca_model_explained_variance_ratio))", "{{component}}"),
          "percentunit"),
-    heat("Loss distribution", "Distribution of the relative residual of single messages. "
-         "A second band means a second kind of data.",
-         "sum by (le) (rate(streampca_prequential_loss_ratio_bucket[$__rate_interval]))"),
+    heatmap("Loss distribution", "Distribution of the relative residual of single messages. "
+            "A second band means a second kind of data.",
+            "sum by (le) (rate(streampca_prequential_loss_ratio_bucket[$__rate_interval]))"),
     lines("Versions", "Version published by the workers, and served by each sidecar. The lines should coincide.",
-          of("max(streampca_published_version)", "published"), of("streampca_model_version", "served by {{instance}}")),
+          query("max(streampca_published_version)", "published"),
+          query("streampca_model_version", "served by {{instance}}")),
     lines("Drift", "Recent loss divided by all-time loss; above 1.25 for half an hour an alert fires.",
-          of("max(streampca_model_loss_ewma / streampca_model_loss_ratio)", "recent / all-time")),
+          query("max(streampca_model_loss_ewma / streampca_model_loss_ratio)", "recent / all-time")),
 ]  # fmt: skip
 
 STREAM = [
     lines("Throughput", "Messages per second, learned and rejected.",
-          of("sum by (outcome) (rate(streampca_messages_total[$__rate_interval]))", "{{outcome}}"), unit="mps"),
+          query("sum by (outcome) (rate(streampca_messages_total[$__rate_interval]))", "{{outcome}}"), unit="mps"),
     lines("Throughput by partition", "Progress of each partition, offsets per second.",
-          of("max by (partition) (deriv(streampca_next_offset[$__rate_interval]))", "{{partition}}"), unit="mps"),
+          query("max by (partition) (deriv(streampca_next_offset[$__rate_interval]))", "{{partition}}"), unit="mps"),
     lines("Busy", "Share of time that each worker spends learning. "
           "Near 100 % with lag: add workers.",
-          of("rate(streampca_learn_seconds_total[$__rate_interval])", "{{instance}}"), unit="percentunit"),
+          query("rate(streampca_learn_seconds_total[$__rate_interval])", "{{instance}}"), unit="percentunit"),
     lines("Lag in messages", "Messages between each partition's position and its end. "
           "Stale while no broker answers (panel Up).",
-          of("max by (partition) (streampca_consumer_lag_messages)", "{{partition}}")),
+          query("max by (partition) (streampca_consumer_lag_messages)", "{{partition}}")),
     lines("Lag in time", "Age of the newest record learned, when it was learned. Constant while no records arrive.",
-          of("max by (partition) (streampca_event_time_lag_seconds)", "{{partition}}"), unit="s"),
+          query("max by (partition) (streampca_event_time_lag_seconds)", "{{partition}}"), unit="s"),
     lines("Positions", "Next offset of each partition to learn.",
-          of("max by (partition) (streampca_next_offset)", "{{partition}}")),
+          query("max by (partition) (streampca_next_offset)", "{{partition}}")),
     lines("Dead letters", "Records rejected per minute, by reason.",
-          of("60 * sum by (reason) (rate(streampca_dead_letters_total[$__rate_interval]))", "{{reason}}")),
+          query("60 * sum by (reason) (rate(streampca_dead_letters_total[$__rate_interval]))", "{{reason}}")),
     lines("Partitions by worker", "Partitions assigned to each worker, partitions waiting for the schema registry, "
           "and rebalances per minute.",
-          of("streampca_partitions_owned", "{{instance}}"), of("sum(streampca_stalled)", "stalled"),
-          of("60 * sum by (event) (rate(streampca_rebalances_total[$__rate_interval]))", "{{event}} per minute")),
+          query("streampca_partitions_owned", "{{instance}}"), query("sum(streampca_stalled)", "stalled"),
+          query("60 * sum by (event) (rate(streampca_rebalances_total[$__rate_interval]))", "{{event}} per minute")),
     lines("Skipped and future records", "Offsets removed by retention before they were read, and records with a "
           "timestamp in the future.",
-          of("sum(streampca_offset_gap_messages_total)", "offset gap"),
-          of("max by (partition) (streampca_timestamps_ahead)", "ahead of time, {{partition}}")),
+          query("sum(streampca_offset_gap_messages_total)", "offset gap"),
+          query("max by (partition) (streampca_timestamps_ahead)", "ahead of time, {{partition}}")),
 ]  # fmt: skip
 
-SAVING = [
+CHECKPOINTS = [
     lines("Checkpoint age", "Time since each partition's last checkpoint. It also grows while a partition is idle.",
-          of("time() - max by (partition) (streampca_checkpoint_last_success_timestamp_seconds)", "{{partition}}"),
+          query("time() - max by (partition) (streampca_checkpoint_last_success_timestamp_seconds)", "{{partition}}"),
           unit="s"),
     lines("Time to save and publish", "Time to write a checkpoint, and to merge and write a model.",
           *quantiles("streampca_checkpoint_duration_seconds", legend="checkpoint"),
           *quantiles("streampca_publish_duration_seconds", legend="model"), unit="s"),
     lines("Failures", "Failed checkpoint writes, publications and model loads per minute; all are retried.",
-          of("60 * sum(rate(streampca_checkpoints_postponed_total[$__rate_interval]))", "checkpoints"),
-          of("60 * sum(rate(streampca_publish_failures_total[$__rate_interval]))", "models"),
-          of("60 * sum by (cause) (rate(streampca_model_load_failures_total[$__rate_interval]))",
-             "loading: {{cause}}")),
+          query("60 * sum(rate(streampca_checkpoints_postponed_total[$__rate_interval]))", "checkpoints"),
+          query("60 * sum(rate(streampca_publish_failures_total[$__rate_interval]))", "models"),
+          query("60 * sum by (cause) (rate(streampca_model_load_failures_total[$__rate_interval]))",
+                "loading: {{cause}}")),
     lines("Numerical error", "Largest entry of |C†C − I| at each partition's last checkpoint, "
           "normally far below 0.001.",
-          of("max by (partition) (streampca_pinv_error)", "{{partition}}"), unit="sci"),
+          query("max by (partition) (streampca_pinv_error)", "{{partition}}"), unit="sci"),
 ]  # fmt: skip
 
 REQUESTS = [
     lines("Requests", "Requests per second, by route and status.",
-          of("sum by (route, code) (rate(streampca_request_duration_seconds_count[$__rate_interval]))",
-             "{{route}} {{code}}"),
+          query("sum by (route, code) (rate(streampca_request_duration_seconds_count[$__rate_interval]))",
+                "{{route}} {{code}}"),
           unit="reqps"),
     lines("Latency", "Request latency, by route.",
           *quantiles("streampca_request_duration_seconds", "route", "{{route}}"), unit="s"),
     lines("Failed and slow", "Share of the requests to /v1, over 5 minutes, that failed (objective: 0.1 %) "
           "or took longer than 0.25 s (1 %).",
-          of("streampca:request_errors:ratio5m", "failed"), of("streampca:request_slow:ratio5m", "slow"),
+          query("streampca:request_errors:ratio5m", "failed"), query("streampca:request_slow:ratio5m", "slow"),
           unit="percentunit"),
     lines("Vectors", "Vectors projected or reconstructed per second.",
-          of("sum by (act) (rate(streampca_projected_vectors_total[$__rate_interval]))", "{{act}}")),
+          query("sum by (act) (rate(streampca_projected_vectors_total[$__rate_interval]))", "{{act}}")),
     lines("Model age", "Age of the model that each sidecar serves.",
-          of("streampca_model_age_seconds", "{{instance}}"), unit="s"),
+          query("streampca_model_age_seconds", "{{instance}}"), unit="s"),
 ]  # fmt: skip
 
 PROCESSES = [
     lines("Up", "1 while the process answers Prometheus, and while a broker answers the worker.",
-          of('up{job=~"streampca-.*"}', "{{job}} {{instance}}"),
-          of("streampca_broker_connected", "broker, for {{instance}}"), min=0, max=1),
+          query('up{job=~"streampca-.*"}', "{{job}} {{instance}}"),
+          query("streampca_broker_connected", "broker, for {{instance}}"), min=0, max=1),
     lines("Loop", "Time since the last iteration of each worker's loop, by two machines' clocks: a few seconds. If it "
           "grows, the worker hangs.",
-          of("time() - streampca_loop_last_tick_timestamp_seconds", "{{instance}}"), unit="s"),
+          query("time() - streampca_loop_last_tick_timestamp_seconds", "{{instance}}"), unit="s"),
     lines("Memory", "Resident memory. A worker's is constant once it has all its partitions.",
-          of('process_resident_memory_bytes{job=~"streampca-.*"}', "{{job}} {{instance}}"), unit="bytes"),
+          query('process_resident_memory_bytes{job=~"streampca-.*"}', "{{job}} {{instance}}"), unit="bytes"),
     lines("CPU", "Cores in use.",
-          of('rate(process_cpu_seconds_total{job=~"streampca-.*"}[$__rate_interval])', "{{job}} {{instance}}")),
+          query('rate(process_cpu_seconds_total{job=~"streampca-.*"}[$__rate_interval])', "{{job}} {{instance}}")),
     lines("Uptime", "Time since each process started; drops are restarts.",
-          of('time() - process_start_time_seconds{job=~"streampca-.*"}', "{{job}} {{instance}}"), unit="s"),
+          query('time() - process_start_time_seconds{job=~"streampca-.*"}', "{{job}} {{instance}}"), unit="s"),
 ]  # fmt: skip
 
 SECTIONS = [
-    ("", FIGURES), ("Model", MODEL), ("Stream", STREAM), ("Checkpoints", SAVING),
+    ("", STATS), ("Model", MODEL), ("Stream", STREAM), ("Checkpoints", CHECKPOINTS),
     ("Requests", REQUESTS), ("Processes", PROCESSES),
 ]  # fmt: skip
 
@@ -234,7 +235,7 @@ def positioned() -> Iterator[Panel]:
 
 
 def dashboard() -> dict[str, Any]:
-    """The dashboard, as Grafana reads it."""
+    """The dashboard in Grafana's JSON model."""
     return {
         "uid": "streampca", "title": "streampca",
         "description": "Principal components of a Kafka topic: model, workers, sidecars.",

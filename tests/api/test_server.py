@@ -48,11 +48,11 @@ VERSIONS = range(1, 52)
 CONNECTIONS = 8
 
 
-class Load:
+class LoadGenerator:
     """Sequential requests on one connection; each answer is checked against the model of its version."""
 
     def __init__(self, url: str, seed: int) -> None:
-        self._url, self._chance = url, np.random.default_rng(seed)
+        self._url, self._rng = url, np.random.default_rng(seed)
         self.versions: list[int] = []
 
     async def run(self, done: asyncio.Event) -> None:
@@ -62,7 +62,7 @@ class Load:
                 await self._ask(client)
 
     async def _ask(self, client: httpx.AsyncClient) -> None:
-        rows = self._chance.normal(size=(int(self._chance.choice([1, 3, 600])), D))
+        rows = self._rng.normal(size=(int(self._rng.choice([1, 3, 600])), D))
         answer = await client.post("/v1/project", content=orjson.dumps({"vectors": rows.tolist()}))
         assert answer.status_code == 200, answer.text
         content = answer.json()
@@ -74,30 +74,34 @@ class Load:
         self.versions.append(content["version"])
 
 
-def publish(models: Models, go_on: threading.Semaphore) -> None:
+def publish(models: Models, next_version: threading.Semaphore) -> None:
     for version in VERSIONS:
-        assert go_on.acquire(timeout=30)
+        assert next_version.acquire(timeout=30)
         models.save(known(version))
 
 
-async def served(client: httpx.AsyncClient, version: int) -> None:
+async def wait_until_served(client: httpx.AsyncClient, version: int) -> None:
     deadline = time.monotonic() + 20
     while (await client.get("/readyz")).json()["version"] < version:
-        assert time.monotonic() < deadline, f"version {version} was not taken"
+        assert time.monotonic() < deadline, f"version {version} was not loaded"
         await asyncio.sleep(0.005)
 
 
-async def under_load(url: str, models: Models) -> list[Load]:
-    """Publish fifty versions, each once the one before is in use and has answered some requests."""
-    loads, done, go_on = [Load(url, seed) for seed in range(CONNECTIONS)], asyncio.Event(), threading.Semaphore(1)
-    writer = threading.Thread(target=publish, args=(models, go_on), daemon=True)
+async def under_load(url: str, models: Models) -> list[LoadGenerator]:
+    """Publish fifty versions, each after the previous one is in use."""
+    loads, done, next_version = (
+        [LoadGenerator(url, seed) for seed in range(CONNECTIONS)],
+        asyncio.Event(),
+        threading.Semaphore(1),
+    )
+    writer = threading.Thread(target=publish, args=(models, next_version), daemon=True)
     writer.start()
     async with asyncio.TaskGroup() as tasks, httpx.AsyncClient(base_url=url) as watcher:
         for load in loads:
             tasks.create_task(load.run(done))
         for version in VERSIONS:
-            await served(watcher, version)
-            go_on.release()
+            await wait_until_served(watcher, version)
+            next_version.release()
         done.set()
     writer.join(timeout=30)
     return loads

@@ -1,6 +1,6 @@
 """The README's pictures of the page: `make screenshots` runs the demo on MNIST and takes screenshots.
 
-Needs the data in the folder that STREAMPCA_DATA names, as the benchmarks do, or fetches them.
+Like the benchmarks it reads the data from the folder STREAMPCA_DATA, or downloads them.
 """
 
 import signal
@@ -20,8 +20,8 @@ from benchmarks import data
 from tests.page.browser import chromium
 
 _IMAGES = Path(__file__).parents[2] / "docs" / "images"
-_VERSIONS = 30  # for curves that show something
-_PATIENCE_S = 120.0
+_VERSIONS = 30  # enough points for the curves
+_TIMEOUT_S = 120.0
 
 
 def main() -> None:
@@ -73,7 +73,7 @@ def _look(page: Page, url: str) -> None:
 
 
 def _wait_for_versions(url: str) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < deadline:
         try:
             with urllib.request.urlopen(f"{url}/v1/models", timeout=5) as answer:  # noqa: S310 - our own http
@@ -82,7 +82,7 @@ def _wait_for_versions(url: str) -> None:
         except (urllib.error.URLError, OSError):
             pass
         time.sleep(0.5)
-    raise SystemExit(f"the demo published fewer than {_VERSIONS} versions within {_PATIENCE_S:.0f} s")
+    raise SystemExit(f"the demo published fewer than {_VERSIONS} versions within {_TIMEOUT_S:.0f} s")
 
 
 def _free_port() -> int:
