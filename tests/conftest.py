@@ -56,10 +56,10 @@ def new_broker(tmp_path_factory: pytest.TempPathFactory) -> Broker:
     """A broker that is not started yet. If it cannot run here, the test is skipped, or fails in CI."""
     try:
         return Broker(tmp_path_factory.mktemp("broker"))
-    except BrokerUnavailableError as lack:
+    except BrokerUnavailableError as error:
         if os.environ.get("CI") == "true":
-            pytest.fail(f"no broker in CI: {lack}")
-        pytest.skip(f"no broker here: {lack}")
+            pytest.fail(f"no broker in CI: {error}")
+        pytest.skip(f"no broker here: {error}")
 
 
 @pytest.fixture

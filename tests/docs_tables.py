@@ -93,8 +93,8 @@ def block(name: str) -> re.Pattern[str]:
 def main() -> None:
     """Write every table into its page."""
     for name, (page, make) in TABLES.items():
-        made = make()
-        text, count = block(name).subn(lambda _, made=made: made, page.read_text())
+        content = make()
+        text, count = block(name).subn(lambda _, content=content: content, page.read_text())
         assert count == 1, f"{page.name} must contain the markers of {name} once"
         page.write_text(text)
 

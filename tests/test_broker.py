@@ -46,7 +46,7 @@ def test_start_fails_if_a_port_is_in_use(tmp_path_factory: pytest.TempPathFactor
 
 
 def test_free_ports_are_unique_and_outside_the_ephemeral_range() -> None:
-    given = free_ports(20) + free_ports(20)
-    assert len(set(given)) == 40
+    ports = free_ports(20) + free_ports(20)
+    assert len(set(ports)) == 40
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
-        assert max(given) < client.getsockname()[1]
+        assert max(ports) < client.getsockname()[1]

@@ -10,11 +10,11 @@ from fastapi import FastAPI
 
 
 class Client:
-    """Synchronous, on an event loop in a thread. A bug in the application is raised, unless `faults_as_answers`."""
+    """Synchronous, on an event loop in a thread. A bug in the application is raised, unless `return_server_errors`."""
 
-    def __init__(self, app: FastAPI, *, faults_as_answers: bool = False) -> None:
+    def __init__(self, app: FastAPI, *, return_server_errors: bool = False) -> None:
         self._app = app
-        transport = httpx.ASGITransport(app, raise_app_exceptions=not faults_as_answers)
+        transport = httpx.ASGITransport(app, raise_app_exceptions=not return_server_errors)
         self._client = httpx.AsyncClient(transport=transport, base_url="http://sidecar")
         self._open = ExitStack()
 

@@ -48,10 +48,10 @@ def bodies_of(rows: np.ndarray) -> list[tuple[bytes, str]]:
 
 @pytest.mark.parametrize("query", ["", "?version=10", "?basis=whitened", "?version=10&basis=whitened"])
 def test_projects_binary_vectors_as_those_in_json(client: Client, query: str) -> None:
-    asked: dict[str, Any] = dict(pair.split("=") for pair in query[1:].split("&") if pair)
-    if "version" in asked:
-        asked["version"] = int(asked["version"])
-    expected = client.post("/v1/project", json={"vectors": VECTORS.tolist(), **asked})
+    parameters: dict[str, Any] = dict(pair.split("=") for pair in query[1:].split("&") if pair)
+    if "version" in parameters:
+        parameters["version"] = int(parameters["version"])
+    expected = client.post("/v1/project", json={"vectors": VECTORS.tolist(), **parameters})
     assert expected.status_code == 200
     for body, kind in bodies_of(VECTORS):
         answer = send(client, f"/v1/project{query}", body, kind)

@@ -261,7 +261,7 @@ def test_a_bug_has_the_shape_of_other_errors(app: FastAPI, monkeypatch: pytest.M
     def fail(*_: object) -> None:
         raise RuntimeError("secret")
 
-    with Client(app, faults_as_answers=True) as client:
+    with Client(app, return_server_errors=True) as client:
         monkeypatch.setattr(app.state.model_cache, "versions", fail)
         text = error_of(client.get("/v1/models"), 500)
     assert text == "internal error; the server's log has the traceback"

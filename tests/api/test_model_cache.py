@@ -47,7 +47,7 @@ def events() -> Iterator[list[EventDict]]:
         yield events
 
 
-def loud(events: list[EventDict]) -> list[str]:
+def warnings(events: list[EventDict]) -> list[str]:
     return [str(event["event"]) for event in events if event["log_level"] in ("warning", "error", "info")]
 
 
@@ -92,7 +92,7 @@ def test_a_damaged_newest_model_is_skipped_and_logged_once(
         cache.poll()
         clock.now += 1
     assert in_use(cache) == 2
-    assert loud(events) == ["model damaged, not served"]
+    assert warnings(events) == ["model damaged, not served"]
     assert cache.failures["damaged"] == 1
     models.save(known(4))
     cache.poll()
@@ -125,7 +125,7 @@ def test_a_damaged_file_is_retried_after_a_minute(
     clock.now += 61
     cache.poll()
     assert in_use(cache) == 1
-    assert loud(events) == ["model damaged, not served"]
+    assert warnings(events) == ["model damaged, not served"]
 
 
 def test_if_all_models_are_damaged_the_reason_says_so(cache: ModelCache, models: Models, store: MemoryStore) -> None:
@@ -160,7 +160,7 @@ def test_an_unreadable_store_is_logged_once_and_so_is_its_recovery(
     assert in_use(cache) == 2
     assert cache.reasons_not_ready(None) == []
     assert cache.failures["store"] == 3
-    assert loud(events) == ["store unreadable", "store readable again"]
+    assert warnings(events) == ["store unreadable", "store readable again"]
 
 
 def test_age_is_counted_from_publishing(cache: ModelCache, models: Models, clock: Clock) -> None:
@@ -248,7 +248,7 @@ def test_an_emptied_store_leaves_the_model_in_use_and_a_replaced_one_supersedes_
     models.save(known(3))
     cache.poll()
     assert in_use(cache) == 3
-    assert loud(events) == ["store has older models only"]
+    assert warnings(events) == ["store has older models only"]
 
 
 def eventually(holds: Callable[[], Any], within_s: float = 10.0) -> None:
@@ -282,7 +282,7 @@ def test_a_bug_does_not_stop_the_polling(cache: ModelCache, models: Models, even
     eventually(lambda: in_use(cache) == 1)
     cache.stop()
     assert cache.failures["bug"] == 1
-    assert "polling for models failed" in loud(events)
+    assert "polling for models failed" in warnings(events)
 
 
 def test_readers_never_see_versions_go_backwards(cache: ModelCache, models: Models) -> None:

@@ -21,7 +21,7 @@ from tests.api.known import TOPIC, D, K, file_of, known, known_model
 ROW = [1.0] * D
 
 
-def test_about_a_model(client: Client) -> None:
+def test_details_of_a_model(client: Client) -> None:
     content = client.get("/v1/model").json()
     model = known_model(20)
     assert content.pop("published_at") > 1e9
@@ -38,7 +38,7 @@ def test_about_a_model(client: Client) -> None:
     assert old.headers["x-model-version"] == "10"
 
 
-def test_all_models(client: Client, models: Models, app: FastAPI) -> None:
+def test_list_of_models(client: Client, models: Models, app: FastAPI) -> None:
     answer = client.get("/v1/models")
     assert answer.json() == {"version": 20, "versions": [10, 20]}
     assert answer.headers["x-model-version"] == "20"
@@ -54,7 +54,7 @@ def test_health_and_readiness(client: Client) -> None:
     assert (ready.status_code, ready.json(), ready.headers["x-model-version"]) == (200, {"version": 20}, "20")
 
 
-def test_not_ready_before_the_first_model_and_then_it_is(store: MemoryStore, settings: ServeSettings) -> None:
+def test_ready_after_the_first_model(store: MemoryStore, settings: ServeSettings) -> None:
     models = Models(store, TOPIC)
     app = create_app(store, settings)
     with Client(app) as client:
@@ -109,7 +109,7 @@ def scraped(client: Client) -> dict[str, float]:
     return samples
 
 
-def test_the_model_in_use_is_shown(client: Client) -> None:
+def test_metrics_describe_the_model_in_use(client: Client) -> None:
     samples, model = scraped(client), known_model(20)
     assert samples["streampca_model_version"] == 20
     assert 0 <= samples["streampca_model_age_seconds"] < 60
@@ -121,7 +121,7 @@ def test_the_model_in_use_is_shown(client: Client) -> None:
     assert samples['streampca_model_load_failures_total{cause="damaged"}'] == 0
 
 
-def test_without_a_model_there_are_no_values(settings: ServeSettings) -> None:
+def test_without_a_model_there_are_no_model_metrics(settings: ServeSettings) -> None:
     with Client(create_app(MemoryStore(), settings)) as client:
         assert not [name for name in scraped(client) if name.startswith("streampca_model_") and "failures" not in name]
 

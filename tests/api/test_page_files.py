@@ -60,7 +60,7 @@ def test_nothing_else_is_served(client: Client, path: str) -> None:
     assert answer.json()["error"].startswith("there is nothing at /")
 
 
-def test_the_page_cannot_be_written_to(client: Client) -> None:
+def test_the_page_is_read_only(client: Client) -> None:
     assert client.post("/").status_code == 405
     assert client.post("/page/index.html").status_code == 405
 

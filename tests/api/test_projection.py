@@ -30,10 +30,10 @@ def post(client: Client, path: str, **content: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("asked", "version"), [({}, 20), ({"version": None}, 20), ({"version": 20}, 20), ({"version": 10}, 10)]
+    ("parameters", "version"), [({}, 20), ({"version": None}, 20), ({"version": 20}, 20), ({"version": 10}, 10)]
 )
-def test_projects_onto_the_axes_of_the_requested_version(client: Client, asked: Any, version: int) -> None:
-    answer = post(client, "/v1/project", vectors=VECTORS.tolist(), **asked)
+def test_projects_onto_the_axes_of_the_requested_version(client: Client, parameters: Any, version: int) -> None:
+    answer = post(client, "/v1/project", vectors=VECTORS.tolist(), **parameters)
     model = known_model(version)
     coordinates = np.stack([model.components @ (vector - model.mean) for vector in VECTORS])
     flat = coordinates @ model.components + model.mean

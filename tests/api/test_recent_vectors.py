@@ -96,7 +96,7 @@ def test_refused_and_reconstructed_vectors_are_not_recent_ones(client: Client) -
     assert get_recent(client)["at"] == []
 
 
-def test_vectors_beyond_float32_are_left_out(client: Client) -> None:
+def test_vectors_that_overflow_float32_are_ignored(client: Client) -> None:
     project(client, [VECTORS[0], [1e60, 0, 0, 0, 0], VECTORS[1]])
     np.testing.assert_allclose(
         get_recent(client)["coordinates"], known_model(20).project(VECTORS[:2])[0], rtol=1e-5, atol=1e-5
@@ -168,7 +168,7 @@ def test_reading_waits_for_an_addition_in_progress() -> None:
     assert seen == [len(VECTORS)]
 
 
-def test_vectors_with_infinite_distances_are_left_out() -> None:
+def test_vectors_with_infinite_distances_are_ignored() -> None:
     published, recent = known(1), RecentVectors()
     recent.add(VECTORS)
     far = replace(published, model=replace(published.model, mean=np.full(D, 1e200)))

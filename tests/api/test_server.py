@@ -191,7 +191,7 @@ def test_a_signal_before_the_first_model_stops_it(tmp_path: Path) -> None:
 # --- the start ------------------------------------------------------------------------------------------------------
 
 
-def test_a_port_in_use_is_one_clear_line(models: Models, tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_in_one_line(models: Models, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with SidecarProcess(tmp_path, port=port) as sidecar:
@@ -203,7 +203,7 @@ def test_a_port_in_use_is_one_clear_line(models: Models, tmp_path: Path) -> None
     )
 
 
-def test_a_store_that_is_a_file_is_one_clear_line(tmp_path: Path) -> None:
+def test_a_store_that_is_a_file_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "store").write_bytes(b"")
     with SidecarProcess(tmp_path / "store") as sidecar:
         code, log = sidecar.ended(within_s=10)
@@ -213,12 +213,12 @@ def test_a_store_that_is_a_file_is_one_clear_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "203.0.113.1"])
-def test_an_address_of_another_machine_is_one_clear_line(host: str) -> None:
+def test_an_address_of_another_machine_is_reported_in_one_line(host: str) -> None:
     with pytest.raises(SettingsError, match=f"cannot listen on {host}.*set STREAMPCA_HOST"):
         listen(host, 0)
 
 
-def test_answers_on_a_kept_connection_do_not_wait_for_acknowledgements(models: Models, tmp_path: Path) -> None:
+def test_answers_on_a_persistent_connection_are_not_delayed(models: Models, tmp_path: Path) -> None:
     """Nagle's algorithm would delay each by the 40 ms until the client's kernel acknowledges."""
     seconds = []
     with SidecarProcess(tmp_path) as sidecar, httpx.Client(base_url=sidecar.url()) as client:

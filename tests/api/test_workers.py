@@ -36,11 +36,11 @@ def test_reports_are_sorted_by_name_and_have_an_age(client: Client, store: Memor
     assert found == [a.model_dump(), b.model_dump()]
 
 
-def test_none_yet(client: Client) -> None:
+def test_without_workers_there_are_no_reports(client: Client) -> None:
     assert workers(client) == []
 
 
-def test_old_and_damaged_reports_and_those_of_other_topics_are_left_out(client: Client, store: MemoryStore) -> None:
+def test_old_damaged_and_foreign_reports_are_ignored(client: Client, store: MemoryStore) -> None:
     for name, age in (("old", 3700), ("recent", 3500), ("ahead", -50)):
         report(store, name, age)
     store.write(f"workers/{TOPIC}/broken.json", b"{")

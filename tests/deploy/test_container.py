@@ -120,8 +120,8 @@ def is_ready(url: str) -> bool:
 
 def compose_environment(broker: Broker, topic: str) -> dict[str, str]:
     """The environment of docker-compose.yml's services, with this broker and topic."""
-    given = {name: str(value) for name, value in files.services()["worker"]["environment"].items()}
-    return given | {
+    environment = {name: str(value) for name, value in files.services()["worker"]["environment"].items()}
+    return environment | {
         "STREAMPCA_BOOTSTRAP_SERVERS": broker.bootstrap,
         "STREAMPCA_TOPIC": topic,
         "STREAMPCA_DEAD_LETTER_TOPIC": f"{topic}-dead",

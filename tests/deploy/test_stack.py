@@ -232,8 +232,8 @@ def test_the_brokers_settings_exist(broker: Broker) -> None:
     """Apache's image translates KAFKA_NODE_ID to node.id; the broker would ignore a misspelt name."""
     requested = ConfigResource(ConfigResourceType.BROKER, "1", configs=None)
     known = broker.admin.describe_configs([requested], config_filter="all")["broker"]["1"].keys()
-    given = [name for name in files.services()["kafka"]["environment"] if name != "KAFKA_HEAP_OPTS"]
-    assert [name for name in given if name.removeprefix("KAFKA_").lower().replace("_", ".") not in known] == []
+    names = [name for name in files.services()["kafka"]["environment"] if name != "KAFKA_HEAP_OPTS"]
+    assert [name for name in names if name.removeprefix("KAFKA_").lower().replace("_", ".") not in known] == []
 
 
 def test_workers_can_be_scaled() -> None:

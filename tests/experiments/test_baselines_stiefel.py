@@ -85,7 +85,7 @@ def test_a_batch_is_the_mean_of_its_messages_gradients(step: Step) -> None:
     assert close(tangent(step(C, Y, eta) - C, C) / eta, np.mean(moves, axis=0), 1e-4)
 
 
-def test_the_two_differ_in_the_second_order_of_the_step() -> None:
+def test_oja_and_krasulina_differ_in_the_second_order_of_the_step() -> None:
     C, Y = start(8, 3, 5, 1)
     apart = [
         np.linalg.norm(projector(oja.step(C, Y, eta)) - projector(krasulina_qr.step(C, Y, eta))) for eta in (1e-3, 1e-4)

@@ -32,7 +32,7 @@ def test_connection_settings_are_passed_on(tmp_path: Path) -> None:
     files = {name: tmp_path / name for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile")}
     for path in files.values():
         path.touch()
-    given = consumer_options(
+    options = consumer_options(
         settings(
             security_protocol="SASL_SSL",
             sasl_mechanism="SCRAM-SHA-256",
@@ -52,13 +52,13 @@ def test_connection_settings_are_passed_on(tmp_path: Path) -> None:
         "ssl.endpoint.identification.algorithm": "none", "queued.max.messages.kbytes": 1024,
         "session.timeout.ms": 20_000, "heartbeat.interval.ms": 2000, "isolation.level": "read_committed",
     }  # fmt: skip
-    assert {name: given[name] for name in expected} == expected
+    assert {name: options[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize("more", [{}, {"prefetch_mib": 0.001}, {"prefetch_mib": 1024, "session_timeout_s": 1}])
 def test_librdkafka_accepts_the_options(more: dict[str, Any]) -> None:
-    given = consumer_options(settings(bootstrap_servers="127.0.0.1:1", **more))
-    Consumer(given | {"log_level": 0}).close()
+    options = consumer_options(settings(bootstrap_servers="127.0.0.1:1", **more))
+    Consumer(options | {"log_level": 0}).close()
 
 
 @pytest.mark.parametrize(

@@ -22,18 +22,18 @@ ON_BROKER = {
 @pytest.fixture(params=[*IN_MEMORY, *(pytest.param(name, marks=pytest.mark.broker) for name in ON_BROKER)])
 def make(request: pytest.FixtureRequest, topic: str) -> Iterator[Make]:
     """Creates the backend of the test with a number of partitions."""
-    made: list[Backend] = []
+    backends: list[Backend] = []
 
     def make(partitions: int) -> Backend:
         if request.param in IN_MEMORY:
-            made.append(IN_MEMORY[request.param](topic, partitions))
+            backends.append(IN_MEMORY[request.param](topic, partitions))
         else:
             broker: Broker = request.getfixturevalue("broker")
-            made.append(ON_BROKER[request.param](broker, topic, partitions))
-        return made[-1]
+            backends.append(ON_BROKER[request.param](broker, topic, partitions))
+        return backends[-1]
 
     yield make
-    for backend in made:
+    for backend in backends:
         backend.close()
 
 

@@ -36,23 +36,23 @@ pytestmark = pytest.mark.broker
 
 def login(mechanism: str, **more: Any) -> dict[str, Any]:
     """The settings for authentication by this mechanism."""
-    given = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": mechanism, "sasl_username": USER}
-    return given | {"sasl_password": PASSWORD} | more
+    options = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": mechanism, "sasl_username": USER}
+    return options | {"sasl_password": PASSWORD} | more
 
 
 @pytest.fixture(params=[OnKafka, OnConfluent])
 def kind(request: pytest.FixtureRequest) -> type[OnKafka]:
     """Both clients."""
-    made: type[OnKafka] = request.param
-    return made
+    kind: type[OnKafka] = request.param
+    return kind
 
 
 @pytest.fixture
 def log(broker: Broker, topic: str) -> Iterator[OnKafka]:
     """One topic with one partition on the shared broker."""
-    made = OnKafka(broker, topic, 1)
-    yield made
-    made.close()
+    log = OnKafka(broker, topic, 1)
+    yield log
+    log.close()
 
 
 @pytest.fixture
@@ -111,13 +111,13 @@ def test_missing_topics_are_errors(broker: Broker, topic: str, kind: type[OnKafk
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_wrong_and_right_credentials(broker: Broker, topic: str, kind: type[OnKafka], mechanism: str) -> None:
     broker.create_topic(topic)
-    given = login(mechanism, bootstrap_servers=broker.sasl_bootstrap)
+    options = login(mechanism, bootstrap_servers=broker.sasl_bootstrap)
     for make in (kind.source, kind.letters):
-        wrong = settings_for(broker, topic, **given | {"sasl_password": PASSWORD[::-1]}, dead_letter_topic="dead")
+        wrong = settings_for(broker, topic, **options | {"sasl_password": PASSWORD[::-1]}, dead_letter_topic="dead")
         text = refusal(make, wrong)
         assert "refuses the login" in text
         assert PASSWORD[::-1] not in text
-    source = kind.source(settings_for(broker, topic, **given))
+    source = kind.source(settings_for(broker, topic, **options))
     assert Reader(source).assigned() == {0}
     source.close()
 
@@ -189,12 +189,12 @@ def test_replaced_certificates_are_used_for_the_next_connection(own: Broker, top
 def test_unusable_certificates_are_refused_before_connecting(
     tmp_path: Path, kind: type[OnKafka], wrong: dict[str, str | None], words: str
 ) -> None:
-    made = Certificates(tmp_path).make()
-    given: dict[str, Any] = {
+    certificates = Certificates(tmp_path).make()
+    options: dict[str, Any] = {
         "ssl_cafile": "authority", "ssl_certfile": "client", "ssl_keyfile": "client_key", "ssl_password": KEY_PASSWORD,
     } | wrong  # fmt: skip
-    given |= {name: getattr(made, file) for name, file in given.items() if name.endswith("file")}
-    settings = WorkerSettings(topic="t", dimensions=2, components=1, security_protocol="SSL", **given)
+    options |= {name: getattr(certificates, file) for name, file in options.items() if name.endswith("file")}
+    settings = WorkerSettings(topic="t", dimensions=2, components=1, security_protocol="SSL", **options)
     with pytest.raises(SettingsError, match=words) as refused:
         kind.source(settings)
     assert str(wrong.get("ssl_password") or KEY_PASSWORD) not in str(refused.value)
