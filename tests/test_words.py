@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 INSTEAD = {
-    r"told|tells?": "log, report, raise, say",
+    r"told|tells": "log, report, raise, say",
     r"anew|afresh": "again, from the start",
     r"of late": "recent, recently",
     r"put aside": "rejected, sent to the dead-letter topic",
