@@ -1,6 +1,6 @@
 """A topic that never ends, without a broker."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -48,5 +48,8 @@ class EndlessSource:
     def pause(self, partitions: frozenset[int]) -> None: ...
 
     def commit(self, positions: Mapping[int, int]) -> None: ...
+
+    def committed(self, partitions: Collection[int]) -> dict[int, int]:
+        return {}
 
     def close(self) -> None: ...

@@ -224,6 +224,29 @@ def doctor(
     raise typer.Exit(command.run(**_given(locals())))
 
 
+@app.command()
+def reset(
+    topic: options.Topic = None,
+    bootstrap_servers: options.Servers = None,
+    group_id: options.Group = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    config: options.Config = None,
+) -> None:
+    """Delete the group's committed offsets of the topic.
+
+    A worker refuses a store that is behind its group: most often a volume is not mounted. After a reset, workers
+    continue from the checkpoints of whichever store they have, or from the earliest record if it holds none. Refused
+    while the group has members: stop the workers first. Always uses kafka-python, whatever kafka_client says.
+
+    Example: streampca reset --topic readings --group-id streampca
+    """
+    from streampca.commands import reset as command
+    from streampca.settings import ResetSettings
+
+    settings = _with_logging(ResetSettings.read(**_given(locals(), "yes")))
+    command.run(settings, ask=None if yes else typer.confirm)
+
+
 def _given(arguments: dict[str, Any], *without: str) -> dict[str, Any]:
     """The settings among a command's local names, which also include its imports."""
     plain = (str, int, float, Path, NoneType)

@@ -9,6 +9,10 @@ class SettingsError(StreampcaError):
     """The settings are invalid, or do not match what the store already holds."""
 
 
+class ForeignStoreError(SettingsError):
+    """The consumer group is ahead of the store: the store is not the one that the group's workers have written."""
+
+
 class InputError(StreampcaError, ValueError):
     """Vectors cannot be learned or projected: wrong shape, not finite, or too large."""
 

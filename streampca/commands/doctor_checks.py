@@ -34,6 +34,7 @@ class DoctorChecks:
         self._topic_error: TopicError | None = None
         self._topic_id: str | None = None
         self._bounds: dict[int, tuple[int, int]] | None = None  # partition → first offset, end
+        self._committed: dict[int, int] = {}  # partition → the group's offset
 
     def checks(self) -> list[tuple[str, Check]]:
         """Names and checks, in order: later ones need the earlier ones."""
@@ -100,7 +101,7 @@ class DoctorChecks:
     def _group(self) -> str | None:
         if self._bounds is None or self._inspector is None:
             return None
-        committed = self._inspector.committed()
+        self._committed = committed = self._inspector.committed()
         behind = sum(end - committed.get(partition, first) for partition, (first, end) in self._bounds.items())
         return (
             f"{self._settings.group_id} has offsets of {len(committed)} of {len(self._bounds)} partitions, "
@@ -109,6 +110,9 @@ class DoctorChecks:
 
     def _checkpoints_fit(self) -> str | None:
         partitions = self._checkpoints.partitions()
+        for partition, offset in self._committed.items():
+            newest = self._checkpoints.offsets(partition)[-1:]
+            compatibility.refuse_foreign_store(self._settings.topic, partition, offset, newest[0] if newest else None)
         if not partitions:
             return "none yet; the worker will start at the earliest record"
         learned = 0

@@ -17,9 +17,11 @@ from streampca.settings.formats import Format, FormatSettings
 __all__ = [
     "Format",
     "FormatSettings",
+    "GroupSettings",
     "KafkaSettings",
     "LogSettings",
     "ProduceSettings",
+    "ResetSettings",
     "ServeSettings",
     "Settings",
     "StoreSettings",
@@ -126,7 +128,13 @@ class KafkaSettings(Settings):
         ]
 
 
-class WorkerSettings(StoreSettings, KafkaSettings, FormatSettings):
+class GroupSettings(Settings):
+    """The consumer group."""
+
+    group_id: str = Field("streampca", min_length=1, description=help_texts.GROUP_ID)
+
+
+class WorkerSettings(StoreSettings, KafkaSettings, FormatSettings, GroupSettings):
     """Settings of `streampca worker`."""
 
     # The model. A checkpoint made with other values of these is refused.
@@ -166,7 +174,6 @@ class WorkerSettings(StoreSettings, KafkaSettings, FormatSettings):
     kafka_client: Literal["kafka-python", "confluent"] = Field(
         "kafka-python", description="Library that reads the topic; confluent is faster and needs streampca[fast]."
     )
-    group_id: str = Field("streampca", min_length=1, description=help_texts.GROUP_ID)
     isolation_level: Literal["read_committed", "read_uncommitted"] = Field(
         "read_committed", description="Whether to skip records of open and aborted transactions."
     )
@@ -244,6 +251,10 @@ class ServeSettings(StoreSettings):
 
 class ProduceSettings(TopicSettings, KafkaSettings, FormatSettings, LogSettings):
     """Settings of `streampca produce`."""
+
+
+class ResetSettings(TopicSettings, KafkaSettings, GroupSettings, LogSettings):
+    """Settings of `streampca reset`."""
 
 
 def descriptions_of(kind: type[Settings]) -> dict[str, str]:

@@ -7,7 +7,7 @@ handled. Until then a `Revoked` partition is still ours: the worker saves a chec
 no other worker can read the partition. There are no callbacks: the worker is one thread with one loop.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from streampca.stream.record import Event, Record, SourceStatus
@@ -43,7 +43,13 @@ class Source(Protocol):
         """Return no records of these partitions until `seek` is called for them."""
 
     def commit(self, positions: Mapping[int, int]) -> None:
-        """Commit offsets to the group, for lag tools only: a failure is logged and otherwise ignored."""
+        """Commit offsets to the group, for lag tools and `committed`: a failure is logged and otherwise ignored."""
+
+    def committed(self, partitions: Collection[int]) -> dict[int, int]:
+        """The group's committed offsets of these partitions; those without one are left out.
+
+        Raises `TimeoutError` if no broker answers within some seconds.
+        """
 
     def close(self) -> None:
         """Leave the group, within 3 seconds. Closing twice is harmless. No events are returned afterwards."""

@@ -11,7 +11,7 @@ group: when one joins, closes or is evicted, all partitions are revoked and assi
 import bisect
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from streampca.sources.memory_dead_letters import MemoryDeadLetters
@@ -187,6 +187,11 @@ class MemorySource:
     def commit(self, positions: Mapping[int, int]) -> None:
         if not self._topic.away:
             self._topic.committed.update(positions)
+
+    def committed(self, partitions: Collection[int]) -> dict[int, int]:
+        if self._topic.away:
+            raise TimeoutError("no broker answers")
+        return {p: offset for p, offset in self._topic.committed.items() if p in partitions}
 
     def close(self) -> None:
         self._closed = True

@@ -11,7 +11,7 @@ If the worker hangs, the queue stays full, the source is not polled, and the gro
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -130,6 +130,10 @@ class Prefetch:
 
     def commit(self, positions: Mapping[int, int]) -> None:
         self._do(partial(self._commit, positions))
+
+    def committed(self, partitions: Collection[int]) -> dict[int, int]:
+        found: dict[int, int] = self._do(partial(self._source.committed, partitions)).result()
+        return found
 
     def close(self) -> None:
         if self._closed:

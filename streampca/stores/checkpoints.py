@@ -2,7 +2,7 @@
 
 import structlog
 
-from streampca.errors import DamagedFileError
+from streampca.errors import DamagedFileError, StoreError
 from streampca.stores import numbered
 from streampca.stores.base import Store
 from streampca.stream import checkpoint as files
@@ -35,7 +35,7 @@ class Checkpoints:
         damaged: list[str] = []
         while left := [offset for offset in self.offsets(partition) if offset not in tried]:
             try:
-                return files.decode(self._store.read(numbered.path(self._folder_of(partition), left[-1])))
+                return self._load(partition, left[-1])
             except FileNotFoundError:  # pruned since it was listed: list again, a newer one exists
                 tried.add(left[-1])
             except DamagedFileError as error:
@@ -45,21 +45,43 @@ class Checkpoints:
         if damaged:
             raise DamagedFileError(
                 f"every checkpoint of partition {partition} is damaged ({', '.join(damaged)}); restore one from a "
-                "backup, or delete them to learn the partition again from its earliest record"
+                "backup, or delete them to learn the partition again from its earliest record, and run `streampca "
+                "reset`"
             )
         return None
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, then delete the partition's oldest ones beyond those kept.
 
-        Raises `DamagedFileError` for one that could not be read back: it must not replace a readable one.
+        Raises `DamagedFileError` for one that could not be read back: it must not replace a readable one; and
+        `StoreError` if the store holds one that is ahead of it.
         """
         partition, data = checkpoint.partition, files.encode(checkpoint)
         try:
             files.decode(data)
         except DamagedFileError as error:
             raise DamagedFileError(f"the state of partition {partition} cannot be saved: {error}") from None
+        self._refuse_ahead(partition, checkpoint.fold.position)
         numbered.write(self._store, self._folder_of(partition), checkpoint.fold.position, data, self._keep)
+
+    def _refuse_ahead(self, partition: int, position: int) -> None:
+        """Raise `StoreError` if another writer, or another store's contents, are ahead of us."""
+        for offset in reversed(self.offsets(partition)):
+            if offset > position and self._is_intact(partition, offset):  # damaged: we resumed from the one before
+                raise StoreError(
+                    f"the store holds a checkpoint of partition {partition} at offset {offset}, which is ahead of "
+                    f"this worker's, {position}: another worker has written it, or another volume was mounted"
+                )
+
+    def _is_intact(self, partition: int, offset: int) -> bool:
+        try:
+            self._load(partition, offset)
+        except (FileNotFoundError, DamagedFileError, StoreError):
+            return False
+        return True
+
+    def _load(self, partition: int, offset: int) -> Checkpoint:
+        return files.decode(self._store.read(numbered.path(self._folder_of(partition), offset)))
 
     def _folder_of(self, partition: int) -> str:
         return f"{self._folder}/{partition}"

@@ -45,8 +45,14 @@ class Models:
         return None
 
     def save(self, model: PublishedModel) -> bool:
-        """Write a version and delete the oldest beyond those kept; False if the version exists undamaged."""
-        if model.version in self.versions() and self._is_intact(model.version):
+        """Write a version and delete the oldest beyond those kept.
+
+        False if the version exists undamaged, or all that are kept are newer.
+        """
+        versions = self.versions()
+        if model.version in versions and self._is_intact(model.version):
+            return False
+        if len(versions) >= self._keep and model.version < versions[-self._keep]:
             return False
         numbered.write(self._store, self._folder, model.version, model_file.encode(model), self._keep)
         return True

@@ -19,7 +19,7 @@ def numbers(store: Store, folder: str) -> list[int]:
 
 
 def write(store: Store, folder: str, number: int, data: bytes, keep: int) -> None:
-    """Write a file, then delete all but the `keep` highest numbers."""
+    """Write a file, then delete all but the `keep` highest numbers up to it; higher ones are never deleted."""
     store.write(path(folder, number), data)
-    for low in numbers(store, folder)[:-keep]:
+    for low in [n for n in numbers(store, folder) if n <= number][:-keep]:
         store.delete(path(folder, low))

@@ -1,6 +1,6 @@
 """Checks whether a worker may resume from a checkpoint, and at which offset."""
 
-from streampca.errors import OffsetGapError, SettingsError, TopicReplacedError
+from streampca.errors import ForeignStoreError, OffsetGapError, SettingsError, TopicReplacedError
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import FoldConfig
 from streampca.stream.record import OutOfRange
@@ -15,7 +15,7 @@ def refuse_other_settings(checkpoint: Checkpoint, fold_config: FoldConfig) -> No
         listed = ", ".join(f"{n}={checkpoint.settings.get(n)} (now {wanted.get(n)})" for n in differing)
         raise SettingsError(
             f"the checkpoint of partition {checkpoint.partition} of {checkpoint.topic} was made with {listed}; "
-            "restore these settings, or start over with another store folder"
+            "restore these settings, or start over with another store folder and another group_id"
         )
 
 
@@ -26,6 +26,20 @@ def refuse_other_topic(checkpoint: Checkpoint, topic_id: str) -> None:
             f"topic {checkpoint.topic} was deleted and created again (its id is {topic_id}, the checkpoint of "
             f"partition {checkpoint.partition} says {checkpoint.topic_id}); "
             "to learn the new one, use another store folder"
+        )
+
+
+def refuse_foreign_store(topic: str, partition: int, committed: int, newest: int | None) -> None:
+    """Raise `ForeignStoreError` if the group has committed an offset that no checkpoint of the store has reached.
+
+    Offsets are committed after their checkpoint is on disk, so with our own store this cannot be.
+    """
+    if committed > max(newest or 0, 0):
+        held = "no checkpoint" if newest is None else f"no checkpoint beyond offset {newest}"
+        raise ForeignStoreError(
+            f"the consumer group has committed offset {committed} of partition {partition} of {topic}, but the store "
+            f"holds {held} of it: is the volume mounted, and is it this group's store? "
+            "To continue from this store all the same, run `streampca reset`"
         )
 
 
@@ -45,7 +59,7 @@ def resolve_gap(event: OutOfRange, policy: str, topic: str) -> int:
     if event.position >= event.earliest:  # it was beyond the end of the log, which may have grown since
         raise OffsetGapError(
             f"{where} is beyond the end of the log (it holds {event.earliest} to {event.latest}): records that were "
-            "learned are gone from the broker (it lost data); use another store folder to start over"
+            "learned are gone from the broker (it lost data); start over with another store folder and group_id"
         )
     if policy == "fail":
         raise OffsetGapError(

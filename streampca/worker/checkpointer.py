@@ -4,7 +4,7 @@
 disk. 4. The offsets are committed to the group. A save that fails is retried later: it costs work, never correctness.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from streampca.errors import StoreError
 from streampca.sources.base import DeadLetters, Source
@@ -41,10 +41,21 @@ class Checkpointer:
         for partition in self._writer.checkpoints.partitions()[:1]:
             self._load(partition)
 
-    def restore(self, partition: int) -> Fold:
-        """The fold from which a partition that was just assigned continues."""
-        self._saved[partition] = fold = self._load(partition)
-        return fold
+    def restore(self, partitions: Collection[int]) -> dict[int, Fold]:
+        """The folds from which partitions that were just assigned continue.
+
+        Raises `StoreError` or `TimeoutError` when a retry can help, and `ForeignStoreError` if the group is ahead of
+        the store.
+        """
+        committed = self._source.committed(partitions)  # before the checkpoints: the group is never ahead of them
+        for partition in sorted(partitions):
+            if partition in committed:  # compared with files' names: the newest file may be damaged
+                newest = self._writer.checkpoints.offsets(partition)[-1:]
+                refuse = compatibility.refuse_foreign_store
+                refuse(self._topic, partition, committed[partition], newest[0] if newest else None)
+        folds = {partition: self._load(partition) for partition in sorted(partitions)}
+        self._saved |= folds
+        return folds
 
     def forget(self, partition: int) -> None:
         """Drop a partition that was revoked or lost."""

@@ -11,9 +11,16 @@ from streampca.stream.record import SourceStatus
 
 @dataclass(frozen=True, slots=True)
 class PartitionsAssigned:
-    """The group has assigned partitions; they are read from these positions (-1: from the earliest record)."""
+    """Assigned partitions are restored; they are read from these positions (-1: from the earliest record)."""
 
     positions: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreFailed:
+    """Partitions are assigned, but cannot be restored from the store yet; the worker will retry."""
+
+    cause: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +130,7 @@ class WorkerStopping:
 
 WorkerEvent = (
     PartitionsAssigned
+    | RestoreFailed
     | PartitionsReleased
     | BatchLearned
     | RecordRejected

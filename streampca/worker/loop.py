@@ -1,10 +1,10 @@
 """The worker's loop: poll, learn, save checkpoints, commit offsets, until stopped.
 
-A partition continues at the position inside its checkpoint (checkpointer.py); committed offsets are never read.
+A partition continues at the position inside its checkpoint (checkpointer.py), never at a committed offset.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from streampca.errors import BadRecordError, SourceError, StreampcaError
@@ -13,6 +13,7 @@ from streampca.stream import compatibility
 from streampca.stream.codec import Codec
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.record import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded, Vectors
+from streampca.worker.assignment import Assignment
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.checkpointer import Checkpointer
 from streampca.worker.listener import (
@@ -60,6 +61,7 @@ class Worker:
         self._checkpointer = Checkpointer(config.topic, config.fold, source, dead_letters, writer, listener)
         self._listener = listener
         self._paused = PausedPartitions(source, listener)
+        self._assignment = Assignment(self._checkpointer.restore, self._start_reading, listener)
         self._folds: dict[int, Fold] = {}
         self._next_save = 0.0
         self._stop_cause: str | None = None
@@ -82,6 +84,7 @@ class Worker:
                     self._handle(event)
                 self._listener.notify(SourcePolled(self._source.status()))
                 now = clock()
+                self._assignment.retry_when_due(now)
                 self._paused.retry_when_due(now)
                 if not self._checkpointer.busy and (now >= self._next_save or self._many_unsaved()):
                     self._checkpointer.start_save(self._folds, publish=self._is_publisher())
@@ -121,7 +124,7 @@ class Worker:
             case Undecoded(partition, position):
                 self._paused.pause(partition, position, event.end - position, event.cause)
             case Assigned(partitions):
-                self._assign(partitions)
+                self._assignment.begin(partitions)
             case Revoked(partitions):
                 self._checkpointer.save({p: fold for p, fold in self._folds.items() if p in partitions})
                 self._release(partitions, lost=False)
@@ -130,15 +133,13 @@ class Worker:
             case OutOfRange():
                 self._skip_gap(event)
 
-    def _assign(self, partitions: Iterable[int]) -> None:
-        positions: dict[int, int | None] = {}
-        for partition in sorted(partitions):
-            self._folds[partition] = fold = self._checkpointer.restore(partition)
-            positions[partition] = fold.position if fold.position >= 0 else None
-        self._source.seek(positions)
-        self._listener.notify(PartitionsAssigned({p: self._folds[p].position for p in positions}))
+    def _start_reading(self, folds: Mapping[int, Fold]) -> None:
+        self._folds |= folds
+        self._source.seek({p: fold.position if fold.position >= 0 else None for p, fold in folds.items()})
+        self._listener.notify(PartitionsAssigned({p: fold.position for p, fold in folds.items()}))
 
-    def _release(self, partitions: Iterable[int], *, lost: bool) -> None:
+    def _release(self, partitions: Collection[int], *, lost: bool) -> None:
+        self._assignment.forget(partitions)
         owned = [p for p in partitions if self._folds.pop(p, None) is not None]
         for partition in owned:
             self._checkpointer.forget(partition)

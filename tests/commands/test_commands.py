@@ -13,7 +13,7 @@ import pytest
 from streampca.cli import app
 from streampca.stream import model_file
 
-COMMANDS = ["worker", "serve", "demo", "produce", "fit", "inspect", "check", "doctor"]
+COMMANDS = ["worker", "serve", "demo", "produce", "fit", "inspect", "check", "doctor", "reset"]
 REQUIRED = ["--topic", "readings", "--dimensions", "8", "--components", "2"]
 
 

@@ -104,6 +104,7 @@ def test_back_up_and_restore(learned: Group, shell: Shell) -> None:
     learned.store.mkdir()
     (restore,) = lines(BACKUP_SECTION, "tar -C STORE -xf BACKUP.tar")
     shell(restore)
+    run_command(learned, "reset", "--yes")
     assert learned.positions() != {0: ROUNDS * 1000, 1: ROUNDS * 1000}, "the backup must be older"
     assert learned.topic in run_command(learned, "inspect", str(learned.store))
     assert "✗" not in run_command(learned, "doctor")
@@ -123,6 +124,7 @@ def test_one_damaged_partition_is_restored(learned: Group, shell: Shell) -> None
     assert "every checkpoint of partition 1" in refused.text()
     (restore,) = lines(BACKUP_SECTION, "rm -r STORE")
     shell(restore)
+    run_command(learned, "reset", "--yes")
     assert_relearned(learned, bits)
 
 
@@ -131,6 +133,7 @@ def test_one_damaged_partition_is_learned_again(learned: Group, shell: Shell) ->
     damage(learned, 1)
     (removal,) = lines(section("Reset and replay"), "rm -r STORE")
     shell(removal)
+    run_command(learned, "reset", "--yes")
     assert_relearned(learned, bits)
 
 
@@ -164,4 +167,5 @@ def test_workers_are_replaced_one_by_one(members: Group) -> None:
     for worker in members.workers:
         worker.stop()
     shutil.rmtree(members.store)
+    run_command(members, "reset", "--yes")
     assert_relearned(members, bits)

@@ -357,3 +357,23 @@ def test_dead_letters_keep_the_record_and_add_the_reason(make: Make) -> None:
             "__connect.errors.exception.message": "the value is not JSON: é".encode(),
         }
     letters.close()
+
+
+def test_committed_offsets_are_those_of_the_group(make: Make) -> None:
+    """Asked for while the assignment is handled: the worker compares them with its checkpoints before it reads."""
+    log = make(3)
+    log.append(0, values(0, 20))
+    log.append(1, values(0, 20))
+    reader = Reader(log.open())
+    reader.assigned()
+    assert reader.source.committed({0, 1, 2}) == {}
+    reader.source.seek({0: None, 1: None, 2: None})
+    reader.read_to({0: 20, 1: 20})
+    reader.source.commit({0: 7, 1: 20})
+    reader.until(lambda: reader.source.committed({0, 1, 2}) == {0: 7, 1: 20})
+    assert reader.source.committed({1}) == {1: 20}
+    assert reader.source.committed(set()) == {}
+    reader.source.close()
+    heir = Reader(log.open())
+    assert heir.assigned() == {0, 1, 2}
+    assert heir.source.committed({0, 1, 2}) == {0: 7, 1: 20}

@@ -78,15 +78,28 @@ def test_old_checkpoints_are_pruned(checkpoints: Checkpoints) -> None:
     assert checkpoints.offsets(1) == [4]
 
 
-def test_the_newest_has_the_highest_position_even_if_written_earlier(checkpoints: Checkpoints) -> None:
-    """An evicted worker that has not noticed yet may write an older position."""
+def test_a_checkpoint_behind_the_newest_is_refused(checkpoints: Checkpoints) -> None:
+    """A worker that the group has removed tries this while it does not know it, and one whose volume was swapped."""
     for position in (10, 20, 30):
         checkpoints.save(checkpoint(position))
-    checkpoints.save(checkpoint(15))
-    assert newest_position(checkpoints) == 30
-    assert checkpoints.offsets(0) == [15, 20, 30]
-    checkpoints.save(checkpoint(5))
-    assert checkpoints.offsets(0) == [15, 20, 30]
+    for position in (15, 5):
+        with pytest.raises(StoreError, match=r"partition 0 at offset 30, which is ahead of"):
+            checkpoints.save(checkpoint(position))
+        assert newest_position(checkpoints) == 30
+        assert checkpoints.offsets(0) == [10, 20, 30]
+
+
+def test_no_checkpoint_ahead_of_the_one_just_written_is_deleted(checkpoints: Checkpoints, store: MemoryStore) -> None:
+    for position in (10, 20, 30):
+        checkpoints.save(checkpoint(position))
+    for position in (20, 30):
+        store.damage(name_of(position))
+    for position in (11, 12, 13, 14):
+        checkpoints.save(checkpoint(position))
+    assert checkpoints.offsets(0) == [12, 13, 14, 20, 30]
+    assert newest_position(checkpoints) == 14
+    checkpoints.save(checkpoint(40))
+    assert checkpoints.offsets(0) == [20, 30, 40]
 
 
 def test_other_files_are_ignored(checkpoints: Checkpoints, store: MemoryStore) -> None:

@@ -183,7 +183,9 @@ class WorkerFixture:
     def add_listener(self, listener: Listener) -> None:
         """Pass the worker's events to another listener, too."""
         listeners = Listeners(self.recorder, listener)
-        self.worker._listener = self.worker._checkpointer._listener = self.worker._paused._listener = listeners
+        worker = self.worker
+        for notifying in (worker, worker._checkpointer, worker._paused, worker._assignment):
+            notifying._listener = listeners  # type: ignore[attr-defined]
 
 
 def make_worker(

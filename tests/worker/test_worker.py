@@ -95,7 +95,7 @@ def test_all_partitions_are_saved_after_one_flush_and_one_topic_lookup() -> None
     assert names == ["flush", "topic id", "save", "save", "commit"]
 
 
-@pytest.mark.parametrize("committed", [{}, {0: 0}, {0: 17}, {0: N}])
+@pytest.mark.parametrize("committed", [{}, {0: 0}, {0: 17}, {0: 150}])
 def test_restart_resumes_at_the_checkpoint_not_the_committed_offset(
     filled: Environment, committed: dict[int, int]
 ) -> None:

@@ -8,7 +8,7 @@ its position. So this module never seeks, never pauses, and never reads the grou
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import methodcaller
 from typing import Any
@@ -95,6 +95,19 @@ class ConfluentSource:
             self._consumer.commit(offsets=[TopicPartition(self._topic, p, o) for p, o in positions.items()])
         except KafkaException as error:
             _log_failed_commit(error.args[0], [])
+
+    def committed(self, partitions: Collection[int]) -> dict[int, int]:
+        wanted = [TopicPartition(self._topic, partition) for partition in partitions]
+        try:
+            found = self._consumer.committed(wanted, timeout=_OFFSETS_S) if wanted else []
+        except KafkaException as error:
+            if client.is_final(error.args[0]):
+                raise self._connection.source_error(error.args[0]) from None
+            raise TimeoutError(f"the committed offsets are not known: {error.args[0].str()}") from None
+        for tp in found:
+            if tp.error is not None:
+                raise TimeoutError(f"the committed offsets are not known: {tp.error.str()}")
+        return {tp.partition: tp.offset for tp in found if tp.offset >= 0}
 
     def close(self) -> None:
         if self._closed:

@@ -7,6 +7,7 @@ rebalance proceed. No thread waits for another, so none can hang.
 """
 
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -97,6 +98,21 @@ class KafkaPythonSource:
             self._consumer.commit(offsets, timeout_ms=_COMMIT_TIMEOUT_MS)
         except KafkaError as error:
             log.warning("offsets not committed; lag tools will show older ones", error=one_line(error))
+
+    def committed(self, partitions: Collection[int]) -> dict[int, int]:
+        deadline = time.monotonic() + _OFFSETS_TIMEOUT_MS / 1000
+        found: dict[int, int] = {}
+        for partition in partitions:
+            left_s = max(deadline - time.monotonic(), 0.001)
+            try:
+                offset = self._consumer.committed(TopicPartition(self._topic, partition), timeout_ms=left_s * 1000)
+            except RetriableError as error:
+                raise TimeoutError(f"the committed offsets are not known: {one_line(error)}") from None
+            except KafkaError as error:
+                raise self._connection.source_error(error) from None
+            if offset is not None:
+                found[partition] = offset
+        return found
 
     def close(self) -> None:
         if self._closed:

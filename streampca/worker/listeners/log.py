@@ -22,6 +22,7 @@ from streampca.worker.listener import (
     PartitionStalled,
     PublishFailed,
     RecordRejected,
+    RestoreFailed,
     SourcePolled,
     WorkerEvent,
     WorkerStopping,
@@ -38,6 +39,7 @@ class LogListener(Listener):
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self._restoring = _RepeatedFailure("restoring failed", "partitions restored")
         self._saving = _RepeatedFailure("checkpoint postponed", "checkpoint saved again")
         self._publishing = _RepeatedFailure("publishing failed", "model published again")
         self._decoding = _RepeatedFailure("decoding stalled", "decoding resumed")
@@ -75,6 +77,8 @@ class LogListener(Listener):
                 self._on_decoded(partition)
             case OffsetsSkipped(partition, position, to):
                 log.error("offsets removed by retention", partition=partition, position=position, to=to)
+            case RestoreFailed(cause):
+                self._restoring.begin(cause)
             case PartitionsAssigned(positions):
                 self._on_assignment(positions)
             case PartitionsReleased():
@@ -93,6 +97,7 @@ class LogListener(Listener):
         )
 
     def _on_assignment(self, positions: Mapping[int, int]) -> None:
+        self._restoring.end()
         self._lags |= dict.fromkeys(positions)
         self._caught_up = False
         self._saved_positions |= {p: position for p, position in positions.items() if position >= 0}

@@ -21,6 +21,7 @@ from streampca.worker.listener import (
     PartitionStalled,
     PublishFailed,
     RecordRejected,
+    RestoreFailed,
     SourcePolled,
     WorkerEvent,
 )
@@ -35,6 +36,7 @@ _COUNTERS: tuple[tuple[str, list[str], str], ...] = (
     ("dead_letters", ["reason"], "Records rejected, by reason."),
     ("offset_gap_messages", [], "Offsets removed by retention before they were read."),
     ("rebalances", ["event"], "Rebalance events: partitions assigned, revoked or lost."),
+    ("restore_failures", [], "Attempts to restore assigned partitions from the store that failed."),
     ("checkpoints_postponed", [], "Checkpoint writes postponed after a failure."),
     ("publish_failures", [], "Attempts to publish a model that failed."),
 )
@@ -113,6 +115,8 @@ class WorkerMetrics(Listener):
                 self._set(partition, stalled=0)
             case OffsetsSkipped(_, position, to):
                 self._counters["offset_gap_messages"].inc(max(to - position, 0))
+            case RestoreFailed():
+                self._counters["restore_failures"].inc()
             case PartitionsAssigned(positions):
                 self._on_assignment(positions)
             case PartitionsReleased():

@@ -29,6 +29,7 @@ from streampca.worker.listener import (
     PartitionsReleased,
     PartitionStalled,
     PublishFailed,
+    RestoreFailed,
     SourcePolled,
     WorkerEvent,
     WorkerStopping,
@@ -105,6 +106,8 @@ class StatusListener(Listener):
                 self._on_stall(event)
             case PartitionResumed(partition):
                 self._on_decoded(partition)
+            case RestoreFailed(cause):
+                self._problems["restore"] = cause
             case PartitionsAssigned(positions):
                 self._on_assignment(positions)
             case PartitionsReleased(partitions):
@@ -114,6 +117,7 @@ class StatusListener(Listener):
                 self._report()
 
     def _on_assignment(self, positions: Mapping[int, int]) -> None:
+        self._problems.pop("restore", None)
         unknown = {"lag": None, "learned": None, "rejected": None, "loss_ewma": None}
         self._partitions |= {p: PartitionStatus(position=position, **unknown) for p, position in positions.items()}
         if self._state == "starting":
@@ -124,6 +128,7 @@ class StatusListener(Listener):
         for partition in partitions:
             self._partitions.pop(partition, None)
             self._on_decoded(partition)
+        self._problems.pop("restore", None)
         self._report()
 
     def _on_stall(self, event: PartitionStalled) -> None:

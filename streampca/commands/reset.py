@@ -1,0 +1,68 @@
+"""`streampca reset`: deletes the consumer group's committed offsets of the topic."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kafka import TopicPartition
+from kafka.admin import KafkaAdminClient
+from kafka.errors import GroupIdNotFoundError, GroupSubscribedToTopicError, KafkaError, NoError, NonEmptyGroupError
+
+from streampca.commands.printing import console
+from streampca.errors import SourceError, StreampcaError
+from streampca.settings import ResetSettings
+from streampca.sources.kafka_python.connection import Connection
+
+_OF_MEMBERS = (GroupSubscribedToTopicError, NonEmptyGroupError)
+
+
+def run(settings: ResetSettings, ask: Callable[[str], bool] | None) -> None:
+    """Delete the offsets if `ask`, which gets a question, agrees. Raises `SourceError` if the group has members."""
+    connection = Connection(settings, settings.topic)
+    admin = connection.start(_admin)
+    try:
+        _reset(admin, settings, ask)
+    except _OF_MEMBERS:
+        raise _has_members(settings, "active members") from None
+    except KafkaError as error:
+        raise connection.source_error(error) from None
+    finally:
+        admin.close()
+
+
+def _reset(admin: Any, settings: ResetSettings, ask: Callable[[str], bool] | None) -> None:
+    offsets = _committed(admin, settings)
+    out = console()
+    if not offsets:
+        out.print(f"group {settings.group_id} has no committed offsets of {settings.topic}")
+        return
+    members = admin.describe_groups([settings.group_id])[settings.group_id]["members"]
+    if members:
+        raise _has_members(settings, f"{len(members)} active members")
+    listed = ", ".join(f"{tp.partition}: {offset}" for tp, offset in sorted(offsets.items()))
+    out.print(f"group {settings.group_id}, topic {settings.topic}, committed offsets by partition: {listed}")
+    if ask and not ask("Delete them? Workers then continue from the checkpoints of whichever store they have"):
+        raise StreampcaError("nothing was deleted")
+    for tp, error in admin.delete_group_offsets(settings.group_id, list(offsets)).items():
+        if error is not NoError:
+            raise error(f"partition {tp.partition}")
+    out.print(f"deleted {len(offsets)} committed offsets")
+
+
+def _committed(admin: Any, settings: ResetSettings) -> Mapping[TopicPartition, int]:
+    try:
+        found = admin.list_group_offsets({settings.group_id: None}).get(settings.group_id, {})
+    except GroupIdNotFoundError:
+        return {}
+    return {tp: known.offset for tp, known in found.items() if tp.topic == settings.topic and known.offset >= 0}
+
+
+def _has_members(settings: ResetSettings, members: str) -> SourceError:
+    return SourceError(f"group {settings.group_id} has {members}: stop its workers, then reset")
+
+
+def _admin(**options: Any) -> Any:
+    """An admin client, which refuses the options that only consumers and producers have."""
+    return KafkaAdminClient(**{name: option for name, option in options.items() if name in _ADMIN_OPTIONS})
+
+
+_ADMIN_OPTIONS = KafkaAdminClient.DEFAULT_CONFIG.keys()

@@ -1,0 +1,56 @@
+"""`streampca reset` against the real broker."""
+
+from pathlib import Path
+
+import pytest
+from kafka import TopicPartition
+from kafka.structs import OffsetAndMetadata
+
+from tests.commands.test_commands import assert_one_line, run
+from tests.commands.test_commands_on_broker import examined
+from tests.kafka_broker import Broker
+from tests.sources.backends import OnKafka, Reader
+
+pytestmark = pytest.mark.broker
+
+
+def commit(broker: Broker, group: str, offsets: dict[tuple[str, int], int]) -> None:
+    committed = {TopicPartition(*of): OffsetAndMetadata(offset, "", -1) for of, offset in offsets.items()}
+    broker.admin.alter_group_offsets(group, committed)
+
+
+def test_reset_deletes_the_offsets_of_the_topic_alone(broker: Broker, topic: str) -> None:
+    broker.create_topic(topic, 2)
+    broker.create_topic(f"{topic}-other")
+    commit(broker, topic, {(topic, 0): 5, (topic, 1): 7, (f"{topic}-other", 0): 3})
+    given = ("reset", "--topic", topic, "--group-id", topic, "--bootstrap-servers", broker.bootstrap)
+    assert run(*given).returncode != 0  # nobody answers the question
+    assert broker.committed(topic, topic) == {0: 5, 1: 7}
+    outcome = run(*given, "--yes")
+    assert outcome.returncode == 0, outcome.stderr
+    assert "0: 5, 1: 7" in outcome.stdout
+    assert broker.committed(topic, topic) == {}
+    assert broker.committed(topic, f"{topic}-other") == {0: 3}
+    assert "no committed offsets" in run(*given, "--yes").stdout
+
+
+def test_reset_is_refused_while_the_group_has_members(broker: Broker, topic: str) -> None:
+    log = OnKafka(broker, topic, 1)
+    commit(broker, topic, {(topic, 0): 5})
+    reader = Reader(log.open())
+    try:
+        reader.assigned()
+        given = ("--topic", topic, "--group-id", topic, "--bootstrap-servers", broker.bootstrap, "--yes")
+        assert_one_line(run("reset", *given), f"group {topic} has 1 active members: stop its workers")
+        assert broker.committed(topic, topic) == {0: 5}
+    finally:
+        log.close()
+
+
+def test_doctor_reports_a_store_that_is_behind_the_group(broker: Broker, topic: str, tmp_path: Path) -> None:
+    broker.create_topic(topic, 1)
+    broker.produce(topic, 0, [b"[1, 2, 3, 4]"] * 9)
+    commit(broker, topic, {(topic, 0): 5})
+    code, lines = examined(broker, topic, tmp_path, STREAMPCA_GROUP_ID=topic)
+    assert code == 1
+    assert lines["checkpoints"].startswith("✗ the consumer group has committed offset 5 of partition 0")

@@ -1,0 +1,162 @@
+"""A store that is not the one the consumer group has written: nothing is learned twice, and nothing is deleted."""
+
+import pytest
+from structlog.testing import capture_logs
+
+from streampca.errors import ForeignStoreError, StoreError
+from streampca.sources.memory import Do
+from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.memory import MemoryStore
+from streampca.worker.listener import CheckpointPostponed, PartitionsAssigned, RestoreFailed
+from streampca.worker.listeners.log import LogListener
+from streampca.worker.listeners.metrics import WorkerMetrics
+from tests.stream.streams import vectors
+from tests.worker.harness import TOPIC, Environment, make_worker
+
+
+def learned(partitions: int = 1) -> Environment:
+    """The env of a group that has learned and committed 100 records of each partition."""
+    env = Environment(partitions)
+    for partition in range(partitions):
+        env.send(partition, vectors(100, seed=partition))
+    make_worker(env).run()
+    assert env.topic.committed == dict.fromkeys(range(partitions), 100)
+    return env
+
+
+def test_an_empty_store_is_refused_when_the_group_has_committed_offsets() -> None:
+    env = learned(2)
+    env.files = MemoryStore()  # the volume is not mounted
+    worker = make_worker(env, stop_when_idle=False)
+    with pytest.raises(ForeignStoreError) as refusal:
+        worker.run()
+    text = str(refusal.value)
+    assert "\n" not in text
+    for part in ("offset 100 of partition 0", TOPIC, "no checkpoint of it", "mounted", "streampca reset"):
+        assert part in text
+    assert worker.recorder.of(PartitionsAssigned) == []
+    assert env.files.names("checkpoints") == []
+
+
+def test_a_store_that_is_behind_the_group_is_refused() -> None:
+    env = learned()
+    before = env.checkpoints.newest(0)
+    env.send(0, vectors(50, seed=5))
+    make_worker(env).run()
+    assert before
+    other = Checkpoints(MemoryStore(), TOPIC)
+    other.save(before)
+    env.files = other._store  # type: ignore[assignment]
+    with pytest.raises(ForeignStoreError, match=r"offset 150 of partition 0.*no checkpoint beyond offset 100"):
+        make_worker(env, stop_when_idle=False).run()
+    assert other.offsets(0) == [100]
+
+
+def test_the_worker_waits_a_while_for_the_store_before_it_refuses() -> None:
+    """A network file system may show a folder as it was up to a minute ago."""
+    env = learned()
+    true, env.files = env.files, MemoryStore()
+
+    def mount() -> None:
+        for name in true.names(f"checkpoints/{TOPIC}/0"):
+            env.files.write(name, true.read(name))
+
+    env.checkpoints = Checkpoints(env.files, TOPIC)
+    env.send(0, vectors(50, seed=5))
+    worker = make_worker(env, script=[1, 1, 1, 1, Do(mount), *[1000] * 20])
+    worker.run()
+    assert worker.recorder.of(RestoreFailed)
+    assert worker.recorder.of(PartitionsAssigned) == [PartitionsAssigned({0: 100})]
+    env.assert_complete()
+
+
+def test_after_a_reset_the_store_is_used_as_it_is() -> None:
+    env = learned()
+    env.files = MemoryStore()
+    env.checkpoints = Checkpoints(env.files, TOPIC)
+    env.topic.committed.clear()
+    make_worker(env).run()
+    env.assert_complete()
+
+
+def test_a_damaged_newest_checkpoint_still_falls_back() -> None:
+    """The group is ahead of what can be loaded, but not of the newest file's name."""
+    env = Environment()
+    for seed in range(3):
+        env.send(0, vectors(50, seed=seed))
+        make_worker(env).run()
+    env.files.damage(f"checkpoints/{TOPIC}/0/{150:020d}.npz")
+    worker = make_worker(env)
+    worker.run()
+    assert worker.recorder.of(PartitionsAssigned) == [PartitionsAssigned({0: 100})]
+    env.assert_complete()
+
+
+def test_saves_between_a_fallback_and_the_damaged_checkpoint_succeed() -> None:
+    env = Environment()
+    for seed in range(3):
+        env.send(0, vectors(50, seed=seed))
+        make_worker(env).run()
+    env.files.damage(f"checkpoints/{TOPIC}/0/{150:020d}.npz")
+    worker = make_worker(env, batch=10)
+    worker.run()
+    assert worker.recorder.of(CheckpointPostponed) == []
+    assert env.checkpoints.offsets(0)[-1] == 150
+    env.assert_complete()
+
+
+def test_committed_offsets_that_are_not_known_yet_are_waited_for() -> None:
+    env = learned()
+    env.send(0, vectors(50, seed=5))
+    worker = make_worker(env, script=[*[1000] * 20])
+    failures = [TimeoutError("no broker answers")] * 2
+    ask = worker.source.committed
+
+    def committed(partitions: object) -> dict[int, int]:
+        if failures:
+            raise failures.pop()
+        return ask(partitions)  # type: ignore[arg-type]
+
+    worker.source.committed = committed  # type: ignore[method-assign,assignment]
+    worker.run()
+    assert len(worker.recorder.of(RestoreFailed)) == 2
+    env.assert_complete()
+
+
+def test_partitions_that_are_revoked_while_they_wait_are_dropped() -> None:
+    env = learned(2)
+    env.files = MemoryStore()
+    first = make_worker(env, stop_when_idle=False)
+    script = [1, 1, Do(env.topic.rebalance), 1, 1, 1, Do(lambda: first.worker.stop("enough")), 1, 1]
+    first = make_worker(env, script=script, stop_when_idle=False)
+    env.topic._members = [first.source]
+    env.topic.rebalance()
+    first.run()
+    assert first.recorder.of(PartitionsAssigned) == []
+
+
+def test_a_volume_that_comes_back_keeps_its_checkpoints() -> None:
+    env = learned()
+    newest = env.checkpoints.newest(0)
+    assert newest
+    late = Checkpoints(env.files, TOPIC)
+    files = {name: env.files.read(name) for name in env.files.names(f"checkpoints/{TOPIC}/0")}
+    other = Environment()
+    other.send(0, vectors(60))
+    make_worker(other, batch=10).run()
+    behind = other.checkpoints.newest(0)
+    assert behind
+    with pytest.raises(StoreError, match=r"offset 100, which is ahead of this worker's, 60.*another volume"):
+        late.save(behind)
+    assert {name: env.files.read(name) for name in env.files.names(f"checkpoints/{TOPIC}/0")} == files
+
+
+def test_a_failed_restore_is_logged_once_and_counted() -> None:
+    metrics = WorkerMetrics(TOPIC)
+    logged = LogListener()
+    with capture_logs() as logs:
+        for event in [RestoreFailed("cannot read"), RestoreFailed("cannot read"), PartitionsAssigned({0: 5})]:
+            logged.notify(event)
+            metrics.notify(event)
+    assert [line["event"] for line in logs] == ["restoring failed", "partitions restored", "partitions assigned"]
+    assert metrics.registry.get_sample_value("streampca_restore_failures_total") == 2
