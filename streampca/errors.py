@@ -25,6 +25,10 @@ class StoreError(StreampcaError):
     """The store cannot be read or written (missing folder, permissions, full disk)."""
 
 
+class StaleListingError(StoreError):
+    """A listing names files that are gone, as network file systems do for a minute; a retry helps."""
+
+
 class SourceError(StreampcaError):
     """The broker refuses the request and retrying cannot help: unknown topic, wrong credentials, not authorized."""
 

@@ -1,8 +1,11 @@
 """Checkpoints in a store: `checkpoints/<topic>/<partition>/<next offset, 20 digits>.npz`."""
 
+from collections.abc import Mapping
+from typing import NoReturn
+
 import structlog
 
-from streampca.errors import DamagedFileError, StoreError
+from streampca.errors import DamagedFileError, StaleListingError, StoreError
 from streampca.stores import numbered
 from streampca.stores.base import Store
 from streampca.stream import checkpoint as files
@@ -15,7 +18,8 @@ class Checkpoints:
     """The checkpoints of one topic. Each is a correct state, so the newest undamaged one is used."""
 
     def __init__(self, store: Store, topic: str, keep: int = 3) -> None:
-        self._store, self._folder, self._keep = store, f"checkpoints/{topic}", keep
+        self._store, self._topic, self._folder, self._keep = store, topic, f"checkpoints/{topic}", keep
+        self._skipped: set[tuple[int, int]] = set()  # partition, offset: damaged, so an older one was used
 
     def partitions(self) -> list[int]:
         """Partitions that have checkpoints, ascending."""
@@ -27,27 +31,22 @@ class Checkpoints:
         return numbered.numbers(self._store, self._folder_of(partition))
 
     def newest(self, partition: int) -> Checkpoint | None:
-        """The newest undamaged checkpoint; None if there are none. A damaged file is skipped and logged.
+        """The newest checkpoint that is undamaged and can be read; None if there are none. Others are logged.
 
         Raises `DamagedFileError` if all files are damaged: a person must decide whether to start from scratch.
+        Raises `StoreError` if a retry can help: none can be read, or all that were listed are gone.
         """
-        tried: set[int] = set()
-        damaged: list[str] = []
-        while left := [offset for offset in self.offsets(partition) if offset not in tried]:
+        failures: dict[int, Exception] = {}
+        while left := [offset for offset in self.offsets(partition) if offset not in failures]:
             try:
-                return self._load(partition, left[-1])
-            except FileNotFoundError:  # pruned since it was listed: list again, a newer one exists
-                tried.add(left[-1])
-            except DamagedFileError as error:
-                tried.add(left[-1])
-                damaged.append(name := numbered.path(self._folder_of(partition), left[-1]))
-                log.error("checkpoint damaged, falling back", file=name, error=str(error))
-        if damaged:
-            raise DamagedFileError(
-                f"every checkpoint of partition {partition} is damaged ({', '.join(damaged)}); restore one from a "
-                "backup, or delete them to learn the partition again from its earliest record, and run `streampca "
-                "reset`"
-            )
+                found = self._load(partition, left[-1])
+            except (FileNotFoundError, DamagedFileError, StoreError) as error:
+                failures[left[-1]] = error  # not found: pruned since it was listed, so a newer one exists
+            else:
+                self._log_skipped(partition, {o: e for o, e in failures.items() if o > left[-1]})
+                return found
+        if failures:
+            self._raise_unusable(partition, failures)
         return None
 
     def save(self, checkpoint: Checkpoint) -> None:
@@ -64,10 +63,33 @@ class Checkpoints:
         self._refuse_ahead(partition, checkpoint.fold.position)
         numbered.write(self._store, self._folder_of(partition), checkpoint.fold.position, data, self._keep)
 
+    def _log_skipped(self, partition: int, failures: Mapping[int, Exception]) -> None:
+        for offset, error in failures.items():
+            if not isinstance(error, FileNotFoundError):
+                self._skipped.add((partition, offset))
+                log.error("checkpoint damaged, falling back", file=self._path(partition, offset), error=str(error))
+
+    def _raise_unusable(self, partition: int, failures: Mapping[int, Exception]) -> NoReturn:
+        for error in failures.values():
+            if isinstance(error, StoreError):
+                raise error
+        names = [self._path(partition, offset) for offset in failures]
+        if any(isinstance(error, FileNotFoundError) for error in failures.values()):
+            raise StaleListingError(
+                f"every checkpoint of partition {partition} that the store lists is gone ({', '.join(names)}): a "
+                "network file system may list a folder as it was a minute ago"
+            )
+        for name, error in zip(names, failures.values(), strict=True):
+            log.error("checkpoint damaged", file=name, error=str(error))
+        raise DamagedFileError(
+            f"every checkpoint of partition {partition} is damaged ({', '.join(names)}); restore one from a "
+            "backup, or delete them to learn the partition again from its earliest record, and run `streampca reset`"
+        )
+
     def _refuse_ahead(self, partition: int, position: int) -> None:
         """Raise `StoreError` if another writer, or another store's contents, are ahead of us."""
         for offset in reversed(self.offsets(partition)):
-            if offset > position and self._is_intact(partition, offset):  # damaged: we resumed from the one before
+            if offset > position and (partition, offset) not in self._skipped and self._is_intact(partition, offset):
                 raise StoreError(
                     f"the store holds a checkpoint of partition {partition} at offset {offset}, which is ahead of "
                     f"this worker's, {position}: another worker has written it, or another volume was mounted"
@@ -81,7 +103,14 @@ class Checkpoints:
         return True
 
     def _load(self, partition: int, offset: int) -> Checkpoint:
-        return files.decode(self._store.read(numbered.path(self._folder_of(partition), offset)))
+        found = files.decode(self._store.read(self._path(partition, offset)))
+        held = (found.topic, found.partition, found.fold.position)
+        if held != (self._topic, partition, offset):
+            raise DamagedFileError("it holds the checkpoint of topic {}, partition {}, offset {}".format(*held))
+        return found
+
+    def _path(self, partition: int, offset: int) -> str:
+        return numbered.path(self._folder_of(partition), offset)
 
     def _folder_of(self, partition: int) -> str:
         return f"{self._folder}/{partition}"

@@ -2,7 +2,7 @@
 
 import structlog
 
-from streampca.errors import DamagedFileError
+from streampca.errors import DamagedFileError, StaleListingError
 from streampca.stores import numbered
 from streampca.stores.base import Store
 from streampca.stream import model_file
@@ -34,14 +34,20 @@ class Models:
         return model
 
     def newest(self) -> PublishedModel | None:
-        """The newest undamaged version; None if there is none. A damaged file is skipped and logged."""
-        for version in reversed(self.versions()):
+        """The newest undamaged version; None if there is none. A damaged file is skipped and logged.
+
+        Raises `StaleListingError` if versions are listed, but all files are gone.
+        """
+        gone: list[int] = []
+        for version in reversed(versions := self.versions()):
             try:
                 return self.load(version)
             except FileNotFoundError:  # pruned since it was listed
-                continue
+                gone.append(version)
             except DamagedFileError as error:
                 log.error("model damaged, falling back", version=version, error=str(error))
+        if gone and len(gone) == len(versions):
+            raise StaleListingError(f"every model that the store lists in {self._folder} is gone; a retry may help")
         return None
 
     def save(self, model: PublishedModel) -> bool:

@@ -4,9 +4,10 @@
 disk. 4. The offsets are committed to the group. A save that fails is retried later: it costs work, never correctness.
 """
 
+import contextlib
 from collections.abc import Collection, Mapping
 
-from streampca.errors import StoreError
+from streampca.errors import StaleListingError, StoreError
 from streampca.sources.base import DeadLetters, Source
 from streampca.stream import compatibility
 from streampca.stream.checkpoint import Checkpoint
@@ -39,7 +40,8 @@ class Checkpointer:
         """Check the topic and one checkpoint, so that a mistake is reported before partitions are assigned."""
         self._topic_id = self._source.topic_id()
         for partition in self._writer.checkpoints.partitions()[:1]:
-            self._load(partition)
+            with contextlib.suppress(StaleListingError):  # retried when it is assigned
+                self._load(partition)
 
     def restore(self, partitions: Collection[int]) -> dict[int, Fold]:
         """The folds from which partitions that were just assigned continue.
