@@ -15,7 +15,9 @@ from streampca.errors import StoreError
 from streampca.stores.base import check_name, is_part
 
 _TEMPORARY = "~"
-_ABANDONED_AFTER_S = 3600.0  # no write takes that long
+# No write takes that long. Whether the writer is dead cannot be found out sooner: it may run on another machine or in
+# another container, where a process id means nothing here, and not every shared file system has locks.
+_ABANDONED_AFTER_S = 3600.0
 _FOLDER_FLUSH_UNSUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}  # on some network file systems
 
 _REMEDIES = {
@@ -38,13 +40,14 @@ class DirectoryStore:
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
+        self._unflushed: set[Path] = set()  # folders that may not survive a power failure yet
 
     def write(self, name: str, data: bytes) -> None:
         """Temporary file → write → fsync → rename → fsync of the folder."""
         path = self._path(name)
         temporary = path.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}")
         try:
-            _make_folder(path.parent)
+            self._make_folder(path.parent)
             try:
                 _write_durably(temporary, data)
                 temporary.replace(path)
@@ -88,7 +91,7 @@ class DirectoryStore:
         """Write, read back and remove a file; then remove what killed processes have left."""
         probe = self.root / f"{_TEMPORARY}{secrets.token_hex(8)}"
         try:
-            _make_folder(self.root)
+            self._make_folder(self.root)
             try:
                 _write_durably(probe, b"streampca")
                 if probe.read_bytes() != b"streampca":
@@ -101,6 +104,16 @@ class DirectoryStore:
         except OSError as error:
             raise _store_error("write", self.root, error) from None
 
+    def _make_folder(self, folder: Path) -> None:
+        """Create the folder and its parents, each durably; finish what a call that failed has begun."""
+        if folder.is_dir() and folder not in self._unflushed:
+            return
+        self._make_folder(folder.parent)
+        self._unflushed.add(folder)
+        folder.mkdir(exist_ok=True)
+        _flush_folder(folder.parent)
+        self._unflushed.discard(folder)
+
     def _path(self, name: str) -> Path:
         check_name(name)
         return self.root / name
@@ -111,15 +124,6 @@ def _write_durably(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _make_folder(folder: Path) -> None:
-    """Create the folder and its parents, each durably."""
-    if folder.is_dir():
-        return
-    _make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
-    _flush_folder(folder.parent)
 
 
 def _flush_folder(folder: Path) -> None:

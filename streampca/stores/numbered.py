@@ -2,7 +2,12 @@
 
 import re
 
+import structlog
+
+from streampca.errors import StoreError
 from streampca.stores.base import Store
+
+log = structlog.get_logger()
 
 _FILE = re.compile(r"[0-9]{20}\.npz")
 
@@ -19,7 +24,13 @@ def numbers(store: Store, folder: str) -> list[int]:
 
 
 def write(store: Store, folder: str, number: int, data: bytes, keep: int) -> None:
-    """Write a file, then delete all but the `keep` highest numbers up to it; higher ones are never deleted."""
+    """Write a file, then delete all but the `keep` highest numbers up to it; higher ones are never deleted.
+
+    Raises `StoreError` only if the file is not written. Files that cannot be deleted are logged, and tried next time.
+    """
     store.write(path(folder, number), data)
-    for low in [n for n in numbers(store, folder) if n <= number][:-keep]:
-        store.delete(path(folder, low))
+    try:
+        for low in [n for n in numbers(store, folder) if n <= number][:-keep]:
+            store.delete(path(folder, low))
+    except StoreError as error:
+        log.warning("old files not deleted", folder=folder, cause=str(error))

@@ -44,8 +44,11 @@ def refuse_foreign_store(topic: str, partition: int, committed: int, newest: int
 
 
 def refuse_replaced(topic: str, before: str, now: str) -> None:
-    """Raise `TopicReplacedError` if the topic was replaced while this worker read it."""
-    if now != before:
+    """Raise `TopicReplacedError` if the topic was replaced while this worker read it.
+
+    An empty id says nothing: brokers that are being upgraded from 2.7 begin to report ids, one after the other.
+    """
+    if before and now and now != before:
         raise TopicReplacedError(
             f"topic {topic} was deleted and created again while it was being read (its id was {before}, now it is "
             f"{now}); what was learned since the last checkpoint is dropped; "

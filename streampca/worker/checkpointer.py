@@ -121,7 +121,9 @@ class Checkpointer:
 
     def check_topic(self) -> None:
         """Raise if the topic was replaced. If not, all records since the last check are from this topic."""
-        compatibility.refuse_replaced(self._topic, self._topic_id, self._source.topic_id())
+        now = self._source.topic_id()
+        compatibility.refuse_replaced(self._topic, self._topic_id, now)
+        self._topic_id = self._topic_id or now
 
     def _load(self, partition: int) -> Fold:
         checkpoint = self._writer.checkpoints.newest(partition)

@@ -33,9 +33,10 @@ class Publisher:
         """
         saved = {checkpoint.partition: checkpoint for checkpoint in just_saved}
         folds = [found for p in self._checkpoints.partitions() if (found := self._newest(p, saved.get(p)))]
+        topic_id = _topic_id(folds)
         for checkpoint in folds:
             compatibility.refuse_other_settings(checkpoint, self._fold_config)
-            compatibility.refuse_other_topic(checkpoint, folds[0].topic_id)
+            compatibility.refuse_other_topic(checkpoint, topic_id)
         version = sum(checkpoint.fold.stats.learned for checkpoint in folds)
         newest = self._models.newest()
         if version < _FEWEST or (newest and version <= newest.version):
@@ -63,7 +64,7 @@ class Publisher:
             version=sum(stats.learned for stats in all_stats),
             model=model_of(state, learning_config.components, previous.model.components if previous else None),
             topic=folds[0].topic,
-            topic_id=folds[0].topic_id,
+            topic_id=_topic_id(folds),
             positions={checkpoint.partition: checkpoint.fold.position for checkpoint in folds},
             rejected=sum(sum(stats.rejected.values()) for stats in all_stats),
             **_losses(all_stats),
@@ -89,3 +90,8 @@ def _losses(all_stats: list[FoldStats]) -> dict[str, float | None]:
         "loss_ratio": mean("loss") / norm if norm else 0.0,
         "loss_ewma": mean("loss_ewma") / norm_ewma if norm_ewma else 0.0,
     }
+
+
+def _topic_id(checkpoints: Sequence[Checkpoint]) -> str:
+    """The topic's id; some checkpoints may have been written before the brokers gave it one."""
+    return next((checkpoint.topic_id for checkpoint in checkpoints if checkpoint.topic_id), "")
