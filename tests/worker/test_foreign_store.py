@@ -26,7 +26,7 @@ def learned(partitions: int = 1) -> Environment:
 
 def test_an_empty_store_is_refused_when_the_group_has_committed_offsets() -> None:
     env = learned(2)
-    env.files = MemoryStore()  # the volume is not mounted
+    env.store = MemoryStore()  # the volume is not mounted
     worker = make_worker(env, stop_when_idle=False)
     with pytest.raises(ForeignStoreError) as refusal:
         worker.run()
@@ -34,8 +34,8 @@ def test_an_empty_store_is_refused_when_the_group_has_committed_offsets() -> Non
     assert "\n" not in text
     for part in ("offset 100 of partition 0", TOPIC, "no checkpoint of it", "mounted", "streampca reset"):
         assert part in text
-    assert worker.recorder.of(PartitionsAssigned) == []
-    assert env.files.names("checkpoints") == []
+    assert worker.recorder.of_type(PartitionsAssigned) == []
+    assert env.store.names("checkpoints") == []
 
 
 def test_a_store_that_is_behind_the_group_is_refused() -> None:
@@ -46,7 +46,7 @@ def test_a_store_that_is_behind_the_group_is_refused() -> None:
     assert before
     other = Checkpoints(MemoryStore(), TOPIC)
     other.save(before)
-    env.files = other._store  # type: ignore[assignment]
+    env.store = other._store  # type: ignore[assignment]
     with pytest.raises(ForeignStoreError, match=r"offset 150 of partition 0.*no checkpoint beyond offset 100"):
         make_worker(env, stop_when_idle=False).run()
     assert other.offsets(0) == [100]
@@ -55,25 +55,25 @@ def test_a_store_that_is_behind_the_group_is_refused() -> None:
 def test_the_worker_waits_a_while_for_the_store_before_it_refuses() -> None:
     """A network file system may show a folder as it was up to a minute ago."""
     env = learned()
-    true, env.files = env.files, MemoryStore()
+    true, env.store = env.store, MemoryStore()
 
     def mount() -> None:
         for name in true.names(f"checkpoints/{TOPIC}/0"):
-            env.files.write(name, true.read(name))
+            env.store.write(name, true.read(name))
 
-    env.checkpoints = Checkpoints(env.files, TOPIC)
+    env.checkpoints = Checkpoints(env.store, TOPIC)
     env.send(0, vectors(50, seed=5))
     worker = make_worker(env, script=[1, 1, 1, 1, Do(mount), *[1000] * 20])
     worker.run()
-    assert worker.recorder.of(RestoreFailed)
-    assert worker.recorder.of(PartitionsAssigned) == [PartitionsAssigned({0: 100})]
+    assert worker.recorder.of_type(RestoreFailed)
+    assert worker.recorder.of_type(PartitionsAssigned) == [PartitionsAssigned({0: 100})]
     env.assert_complete()
 
 
 def test_after_a_reset_the_store_is_used_as_it_is() -> None:
     env = learned()
-    env.files = MemoryStore()
-    env.checkpoints = Checkpoints(env.files, TOPIC)
+    env.store = MemoryStore()
+    env.checkpoints = Checkpoints(env.store, TOPIC)
     env.topic.committed.clear()
     make_worker(env).run()
     env.assert_complete()
@@ -85,10 +85,10 @@ def test_a_damaged_newest_checkpoint_still_falls_back() -> None:
     for seed in range(3):
         env.send(0, vectors(50, seed=seed))
         make_worker(env).run()
-    env.files.damage(f"checkpoints/{TOPIC}/0/{150:020d}.npz")
+    env.store.damage(f"checkpoints/{TOPIC}/0/{150:020d}.npz")
     worker = make_worker(env)
     worker.run()
-    assert worker.recorder.of(PartitionsAssigned) == [PartitionsAssigned({0: 100})]
+    assert worker.recorder.of_type(PartitionsAssigned) == [PartitionsAssigned({0: 100})]
     env.assert_complete()
 
 
@@ -97,10 +97,10 @@ def test_saves_between_a_fallback_and_the_damaged_checkpoint_succeed() -> None:
     for seed in range(3):
         env.send(0, vectors(50, seed=seed))
         make_worker(env).run()
-    env.files.damage(f"checkpoints/{TOPIC}/0/{150:020d}.npz")
+    env.store.damage(f"checkpoints/{TOPIC}/0/{150:020d}.npz")
     worker = make_worker(env, batch=10)
     worker.run()
-    assert worker.recorder.of(CheckpointPostponed) == []
+    assert worker.recorder.of_type(CheckpointPostponed) == []
     assert env.checkpoints.offsets(0)[-1] == 150
     env.assert_complete()
 
@@ -119,28 +119,25 @@ def test_committed_offsets_that_are_not_known_yet_are_waited_for() -> None:
 
     worker.source.committed = committed  # type: ignore[method-assign,assignment]
     worker.run()
-    assert len(worker.recorder.of(RestoreFailed)) == 2
+    assert len(worker.recorder.of_type(RestoreFailed)) == 2
     env.assert_complete()
 
 
 def test_partitions_that_are_revoked_while_they_wait_are_dropped() -> None:
     env = learned(2)
-    env.files = MemoryStore()
-    first = make_worker(env, stop_when_idle=False)
-    script = [1, 1, Do(env.topic.rebalance), 1, 1, 1, Do(lambda: first.worker.stop("enough")), 1, 1]
-    first = make_worker(env, script=script, stop_when_idle=False)
-    env.topic._members = [first.source]
-    env.topic.rebalance()
-    first.run()
-    assert first.recorder.of(PartitionsAssigned) == []
+    env.store = MemoryStore()
+    enough = Do(lambda: worker.stop("enough"))
+    worker = make_worker(env, script=[1, 1, Do(env.topic.rebalance), 1, 1, 1, enough, 1, 1], stop_when_idle=False)
+    worker.run()
+    assert worker.recorder.of_type(PartitionsAssigned) == []
 
 
 def test_a_volume_that_comes_back_keeps_its_checkpoints() -> None:
     env = learned()
     newest = env.checkpoints.newest(0)
     assert newest
-    late = Checkpoints(env.files, TOPIC)
-    files = {name: env.files.read(name) for name in env.files.names(f"checkpoints/{TOPIC}/0")}
+    late = Checkpoints(env.store, TOPIC)
+    files = {name: env.store.read(name) for name in env.store.names(f"checkpoints/{TOPIC}/0")}
     other = Environment()
     other.send(0, vectors(60))
     make_worker(other, batch=10).run()
@@ -148,7 +145,7 @@ def test_a_volume_that_comes_back_keeps_its_checkpoints() -> None:
     assert behind
     with pytest.raises(StoreError, match=r"offset 100, which is ahead of this worker's, 60.*another volume"):
         late.save(behind)
-    assert {name: env.files.read(name) for name in env.files.names(f"checkpoints/{TOPIC}/0")} == files
+    assert {name: env.store.read(name) for name in env.store.names(f"checkpoints/{TOPIC}/0")} == files
 
 
 def test_a_failed_restore_is_logged_once_and_counted() -> None:

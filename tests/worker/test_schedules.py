@@ -247,7 +247,7 @@ def test_a_worker_killed_before_any_call_leaves_no_trace(call: int) -> None:
 
 
 def test_an_evicted_worker_that_still_tries_to_save_does_no_harm() -> None:
-    """The zombie has polled and pauses; its successor learns everything; then the zombie cannot save an older position."""
+    """The zombie has polled and pauses; its successor learns everything; then the zombie cannot save."""
     simulation = Simulation(CONFIGS["plain"], 0.0)
     try:
         for partition in range(PARTITIONS):
@@ -265,7 +265,7 @@ def test_an_evicted_worker_that_still_tries_to_save_does_no_harm() -> None:
         while zombie.next_call != "poll":
             zombie.step()
         assert len(simulation.env.calls("save")) == before, "newer checkpoints exist"
-        assert zombie.fixture.recorder.of(CheckpointPostponed), "the zombie must try to save for this test"
+        assert zombie.fixture.recorder.of_type(CheckpointPostponed), "the zombie must try to save for this test"
         simulation.finish()
         simulation.check()
     finally:
