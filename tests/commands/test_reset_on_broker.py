@@ -7,7 +7,7 @@ from kafka import TopicPartition
 from kafka.structs import OffsetAndMetadata
 
 from tests.commands.test_commands import assert_one_line, run
-from tests.commands.test_commands_on_broker import examined
+from tests.commands.test_commands_on_broker import doctor
 from tests.kafka_broker import Broker
 from tests.sources.backends import OnKafka, Reader
 
@@ -51,6 +51,6 @@ def test_doctor_reports_a_store_that_is_behind_the_group(broker: Broker, topic: 
     broker.create_topic(topic, 1)
     broker.produce(topic, 0, [b"[1, 2, 3, 4]"] * 9)
     commit(broker, topic, {(topic, 0): 5})
-    code, lines = examined(broker, topic, tmp_path, STREAMPCA_GROUP_ID=topic)
+    code, lines = doctor(broker, topic, tmp_path, STREAMPCA_GROUP_ID=topic)
     assert code == 1
     assert lines["checkpoints"].startswith("✗ the consumer group has committed offset 5 of partition 0")

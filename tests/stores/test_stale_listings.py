@@ -10,7 +10,7 @@ from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from streampca.stream.checkpoint import encode
-from tests.stores.test_checkpoints import OWN, checkpoint, name_of
+from tests.stores.test_checkpoints import CONFIG, checkpoint, name_of
 from tests.stream.streams import checkpoint_of, fold_of, vectors
 from tests.stream.test_model_file import a_published
 
@@ -117,7 +117,7 @@ def test_when_none_can_be_read_a_retry_may_help(checkpoints: Checkpoints, store:
 OTHERS = {
     "offset": encode(checkpoint(29)),
     "partition": encode(checkpoint(30, partition=1)),
-    "topic": encode(replace(checkpoint_of(replace(fold_of(vectors(30), OWN), position=30), OWN), topic="other")),
+    "topic": encode(replace(checkpoint_of(replace(fold_of(vectors(30), CONFIG), position=30), CONFIG), topic="other")),
 }
 
 
