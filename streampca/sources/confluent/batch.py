@@ -9,6 +9,10 @@ from streampca.stream.record import Batch, Record
 
 Message: TypeAlias = Any  # confluent_kafka.Message, whose types allow None everywhere
 
+UNREADABLE_HEADERS: list[tuple[str, bytes | None]] = [
+    ("__connect.errors.headers", b"not readable with confluent-kafka: a header's name is not UTF-8")
+]
+
 
 class ConfluentRecord:
     """A message as a `Record`."""
@@ -38,7 +42,11 @@ class ConfluentRecord:
 
     @property
     def headers(self) -> Sequence[tuple[str, bytes | None]]:
-        return self._message.headers() or ()
+        try:
+            return self._message.headers() or ()
+        except SystemError:  # a name is not UTF-8; the client has also left a list behind that must not be touched
+            self._message.set_headers(UNREADABLE_HEADERS)
+            return UNREADABLE_HEADERS
 
 
 class ConfluentBatch(Batch):

@@ -24,6 +24,9 @@
     nothing is fetched of the others until these are read.
 `KafkaConsumer._subscription.position`
     `position()` goes through all partitions at each call.
+`kafka.record.memory_records.DefaultRecordBatch`
+    A record with a header whose name is not UTF-8 makes its whole batch a corrupt one, for ever: such names are read
+    with surrogate escapes, and written as the same bytes.
 `KafkaProducer._sender.force_close`
     `close` waits without limit while records are unsent.
 Logger `kafka.coordinator.consumer`
@@ -46,6 +49,8 @@ from kafka.errors import (
 from kafka.net.compat import KafkaNetClient
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
+from kafka.record import memory_records
+from kafka.record.default_records import DefaultRecordBatch
 
 from streampca.sources.broker_errors import one_line
 
@@ -108,6 +113,42 @@ class PatchedNetClient(KafkaNetClient):  # type: ignore[misc]
         """How long to wait before connecting to a node again, in milliseconds."""
         delay_s: float = super().connection_delay(node_id)
         return delay_s * 1000
+
+
+class RawName(str):
+    """A header's name of any bytes: those that are not UTF-8 are surrogate escapes, and are written as they were."""
+
+    __slots__ = ()
+
+    def encode(self, encoding: str = "utf-8", errors: str = "surrogateescape") -> bytes:
+        return super().encode(encoding, "surrogateescape")
+
+
+class _RawBytes(bytearray):
+    """Bytes whose slices are decoded as `RawName`."""
+
+    def __getitem__(self, place: Any) -> Any:
+        found = super().__getitem__(place)
+        return _RawBytes(found) if isinstance(place, slice) else found
+
+    def decode(self, encoding: str = "utf-8", errors: str = "surrogateescape") -> str:
+        return RawName(super().decode(encoding, "surrogateescape"))
+
+
+class PatchedRecordBatch(DefaultRecordBatch):  # type: ignore[misc]
+    """A batch whose headers may have names of any bytes."""
+
+    _buffer: Any
+
+    def _read_msg(self, *args: Any) -> Any:
+        try:
+            return super()._read_msg(*args)
+        except UnicodeDecodeError:
+            self._buffer = _RawBytes(self._buffer)  # for all its records: copying it for each would take long
+            return super()._read_msg(*args)
+
+
+memory_records.DefaultRecordBatch = PatchedRecordBatch
 
 
 def position_of(consumer: KafkaConsumer, partition: TopicPartition) -> int | None:
