@@ -7,6 +7,8 @@ a compilation at debug.
 
 import logging
 import sys
+import time
+from collections.abc import Callable
 from typing import TextIO
 
 import orjson
@@ -14,6 +16,8 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 _SILENCED = ("kafka", "numba", "uvicorn.access")  # uvicorn.access: metrics count the requests
+
+_REPEAT_AFTER_S, _MAX_REMEMBERED = 60.0, 1000
 
 
 def configure(level: str = "info", style: str = "auto", stream: TextIO | None = None) -> None:
@@ -30,6 +34,7 @@ def configure(level: str = "info", style: str = "auto", stream: TextIO | None = 
             ],
         )
     )
+    handler.addFilter(OncePerMinute("asyncio", "uvicorn.error"))
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())
@@ -47,6 +52,28 @@ def configure(level: str = "info", style: str = "auto", stream: TextIO | None = 
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,  # a later call of configure must apply to every logger
     )
+
+
+class OncePerMinute(logging.Filter):
+    """Passes one of equal messages of these loggers a minute: a fault of every connection must not fill a disk."""
+
+    def __init__(self, *names: str, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._names, self._clock = names, clock
+        self._passed: dict[tuple[str, ...], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is logged."""
+        if record.name not in self._names:
+            return True
+        cause = repr(record.exc_info[1]) if record.exc_info else ""
+        key, now = (record.name, str(record.msg)[:200], cause[:200]), self._clock()
+        if now - self._passed.get(key, -_REPEAT_AFTER_S) < _REPEAT_AFTER_S:
+            return False
+        if len(self._passed) >= _MAX_REMEMBERED:
+            self._passed.clear()
+        self._passed[key] = now
+        return True
 
 
 def _common() -> list[Processor]:

@@ -78,7 +78,7 @@ def create_app(store: Store, settings: ServeSettings) -> FastAPI:
     )
     app.state.model_cache = cache
     budget = MemoryBudget(int(settings.buffers_mib * 2**20))
-    app.state.memory = budget
+    app.state.memory, app.state.metrics = budget, metrics
     app.add_middleware(Middleware, metrics=metrics, budget=budget)
     add_error_handlers(app, metrics)
     loader = ModelLoader(cache)

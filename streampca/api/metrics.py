@@ -29,7 +29,10 @@ _FIGURES: dict[str, Callable[[PublishedModel], float | None]] = {
     "streampca_model_loss_ratio": lambda published: published.loss_ratio,
     "streampca_model_loss_ewma": lambda published: published.loss_ewma,
 }
-LIMITS = ("body_bytes", "rows", "numbers", "memory", "loads")
+LIMITS = (
+    "body_bytes", "rows", "numbers", "memory", "loads",
+    "connections", "headers_time", "body_time", "read_time", "malformed",
+)  # fmt: skip
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 

@@ -3,12 +3,15 @@
 import time
 from collections.abc import Awaitable
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streampca.api.memory import MemoryBudget
 from streampca.api.metrics import SidecarMetrics
+from streampca.api.responses import json_response
 
 _OTHER = "other"  # for unknown paths and those of /docs: paths as labels would have no bound
+_AMBIGUOUS = {b"content-length", b"transfer-encoding"}  # together: proxies disagree where such a request ends
 _NO_SNIFF = (b"x-content-type-options", b"nosniff")
 
 
@@ -35,8 +38,17 @@ class Middleware:
             return send(message)
 
         try:
-            await self._app(scope, receive, note_status)
+            if {name for name, _ in scope["headers"]} >= _AMBIGUOUS:
+                self._metrics.count_limit("malformed")
+                await _both_lengths()(scope, receive, note_status)
+            else:
+                await self._app(scope, receive, note_status)
         finally:
             lease.release()
             route = getattr(scope.get("route"), "path", None) or _OTHER
             self._metrics.observe_request(route, code, time.perf_counter() - began)
+
+
+def _both_lengths() -> Response:
+    error = {"error": "a request with both Content-Length and Transfer-Encoding is refused"}
+    return json_response(error, 400, {"Connection": "close"})

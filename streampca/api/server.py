@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from functools import partial
 from types import FrameType
 
 import structlog
@@ -15,6 +16,7 @@ from prometheus_client import disable_created_metrics
 from threadpoolctl import threadpool_limits
 
 from streampca.api.app import create_app
+from streampca.api.protocol import ConnectionLimits, LimitedProtocol
 from streampca.errors import SettingsError
 from streampca.settings import ServeSettings
 from streampca.stores.base import Store
@@ -24,7 +26,7 @@ log = structlog.get_logger()
 
 _FINISH_WITHIN_S = 5  # for requests in flight at shutdown
 _KEEP_ALIVE_S = 75  # longer than load balancers do, so that they close idle connections and we do not
-_BACKLOG = 2048
+_BACKLOG = 128  # also how many connections are accepted at once, before any of them is counted
 _NOT_ON_THIS_MACHINE = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 
 
@@ -36,9 +38,13 @@ def run(settings: ServeSettings, store: Store) -> None:
     Models(store, settings.topic).versions()  # fail at the start if the store cannot be read; later that is only logged
     sockets = listen(settings.host, settings.port)
     disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the number of series for no use
+    app = create_app(store, settings)
+    limits = ConnectionLimits(app.state.metrics.count_limit)
     server = uvicorn.Server(
         uvicorn.Config(
-            create_app(store, settings),
+            app,
+            http=partial(LimitedProtocol, limits=limits),  # type: ignore[arg-type]
+            backlog=_BACKLOG,
             log_config=None,
             log_level="warning",
             access_log=False,
