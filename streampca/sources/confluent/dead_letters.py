@@ -1,6 +1,8 @@
 """Writes rejected records to the dead-letter topic, on confluent-kafka."""
 
 import time
+from collections import deque
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -9,7 +11,7 @@ from streampca.errors import SourceError
 from streampca.settings import WorkerSettings
 from streampca.sources.confluent import client
 from streampca.sources.confluent.connection import Connection
-from streampca.sources.dead_letter_headers import dead_letter_headers
+from streampca.sources.dead_letter_headers import Letter, dead_letter_headers
 from streampca.stream.record import Record
 
 _REQUEST_BYTES = 100 * 1024 * 1024  # a broker's own limit: the topic's limit decides
@@ -27,19 +29,24 @@ class ConfluentDeadLetters:
             raise ValueError("dead_letter_topic is not set")
         self._source_topic, self._topic = settings.topic, settings.dead_letter_topic
         self._unacknowledged = 0
+        self._refused: deque[Letter] = deque()  # to be sent again
         self._failure: KafkaError | None = None
         self._connection = Connection(settings, self._topic)
         self._producer = client.create(Producer, _options(settings))
 
     def send(self, partition: int, record: Record, reason: str, message: str) -> None:
         errors = dead_letter_headers(self._source_topic, partition, record.offset, reason, message)
-        options: dict[str, Any] = {"headers": [*record.headers, *errors], "on_delivery": self._on_delivery}
-        if record.timestamp >= 0:
-            options["timestamp"] = max(record.timestamp, 1)  # librdkafka replaces a zero by the current time
+        timestamp = record.timestamp if record.timestamp >= 0 else None
+        self._send(Letter(record.value, record.key, [*record.headers, *errors], timestamp))
+
+    def _send(self, letter: Letter) -> None:
+        options: dict[str, Any] = {"headers": letter.headers, "on_delivery": partial(self._on_delivery, letter)}
+        if letter.timestamp is not None:
+            options["timestamp"] = max(letter.timestamp, 1)  # librdkafka replaces a zero by the current time
         deadline = time.monotonic() + _ROOM_S
         while True:
             try:
-                self._producer.produce(self._topic, record.value, record.key, **options)
+                self._producer.produce(self._topic, letter.value, letter.key, **options)
                 break
             except BufferError:
                 if time.monotonic() > deadline:
@@ -53,7 +60,10 @@ class ConfluentDeadLetters:
         deadline = time.monotonic() + timeout_s
         waits = self._unacknowledged > 0
         self._poll(0)
-        while self._unacknowledged and self._failure is None:
+        while (self._unacknowledged or self._refused) and self._failure is None:
+            while self._refused:
+                self._send(self._refused[0])
+                self._refused.popleft()
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 if self._connection.connected:
@@ -73,9 +83,11 @@ class ConfluentDeadLetters:
         self._producer.poll(timeout_s)
         self._connection.watch()
 
-    def _on_delivery(self, error: KafkaError | None, message: object) -> None:
+    def _on_delivery(self, letter: Letter, error: KafkaError | None, message: object) -> None:
         self._unacknowledged -= 1
-        if error is not None and self._failure is None:
+        if error is not None and error.code() == KafkaError.INVALID_TIMESTAMP and letter.timestamp is not None:
+            self._refused.append(letter.without_timestamp())
+        elif error is not None and self._failure is None:
             self._failure = error
 
     def _source_error(self, error: KafkaError) -> SourceError:

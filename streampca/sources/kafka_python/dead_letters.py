@@ -2,15 +2,22 @@
 
 import time
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 from kafka import KafkaProducer
-from kafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError, RecordListTooLargeError
+from kafka.errors import (
+    InvalidRecordError,
+    InvalidTimestampError,
+    KafkaError,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+    RecordListTooLargeError,
+)
 from kafka.serializer import Serializer
 
 from streampca.errors import SourceError
 from streampca.settings import WorkerSettings
-from streampca.sources.dead_letter_headers import Headers, dead_letter_headers
+from streampca.sources.dead_letter_headers import Headers, Letter, dead_letter_headers
 from streampca.sources.kafka_python.connection import Connection
 from streampca.sources.kafka_python.patches import abort_sending
 from streampca.stream.record import Record
@@ -28,6 +35,12 @@ class _Unwrap(Serializer):  # type: ignore[misc]  # kafka-python has no types
         return data[0]
 
 
+class _Sent(NamedTuple):
+    letter: Letter
+    future: Any
+    alone: bool  # in its batch
+
+
 class KafkaPythonDeadLetters:
     """See `streampca.sources.base.DeadLetters`."""
 
@@ -35,12 +48,17 @@ class KafkaPythonDeadLetters:
         if settings.dead_letter_topic is None:
             raise ValueError("dead_letter_topic is not set")
         self._source_topic, self._topic = settings.topic, settings.dead_letter_topic
-        self._unacknowledged: deque[Any] = deque()  # futures, in the order sent
+        self._unacknowledged: deque[_Sent] = deque()  # in the order sent
+        self._refused: deque[Letter] = deque()  # to be sent again
         self._connection = Connection(settings, self._topic)
         self._producer = self._connection.start(
             KafkaProducer,
             value_serializer=_Unwrap(),
             acks="all",
+            # An idempotent producer sends nothing more after a refused record. Without, one request at a time keeps the
+            # order, and a repeated letter is recognised by the offset in its headers.
+            enable_idempotence=False,
+            max_in_flight_requests_per_connection=1,
             delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
             max_block_ms=5000,
             max_request_size=_REQUEST_BYTES,
@@ -54,24 +72,26 @@ class KafkaPythonDeadLetters:
     def send(self, partition: int, record: Record, reason: str, message: str) -> None:
         errors = dead_letter_headers(self._source_topic, partition, record.offset, reason, message)
         # kafka-python 3 cannot write a header without a value: it becomes an empty one.
-        headers = [(name, value or b"") for name, value in (*record.headers, *errors)]
+        headers: Headers = [(name, value or b"") for name, value in (*record.headers, *errors)]
         timestamp = record.timestamp if record.timestamp >= 0 else None
-        try:
-            future = self._producer.send(self._topic, (record.value,), record.key, headers, timestamp_ms=timestamp)
-        except KafkaError as error:
-            raise self._source_error(error) from None
-        self._unacknowledged.append(future)
+        self._send(Letter(record.value, record.key, headers, timestamp), alone=False)
 
     def flush(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
-        while self._unacknowledged:
+        while self._unacknowledged or self._refused:
+            if not self._unacknowledged:
+                self._send(self._refused[0], alone=True)
+                self._refused.popleft()
+            sent = self._unacknowledged[0]
             try:
-                self._unacknowledged[0].get(min(_POLL_S, max(deadline - time.monotonic(), 0)))
+                sent.future.get(min(_POLL_S, max(deadline - time.monotonic(), 0)))
                 self._unacknowledged.popleft()
             except KafkaError as error:
-                if self._unacknowledged[0].is_done and self._unacknowledged[0].failed():
-                    raise self._source_error(self._unacknowledged[0].exception) from None
-                self._check_deadline(error, deadline)
+                if sent.future.is_done and sent.future.failed():
+                    self._refused.append(self._to_send_again(sent))
+                    self._unacknowledged.popleft()
+                else:
+                    self._check_deadline(error, deadline)
         self._connection.watch()
 
     def close(self) -> None:
@@ -81,13 +101,37 @@ class KafkaPythonDeadLetters:
             abort_sending(self._producer)
             self._producer.close(timeout=_CLOSE_TIMEOUT_S)
 
+    def _send(self, letter: Letter, *, alone: bool) -> None:
+        try:
+            future = self._producer.send(
+                self._topic, (letter.value,), letter.key, letter.headers, timestamp_ms=letter.timestamp
+            )
+        except KafkaError as error:
+            raise self._source_error(error) from None
+        self._unacknowledged.append(_Sent(letter, future, alone))
+
+    def _to_send_again(self, sent: "_Sent") -> Letter:
+        """A form of a refused letter that the broker may accept. Raises `SourceError` if there is none.
+
+        One refused record makes a broker refuse the whole batch; if several are refused, the client does not say why.
+        So the letters of such a batch are sent again one by one.
+        """
+        error = sent.future.exception
+        if isinstance(error, InvalidTimestampError) and sent.letter.timestamp is not None:
+            return sent.letter.without_timestamp()
+        if (isinstance(error, InvalidRecordError) or type(error) is KafkaError) and not sent.alone:
+            return sent.letter
+        raise self._source_error(error) from None
+
     def _check_deadline(self, error: KafkaError, deadline: float) -> None:
         self._connection.watch()
         if time.monotonic() < deadline:
             return
         if self._connection.connected:
             self._connection.topic_id()  # raises if the topic was deleted: then waiting is no use
-        raise TimeoutError(f"{len(self._unacknowledged)} dead letters are not acknowledged yet") from error
+        raise TimeoutError(
+            f"{len(self._unacknowledged) + len(self._refused)} dead letters are not acknowledged yet"
+        ) from error
 
     def _source_error(self, error: BaseException) -> SourceError:
         if isinstance(error, MessageSizeTooLargeError | RecordListTooLargeError):
