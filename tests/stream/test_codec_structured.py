@@ -326,8 +326,9 @@ class CountingSchemas(MemorySchemas):
     ],
 )
 def test_a_known_schema_is_fetched_once_and_an_unknown_one_again(
-    kind: str, field: str, good: WriterSchema, make: Callable[[int], bytes]
+    kind: str, field: str, good: WriterSchema, make: Callable[[int], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("streampca.stream.formats.schemas._UNKNOWN_S", 0.0)
     schemas = CountingSchemas(good)
     one = codec(kind, field, schemas)
     assert [reject.reason for reject in one.decode([make(1), make(9), make(1)]).rejects] == ["unknown_schema"]

@@ -1,5 +1,7 @@
 """The interface to a schema registry, and Confluent's wire format: a zero, four bytes of schema id, the payload."""
 
+import math
+import time
 from collections.abc import Callable, Mapping
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -8,6 +10,8 @@ from streampca.vectors.packing import VectorError
 
 T = TypeVar("T")
 FRAME = 5  # bytes before the payload
+_UNKNOWN_S = 60.0  # how long an id is believed to be unknown
+_MOST_UNKNOWN = 10_000
 
 
 class WriterSchema(NamedTuple):
@@ -44,9 +48,16 @@ class MemorySchemas:
 class SchemaCache(Generic[T]):
     """Caches what is made of each writer's schema, such as a decoder."""
 
-    def __init__(self, schemas: Schemas, kind: str, make: Callable[[WriterSchema], T]) -> None:
-        self._schemas, self._kind, self._make = schemas, kind, make
+    def __init__(
+        self,
+        schemas: Schemas,
+        kind: str,
+        make: Callable[[WriterSchema], T],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._schemas, self._kind, self._make, self._clock = schemas, kind, make, clock
         self._cache: dict[int, T | VectorError] = {}
+        self._unknown: dict[int, float] = {}  # ids that the registry did not know, and until when to believe it
 
     def get(self, value: bytes) -> T:
         """What is made of the value's schema. Raises `VectorError`, and the registry's errors."""
@@ -62,11 +73,19 @@ class SchemaCache(Generic[T]):
             raise VectorError(made.reason, str(made))
         return made
 
+    def _requested(self, schema_id: int) -> WriterSchema:
+        """The schema from the registry; an unknown one is requested once in a while: it may be registered later."""
+        if self._unknown.get(schema_id, -math.inf) <= self._clock():
+            try:
+                return self._schemas.get(schema_id)
+            except KeyError:
+                if len(self._unknown) >= _MOST_UNKNOWN:  # ids in values may be random
+                    self._unknown.clear()
+                self._unknown[schema_id] = self._clock() + _UNKNOWN_S
+        raise VectorError("unknown_schema", f"the schema registry knows no schema {schema_id}")
+
     def _made(self, schema_id: int) -> T | VectorError:
-        try:
-            schema = self._schemas.get(schema_id)
-        except KeyError:  # not cached: it may be registered later
-            raise VectorError("unknown_schema", f"the schema registry knows no schema {schema_id}") from None
+        schema = self._requested(schema_id)
         if schema.kind != self._kind:
             return VectorError("undecodable", f"schema {schema_id} is {schema.kind}, not {self._kind}")
         try:
