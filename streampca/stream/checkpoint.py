@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 
 from streampca.errors import DamagedFileError
 from streampca.pca.arrays import F64, Array
+from streampca.pca.learning import LearningConfig
 from streampca.pca.state import State
 from streampca.stream import npz
 from streampca.stream.event_time import EventTime
 from streampca.stream.fold import Fold, FoldStats
+from streampca.stream.headers import CheckpointHeader
 
 KIND = "checkpoint"
 FORMAT_VERSION = 1
@@ -65,38 +67,50 @@ def encode(checkpoint: Checkpoint) -> bytes:
 
 def decode(data: bytes) -> Checkpoint:
     """The checkpoint that `encode` wrote. Raises `DamagedFileError` for anything else."""
-    header, arrays = npz.decode(data, KIND, FORMAT_VERSION)
-    try:
-        state = State(
-            arrays["C"],
-            arrays["N"],
-            arrays["mean"],
-            float(header["weight"]),
-            float(header["total_variance"]),
-            int(header["count"]),
-            int(header["blocks"]),
-        )
-        event_time, stats = EventTime(**header["clock"]), FoldStats(**header["tally"])
-        fold = Fold(
-            int(header["next_offset"]), state, arrays["pending"], arrays["pending_retention"], event_time, stats
-        )
-        checkpoint = Checkpoint(header["topic"], header["topic_id"], int(header["partition"]), fold, header["settings"])
-        _verify(arrays)
-    except (KeyError, TypeError, ValueError) as error:
-        raise DamagedFileError(f"not a checkpoint: {error!r}") from None
-    return checkpoint
+    fields, arrays = npz.decode(data, KIND, FORMAT_VERSION)
+    header = npz.validate(CheckpointHeader, fields)
+    _verify(header, arrays)
+    state = State(
+        arrays["C"],
+        arrays["N"],
+        arrays["mean"],
+        header.weight,
+        header.total_variance,
+        header.count,
+        header.blocks,
+    )
+    event_time, stats = EventTime(**dict(header.clock)), FoldStats(**dict(header.tally))
+    fold = Fold(header.next_offset, state, arrays["pending"], arrays["pending_retention"], event_time, stats)
+    return Checkpoint(header.topic, header.topic_id, header.partition, fold, header.settings)
 
 
-def _verify(arrays: dict[str, NDArray[Any]]) -> None:
-    C, C_pinv, N, mean, pending = (arrays[name] for name in ("C", "C_pinv", "N", "mean", "pending"))
-    d, r = C.shape
-    shapes = (C_pinv.shape, N.shape, mean.shape, pending.shape[1:], arrays["pending_retention"].shape)
-    if shapes != ((r, d), (r, r), (d,), (d,), pending.shape[:1]):
-        raise DamagedFileError("the arrays of the checkpoint do not fit each other")
+def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]]) -> None:
+    d, dtype = header.settings.get("dimensions"), header.settings.get("dtype")
+    r = arrays["C"].shape[-1] if "C" in arrays and arrays["C"].ndim else 0
+    n = len(arrays["pending"]) if "pending" in arrays and arrays["pending"].ndim else 0
+    expected = {
+        "C": ((d, r), dtype),
+        "C_pinv": ((r, d), dtype),
+        "N": ((r, r), "float64"),
+        "mean": ((d,), "float64"),
+        "pending": ((n, d), dtype),
+        "pending_retention": ((n,), "float64"),
+    }
+    found = {name: (array.shape, array.dtype.name) for name, array in arrays.items()}
+    if found != expected or not all(a.dtype.isnative and a.flags.c_contiguous for a in arrays.values()):
+        raise DamagedFileError("the arrays of the checkpoint fit neither each other nor the settings")
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise DamagedFileError(f"{name} holds values that are not finite")
-    if r and not _agree(C, C_pinv, N):
+    most = LearningConfig(arrays["C"].shape[0], 1, dtype=arrays["C"].dtype.name).largest_value
+    if max(np.abs(arrays[name]).max(initial=0) for name in ("pending", "mean")) > most:
+        raise DamagedFileError("pending or mean holds values that are too large to have been learned")
+    retention = arrays["pending_retention"]
+    if not ((retention >= 0) & (retention <= 1)).all():
+        raise DamagedFileError("pending_retention holds values that are not between 0 and 1")
+    with np.errstate(all="ignore"):
+        agree = r == 0 or _agree(arrays["C"], arrays["C_pinv"], arrays["N"])
+    if not agree:
         raise DamagedFileError("C, its pseudo-inverse and its Gram matrix do not agree")
 
 
@@ -108,9 +122,16 @@ def _agree(C: Array, C_pinv: Array, N: F64) -> bool:
     """
     tolerance, rounding = (1e-6 if C.dtype == np.float64 else 1e-2), 100 * float(np.finfo(C.dtype).eps)
     C, squares = C.astype(np.float64), N.diagonal()
-    if not (squares > 0).all():
+    if not (squares > 0).all() or not np.isfinite(_inverse(N)).all():
         return False
     unit = np.sqrt(squares)
     gram = np.abs(C.T @ C - N).max() / squares.max()
     inverse = np.abs((unit[:, None] * C_pinv) @ (C / unit) - np.eye(len(N))).max()
     return bool(gram <= tolerance and inverse <= tolerance + rounding * (unit.max() / unit.min()) ** 2)
+
+
+def _inverse(N: F64) -> F64:
+    try:
+        return np.asarray(np.linalg.inv(N))
+    except np.linalg.LinAlgError:
+        return np.full_like(N, np.nan)

@@ -8,6 +8,7 @@ import numpy as np
 from streampca.errors import DamagedFileError
 from streampca.pca.model import Model
 from streampca.stream import npz
+from streampca.stream.headers import ModelHeader
 
 KIND = "model"
 FORMAT_VERSION = 1
@@ -64,19 +65,13 @@ def encode(published: PublishedModel) -> bytes:
 
 def decode(data: bytes) -> PublishedModel:
     """The model that `encode` wrote. Raises `DamagedFileError` for anything else."""
-    header, arrays = npz.decode(data, KIND, FORMAT_VERSION)
-    try:
-        model = Model(
-            arrays["components"],
-            arrays["explained_variance"],
-            arrays["mean"],
-            float(header["total_variance"]),
-            float(header["weight"]),
-        )
-        positions = {int(p): int(o) for p, o in header["positions"].items()}
-        published = PublishedModel(model=model, positions=positions, **{name: header[name] for name in _HEADER})
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise DamagedFileError(f"not a model file: {error!r}") from None
+    fields, arrays = npz.decode(data, KIND, FORMAT_VERSION)
+    header = npz.validate(ModelHeader, fields)
+    if arrays.keys() != {"components", "explained_variance", "mean"}:
+        raise DamagedFileError(f"not a model file: it holds the arrays {', '.join(sorted(arrays)) or 'of none'}")
+    model = Model(**arrays, total_variance=header.total_variance, weight=header.weight)
+    positions = {int(partition): offset for partition, offset in header.positions.items()}
+    published = PublishedModel(model=model, positions=positions, **{name: getattr(header, name) for name in _HEADER})
     if problem := _problem(published):
         raise DamagedFileError(problem)
     return published
@@ -92,7 +87,7 @@ def _problem(published: PublishedModel) -> str | None:
         return "the arrays of the model do not fit each other"
     for name in ("components", "explained_variance", "mean"):
         values = getattr(model, name)
-        if values.dtype.kind != "f" or not np.isfinite(values).all():
+        if values.dtype not in (np.float64, np.float32) or not np.isfinite(values).all():
             return f"{name} holds values that are not finite numbers"
     if not np.isfinite([model.total_variance, model.weight]).all():
         return "the total variance or the weight is not finite"

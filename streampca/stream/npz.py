@@ -8,13 +8,16 @@ has no checksum of its own.
 import hashlib
 import io
 import zipfile
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError
 
 from streampca.errors import DamagedFileError
+
+H = TypeVar("H", bound=BaseModel)
 
 _DIGEST_LENGTH = 64  # characters of SHA-256 in hexadecimal
 
@@ -56,3 +59,13 @@ def decode(data: bytes, kind: str, format_version: int) -> tuple[dict[str, Any],
             "the one that this release of streampca reads"
         )
     return header, arrays
+
+
+def validate(schema: type[H], header: dict[str, Any]) -> H:
+    """The header as an object. Raises `DamagedFileError` that names the first field that is wrong."""
+    try:
+        return schema.model_validate(header)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise DamagedFileError(f"not a {header['kind']} file: {field} in its header is wrong: {first['msg']}") from None

@@ -75,7 +75,7 @@ counts = st.integers(0, 2**62)
         finite, finite, finite, finite, counts, counts,
     ),
     event_time=st.builds(EventTime, counts, counts, counts, counts),
-    numbers=st.tuples(counts, finite, finite, counts, counts),
+    numbers=st.tuples(counts, finite.map(abs), finite.map(abs), counts, counts),
     words=st.tuples(st.text(max_size=9), st.text(max_size=9)),
     partition=counts,
 )  # fmt: skip

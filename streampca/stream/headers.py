@@ -1,0 +1,80 @@
+"""The headers of checkpoint and model files, as schemas: a file with a right digest may still hold wrong values."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Milliseconds = Annotated[int, Field(ge=-1, lt=2**63)]  # since 1970; -1: unknown
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Settings = dict[str, str | bool | int | float | None]
+
+
+class _Strict(BaseModel):
+    """Numbers are numbers and texts are texts."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class Clock(_Strict):
+    """The fields of `EventTime`."""
+
+    now_ms: Milliseconds
+    last_ms: Milliseconds
+    before_last_ms: Milliseconds
+    ahead: Count
+
+
+class Tally(_Strict):
+    """The fields of `FoldStats`."""
+
+    learned: Count
+    rejected: dict[str, Count]
+    gap: Count
+    scored: Count
+    loss: Finite
+    norm: Finite
+    loss_ewma: Finite
+    norm_ewma: Finite
+    first_ms: Milliseconds
+    last_ms: Milliseconds
+
+
+class CheckpointHeader(_Strict):
+    """The header of a checkpoint."""
+
+    kind: str
+    format_version: int
+    numpy: str
+    topic: str
+    topic_id: str
+    partition: Count
+    next_offset: Annotated[int, Field(ge=-1, lt=2**63)]
+    settings: Settings
+    weight: Annotated[Finite, Field(ge=0)]
+    total_variance: Annotated[Finite, Field(ge=0)]
+    count: Count
+    blocks: Count
+    clock: Clock
+    tally: Tally
+
+
+class ModelHeader(_Strict):
+    """The header of a published model."""
+
+    kind: str
+    format_version: int
+    version: Count
+    topic: str
+    topic_id: str
+    positions: dict[Annotated[str, Field(pattern=r"^[0-9]{1,10}$")], Annotated[int, Field(ge=-1, lt=2**63)]]
+    rejected: Count
+    loss: Finite | None
+    loss_ratio: Finite | None
+    loss_ewma: Finite | None
+    first_timestamp_ms: Milliseconds
+    last_timestamp_ms: Milliseconds
+    published_at: Finite
+    settings: Settings
+    total_variance: Finite
+    weight: Finite
