@@ -15,6 +15,7 @@ from streampca.api import schemas
 from streampca.api.endpoints import Endpoints
 from streampca.api.errors import add_error_handlers
 from streampca.api.history import HistoryReader
+from streampca.api.hosts import allowed_hosts
 from streampca.api.memory import MemoryBudget
 from streampca.api.metrics import SidecarMetrics
 from streampca.api.middleware import Middleware
@@ -79,7 +80,7 @@ def create_app(store: Store, settings: ServeSettings) -> FastAPI:
     app.state.model_cache = cache
     budget = MemoryBudget(int(settings.buffers_mib * 2**20))
     app.state.memory, app.state.metrics = budget, metrics
-    app.add_middleware(Middleware, metrics=metrics, budget=budget)
+    app.add_middleware(Middleware, metrics=metrics, budget=budget, hosts=allowed_hosts(settings))
     add_error_handlers(app, metrics)
     loader = ModelLoader(cache)
     endpoints = Endpoints(cache, loader, metrics, settings, recent)

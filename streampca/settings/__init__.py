@@ -237,6 +237,12 @@ class ServeSettings(StoreSettings):
 
     host: str = Field("127.0.0.1", min_length=1, description=help_texts.HOST)
     port: int = Field(8000, ge=0, le=65535, description=help_texts.PORT)
+    allowed_hosts: str | None = Field(
+        None,
+        pattern=r"^[^,\s]+(\s*,\s*[^,\s]+)*$",
+        description="Host names that requests may be for, comma-separated; *: any. Unset: any; on loopback addresses "
+        "only localhost, 127.0.0.1, [::1] and `host`.",
+    )
     max_body_bytes: int = Field(16 * 1024 * 1024, ge=1024, description="Maximum size of a request body.")
     max_rows: int = Field(10_000, ge=1, description="Maximum number of vectors in a request.")
     max_numbers: int = Field(1_000_000, ge=1, description="Maximum count of numbers in a request, and in an answer.")

@@ -14,7 +14,7 @@ from streampca.errors import SettingsError
 from streampca.settings.layers import PREFIX, Gathered, gather
 
 MASK = "********"
-_LOGIN = re.compile(r"//[^/]*@")  # user and password in a URL
+_LOGIN = re.compile(r"//.*@")  # users and passwords in URLs; to the last @, since a password may hold any letter
 S = TypeVar("S", contravariant=True)
 
 
@@ -129,7 +129,7 @@ def _effective(name: str, field: FieldInfo, values: Mapping[str, Any], origins: 
     if name not in values and field.is_required():
         return Effective(name, "", "missing")
     value = values.get(name, field.default)
-    shown = "" if value is None else MASK if _is_secret(field) else str(value)
+    shown = "" if value is None else MASK if _is_secret(field) else _LOGIN.sub(f"//{MASK}@", str(value))
     return Effective(name, shown, origins.get(name, "default"))
 
 

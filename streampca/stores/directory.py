@@ -15,6 +15,7 @@ from streampca.errors import StoreError
 from streampca.stores.base import check_name, is_part
 
 _TEMPORARY = "~"
+_FILE_MODE, _FOLDER_MODE = 0o640, 0o750  # checkpoints hold vectors of the topic
 # No write takes that long. Whether the writer is dead cannot be found out sooner: it may run on another machine or in
 # another container, where a process id means nothing here, and not every shared file system has locks.
 _ABANDONED_AFTER_S = 3600.0
@@ -110,7 +111,7 @@ class DirectoryStore:
             return
         self._make_folder(folder.parent)
         self._unflushed.add(folder)
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(_FOLDER_MODE, exist_ok=True)
         _flush_folder(folder.parent)
         self._unflushed.discard(folder)
 
@@ -120,7 +121,7 @@ class DirectoryStore:
 
 
 def _write_durably(path: Path, data: bytes) -> None:
-    with path.open("xb") as file:
+    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, _FILE_MODE)) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

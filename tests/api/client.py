@@ -15,7 +15,7 @@ class Client:
     def __init__(self, app: FastAPI, *, return_server_errors: bool = False) -> None:
         self._app = app
         transport = httpx.ASGITransport(app, raise_app_exceptions=not return_server_errors)
-        self._client = httpx.AsyncClient(transport=transport, base_url="http://sidecar")
+        self._client = httpx.AsyncClient(transport=transport, base_url="http://localhost")
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
