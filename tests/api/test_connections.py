@@ -183,18 +183,18 @@ def test_when_all_connections_are_busy_another_is_refused(monkeypatch: pytest.Mo
 MALFORMED = [
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     b"GET\r\n\r\n",
-    b"GET /\xff HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"GET /\xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
     b"GET / HTTP/1.1\r\n\r\n",
-    b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
-    b"GET / HTTP/1.1\r\nHost: a\r\nbad header\r\n\r\n",
-    b"GET / HTTP/1.1\r\nHost: a\r\nx: " + b"a" * 200_000 + b"\r\n\r\n",
-    b"POST /v1/project HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
-    b"POST /v1/project HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
-    b"POST /v1/project HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n",
-    b"POST /v1/project HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n\r\n",
-    b"POST /nowhere HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcdefgh\r\n",
-    b"POST /v1/project HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n",
-    b"GET /healthz HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: b\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: localhost\r\nbad header\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: localhost\r\nx: " + b"a" * 200_000 + b"\r\n\r\n",
+    b"POST /v1/project HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+    b"POST /v1/project HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+    b"POST /v1/project HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n",
+    b"POST /v1/project HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n\r\n",
+    b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcdefgh\r\n",
+    b"POST /v1/project HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n",
+    b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n",
 ]  # fmt: skip
 
 
@@ -209,7 +209,7 @@ def test_malformed_requests_get_an_error_like_all_others_and_leave_no_traceback(
         assert list(json.loads(body)) == ["error"], (data[:80], body)
     for delay in (0.0, 0.05):  # a mistake in a body whose request was already answered, or is being answered
         with connect(url) as client:
-            client.sendall(b"POST /nowhere HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab")
+            client.sendall(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab")
             time.sleep(delay)
             with contextlib.suppress(ConnectionError):
                 client.sendall(b"cdefgh\r\nzzz\r\n\r\n")
@@ -227,7 +227,7 @@ def test_after_413_the_connection_is_closed_when_the_client_has_the_answer(
     url = sidecar.url()
     size = b"Content-Length: 100000000" if declared else b"Transfer-Encoding: chunked"
     with connect(url) as client:
-        client.sendall(b"POST /v1/project HTTP/1.1\r\nHost: a\r\n%s\r\n\r\n" % size)
+        client.sendall(b"POST /v1/project HTTP/1.1\r\nHost: localhost\r\n%s\r\n\r\n" % size)
         piece = b" " * 65536
         sent = 0
         began = time.monotonic()
