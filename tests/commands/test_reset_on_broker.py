@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 from kafka import TopicPartition
+from kafka.errors import CoordinatorNotAvailableError, NoError
 from kafka.structs import OffsetAndMetadata
 
 from tests.commands.test_commands import assert_one_line, run
 from tests.commands.test_commands_on_broker import doctor
-from tests.kafka_broker import Broker
+from tests.kafka_broker import Broker, wait_until
 from tests.sources.backends import OnKafka, Reader
 
 pytestmark = pytest.mark.broker
@@ -16,7 +17,15 @@ pytestmark = pytest.mark.broker
 
 def commit(broker: Broker, group: str, offsets: dict[tuple[str, int], int]) -> None:
     committed = {TopicPartition(*of): OffsetAndMetadata(offset, "", -1) for of, offset in offsets.items()}
-    broker.admin.alter_group_offsets(group, committed)
+
+    def attempt() -> bool:
+        try:
+            errors = broker.admin.alter_group_offsets(group, committed)
+        except CoordinatorNotAvailableError:  # a new broker creates the topic of all offsets first
+            return False
+        return all(error is NoError for error in errors.values())
+
+    wait_until(attempt, 30, "the group's coordinator")
 
 
 def test_reset_deletes_the_offsets_of_the_topic_alone(broker: Broker, topic: str) -> None:
