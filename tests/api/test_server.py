@@ -127,7 +127,7 @@ def open_request(url: str, body: bytes, first: int) -> socket.socket:
     """A request of which only the first bytes of its body have been sent."""
     where = urlsplit(url)
     connection = socket.create_connection((where.hostname, where.port), timeout=10)
-    head = f"POST /v1/project HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST /v1/project HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     connection.sendall(head.encode() + body[:first])
     return connection
 
