@@ -20,6 +20,11 @@ def remove(env: Environment, folder: str) -> None:
         env.store.delete(name)
 
 
+def reset(env: Environment) -> None:
+    """Delete the group's committed offsets, as `streampca reset` does."""
+    env.topic.committed.clear()
+
+
 def test_restoring_a_backup_gives_the_same_bytes() -> None:
     env = Environment(partitions=2)
     for partition in (0, 1):
@@ -35,6 +40,7 @@ def test_restoring_a_backup_gives_the_same_bytes() -> None:
     for name, data in backup.items():
         env.store.write(name, data)
     assert env.models.versions()[-1] == 200
+    reset(env)
     make_worker(env, worker_config(), [50] * 4).run()
     env.assert_complete()
     assert env.models.versions()[-1] == 400
@@ -44,6 +50,7 @@ def test_newer_models_block_publishing_until_they_are_removed() -> None:
     env = learned_environment()
     before = env.models.versions()
     remove(env, f"checkpoints/{TOPIC}/1")
+    reset(env)
     behind = make_worker(env, worker_config(), [60] * 8)
     behind.run()
     assert behind.recorder.of_type(ModelPublished) == []
@@ -60,6 +67,7 @@ def test_one_partition_is_learned_again_when_its_checkpoints_are_removed() -> No
     untouched = env.store.names(f"checkpoints/{TOPIC}/0")
     remove(env, f"checkpoints/{TOPIC}/1")
     remove(env, f"models/{TOPIC}")
+    reset(env)
     again = make_worker(env, worker_config(), [60] * 8)
     again.run()
     env.assert_complete()
