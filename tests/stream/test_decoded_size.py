@@ -18,6 +18,8 @@ from streampca.stream.record import PlainRecord, Records, Undecoded
 from streampca.vectors.json_sizes import parsed_bytes
 from tests.stream.structured import framed, memory
 
+pytestmark = pytest.mark.slow  # measures memory, with many examples
+
 D = 8
 MIB = 2**20
 
