@@ -1,6 +1,6 @@
 """Checkpoints in a store: `checkpoints/<topic>/<partition>/<next offset, 20 digits>.npz`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 import structlog
@@ -20,6 +20,7 @@ class Checkpoints:
     def __init__(self, store: Store, topic: str, keep: int = 3) -> None:
         self._store, self._topic, self._folder, self._keep = store, topic, f"checkpoints/{topic}", keep
         self._skipped: set[tuple[int, int]] = set()  # partition, offset: damaged, so an older one was used
+        self._held: dict[int, int] = {}  # partition → offset of the newest checkpoint loaded or saved
 
     def partitions(self) -> list[int]:
         """Partitions that have checkpoints, ascending."""
@@ -44,24 +45,29 @@ class Checkpoints:
                 failures[left[-1]] = error  # not found: pruned since it was listed, so a newer one exists
             else:
                 self._log_skipped(partition, {o: e for o, e in failures.items() if o > left[-1]})
+                self._held[partition] = max(left[-1], self._held.get(partition, -1))
                 return found
         if failures:
             self._raise_unusable(partition, failures)
+        self._held.pop(partition, None)
         return None
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, then delete the partition's oldest ones beyond those kept.
 
         Raises `DamagedFileError` for one that could not be read back: it must not replace a readable one; and
-        `StoreError` if the store holds one that is ahead of it.
+        `StoreError` if the store holds one that is ahead of it, or no longer holds the one before it.
         """
         partition, data = checkpoint.partition, files.encode(checkpoint)
         try:
             files.decode(data)
         except DamagedFileError as error:
             raise DamagedFileError(f"the state of partition {partition} cannot be saved: {error}") from None
-        self._refuse_ahead(partition, checkpoint.fold.position)
-        numbered.write(self._store, self._folder_of(partition), checkpoint.fold.position, data, self._keep)
+        position, existing = checkpoint.fold.position, self.offsets(partition)
+        self._refuse_ahead(partition, position, existing)
+        self._refuse_emptied(partition, existing)
+        numbered.write(self._store, self._folder_of(partition), position, data, existing, self._keep)
+        self._held[partition] = position
 
     def _log_skipped(self, partition: int, failures: Mapping[int, Exception]) -> None:
         for offset, error in failures.items():
@@ -86,14 +92,23 @@ class Checkpoints:
             "backup, or delete them to learn the partition again from its earliest record, and run `streampca reset`"
         )
 
-    def _refuse_ahead(self, partition: int, position: int) -> None:
+    def _refuse_ahead(self, partition: int, position: int, existing: Sequence[int]) -> None:
         """Raise `StoreError` if another writer, or another store's contents, are ahead of us."""
-        for offset in reversed(self.offsets(partition)):
+        for offset in reversed(existing):
             if offset > position and (partition, offset) not in self._skipped and self._is_intact(partition, offset):
                 raise StoreError(
                     f"the store holds a checkpoint of partition {partition} at offset {offset}, which is ahead of "
                     f"this worker's, {position}: another worker has written it, or another volume was mounted"
                 )
+
+    def _refuse_emptied(self, partition: int, existing: Sequence[int]) -> None:
+        """Raise `StoreError` if the checkpoint before is gone: only one that is ahead of us could have pruned it."""
+        held = self._held.get(partition)
+        if held is not None and held not in existing:
+            raise StoreError(
+                f"the store no longer holds the checkpoint of partition {partition} at offset {held}, which this "
+                "worker has loaded or written: was the volume unmounted, or were files deleted?"
+            )
 
     def _is_intact(self, partition: int, offset: int) -> bool:
         try:

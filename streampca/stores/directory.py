@@ -16,9 +16,10 @@ from streampca.stores.base import check_name, is_part
 
 _TEMPORARY = "~"
 _FILE_MODE, _FOLDER_MODE = 0o640, 0o750  # checkpoints hold vectors of the topic
-# No write takes that long. Whether the writer is dead cannot be found out sooner: it may run on another machine or in
-# another container, where a process id means nothing here, and not every shared file system has locks.
-_ABANDONED_AFTER_S = 3600.0
+# Whether a writer is dead cannot be found out: it may run on another machine or in another container, where a process
+# id means nothing here, and not every shared file system has locks. But a live one that has not written a byte for so
+# long loses little: its rename fails, and the save is retried.
+_ABANDONED_AFTER_S = 300.0
 _FOLDER_FLUSH_UNSUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}  # on some network file systems
 
 _REMEDIES = {

@@ -60,7 +60,7 @@ class Models:
             return False
         if len(versions) >= self._keep and model.version < versions[-self._keep]:
             return False
-        numbered.write(self._store, self._folder, model.version, model_file.encode(model), self._keep)
+        numbered.write(self._store, self._folder, model.version, model_file.encode(model), versions, self._keep)
         return True
 
     def _is_intact(self, version: int) -> bool:

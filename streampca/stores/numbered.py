@@ -1,6 +1,7 @@
 """Numbered files, `<folder>/<number, 20 digits>.npz`; only the highest numbers are kept."""
 
 import re
+from collections.abc import Iterable
 
 import structlog
 
@@ -23,14 +24,15 @@ def numbers(store: Store, folder: str) -> list[int]:
     return [int(stem[:20]) for stem in stems if _FILE.fullmatch(stem)]
 
 
-def write(store: Store, folder: str, number: int, data: bytes, keep: int) -> None:
+def write(store: Store, folder: str, number: int, data: bytes, existing: Iterable[int], keep: int) -> None:
     """Write a file, then delete all but the `keep` highest numbers up to it; higher ones are never deleted.
 
-    Raises `StoreError` only if the file is not written. Files that cannot be deleted are logged, and tried next time.
+    `existing` are the numbers of the files before. Raises `StoreError` only if the file is not written. Files that
+    cannot be deleted are logged, and tried next time.
     """
     store.write(path(folder, number), data)
     try:
-        for low in [n for n in numbers(store, folder) if n <= number][:-keep]:
+        for low in sorted(n for n in {*existing, number} if n <= number)[:-keep]:
             store.delete(path(folder, low))
     except StoreError as error:
         log.warning("old files not deleted", folder=folder, cause=str(error))

@@ -183,6 +183,30 @@ def test_read_errors_are_raised_and_not_taken_for_an_empty_store(checkpoints: Ch
         checkpoints.newest(0)
 
 
+def test_nothing_is_written_into_the_folder_that_a_volume_was_mounted_on(tmp_path: Path) -> None:
+    mount, away = tmp_path / "volume", tmp_path / "away"
+    checkpoints = Checkpoints(DirectoryStore(mount), "readings")
+    checkpoints.save(checkpoint(10))
+    mount.rename(away)
+    mount.mkdir()
+    with pytest.raises(StoreError, match="no longer holds the checkpoint of partition 0 at offset 10"):
+        checkpoints.save(checkpoint(20))
+    assert list(mount.iterdir()) == []
+    mount.rmdir()
+    away.rename(mount)
+    checkpoints.save(checkpoint(30))
+    assert checkpoints.offsets(0) == [10, 30]
+
+
+def test_a_save_lists_the_folder_once(checkpoints: Checkpoints, store: MemoryStore) -> None:
+    checkpoints.save(checkpoint(10))
+    listed = []
+    names = store.names
+    store.names = lambda folder: listed.append(folder) or names(folder)  # type: ignore[method-assign,func-returns-value]
+    checkpoints.save(checkpoint(20))
+    assert listed == ["checkpoints/readings/0"]
+
+
 class ConcurrentlyPrunedStore(MemoryStore):
     """A store in which another worker saves and prunes right after each listing."""
 

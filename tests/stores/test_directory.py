@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from streampca.errors import StoreError
+from streampca.stores import directory
 from streampca.stores.directory import DirectoryStore
 
 SIZE = 300_000
@@ -32,6 +33,7 @@ def assert_one_line(error: pytest.ExceptionInfo[StoreError], *parts: str) -> Non
 
 WRITER = f"""
 import sys
+from streampca.stores import directory
 from streampca.stores.directory import DirectoryStore
 store = DirectoryStore(sys.argv[1])
 print("ready", flush=True)
@@ -63,17 +65,39 @@ def test_a_killed_writer_never_leaves_a_partial_file(tmp_path: Path) -> None:
     assert any("~" in name for name in files(tmp_path)), "no kill happened during a write: nothing was tested"
 
 
-def test_temporary_files_of_a_killed_writer_are_removed_after_an_hour(tmp_path: Path) -> None:
+def test_temporary_files_of_a_killed_writer_are_removed_after_five_minutes(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
     store.write("a/b", b"kept")
     fresh, old = tmp_path / "a" / "~fresh", tmp_path / "a" / "~old"
     for path in (fresh, old):
         path.write_bytes(b"half of a fi")
-    os.utime(old, (time.time() - 4000,) * 2)
-    os.utime(tmp_path / "a" / "b", (time.time() - 4000,) * 2)
+    os.utime(fresh, (time.time() - 250,) * 2)
+    for path in (old, tmp_path / "a" / "b"):
+        os.utime(path, (time.time() - 310,) * 2)
     assert store.names("a") == ["a/b"]
     store.check()
     assert files(tmp_path) == ["a/b", "a/~fresh"]
+
+
+def test_a_writer_whose_temporary_file_was_removed_reports_it_and_can_retry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other = DirectoryStore(tmp_path), DirectoryStore(tmp_path)
+    store.write("a/b", b"old")
+    write_durably = directory._write_durably
+
+    def hang(path: Path, data: bytes) -> None:
+        write_durably(path, data)
+        monkeypatch.undo()
+        os.utime(path, (time.time() - 310,) * 2)
+        other.check()
+
+    monkeypatch.setattr(directory, "_write_durably", hang)
+    with pytest.raises(StoreError, match="cannot write"):
+        store.write("a/b", b"new")
+    assert store.read("a/b") == b"old"
+    store.write("a/b", b"new")
+    assert store.read("a/b") == b"new"
 
 
 # --- a full disk ----------------------------------------------------------------------------------------------------
@@ -198,6 +222,7 @@ def test_a_read_only_disk_is_readable_and_refuses_writes(small_disk: Path) -> No
 OTHER_USER = """
 import os, sys
 from streampca.errors import StoreError
+from streampca.stores import directory
 from streampca.stores.directory import DirectoryStore
 store = DirectoryStore(sys.argv[1])
 store.names("warm-up")  # import everything before dropping privileges

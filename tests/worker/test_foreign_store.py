@@ -1,5 +1,7 @@
 """A store that is not the one the consumer group has written: nothing is learned twice, and nothing is deleted."""
 
+from dataclasses import replace
+
 import pytest
 from structlog.testing import capture_logs
 
@@ -146,6 +148,40 @@ def test_a_volume_that_comes_back_keeps_its_checkpoints() -> None:
     with pytest.raises(StoreError, match=r"offset 100, which is ahead of this worker's, 60.*another volume"):
         late.save(behind)
     assert {name: env.store.read(name) for name in env.store.names(f"checkpoints/{TOPIC}/0")} == files
+
+
+def test_a_worker_saves_nothing_while_its_volume_is_unmounted() -> None:
+    env = learned()
+    env.send(0, vectors(150, seed=5))
+    volume: dict[str, bytes] = {}
+    bare_folder: dict[str, bytes] = {}
+
+    def unmount() -> None:
+        volume.update(env.store._files)
+        env.store._files = {}
+
+    def mount() -> None:
+        bare_folder.update(env.store._files)
+        env.store._files = dict(volume)
+
+    worker = make_worker(env, script=[50, Do(unmount), 50, 50, Do(mount), *[50] * 5])
+    worker.run()
+    assert bare_folder == {}
+    causes = [event.cause for event in worker.recorder.of_type(CheckpointPostponed)]
+    assert len(causes) >= 2
+    assert all("no longer holds the checkpoint of partition 0 at offset 150" in cause for cause in causes)
+    env.assert_complete()
+
+
+def test_a_volume_unmounted_before_the_first_save_is_noticed_too() -> None:
+    env = learned()
+    late = Checkpoints(env.store, TOPIC)
+    newest = late.newest(0)
+    assert newest
+    env.store._files = {}
+    with pytest.raises(StoreError, match=r"no longer holds the checkpoint of partition 0 at offset 100.*unmounted"):
+        late.save(replace(newest, fold=replace(newest.fold, position=120)))
+    assert env.store.names("checkpoints") == []
 
 
 def test_a_failed_restore_is_logged_once_and_counted() -> None:
