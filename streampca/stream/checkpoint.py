@@ -79,7 +79,8 @@ def decode(data: bytes) -> Checkpoint:
         header.count,
         header.blocks,
     )
-    event_time, stats = EventTime(**dict(header.clock)), FoldStats(**dict(header.tally))
+    clock, stats = header.clock, FoldStats(**dict(header.tally))
+    event_time = EventTime(clock.now_ms, tuple(clock.recent), clock.ahead)
     fold = Fold(header.next_offset, state, arrays["pending"], arrays["pending_retention"], event_time, stats)
     return Checkpoint(header.topic, header.topic_id, header.partition, fold, header.settings)
 

@@ -1,7 +1,9 @@
 """The time of a partition, computed from the timestamps of its records alone.
 
-It never runs backwards, and advances only to a time that three consecutive records have reached. So a single record
-from the far future is counted, but does not make the model forget everything before it.
+It is the greatest median that 63 consecutive timestamps have had so far. So it never runs backwards, and records whose
+timestamps are ahead of it count as new ones without moving it, unless they are the majority for a while: a producer
+with a wrong clock cannot make the model forget. The time is that of 31 records ago, which changes no weight as long as
+all of a partition's records are weighted by it.
 """
 
 from collections.abc import Sequence
@@ -11,26 +13,52 @@ import numpy as np
 from numpy.typing import NDArray
 
 _DAY_MS = 24 * 3600 * 1000
+_WINDOW = 63  # records
+_MIDDLE = _WINDOW // 2
+_AT_ONCE = 4096  # windows that are sorted in one step; bounds the memory
 
 
 @dataclass(frozen=True, slots=True)
 class EventTime:
-    """The current time and the last two timestamps, in milliseconds since 1970; -1 when unknown."""
+    """The current time and the timestamps it depends on, in milliseconds since 1970; -1 when unknown."""
 
     now_ms: int = -1
-    last_ms: int = -1
-    before_last_ms: int = -1
+    recent: tuple[int, ...] = ()  # the last 62 known timestamps
     ahead: int = 0  # number of records that were more than a day ahead of the time
 
     def advance(self, timestamps: Sequence[int] | NDArray[np.int64]) -> tuple["EventTime", NDArray[np.int64]]:
         """The time after these records, and the milliseconds by which each of them advanced it."""
         stamps = np.asarray(timestamps, np.int64)
         known = stamps >= 0
-        recent = np.concatenate([[self.before_last_ms, self.last_ms], stamps[known]])
-        reached = np.minimum(np.minimum(recent[:-2], recent[1:-1]), recent[2:])  # by three in a row
-        nows = np.maximum.accumulate(np.concatenate([[self.now_ms], reached]))  # before each record, and at the end
+        unknown = (-1,) * (_WINDOW - 1 - len(self.recent))
+        recent = np.concatenate([np.array(unknown + self.recent, np.int64), stamps[known]])
+        nows = np.maximum.accumulate(np.concatenate([[self.now_ms], _medians(recent)]))  # before each, and at the end
         steps = np.zeros(len(stamps), np.int64)
         steps[known] = np.where(nows[:-1] >= 0, np.diff(nows), 0)
-        ahead = int(np.count_nonzero((nows[:-1] >= 0) & (recent[2:] - nows[:-1] > _DAY_MS)))
-        before_last, last = (int(stamp) for stamp in recent[-2:])
-        return EventTime(int(nows[-1]), last, before_last, self.ahead + ahead), steps
+        last = recent[len(recent) - _WINDOW + 1 :]
+        ahead = self.ahead + _count_ahead(recent, nows[:-1])
+        return EventTime(int(nows[-1]), tuple(last[last >= 0].tolist()), ahead), steps
+
+
+def _medians(stamps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The median of every 63 consecutive ones of (n + 62) timestamps."""
+    n = len(stamps) - _WINDOW + 1
+    if (stamps[1:] >= stamps[:-1]).all():  # the usual case, and faster
+        return stamps[_MIDDLE : _MIDDLE + n]
+    if not n:
+        return stamps[:0]
+    windows = np.lib.stride_tricks.sliding_window_view(stamps, _WINDOW)
+    parts = (windows[start : start + _AT_ONCE] for start in range(0, n, _AT_ONCE))
+    return np.concatenate([np.partition(part, _MIDDLE, axis=1)[:, _MIDDLE] for part in parts])
+
+
+def _count_ahead(recent: NDArray[np.int64], nows: NDArray[np.int64]) -> int:
+    """How many of the last timestamps are more than a day ahead of the time and of the two timestamps before them.
+
+    The time alone would count all records after a pause of a day, until it has advanced.
+    """
+    n = len(nows)
+    new = len(recent) - n
+    before = np.minimum(recent[new - 2 : new - 2 + n], recent[new - 1 : new - 1 + n])
+    reached = np.maximum(nows, before)
+    return int(np.count_nonzero((nows >= 0) & (recent[new:] - reached > _DAY_MS)))

@@ -1,8 +1,8 @@
 """The headers of checkpoint and model files, as schemas: a file with a right digest may still hold wrong values."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Milliseconds = Annotated[int, Field(ge=-1, lt=2**63)]  # since 1970; -1: unknown
@@ -20,9 +20,18 @@ class Clock(_Strict):
     """The fields of `EventTime`."""
 
     now_ms: Milliseconds
-    last_ms: Milliseconds
-    before_last_ms: Milliseconds
+    recent: Annotated[list[Annotated[Milliseconds, Field(ge=0)]], Field(max_length=62)]
     ahead: Count
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_recent(cls, fields: Any) -> Any:
+        """The first checkpoints have only the last two timestamps."""
+        if not isinstance(fields, dict) or "recent" in fields:
+            return fields
+        others = {name: value for name, value in fields.items() if name not in ("last_ms", "before_last_ms")}
+        two = [fields.get(name) for name in ("before_last_ms", "last_ms")]
+        return {**others, "recent": [stamp for stamp in two if stamp != -1]}
 
 
 class Tally(_Strict):

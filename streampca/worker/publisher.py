@@ -1,7 +1,7 @@
 """Merges the newest checkpoints of all partitions into a model and writes it as the next version.
 
-A model is a function of the positions of its folds. Only the signs of its axes follow the previous version, so that
-coordinates do not flip.
+A model is a function of the positions of its folds, and of the clock only if timestamps are ahead of it. The signs of
+its axes follow the previous version, so that coordinates do not flip.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,8 +51,7 @@ class Publisher:
 
     def _merged(self, folds: list[Checkpoint], previous: PublishedModel | None) -> PublishedModel:
         learning_config = self._fold_config.learning
-        time = max(checkpoint.fold.event_time.now_ms for checkpoint in folds)
-        elapsed = [time - c.fold.event_time.now_ms if c.fold.event_time.now_ms >= 0 else 0 for c in folds]
+        elapsed = _elapsed([checkpoint.fold.event_time.now_ms for checkpoint in folds], int(1000 * self._now()))
         state = merge(
             [checkpoint.fold.provisional(learning_config) for checkpoint in folds],
             learning_config.columns,
@@ -73,6 +72,15 @@ class Publisher:
             published_at=self._now(),
             settings=self._fold_config.as_dict(),
         )
+
+
+def _elapsed(times: Sequence[int], now_ms: int) -> list[int]:
+    """Milliseconds from the time of each partition (-1: unknown) to the common one, the latest not in the future.
+
+    A partition whose timestamps are ahead counts as current: it must not make the others count for nothing.
+    """
+    common = min(max(times), now_ms)
+    return [max(common - time, 0) if time >= 0 else 0 for time in times]
 
 
 def _losses(all_stats: list[FoldStats]) -> dict[str, float | None]:

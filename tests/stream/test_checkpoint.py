@@ -74,7 +74,7 @@ counts = st.integers(0, 2**62)
         FoldStats, counts, st.dictionaries(st.text(max_size=5), counts, max_size=3), counts, counts,
         finite, finite, finite, finite, counts, counts,
     ),
-    event_time=st.builds(EventTime, counts, counts, counts, counts),
+    event_time=st.builds(EventTime, counts, st.lists(counts, max_size=62).map(tuple), counts),
     numbers=st.tuples(counts, finite.map(abs), finite.map(abs), counts, counts),
     words=st.tuples(st.text(max_size=9), st.text(max_size=9)),
     partition=counts,
@@ -189,6 +189,12 @@ def test_another_format_version_is_refused() -> None:
 def test_an_invalid_header_is_refused(header: dict[str, Any]) -> None:
     with pytest.raises(DamagedFileError, match="not a checkpoint"):
         decode(forged(header))
+
+
+@pytest.mark.parametrize(("two", "recent"), [((7, 8), (7, 8)), ((-1, 8), (8,)), ((-1, -1), ())])
+def test_the_first_checkpoints_have_the_last_two_timestamps(two: tuple[int, int], recent: tuple[int, ...]) -> None:
+    clock = {"now_ms": 9, "before_last_ms": two[0], "last_ms": two[1], "ahead": 3}
+    assert decode(forged({"clock": clock})).fold.event_time == EventTime(9, recent, 3)
 
 
 @pytest.mark.parametrize("name", ["C", "C_pinv", "N", "mean", "pending", "pending_retention"])

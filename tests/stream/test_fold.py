@@ -168,7 +168,7 @@ def test_a_half_life_in_seconds_weights_by_event_time() -> None:
     config, V = fold_config(components=D, half_life_seconds=4.0), vectors(250)
     gaps = np.random.default_rng(3).integers(0, 200, 250)
     stamps = np.cumsum(gaps) + 10**12
-    accepted = np.array([stamps[i - 2] if i >= 2 else stamps[0] for i in range(250)])  # three records must agree
+    accepted = np.array([stamps[max(i - 31, 0)] for i in range(250)])  # the median of 63 records
     weights = 0.5 ** ((accepted[-1] - accepted) / 4000)
     fold = fold_of(V, config, [int(stamp) for stamp in stamps])
     state = fold.provisional(config.learning)
@@ -182,10 +182,18 @@ def test_a_gap_of_many_half_lives_forgets_everything_before_it() -> None:
     stamps = [10**9] * 100 + [10**13] * 100
     fold = fold_of(V, config, stamps)
     state = fold.provisional(config.learning)
-    late = V[102:]  # the first two after the gap were learned before time advanced
+    late = V[131:]  # the first 31 after the gap were learned before time advanced
     assert state.weight == pytest.approx(len(late))
     np.testing.assert_allclose(state.C @ state.C.T, covariance(late), atol=1e-10)
     assert files.decode(bits(fold, config)).fold.position == 200
+
+
+def test_a_few_timestamps_that_are_ahead_neither_forget_nor_gain_weight() -> None:
+    config, n = fold_config(half_life_seconds=60.0), 2000
+    V, stamps = vectors(n), [10**12 + 100 * i for i in range(n)]
+    wrong = [stamp + 3_600_000 if i in (1000, 1001, 1002) else stamp for i, stamp in enumerate(stamps)]
+    right, with_wrong = (fold_of(V, config, times).provisional(config.learning) for times in (stamps, wrong))
+    assert with_wrong.weight == pytest.approx(right.weight, rel=0.01)
 
 
 def test_without_a_half_life_nothing_is_forgotten() -> None:
@@ -364,17 +372,17 @@ def test_chunks_and_restarts_do_not_change_records_of_many_vectors(name: str, da
 
 def test_without_time_a_record_of_many_vectors_equals_single_vectors() -> None:
     config, V = fold_config(half_life_messages=70.0), vectors(150)
-    together, _ = Fold.empty(config.learning).learn(V, [5, 5, 5], 3, config, np.array([20, 90, 40]))
-    alone, _ = Fold.empty(config.learning).learn(V, [5] * 150, 3, config)
+    together, _ = Fold.empty(config.learning).learn(V, [-1] * 3, 3, config, np.array([20, 90, 40]))
+    alone, _ = Fold.empty(config.learning).learn(V, [-1] * 150, 3, config)
     assert bits(together, config) == bits(alone, config)
 
 
 def test_a_record_advances_time_once_however_many_vectors_it_has() -> None:
-    """Three records must agree on a time; many vectors of one record count once."""
-    config, V = fold_config(components=D, half_life_seconds=4.0), vectors(6)
-    stamps = [1000, 1000, 1000, 10**12, 5000, 5000, 5000]
-    counts = np.array([1, 1, 1, 50, 1, 1, 1])
-    fold, _ = Fold.empty(config.learning).learn(np.repeat(V, [1, 1, 1, 51, 1, 1], axis=0), stamps, 7, config, counts)
+    """The median is that of records; many vectors of one record count once."""
+    config = fold_config(components=D, half_life_seconds=4.0)
+    stamps = [1000] * 32 + [10**12] + [5000] * 31
+    counts = np.array([1] * 32 + [50] + [1] * 31)
+    fold, _ = Fold.empty(config.learning).learn(vectors(113), stamps, 64, config, counts)
     assert fold.event_time.now_ms == 5000
     assert fold.event_time.ahead == 1
-    assert fold.provisional(config.learning).weight == pytest.approx((3 + 50 + 1) / 2 + 2)  # after four seconds, two
+    assert fold.provisional(config.learning).weight == pytest.approx(112 / 2 + 1)  # after four seconds, one

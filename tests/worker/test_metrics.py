@@ -184,8 +184,8 @@ def test_gaps_failures_and_future_timestamps_are_counted(metrics: WorkerMetrics,
     metrics.notify(CheckpointPostponed("disk full"))
     metrics.notify(CheckpointPostponed("disk full"))
     metrics.notify(PublishFailed("disk full"))
-    far = [1000, 1000, 1000, 10**12, 1000]
-    metrics.notify(batch(fold_of(vectors(5), fold_config(), far)))
+    far = [*[1000] * 32, 10**12, 1000]
+    metrics.notify(batch(fold_of(vectors(34), fold_config(), far)))
     now = read()
     assert now("streampca_offset_gap_messages_total") == 80
     assert now("streampca_checkpoints_postponed_total") == 2

@@ -26,6 +26,7 @@ from tests.worker.harness import Environment, WorkerFixture, make_worker, worker
 
 CONFIG = fold_config()
 EXACT = fold_config(components=D)
+HOUR_MS = 3600 * 1000
 
 
 class PublisherFixture:
@@ -34,7 +35,8 @@ class PublisherFixture:
     def __init__(self, fold_config: FoldConfig = CONFIG) -> None:
         self.fold_config, self.store = fold_config, MemoryStore()
         self.checkpoints, self.models = Checkpoints(self.store, "readings"), Models(self.store, "readings")
-        self.publisher = Publisher(self.checkpoints, self.models, fold_config, lambda: 1234.5)
+        self.now = 1234.5
+        self.publisher = Publisher(self.checkpoints, self.models, fold_config, lambda: self.now)
 
     def save(self, partition: int, fold: Fold) -> None:
         self.checkpoints.save(checkpoint_of(fold, self.fold_config, partition))
@@ -130,12 +132,40 @@ def test_folds_are_decayed_to_a_common_time_before_merging() -> None:
     """A partition without messages for two half-lives has a quarter of the weight."""
     config = fold_config(components=D, half_life_seconds=10.0)
     fixture, parts = PublisherFixture(config), [vectors(200, seed=1), vectors(200, seed=2) + 1]
+    fixture.now = 2e9
     for partition, (V, stamp) in enumerate(zip(parts, (10**12, 10**12 + 20_000), strict=True)):
         fixture.save(partition, fold_of(V, config, [stamp] * 200))
     model = fixture.publish().model
     weights = np.repeat([0.25, 1.0], 200)
     np.testing.assert_allclose(covariance_of(model), covariance(np.vstack(parts), weights), atol=1e-9)
     assert model.weight == pytest.approx(250)
+
+
+def test_a_partition_whose_clock_is_ahead_does_not_silence_the_others() -> None:
+    """It counts as current; a partition that has been idle for two half-lives still fades."""
+    config = fold_config(components=D, half_life_seconds=10.0)
+    fixture, parts = PublisherFixture(config), [vectors(200, seed=i) + i for i in range(3)]
+    fixture.now = 1e9
+    for partition, (V, stamp) in enumerate(zip(parts, (10**12, 10**12 + HOUR_MS, 10**12 - 20_000), strict=True)):
+        fixture.save(partition, fold_of(V, config, [stamp] * 200))
+    model = fixture.publish().model
+    weights = np.repeat([1.0, 1.0, 0.25], 200)
+    np.testing.assert_allclose(covariance_of(model), covariance(np.vstack(parts), weights), atol=1e-9)
+    assert model.weight == pytest.approx(450)
+
+
+@pytest.mark.parametrize("ahead", [3, 200])
+def test_the_weight_of_a_model_survives_wrong_timestamps_in_one_of_four_partitions(ahead: int) -> None:
+    """Three timestamps an hour ahead change nothing; a majority of them only what its own partition remembers."""
+    config, n = fold_config(half_life_seconds=60.0), 2000
+    fixture, stamps = PublisherFixture(config), [10**12 + 100 * i for i in range(n)]
+    fixture.now = stamps[-1] / 1000
+    wrong = [stamp + HOUR_MS if 1000 <= i < 1000 + ahead else stamp for i, stamp in enumerate(stamps)]
+    for partition in range(4):
+        fixture.save(partition, fold_of(vectors(n, seed=partition), config, stamps if partition else wrong))
+    one = fold_of(vectors(n), config, stamps).provisional(config.learning).weight
+    model = fixture.publish().model
+    assert model.weight == pytest.approx(4 * one, rel=0.01) if ahead == 3 else model.weight > 3 * one
 
 
 def test_a_partition_without_timestamps_keeps_its_weight() -> None:
