@@ -131,6 +131,7 @@ def worker_config_of(settings: WorkerSettings) -> WorkerConfig:
             int(settings.max_record_mib * 2**20),
         ),
         bad_records="dead_letter" if settings.dead_letter_topic else settings.on_bad_record,
+        implausible_factor=settings.implausible_factor,
         offset_gap=settings.on_offset_gap,
         checkpoint_interval_s=settings.checkpoint_interval_s,
         checkpoint_messages=settings.checkpoint_messages,

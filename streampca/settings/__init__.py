@@ -166,6 +166,13 @@ class WorkerSettings(StoreSettings, KafkaSettings, FormatSettings, GroupSettings
     max_record_mib: float = Field(
         64, gt=0, le=65536, description="Maximum memory to decode one record, MiB; records that need more are rejected."
     )
+    implausible_factor: float = Field(
+        1e4,
+        ge=0,
+        allow_inf_nan=False,
+        description="Distance from the running mean, in multiples of the usual (root mean square) distance, beyond "
+        "which a vector is rejected as implausible; 0: no limit.",
+    )
     on_offset_gap: Literal["fail", "earliest", "latest"] = Field(
         "fail", description="What to do when retention has removed records that were not learned yet."
     )
@@ -213,6 +220,12 @@ class WorkerSettings(StoreSettings, KafkaSettings, FormatSettings, GroupSettings
                 ("max_record_mib", "dimensions"),
                 lambda s: s.dimensions * 8 > s.max_record_mib * 2**20,
                 "max_record_mib ({s.max_record_mib:g}) is too small for a vector of {s.dimensions} dimensions",
+            ),
+            Rule(
+                ("implausible_factor",),
+                lambda s: 0 < s.implausible_factor < 10,
+                "implausible_factor ({s.implausible_factor:g}) would reject ordinary vectors: 0 for no limit, or at "
+                "least 10",
             ),
             Rule(
                 ("half_life_messages", "half_life_seconds"),

@@ -200,7 +200,7 @@ class Prefetch:
         decoded = self._decode(event)
         if not isinstance(decoded, Vectors) or decoded.next == event.next:
             return decoded, True
-        self._undecoded.appendleft(replace(event, records=event.records[len(decoded.offsets) :]))
+        self._undecoded.appendleft(replace(event, records=event.records[len(decoded.records) :]))
         return decoded, False
 
     def _put(self, polled: _Polled) -> None:

@@ -2,7 +2,7 @@
 
 Reasons: `no_value` (a tombstone), `undecodable`, `unknown_schema` (the registry has no such id), `wrong_length`,
 `not_finite` (NaN or infinity), `too_large` (its squares would overflow), `too_many_bytes` (decoding it would take
-more memory than allowed).
+more memory than allowed); and of vectors that were decoded: `implausible` (plausibility.py).
 """
 
 import sys
@@ -18,10 +18,19 @@ from streampca.pca.arrays import Array
 from streampca.stream.formats import reader_of
 from streampca.stream.formats.base import Reader
 from streampca.stream.formats.schemas import Schemas
-from streampca.stream.record import Decoded, Records, Reject, Undecoded, Vectors, offsets_of, timestamps_of, values_of
+from streampca.stream.record import Decoded, Records, Reject, Undecoded, Vectors, timestamps_of, values_of
 from streampca.vectors.packing import VectorBytes, VectorError, check_size
 
-REASONS = ("no_value", "undecodable", "unknown_schema", "wrong_length", "not_finite", "too_large", "too_many_bytes")
+REASONS = (
+    "no_value",
+    "undecodable",
+    "unknown_schema",
+    "wrong_length",
+    "not_finite",
+    "too_large",
+    "too_many_bytes",
+    "implausible",
+)
 
 
 _LARGE_BATCH = 8 * 2**20  # bytes of vectors that are decoded at once; the last value may exceed it
@@ -57,10 +66,8 @@ class Codec:
         except TimeoutError as error:
             return Undecoded(event.partition, records[0].offset, len(records), event.end, str(error))
         timestamps = np.array(timestamps_of(records), np.int64)[decoded.places]
-        rejected = [records[reject.place] for reject in decoded.rejects]
-        offsets = offsets_of(records)
-        after = event.next if taken == len(records) else offsets[taken]
-        return Vectors(event.partition, decoded, timestamps, rejected, offsets[:taken], after, event.end)
+        after = event.next if taken == len(records) else records[taken].offset
+        return Vectors(event.partition, decoded, timestamps, records[:taken], after, event.end)
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
         """Decode a batch: every value becomes vectors or a `Reject`.

@@ -173,6 +173,10 @@ class Fold:
         """Count records that were rejected for these reasons."""
         return replace(self, stats=self.stats.with_rejects(reasons))
 
+    def at(self, position: int) -> "Fold":
+        """The same, up to this position."""
+        return replace(self, position=max(position, self.position))
+
     def skip(self, position: int) -> "Fold":
         """Continue from a later position, and count the offsets between, which are lost."""
         lost = max(position - self.position, 0) if self.position >= 0 else 0

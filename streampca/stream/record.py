@@ -149,27 +149,26 @@ class Decoded(NamedTuple):
 class Vectors:
     """Decoded `Records`.
 
-    `timestamps` (m,) are those of the records that hold vectors, `rejected` the records of `decoded.rejects`, and
-    `offsets` those of all records by their places in the batch.
+    `timestamps` (m,) are those of the records that hold vectors. `records` are all records by their places in the
+    batch: any of them may still be rejected, and is then a dead letter.
     """
 
     partition: int
     decoded: Decoded
     timestamps: NDArray[np.int64]
-    rejected: Sequence[Record]
-    offsets: Sequence[int]
+    records: Sequence[Record]
     next: int
     end: int
 
     @property
     def count(self) -> int:
-        """Number of records."""
-        return len(self.timestamps) + len(self.rejected)
+        """Number of records that hold vectors or are rejected."""
+        return len(self.timestamps) + len(self.decoded.rejects)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all vectors and of the rejected values."""
-        return self.decoded.vectors.nbytes + sum(len(record.value or b"") for record in self.rejected)
+        """Bytes of all vectors and values."""
+        return self.decoded.vectors.nbytes + sum(map(len, filter(None, values_of(self.records))))
 
     def before(self, place: int) -> "Vectors":
         """The records before that place in the batch; `next` is the offset of the record at the place."""
@@ -180,9 +179,8 @@ class Vectors:
             self,
             decoded=Decoded(vectors[: counts[:taken].sum()], places[:taken], rejects, counts[:taken]),
             timestamps=self.timestamps[:taken],
-            rejected=self.rejected[: len(rejects)],
-            offsets=self.offsets[:place],
-            next=self.offsets[place],
+            records=self.records[:place],
+            next=self.records[place].offset,
         )
 
 

@@ -4,15 +4,16 @@ A partition continues at the position inside its checkpoint (checkpointer.py), n
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from streampca.errors import BadRecordError, SourceError, StreampcaError
 from streampca.sources.base import DeadLetters, Source
-from streampca.stream import compatibility
+from streampca.stream import compatibility, plausibility
 from streampca.stream.codec import Codec
 from streampca.stream.fold import Fold, FoldConfig
-from streampca.stream.record import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded, Vectors
+from streampca.stream.record import Assigned, Event, Lost, OutOfRange, Reject, Revoked, Undecoded, Vectors
 from streampca.worker.assignment import Assignment
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.checkpointer import Checkpointer
@@ -40,6 +41,7 @@ class WorkerConfig:
     fold: FoldConfig
     codec: Codec
     bad_records: str = "stop"  # stop, skip, or dead_letter
+    implausible_factor: float = 1e4  # times the usual distance; 0: nothing is implausible
     offset_gap: str = "fail"  # fail, earliest or latest
     checkpoint_interval_s: float = 5.0
     checkpoint_messages: int = 500_000
@@ -148,16 +150,17 @@ class Worker:
 
     def _learn(self, event: Vectors) -> None:
         started = time.perf_counter()
-        fatal = event.decoded.rejects[0] if event.decoded.rejects and self._config.bad_records == "stop" else None
-        event = event if fatal is None else event.before(fatal.place)
-        decoded, partition = event.decoded, event.partition
-        fold, scores = self._folds[partition].learn(
-            decoded.vectors, event.timestamps, event.next, self._config.fold, decoded.counts
-        )
-        self._reject(event)
-        self._folds[partition] = fold = fold.reject([reject.reason for reject in decoded.rejects])
+        partition, before = event.partition, self._folds[event.partition]
+        learn = partial(plausibility.learn, fold_config=self._config.fold, factor=self._config.implausible_factor)
+        fold, scores, rejects = learn(before, event)
+        fatal = rejects[0] if rejects and self._config.bad_records == "stop" else None
+        if fatal is not None:
+            event = event.before(fatal.place)
+            fold, scores, rejects = learn(before, event)
+        self._reject(event, rejects)
+        self._folds[partition] = fold = fold.reject([reject.reason for reject in rejects])
         seconds = time.perf_counter() - started
-        messages, lag = len(decoded.places), event.end - event.next
+        messages, lag = event.count - len(rejects), event.end - event.next
         self._listener.notify(BatchLearned(partition, fold, messages, scores, seconds, lag))
         if fatal is not None:
             raise BadRecordError(
@@ -165,8 +168,9 @@ class Worker:
                 f"({fatal.reason}); set dead_letter_topic to send such records there, or on_bad_record=skip"
             )
 
-    def _reject(self, event: Vectors) -> None:
-        for reject, record in zip(event.decoded.rejects, event.rejected, strict=True):
+    def _reject(self, event: Vectors, rejects: Sequence[Reject]) -> None:
+        for reject in rejects:
+            record = event.records[reject.place]
             if self._config.bad_records == "dead_letter":
                 self._dead_letters.send(event.partition, record, reject.reason, reject.message)
             self._listener.notify(RecordRejected(event.partition, record.offset, reject.reason, reject.message))

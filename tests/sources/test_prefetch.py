@@ -79,7 +79,7 @@ def decoded_to_100(event: Records) -> Vectors:
     """Decodes each record to a vector of 100 numbers."""
     n = len(event.records)
     decoded = Decoded(np.zeros((n, 100)), np.arange(n), [], np.ones(n, np.int64))
-    return Vectors(event.partition, decoded, np.zeros(n, np.int64), [], range(n), event.next, event.end)
+    return Vectors(event.partition, decoded, np.zeros(n, np.int64), event.records, event.next, event.end)
 
 
 def test_prefetching_is_limited_in_decoded_bytes() -> None:

@@ -16,10 +16,10 @@ STEP = 3
 def decoded_in_steps(event: Records) -> Vectors:
     """At most three records, as vectors of 100 numbers."""
     records = event.records[:STEP]
-    n, offsets = len(records), offsets_of(records)
+    n = len(records)
     after = event.next if n == len(event.records) else event.records[n].offset
     decoded = Decoded(np.zeros((n, 100)), np.arange(n), [], np.ones(n, np.int64))
-    return Vectors(event.partition, decoded, np.zeros(n, np.int64), [], offsets, after, event.end)
+    return Vectors(event.partition, decoded, np.zeros(n, np.int64), records, after, event.end)
 
 
 def waiting(source: Prefetch) -> Sequence[Event]:
@@ -39,7 +39,7 @@ def test_every_record_arrives_once_and_in_order() -> None:
             for event in waiting(source):
                 assert isinstance(event, Vectors)
                 assert event.count <= STEP
-                offsets[event.partition] += event.offsets
+                offsets[event.partition] += offsets_of(event.records)
     assert offsets == {0: list(range(100)), 1: list(range(100))}
 
 
@@ -51,8 +51,8 @@ def test_what_is_not_decoded_yet_is_dropped_at_a_seek() -> None:
         source.seek({0: None})
         [event] = waiting(source)
         assert isinstance(event, Vectors)
-        assert list(event.offsets) == [0, 1, 2]
+        assert list(offsets_of(event.records)) == [0, 1, 2]
         source.seek({0: 15})
         [event] = waiting(source)
         assert isinstance(event, Vectors)
-        assert list(event.offsets) == [15, 16, 17]
+        assert list(offsets_of(event.records)) == [15, 16, 17]
