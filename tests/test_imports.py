@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "errors": [],
     "version": [],
     "logs": [],
+    "thread_failures": [],
     "help_texts": [],
     "settings": ["settings", "help_texts", "errors"],
     "pca": ["pca"],
@@ -38,10 +39,12 @@ MAY_IMPORT = {
     "api": [
         "api", "stores.base", "stores.models", "stores.worker_status", "stream.model_file", "vectors",
         "pca.model", "pca.arrays", "errors", "settings", "version",
+        "thread_failures",
     ],
     # These alone choose among concrete sources and stores.
     "commands": [
         "commands", "worker", "sources", "stores", "stream", "vectors", "pca", "settings", "help_texts", "errors",
+        "thread_failures",
     ],
     "demo": ["demo", "stores", "stream.model_file", "vectors", "pca.arrays", "settings", "errors"],
     "cli": [

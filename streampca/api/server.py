@@ -21,6 +21,7 @@ from streampca.errors import SettingsError
 from streampca.settings import ServeSettings
 from streampca.stores.base import Store
 from streampca.stores.models import Models
+from streampca.thread_failures import ThreadFailures
 
 log = structlog.get_logger()
 
@@ -33,7 +34,8 @@ _NOT_ON_THIS_MACHINE = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 def run(settings: ServeSettings, store: Store) -> None:
     """Serve until SIGTERM or SIGINT; requests in flight get 5 s to finish.
 
-    Raises `SettingsError` if it cannot listen on the address, `StoreError` if the store cannot be read.
+    Raises `SettingsError` if it cannot listen on the address, `StoreError` if the store cannot be read,
+    and the error of a thread that has died.
     """
     Models(store, settings.topic).versions()  # fail at the start if the store cannot be read; later that is only logged
     sockets = listen(settings.host, settings.port)
@@ -57,9 +59,14 @@ def run(settings: ServeSettings, store: Store) -> None:
         )
     )
     gc.freeze()  # the collector need not visit what is loaded now and stays
-    with _stop_on_signals(server), threadpool_limits(1, user_api="blas"):
+    with (
+        _stop_on_signals(server),
+        threadpool_limits(1, user_api="blas"),
+        ThreadFailures(partial(setattr, server, "should_exit", True)) as threads,
+    ):
         log.info("serving", url=f"http://{_shown(sockets[0])}", topic=settings.topic)
         server.run(sockets=sockets)
+        threads.raise_first()
     log.info("sidecar stopped")
 
 

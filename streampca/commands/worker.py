@@ -6,6 +6,7 @@ import gc
 import signal
 import sys
 import time
+from collections.abc import Callable
 from types import FrameType
 
 import structlog
@@ -24,6 +25,7 @@ from streampca.stores.models import Models
 from streampca.stores.worker_status import WorkerStatuses
 from streampca.stream.codec import Codec
 from streampca.stream.fold import FoldConfig
+from streampca.thread_failures import ThreadFailures
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.listener import Listener, Listeners
 from streampca.worker.listeners.health import HealthListener, HealthServer
@@ -53,18 +55,20 @@ def run(settings: WorkerSettings) -> None:
     keep_freed_memory()
     disable_created_metrics()  # type: ignore[no-untyped-call]  # nobody uses them, and they double the number of series
     with (
+        ThreadFailures() as threads,
         threadpool_limits(1),  # one BLAS thread: the same bits, and no threads competing for blocks this small
         HealthServer(settings.worker_host, settings.worker_port, metrics.registry, health) as server,
     ):
         store = DirectoryStore(settings.store)
         store.check()
         with StatusListener(WorkerStatuses(store, settings.topic), name_of_process()) as status:
-            worker = _build(settings, store, Listeners(logged, metrics, health, status))
+            worker = _build(settings, store, Listeners(logged, metrics, health, status), threads.raise_first)
             log.info("worker started", **_summary(settings), metrics=server.url)
             _stop_on_signals(worker)
             gc.freeze()  # keeps the collector from scanning all that is imported and compiled by now
             try:
                 worker.run()
+                threads.raise_first()
             finally:
                 logged.ended()
 
@@ -84,7 +88,7 @@ def _summary(settings: WorkerSettings) -> dict[str, str]:
     }
 
 
-def _build(settings: WorkerSettings, store: Store, listener: Listener) -> Worker:
+def _build(settings: WorkerSettings, store: Store, listener: Listener, check_threads: Callable[[], None]) -> Worker:
     """A worker whose source is about to join the group: every mistake that can be found earlier has been reported."""
     config = worker_config_of(settings)
     config.codec.decode([])  # raises if a package is missing or the schema registry is away
@@ -93,7 +97,7 @@ def _build(settings: WorkerSettings, store: Store, listener: Listener) -> Worker
     _compile(config.fold.learning)  # not later: a group waits for members that do not poll
     source = prefetching(client, settings, config.codec.vectors_of)
     publisher = Publisher(checkpoints, Models(store, settings.topic, settings.keep_models), config.fold, time.time)
-    return Worker(config, source, dead_letters, CheckpointWriter(checkpoints, publisher), listener)
+    return Worker(config, source, dead_letters, CheckpointWriter(checkpoints, publisher), listener, check_threads)
 
 
 def _compile(config: LearningConfig) -> None:

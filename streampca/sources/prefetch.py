@@ -6,9 +6,11 @@ are decoded in several steps, so that the bound holds between these, too. The co
 - After a rebalance event or an error the thread does not poll until the worker has taken it and called `poll` again,
   which says that it was handled. So a revoked partition stays ours until then.
 - Queued records of partitions that are revoked, lost, paused or repositioned by `seek` are dropped.
+If the thread dies, `poll` raises its error after the queued events, and every call raises it.
 If the worker hangs, the queue stays full, the source is not polled, and the group removes the worker, as it should.
 """
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -96,6 +98,7 @@ class Prefetch:
         self._blocking: _Polled | None = None  # no polling until this was handled
         self._handed: _Polled | None = None
         self._closed = self._ended = False
+        self._failure: BaseException | None = None  # that ended the thread
         self._partitions, self._status = source.partitions(), source.status()
         self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
         self._thread.start()
@@ -116,8 +119,8 @@ class Prefetch:
             if self._handed is self._blocking:
                 self._blocking = None
             self._changed.notify()
-            self._changed.wait_for(lambda: self._queue, timeout_s)
-            self._handed = polled = self._queue.take() if self._queue else _Polled([])
+            self._changed.wait_for(lambda: self._queue or self._failure, timeout_s)
+            self._handed = polled = self._queue.take() if self._queue else _Polled([], self._failure)
         if polled.error is not None:
             raise polled.error
         return polled.events
@@ -138,9 +141,14 @@ class Prefetch:
     def close(self) -> None:
         if self._closed:
             return
-        self._do(self._end)
-        self._closed = True
+        with self._changed:
+            self._closed = True
+            self._calls.append((self._end, Future()))
+            self._changed.notify_all()
         self._thread.join(_CLOSE_S)
+        if self._failure is not None:  # the thread has died before it could close the source
+            with contextlib.suppress(Exception):
+                self._source.close()
 
     def _do(self, call: Callable[[], Any]) -> Future[Any]:
         """Make the thread execute the call; wake it up if it waits."""
@@ -148,6 +156,8 @@ class Prefetch:
         with self._changed:
             if self._closed:
                 raise ValueError("the source is closed")
+            if self._failure is not None:
+                raise self._failure
             self._calls.append((call, done))
             self._changed.notify_all()
         return done
@@ -155,17 +165,31 @@ class Prefetch:
     # All methods below run in the thread.
 
     def _run(self) -> None:
-        while not self._ended:
-            with self._changed:
-                self._changed.wait_for(lambda: self._calls or self._may_poll(), _POLL_S)
-                call = self._calls.popleft() if self._calls else None
-                polls = call is None and self._may_poll()
-            if call is not None:
-                _execute(*call)
-            elif polls:
-                self._poll()
-            if not self._ended:
-                self._partitions, self._status = self._source.partitions(), self._source.status()
+        try:
+            while not self._ended:
+                self._step()
+        except BaseException as error:  # the worker handles it
+            self._fail(error)
+
+    def _step(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._calls or self._may_poll(), _POLL_S)
+            call = self._calls.popleft() if self._calls else None
+            polls = call is None and self._may_poll()
+        if call is not None:
+            _execute(*call)
+        elif polls:
+            self._poll()
+        if not self._ended:
+            self._partitions, self._status = self._source.partitions(), self._source.status()
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            self._failure = error
+            calls, self._calls = self._calls, deque()
+            self._changed.notify_all()
+        for _, done in calls:
+            done.set_exception(error)
 
     def _may_poll(self) -> bool:
         return (

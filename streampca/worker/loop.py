@@ -57,11 +57,15 @@ class Worker:
         dead_letters: DeadLetters,
         writer: CheckpointWriter,
         listener: Listener,
+        check_threads: Callable[[], None] = lambda: None,
     ) -> None:
-        """The `source` hands over decoded records, such as `sources.prefetch`."""
+        """The `source` hands over decoded records, such as `sources.prefetch`.
+
+        `check_threads` raises the error of a thread that has died, which ends the loop.
+        """
         self._config, self._source, self._dead_letters = config, source, dead_letters
         self._checkpointer = Checkpointer(config.topic, config.fold, source, dead_letters, writer, listener)
-        self._listener = listener
+        self._listener, self._check_threads = listener, check_threads
         self._paused = PausedPartitions(source, listener)
         self._assignment = Assignment(self._checkpointer.restore, self._start_reading, listener)
         self._folds: dict[int, Fold] = {}
@@ -81,6 +85,7 @@ class Worker:
             self._checkpointer.check()
             self._next_save = clock() + self._config.checkpoint_interval_s
             while self._stop_cause is None:
+                self._check_threads()
                 self._listener.notify(LoopTicked())
                 for event in self._source.poll(_POLL_S):
                     self._handle(event)

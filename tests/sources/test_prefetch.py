@@ -241,6 +241,26 @@ def test_an_error_is_raised_after_earlier_records() -> None:
             call()
 
 
+@pytest.mark.parametrize("method", ["partitions", "status"])
+def test_an_error_that_ends_the_thread_is_raised_by_every_call(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    topic = MemoryTopic()
+    topic.append(0, b"x")
+    inner = CountingSource(topic)
+    with reading(inner) as source:
+        next_event(source)
+        source.seek({0: None})
+        assert isinstance(next_event(source), Records)
+        monkeypatch.setattr(inner, method, lambda: 1 / 0)
+        calls = [source.topic_id, lambda: source.poll(0), lambda: source.seek({0: 0}), lambda: source.commit({0: 1})]
+        with pytest.raises(ZeroDivisionError):
+            wait_until(lambda: source.poll(0.5))
+        source._thread.join(5)
+        for call in calls:
+            with pytest.raises(ZeroDivisionError):
+                call()
+    assert not topic.is_joined(inner)
+
+
 class Consumer:
     """Reads as a worker does; all share `saved`, like checkpoints."""
 

@@ -41,7 +41,9 @@ def expected(env: Environment) -> bytes:
 def test_an_implausible_record_is_a_dead_letter_and_changes_no_bit(
     env: Environment, batch: int, prefetch: int | None
 ) -> None:
-    make_worker(env, worker_config(bad_records="dead_letter"), batch=batch, prefetch=prefetch).run()
+    make_worker(
+        env, worker_config(bad_records="dead_letter", checkpoint_interval_s=60), batch=batch, prefetch=prefetch
+    ).run()
     assert env.dead_letters == [(0, offset, reason) for offset, reason in BAD]
     newest = env.checkpoints.newest(0)
     assert newest is not None
@@ -52,7 +54,7 @@ def test_an_implausible_record_is_a_dead_letter_and_changes_no_bit(
 def test_the_worker_stops_at_the_first_bad_record_whatever_its_reason(env: Environment, batch: int) -> None:
     for offset, reason in BAD[:3]:
         with pytest.raises(BadRecordError, match=rf"partition 0 of readings, offset {offset}: .*\({reason}\)"):
-            make_worker(env, worker_config(bad_records="stop"), batch=batch).run()
+            make_worker(env, worker_config(bad_records="stop", checkpoint_interval_s=60), batch=batch).run()
         assert env.position() == offset
         records = env.topic.logs[0].records
         records[offset] = replace(records[offset], value=CLEAN[0].tobytes())  # mended
@@ -60,7 +62,9 @@ def test_the_worker_stops_at_the_first_bad_record_whatever_its_reason(env: Envir
 
 @pytest.mark.parametrize("batch", BATCHES)
 def test_they_are_learned_if_the_factor_is_zero(env: Environment, batch: int) -> None:
-    make_worker(env, worker_config(bad_records="skip", implausible_factor=0), batch=batch).run()
+    make_worker(
+        env, worker_config(bad_records="skip", checkpoint_interval_s=60, implausible_factor=0), batch=batch
+    ).run()
     newest = env.checkpoints.newest(0)
     assert newest is not None
     assert dict(newest.fold.stats.rejected) == {"wrong_length": 2}
