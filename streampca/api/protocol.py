@@ -23,6 +23,7 @@ BODY_WITHIN_S = 60.0
 READ_WITHIN_S = 30.0  # 64 KiB of an answer
 LINGER_S = 2.0  # after a refused body: a client that still sends would otherwise lose the answer
 MAX_CONNECTIONS = 512
+_PACKET_BYTES = 16 * 1024
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ class LimitedProtocol(UvicornProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the deadline of the first request, or refuse the connection."""
-        super().connection_made(_LingeringTransport(transport, self))  # type: ignore[arg-type]
+        super().connection_made(_Transport(transport, self))  # type: ignore[arg-type]
         if self._limits.admit(self):
             self._watch()
         else:
@@ -197,18 +198,32 @@ class LimitedProtocol(UvicornProtocol):
         self.transport.close()
 
 
-class _LingeringTransport:
-    """A transport whose `close` is the protocol's `close_politely`."""
+class _Transport:
+    """A transport that sends an answer's head and body in one packet, and whose `close` is `close_politely`."""
 
     def __init__(self, transport: asyncio.Transport, protocol: LimitedProtocol) -> None:
         self._transport, self._protocol = transport, protocol
-        self.write = transport.write
+        self._waiting = b""
+
+    def write(self, data: bytes) -> None:
+        """Send with what follows within this turn of the event loop: each packet costs as much as the whole parsing."""
+        if not self._waiting:
+            self._protocol.loop.call_soon(self._flush)
+        self._waiting += data
+        if len(self._waiting) > _PACKET_BYTES:  # the transport must know of it, or would not ask the answer to pause
+            self._flush()
 
     def close(self) -> None:
+        self._flush()
         self._protocol.close_politely(self._transport)
 
     def is_closing(self) -> bool:
         return self._protocol.lingering or self._transport.is_closing()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self._transport.write(self._waiting)
+            self._waiting = b""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)

@@ -18,7 +18,8 @@ JSON, NPZ = "application/json", "application/x-npz"
 
 _CHUNK_BYTES = 64 * 1024
 _CHUNK_NUMBERS = 2048  # some 40 kB of JSON
-_MAX_WHOLE_NUMBERS = 4096  # a longer answer is serialized in chunks, while it is sent
+_MAX_WHOLE_NUMBERS = 32 * 1024  # a longer answer is serialized in chunks, while it is sent
+_WHOLE_BYTES = 33  # of a number: 8 in the array, at most 25 in the JSON text
 
 
 def json_response(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -33,7 +34,8 @@ def answer_response(answer: Answer, lease: Lease, accept: str = "") -> Response:
     lease.resize(sum(sizes))
     if accepts(accept, NPZ):
         return binary_response([npz(answer.fields)], NPZ, headers)
-    if sum(sizes) <= 8 * _MAX_WHOLE_NUMBERS:
+    if (numbers := sum(sizes) // 8) <= _MAX_WHOLE_NUMBERS:
+        lease.resize(numbers * _WHOLE_BYTES)
         return json_response(answer.fields, headers=headers)
     return StreamingResponse(_paced(_joined(_json_chunks(answer.fields))), headers=headers, media_type=JSON)
 
