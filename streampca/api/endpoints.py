@@ -12,7 +12,7 @@ from streampca.api import compute
 from streampca.api.compute import Answer
 from streampca.api.memory import Lease
 from streampca.api.metrics import SidecarMetrics
-from streampca.api.model_cache import ModelCache
+from streampca.api.model_cache import ModelCache, NotLoadedError
 from streampca.api.model_loader import ModelLoader
 from streampca.api.parsing import R, check_size, parse
 from streampca.api.recent_vectors import RecentVectors
@@ -53,23 +53,16 @@ class Endpoints:
 
     async def project(self, request: Request) -> Response:
         """Coordinates of vectors in the basis of the components, and each vector's distance from their plane."""
-        raw = await read_request(request, self._settings.max_body_bytes)
-        lease = request.scope["lease"]
+        raw, lease = await read_request(request, self._settings.max_body_bytes), request.scope["lease"]
         if len(raw.body) > _MAX_INLINE_BYTES:
-            parsed = await self._in_thread(self._parse, raw, ProjectRequest, lease)
-            return await self._in_thread(self._project, await self._find(parsed.version), parsed, raw.accept, lease)
+            return await self._in_threads(raw, ProjectRequest, self._project, lease)
         parsed = parse(raw, ProjectRequest)
         return self._project(await self._find(parsed.version), parsed, raw.accept, lease)
 
     async def reconstruct(self, request: Request) -> Response:
         """Vectors from coordinates; or vectors as the components reconstruct them, with the squared error of each."""
-        raw = await read_request(request, self._settings.max_body_bytes)
-        lease = request.scope["lease"]
-        if len(raw.body) > _MAX_INLINE_BYTES:
-            parsed = await self._in_thread(self._parse, raw, ReconstructRequest, lease)
-        else:
-            parsed = parse(raw, ReconstructRequest)
-        return await self._in_thread(self._reconstruct, await self._find(parsed.version), parsed, raw.accept, lease)
+        raw, lease = await read_request(request, self._settings.max_body_bytes), request.scope["lease"]
+        return await self._in_threads(raw, ReconstructRequest, self._reconstruct, lease)
 
     async def model(self, request: Request, version: VersionQuery = None) -> Response:
         """A model's dimensions, variances, losses and position in the stream."""
@@ -122,11 +115,24 @@ class Endpoints:
         answer = compute.reconstruct(published, parsed, self._limits)
         return self._respond("reconstruct", answer, accept, lease)
 
-    def _parse(self, raw: RawRequest, schema: type[R], lease: Lease) -> R:
+    async def _in_threads(self, raw: RawRequest, schema: type[R], act: Callable[..., Response], lease: Lease) -> Response:
+        """Parse and answer in one turn of a thread, for each turn has to wait; in two if the model must be loaded."""
+        found = await self._in_thread(self._parse_and_answer, raw, schema, act, lease)
+        if isinstance(found, Response):
+            return found
+        return await self._in_thread(act, await self._find(found.version), found, raw.accept, lease)
+
+    def _parse_and_answer(
+        self, raw: RawRequest, schema: type[R], act: Callable[..., Response], lease: Lease
+    ) -> Response | R:
         check_size(raw, self._limits)
         parsed = parse(raw, schema)
         lease.resize(len(raw.body) + parsed.nbytes())  # both stay in memory while the model is loaded
-        return parsed
+        try:
+            published = self._cache.get_loaded(parsed.version)
+        except NotLoadedError:
+            return parsed
+        return act(published, parsed, raw.accept, lease)
 
     def _respond(self, act: Act, answer: Answer, accept: str, lease: Lease) -> Response:
         self._metrics.count_vectors(act, answer.vectors)
