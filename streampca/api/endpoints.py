@@ -115,7 +115,9 @@ class Endpoints:
         answer = compute.reconstruct(published, parsed, self._limits)
         return self._respond("reconstruct", answer, accept, lease)
 
-    async def _in_threads(self, raw: RawRequest, schema: type[R], act: Callable[..., Response], lease: Lease) -> Response:
+    async def _in_threads(
+        self, raw: RawRequest, schema: type[R], act: Callable[..., Response], lease: Lease
+    ) -> Response:
         """Parse and answer in one turn of a thread, for each turn has to wait; in two if the model must be loaded."""
         found = await self._in_thread(self._parse_and_answer, raw, schema, act, lease)
         if isinstance(found, Response):
