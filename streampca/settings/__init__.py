@@ -204,7 +204,7 @@ class WorkerSettings(StoreSettings, KafkaSettings, FormatSettings, GroupSettings
     worker_host: str = Field(
         "127.0.0.1", min_length=1, description="Address of the worker's /metrics, /healthz and /readyz."
     )
-    worker_port: int = Field(9100, ge=0, le=65535, description=help_texts.WORKER_PORT)
+    worker_port: int = Field(8010, ge=0, le=65535, description=help_texts.WORKER_PORT)
 
     @classmethod
     def rules(cls) -> list[Rule[Self]]:

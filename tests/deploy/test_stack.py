@@ -136,6 +136,13 @@ def test_commands_and_their_settings_are_valid(
     assert {e.name: e.value for e in effective}["topic"] == "readings"
 
 
+def test_default_ports_are_free_on_a_host_with_kafka_and_prometheus() -> None:
+    """Prometheus's exporters share 9100 to 9999 (node_exporter has 9100, kafka_exporter 9308) and 10,000 upwards."""
+    zookeeper, schema_registry, rest, connect, ksqldb, consoles = 2181, 8081, 8082, 8083, 8088, (8080, 9000, 9021)
+    taken = {zookeeper, schema_registry, rest, connect, ksqldb, *consoles, *range(9090, 65536)}
+    assert not taken & set(PORTS.values())
+
+
 def test_health_checks_request_existing_urls() -> None:
     urls = {
         name: {**files.image_environment(), **service["environment"]}["HEALTHCHECK_URL"]
