@@ -8,7 +8,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 INSTALLED := $(VENV)/.installed
 
 .PHONY: help setup demo test test-fast lint format bench experiments screenshots wheel lock clean \
-	java prometheus browser load-generators
+	image-test java prometheus browser load-generators image-tools
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /' | sort
@@ -33,6 +33,9 @@ test: setup java prometheus browser load-generators  ## Run every test, those on
 test-fast: setup  ## Run the tests that need no broker and no browser and are quick (1 min)
 	$(PYTEST) -m "not broker and not browser and not slow" --hypothesis-profile fast $(ARGS)
 
+image-test: setup java image-tools  ## Build the image and run it against a real Kafka broker, as root (5 min)
+	$(BIN)/python -m pytest -s tests/deploy/image.py $(ARGS)
+
 lint: setup  ## Check style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -56,9 +59,7 @@ wheel: setup  ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist .
 
 lock: setup  ## Pin the newest versions that pyproject.toml allows
-	$(BIN)/pip-compile --quiet --upgrade --all-extras --strip-extras --allow-unsafe --no-header \
-		--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options \
-		--output-file requirements.lock pyproject.toml
+	$(BIN)/python -m tests.locks --upgrade
 
 java:
 	@{ command -v java && command -v mvn; } >/dev/null || { \
@@ -95,6 +96,14 @@ prometheus:
 		{ [ "$$(id -u)" != 0 ] || apt-get update -qq; } && mkdir -p $(PROMETHEUS)/fetched && cd $(PROMETHEUS)/fetched && \
 			apt-get download -qq -o APT::Sandbox::User=root prometheus && dpkg -x prometheus_*.deb .. && rm -r ../fetched; } || \
 		echo "no Prometheus: neither installed nor available from apt-get" >&2
+
+image-tools:
+	@{ command -v buildah && command -v debootstrap && command -v runc; } >/dev/null || { \
+		echo "installing buildah, debootstrap and runc for the test of the image" >&2; \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+				apt-get install -y -qq --no-install-recommends buildah debootstrap runc >/dev/null; \
+		else echo "please install buildah, debootstrap and runc" >&2; exit 1; fi; }
 
 clean:  ## Remove everything that make and the tools have written
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

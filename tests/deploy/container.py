@@ -14,6 +14,7 @@ import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from tests.deploy import files
 from tests.kafka_broker import wait_until
@@ -106,9 +107,18 @@ def running(image: Path, command: Sequence[str], environment: Mapping[str, str],
         container.kill()
 
 
-def wait_while_running(container: Container, condition: Callable[[], bool], what: str) -> None:
+class Running(Protocol):
+    """A container of any engine."""
+
+    log: Path
+
+    def is_running(self) -> bool:
+        """True; raises if the command has ended."""
+
+
+def wait_while_running(container: Running, condition: Callable[[], bool], what: str, timeout_s: float = 20) -> None:
     """Wait for a condition; fails at once if the container ends first."""
-    wait_until(lambda: container.is_running() and condition(), what=f"{what}; {container.log}")
+    wait_until(lambda: container.is_running() and condition(), timeout_s, f"{what}; {container.log}")
 
 
 def _environment(image: Path, store: Path) -> dict[str, str]:

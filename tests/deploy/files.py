@@ -47,12 +47,16 @@ def containers() -> dict[str, dict[str, Any]]:
 
 
 def stages() -> list[list[tuple[str, str]]]:
-    """The Dockerfile's stages: the instructions and arguments of each."""
+    """The Dockerfile's stages: the instructions and arguments of each, with the build's at their defaults."""
     found: list[list[tuple[str, str]]] = []
+    defaults: dict[str, str] = {}
     for instruction, rest in _instructions():
+        if instruction == "ARG":
+            defaults.update([rest.split("=", 1)])
+            continue
         if instruction == "FROM":
             found.append([])
-        found[-1].append((instruction, rest))
+        found[-1].append((instruction, re.sub(r"\$\{(\w+)\}", lambda m: defaults.get(m[1], m[0]), rest)))
     return found
 
 

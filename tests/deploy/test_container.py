@@ -14,7 +14,7 @@ import pytest
 
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
-from tests.deploy import files
+from tests.deploy import files, services
 from tests.deploy.container import Container, running, wait_while_running, why_unavailable
 from tests.kafka_broker import Broker
 from tests.ports import free_ports
@@ -111,24 +111,6 @@ def health(image: Path, url: str) -> int:
     ).returncode  # fmt: skip
 
 
-def is_ready(url: str) -> bool:
-    try:
-        return httpx.get(url, timeout=5).is_success
-    except httpx.TransportError:
-        return False
-
-
-def compose_environment(broker: Broker, topic: str) -> dict[str, str]:
-    """The environment of docker-compose.yml's services, with this broker and topic."""
-    environment = {name: str(value) for name, value in files.services()["worker"]["environment"].items()}
-    return environment | {
-        "STREAMPCA_BOOTSTRAP_SERVERS": broker.bootstrap,
-        "STREAMPCA_TOPIC": topic,
-        "STREAMPCA_DEAD_LETTER_TOPIC": f"{topic}-dead",
-        "STREAMPCA_GROUP_ID": topic,
-    }
-
-
 @pytest.mark.broker
 def test_worker_sidecar_and_producer_work_together_and_stop_on_a_signal(
     image: Path, broker: Broker, topic: str, tmp_path: Path
@@ -136,7 +118,7 @@ def test_worker_sidecar_and_producer_work_together_and_stop_on_a_signal(
     broker.create_topic(topic, 2)
     broker.create_topic(f"{topic}-dead")
     ports = free_ports(2)
-    environment = compose_environment(broker, topic) | {
+    environment = services.environment(broker, topic) | {
         "STREAMPCA_WORKER_PORT": str(ports[0]),
         "STREAMPCA_PORT": str(ports[1]),
     }
@@ -150,8 +132,8 @@ def test_worker_sidecar_and_producer_work_together_and_stop_on_a_signal(
     with start("worker") as worker, start("producer") as producer, start("sidecar") as sidecar:
         models = Models(DirectoryStore(tmp_path / "store"), topic)
         wait_while_running(worker, lambda: models.newest() is not None, "a model")
-        wait_while_running(sidecar, lambda: is_ready(f"{sidecar_at}/readyz"), "a ready sidecar")
-        wait_while_running(worker, lambda: is_ready(f"{worker_at}/readyz"), "a ready worker")
+        wait_while_running(sidecar, lambda: services.is_ready(f"{sidecar_at}/readyz"), "a ready sidecar")
+        wait_while_running(worker, lambda: services.is_ready(f"{worker_at}/readyz"), "a ready worker")
         assert health(image, f"{worker_at}/healthz") == health(image, f"{sidecar_at}/healthz") == 0
         model = httpx.get(f"{sidecar_at}/v1/model", timeout=10).json()
         assert (model["dimensions"], model["components"]) == (128, 8)

@@ -324,6 +324,20 @@ def test_the_image_copies_what_the_build_context_allows() -> None:
         assert (files.ROOT / source).exists()
 
 
+def test_an_edit_of_the_code_reinstalls_nothing() -> None:
+    """An engine repeats a stage from the first instruction whose files have changed."""
+    builder = files.stages()[-2]
+    (code,) = [i for i, (name, rest) in enumerate(builder) if name == "COPY" and rest.startswith("streampca ")]
+    (dependencies,) = [i for i, (name, rest) in enumerate(builder) if name == "RUN" and "requirements.lock" in rest]
+    assert dependencies < code
+    for name, rest in builder[code:]:
+        if name == "RUN" and "install" in rest:
+            assert "--no-deps --no-index" in rest
+    for name, rest in builder[:code]:
+        if name == "RUN":
+            assert rest.count(" install ") == rest.count("--require-hashes")
+
+
 def test_signals_reach_python() -> None:
     assert json.loads(files.last_argument("ENTRYPOINT")) == ["streampca"]
     assert json.loads(files.last_argument("CMD")) == ["worker"]

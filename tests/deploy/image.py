@@ -1,0 +1,107 @@
+"""The image, really built and run: `make image-test`. `make test` does not collect this file, which takes minutes."""
+
+import json
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from streampca.stores.directory import DirectoryStore
+from streampca.stores.models import Models
+from streampca.version import __version__
+from tests.deploy import files, oci, services
+from tests.deploy.container import wait_while_running
+from tests.kafka_broker import Broker
+from tests.ports import free_ports
+
+MEMORY = services.memory_limit("worker")
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def image() -> Iterator[oci.Image]:
+    """The image of this work tree."""
+    reason = oci.why_unavailable()
+    if reason:
+        pytest.fail(reason)
+    with oci.built() as image:
+        yield image
+
+
+def output_of(image: oci.Image, folder: Path, *command: str, **environment: str) -> str:
+    """The output of a command, which must succeed."""
+    with oci.running(image, command, environment, MEMORY, folder) as container:
+        assert container.wait(240) == 0, container.log.read_text()
+        return container.log.read_text()
+
+
+def test_the_image_has_the_dockerfiles_settings(image: oci.Image) -> None:
+    assert image.config["User"] == files.last_argument("USER")
+    assert image.config["StopSignal"] == files.last_argument("STOPSIGNAL")
+    assert set(image.config["ExposedPorts"]) == {f"{port}/tcp" for port in files.last_argument("EXPOSE").split()}
+    assert [*image.config["Entrypoint"], *image.config["Cmd"]] == ["streampca", "worker"]
+    assert image.config["Healthcheck"]["Test"][0] == "CMD"
+
+
+def test_it_holds_the_package_its_extras_and_no_tools(image: oci.Image, tmp_path: Path) -> None:
+    assert output_of(image, tmp_path, "streampca", "--version") == f"streampca {__version__}\n"
+    modules = "pyarrow, fastavro, confluent_kafka.schema_registry, grpc_tools, google.protobuf, simdjson, streampca"
+    assert output_of(image, tmp_path, "python", "-c", f"import {modules}") == ""
+    look = "from importlib.metadata import distributions as d; import json; print(json.dumps([x.name for x in d()]))"
+    installed = {name.lower() for name in json.loads(output_of(image, tmp_path, "python", "-I", "-c", look))}
+    assert not installed & {"pip", "hatchling", "pytest", "mypy", "uv"}
+
+
+def test_commands_are_confined(image: oci.Image, tmp_path: Path) -> None:
+    places = ["/", "/etc", "/opt/streampca", "/opt/streampca/numba", "/usr", "/var/lib/streampca"]
+    look = f"import os; print(os.getpid(), os.geteuid(), [p for p in {places} if os.access(p, os.W_OK)])"
+    assert output_of(image, tmp_path, "python", "-c", look) == "1 10001 ['/var/lib/streampca']\n"
+    assert "CapEff:\t0000000000000000" in output_of(image, tmp_path, "cat", "/proc/self/status")
+
+
+def test_kernels_compiled_by_the_build_are_loaded(image: oci.Image, tmp_path: Path) -> None:
+    compiling = ("python", "/opt/streampca/compile_kernels.py")
+    output = output_of(image, tmp_path, *compiling, NUMBA_DEBUG_CACHE="1")
+    assert "data loaded from" in output
+    assert "data saved to" not in output
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("processor", [{}, {"NUMBA_CPU_NAME": "generic"}], ids=["kernels loaded", "kernels compiled"])
+def test_worker_sidecar_and_producer_work_together_within_the_shipped_memory(
+    image: oci.Image, broker: Broker, topic: str, tmp_path: Path, processor: dict[str, str]
+) -> None:
+    broker.create_topic(topic, 2)
+    broker.create_topic(f"{topic}-dead")
+    ports = free_ports(2)
+    addresses = {"worker": f"http://127.0.0.1:{ports[0]}", "sidecar": f"http://127.0.0.1:{ports[1]}"}
+
+    def start(service: str) -> AbstractContextManager[oci.Container]:
+        environment = services.environment(broker, topic) | processor | {
+            "STREAMPCA_WORKER_PORT": str(ports[0]),
+            "STREAMPCA_PORT": str(ports[1]),
+            "HEALTHCHECK_URL": f"{addresses.get(service)}/healthz",
+        }  # fmt: skip
+        command = [*image.config["Entrypoint"], *files.services()[service]["command"]]
+        return oci.running(image, command, environment, services.memory_limit(service), tmp_path)
+
+    with start("worker") as worker, start("producer") as producer, start("sidecar") as sidecar:
+        models = Models(DirectoryStore(tmp_path / "store"), topic)
+        wait_while_running(worker, lambda: models.newest() is not None, "a model", 180)
+        wait_while_running(sidecar, lambda: services.is_ready(f"{addresses['sidecar']}/readyz"), "a ready sidecar")
+        wait_while_running(worker, lambda: services.is_ready(f"{addresses['worker']}/readyz"), "a ready worker")
+        check = image.config["Healthcheck"]["Test"][1:]
+        assert [worker.execute(*check), sidecar.execute(*check)] == [0, 0]
+        model = httpx.get(f"{addresses['sidecar']}/v1/model", timeout=10).json()
+        assert (model["dimensions"], model["components"]) == (128, 8)
+        peaks = {name: c.peak_mib() for name, c in (("worker", worker), ("sidecar", sidecar), ("producer", producer))}
+        print({name: f"{peak:.0f} MiB" for name, peak in peaks.items()})  # noqa: T201 - with pytest -s
+        assert all(peak < 0.8 * services.memory_limit(name) / 2**20 for name, peak in peaks.items()), peaks
+        assert producer.stop() == 128 + 15
+        assert sidecar.stop() == 0, sidecar.log.read_text()
+        assert worker.stop() == 0, worker.log.read_text()
+        assert "worker ended" in worker.log.read_text()
+    assert sum(broker.end_offsets(topic).values()) > 0
+    assert sum(broker.end_offsets(f"{topic}-dead").values()) == 0

@@ -1,0 +1,55 @@
+"""The locks: up to date, complete, and installable with every extra on every supported system."""
+
+import itertools
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests import locks
+
+PYTHONS = ("3.11", "3.12", "3.13")
+SYSTEMS = ("x86_64-manylinux_2_28", "aarch64-manylinux_2_28", "aarch64-apple-darwin")
+for_every_lock = pytest.mark.parametrize("lock", [locks.ALL, locks.IMAGE, locks.BUILD], ids=["all", "image", "build"])
+
+
+@for_every_lock
+def test_a_lock_is_what_resolving_gives(lock: Path) -> None:
+    assert locks.locked(lock) == lock.read_text(encoding="utf-8"), "run: python -m tests.locks"
+
+
+@for_every_lock
+def test_a_lock_pins_versions_and_hashes_and_names_no_index(lock: Path) -> None:
+    lines = [line for line in lock.read_text(encoding="utf-8").splitlines() if not line.lstrip().startswith("#")]
+    for line in lines:
+        pin, hashed = r"[a-z0-9-]+==[\w.!+]+( ; [\w '\"!<>=.()]+)?", r"    --hash=sha256:[0-9a-f]{64}"
+        assert re.fullmatch(rf"({pin}|{hashed})( \\)?", line), line
+    assert "://" not in lock.read_text(encoding="utf-8")
+    assert locks.pins(lock).items() <= locks.pins(locks.ALL).items()
+
+
+def test_the_lock_pins_all_requirements() -> None:
+    project = locks.PROJECT["project"]
+    requirements = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
+    names = {canonicalize_name(Requirement(requirement).name) for requirement in requirements}
+    assert names <= locks.pins(locks.ALL).keys()
+
+
+@pytest.mark.parametrize("extra", locks.EXTRAS)
+def test_the_lock_resolves_with_each_extra(extra: str) -> None:
+    locks.resolve("--constraints", str(locks.ALL), f"--extra={extra}")
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_supported_systems_have_a_wheel_of_everything(system: str, python: str, tmp_path: Path) -> None:
+    """As `pip install '.[arrow,avro,fast,protobuf]'` on that system would choose, in the versions of the lock."""
+    command = [
+        locks.UV, "pip", "install", "--quiet", "--no-config", "--dry-run", "--target", tmp_path, "--only-binary=:all:",
+        "--require-hashes", f"--python-platform={system}", f"--python-version={python}", "--requirements", locks.IMAGE,
+    ]  # fmt: skip
+    outcome = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert outcome.returncode == 0, outcome.stderr

@@ -1,0 +1,55 @@
+"""Writes the lock files: `python -m tests.locks` (`make lock`) pins the newest versions that pyproject.toml allows.
+
+They hold for every supported Python version and system: a line that applies to some of them has a marker.
+"""
+
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+UV = Path(sysconfig.get_path("scripts")) / "uv"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+EXTRAS = tuple(PROJECT["project"]["optional-dependencies"])
+IMAGE_EXTRAS = ("arrow", "avro", "fast", "protobuf")
+
+ALL, IMAGE, BUILD = ROOT / "requirements.lock", ROOT / "docker" / "requirements.lock", ROOT / "docker" / "build.lock"
+_SAME_VERSIONS = ("--constraints", str(ALL))
+_OPTIONS = {
+    ALL: ("--all-extras",),
+    IMAGE: (*_SAME_VERSIONS, *(f"--extra={extra}" for extra in IMAGE_EXTRAS)),
+    BUILD: _SAME_VERSIONS,
+}
+
+
+def resolve(*options: str, requirements: str | None = None) -> str:
+    """The versions and hashes for pyproject.toml, or for `requirements`; CalledProcessError if there are none."""
+    command = [UV, "pip", "compile", "--quiet", "--no-config", "--universal", "--fork-strategy=fewest"]
+    command += ["--python-version=3.11", "--generate-hashes", "--no-header", *options]
+    command += ["-" if requirements else "pyproject.toml"]
+    return subprocess.run(command, input=requirements, capture_output=True, text=True, cwd=ROOT, check=True).stdout
+
+
+def locked(lock: Path, *options: str) -> str:
+    """A lock's text when it is made again; versions that it has stay unless `--upgrade` is among the options."""
+    requirements = "\n".join(PROJECT["build-system"]["requires"]) if lock == BUILD else None
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / lock.name
+        if lock.exists():
+            copy.write_bytes(lock.read_bytes())
+        resolve(*_OPTIONS[lock], f"--output-file={copy}", *options, requirements=requirements)
+        return copy.read_text(encoding="utf-8")
+
+
+def pins(lock: Path) -> dict[str, str]:
+    """The version of each package in a lock."""
+    lines = [line.split()[0] for line in lock.read_text(encoding="utf-8").splitlines() if line[:1].isalnum()]
+    return dict(line.split("==") for line in lines)
+
+
+if __name__ == "__main__":
+    for path in (ALL, IMAGE, BUILD):  # the others follow the first
+        path.write_text(locked(path, *(sys.argv[1:] if path == ALL else [])), encoding="utf-8")
