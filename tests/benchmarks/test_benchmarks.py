@@ -66,3 +66,13 @@ def skip_or_fail(what: str) -> None:
     if os.environ.get("CI") == "true":
         pytest.fail(what)
     pytest.skip(what)
+
+
+def test_the_streams_benchmark_runs(tmp_path: Path) -> None:
+    page = tmp_path / "accuracy.md"
+    page.write_text("<!-- streams -->\nold figures\n<!-- /streams -->\n")
+    command = [sys.executable, "-m", "benchmarks.streams", "--smallest", "--seed", "1", "--page", str(page)]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=250)
+    found = block(page.read_text(), "streams")
+    assert "\n|---|" in found
+    assert "old figures" not in found
