@@ -7,20 +7,14 @@ import os
 import signal
 import sys
 from pathlib import Path
-from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated
 
 import typer
 
 from streampca import help_texts
 from streampca.commands import options
-from streampca.errors import SettingsError, StreampcaError
+from streampca.errors import StreampcaError, exit_code_of
 from streampca.version import __version__
-
-if TYPE_CHECKING:
-    from streampca.settings import LogSettings
-
-Logged = TypeVar("Logged", bound="LogSettings")
 
 app = typer.Typer(
     name="streampca",
@@ -48,23 +42,8 @@ def _options_of_all(
 
 
 @app.command()
-def worker(
-    topic: options.Topic = None,
-    dimensions: options.Dimensions = None,
-    components: options.Components = None,
-    bootstrap_servers: options.Servers = None,
-    group_id: options.Group = None,
-    store: options.Store = None,
-    format: options.Format = None,  # noqa: A002 - the setting's name
-    field: options.Field = None,
-    dead_letter_topic: options.DeadLetterTopic = None,
-    oversampling: options.Oversampling = None,
-    half_life_seconds: options.HalfLifeSeconds = None,
-    worker_port: options.WorkerPort = None,
-    log_level: options.LogLevel = None,
-    log_format: options.LogFormat = None,
-    config: options.Config = None,
-) -> None:
+@options.taken(*options.WORKER)
+def worker(given: options.Given) -> None:
     """Learn from a topic until stopped.
 
     Joins the consumer group, resumes each assigned partition from its newest checkpoint, and publishes the merged
@@ -74,21 +53,16 @@ def worker(
     Example: streampca worker --topic readings --dimensions 128 --components 8
     """
     from streampca.commands import worker as command
+    from streampca.commands.logged import logged
     from streampca.settings import WorkerSettings
 
-    command.run(_with_logging(WorkerSettings.read(**_given(locals()))))
+    with logged(given):
+        command.run(WorkerSettings.read(**given))
 
 
 @app.command()
-def serve(
-    topic: options.Topic = None,
-    store: options.Store = None,
-    host: options.Host = None,
-    port: options.Port = None,
-    log_level: options.LogLevel = None,
-    log_format: options.LogFormat = None,
-    config: options.Config = None,
-) -> None:
+@options.taken("topic", "store", "host", "port", *options.LOG)
+def serve(given: options.Given) -> None:
     """Serve projections onto the newest model over HTTP.
 
     Only reads the store, so any number of sidecars may run beside the workers. The API is described at /docs.
@@ -96,11 +70,13 @@ def serve(
     Example: streampca serve --topic readings --port 8000
     """
     from streampca.api import server
+    from streampca.commands.logged import logged
     from streampca.settings import ServeSettings
     from streampca.stores.directory import DirectoryStore
 
-    settings = _with_logging(ServeSettings.read(**_given(locals())))
-    server.run(settings, DirectoryStore(settings.store))
+    with logged(given):
+        settings = ServeSettings.read(**given)
+        server.run(settings, DirectoryStore(settings.store))
 
 
 @app.command()
@@ -125,16 +101,15 @@ def demo(
 
 
 @app.command()
+@options.taken("topic", "format", "field", "bootstrap_servers", *options.LOG)
 def produce(
+    given: options.Given,
     file: Annotated[Path | None, typer.Argument(help="Vectors as rows: .npy, .csv or .jsonl.", metavar="FILE")] = None,
-    topic: options.Topic = None,
     rate: Annotated[float | None, typer.Option(min=0.001, help="Messages per second; default: unlimited.")] = None,
     repeat: Annotated[bool, typer.Option("--repeat", help="Start again at the end of the file, endlessly.")] = False,
-    made_up: options.MadeUp = False,
-    format: options.Format = None,  # noqa: A002 - the setting's name
-    field: options.Field = None,
-    bootstrap_servers: options.Servers = None,
-    config: options.Config = None,
+    made_up: Annotated[
+        bool, typer.Option("--made-up", help="Send generated vectors like the demo's, endlessly.")
+    ] = False,
 ) -> None:
     """Send the rows of a file to a topic.
 
@@ -144,10 +119,11 @@ def produce(
     Example: streampca produce vectors.npy --topic readings --rate 1000 --format float32
     """
     from streampca.commands import produce as command
+    from streampca.commands.logged import logged
     from streampca.settings import ProduceSettings
 
-    settings = _with_logging(ProduceSettings.read(**_given(locals(), "file", "rate", "repeat", "made_up")))
-    command.run(settings, file, rate, repeat=repeat, made_up=made_up)
+    with logged(given):
+        command.run(ProduceSettings.read(**given), file, rate, repeat=repeat, made_up=made_up)
 
 
 @app.command()
@@ -157,7 +133,7 @@ def fit(
     components: Annotated[int | None, typer.Option(min=1, help="Number k of components; default: 10.")] = None,
     oversampling: Annotated[int, typer.Option(min=0, help=help_texts.OVERSAMPLING)] = 10,
     center: Annotated[bool, typer.Option(help=help_texts.CENTER)] = True,
-    half_life: options.HalfLifeMessages = None,
+    half_life: Annotated[float | None, typer.Option(min=0.001, help=help_texts.HALF_LIFE_MESSAGES)] = None,
     single: Annotated[bool, typer.Option("--float32", help="Compute in single precision.")] = False,
 ) -> None:
     """Learn from a file in one pass.
@@ -184,16 +160,8 @@ def inspect(
 
 
 @app.command()
-def check(
-    topic: options.Topic = None,
-    dimensions: options.Dimensions = None,
-    components: options.Components = None,
-    bootstrap_servers: options.Servers = None,
-    group_id: options.Group = None,
-    store: options.Store = None,
-    format: options.Format = None,  # noqa: A002 - the setting's name
-    config: options.Config = None,
-) -> None:
+@options.taken(*options.WORKER)
+def check(given: options.Given) -> None:
     """Print the settings and every mistake in them.
 
     Shows the origin of each: an option, the environment, the file, or the default. Contacts no broker. Exits with 2
@@ -201,36 +169,54 @@ def check(
     """
     from streampca.commands import check as command
 
-    raise typer.Exit(command.run(**_given(locals())))
+    raise typer.Exit(command.run(**given))
 
 
 @app.command()
-def doctor(
-    topic: options.Topic = None,
-    dimensions: options.Dimensions = None,
-    components: options.Components = None,
-    bootstrap_servers: options.Servers = None,
-    group_id: options.Group = None,
-    store: options.Store = None,
-    config: options.Config = None,
-) -> None:
+@options.taken(*options.WORKER)
+def doctor(given: options.Given) -> None:
     """Check everything that a worker needs.
 
     Checks clock, store, broker, credentials, topics, group, checkpoints and records, and prints a line for each, with a
     remedy where it fails. Exits with 1 if a check fails. Learns nothing and changes no offset.
     """
     from streampca.commands import doctor as command
+    from streampca.commands.logged import with_logging
+    from streampca.settings import WorkerSettings
 
-    raise typer.Exit(command.run(**_given(locals())))
+    raise typer.Exit(command.run(with_logging(WorkerSettings.read(**given))))
 
 
 @app.command()
+@options.taken("topic", "dead_letter_topic", "bootstrap_servers", "config")
+def create_topics(
+    given: options.Given,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="Partitions of the topic; default: the broker's.")
+    ] = None,
+    replication_factor: Annotated[int | None, typer.Option(min=1, help="Replicas; default: the broker's.")] = None,
+    output_topic: Annotated[str | None, typer.Option(help="A third topic, with as many partitions.")] = None,
+) -> None:
+    """Create the topic and the dead-letter topic.
+
+    Existing topics are reported and never changed, so it can be repeated. The dead-letter topic gets one partition.
+    Always uses kafka-python, whatever kafka_client says.
+
+    Example: streampca create-topics --topic readings --dead-letter-topic readings-dead --partitions 6
+    """
+    from streampca.commands import create_topics as command
+    from streampca.commands.logged import with_logging
+    from streampca.settings import CreateTopicsSettings
+
+    settings = with_logging(CreateTopicsSettings.read(**given))
+    command.run(settings, command.Requested(partitions, replication_factor, output_topic))
+
+
+@app.command()
+@options.taken("topic", "bootstrap_servers", "group_id", "config")
 def reset(
-    topic: options.Topic = None,
-    bootstrap_servers: options.Servers = None,
-    group_id: options.Group = None,
+    given: options.Given,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    config: options.Config = None,
 ) -> None:
     """Delete the group's committed offsets of the topic.
 
@@ -241,35 +227,22 @@ def reset(
     Example: streampca reset --topic readings --group-id streampca
     """
     from streampca.commands import reset as command
+    from streampca.commands.logged import with_logging
     from streampca.settings import ResetSettings
 
-    settings = _with_logging(ResetSettings.read(**_given(locals(), "yes")))
+    settings = with_logging(ResetSettings.read(**given))
     command.run(settings, ask=None if yes else typer.confirm)
 
 
-def _given(arguments: dict[str, Any], *without: str) -> dict[str, Any]:
-    """The settings among a command's local names, which also include its imports."""
-    plain = (str, int, float, Path, NoneType)
-    return {name: value for name, value in arguments.items() if name not in without and isinstance(value, plain)}
-
-
-def _with_logging(settings: Logged) -> Logged:
-    """Configure logging from the settings, and return them."""
-    from streampca import logs
-
-    logs.configure(settings.log_level, settings.log_format)
-    return settings
-
-
 def main() -> None:
-    """Run the command line; an expected error is one line on stderr, with exit code 2 for settings, 1 otherwise."""
+    """Run the command line; an expected error is one line on stderr."""
     # A container's first process ignores signals that it does not handle; some commands replace this handler.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         app()
     except StreampcaError as error:
         print("streampca:", " ".join(str(error).split()), file=sys.stderr)  # noqa: T201
-        raise SystemExit(2 if isinstance(error, SettingsError) else 1) from None
+        raise SystemExit(exit_code_of(error)) from None
     except BrokenPipeError:  # the reader of the output has closed it, as in `streampca inspect … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None

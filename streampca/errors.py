@@ -43,3 +43,8 @@ class OffsetGapError(SourceError):
 
 class BadRecordError(StreampcaError):
     """A record cannot be learned, and no dead-letter topic is set."""
+
+
+def exit_code_of(error: StreampcaError) -> int:
+    """The exit code of a command that the error ends: 2 for settings, 1 for everything else."""
+    return 2 if isinstance(error, SettingsError) else 1

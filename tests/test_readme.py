@@ -37,7 +37,7 @@ def test_documented_commands_and_options_exist() -> None:
     commands = get_command(command_line).commands
     for page in PAGES:
         for name, rest in re.findall(
-            r"^(?:\$ )?(?:STREAMPCA_\S+ )*streampca (\w+)(.*)$", page.read_text(), re.MULTILINE
+            r"^(?:\$ )?(?:STREAMPCA_\S+ )*streampca ([\w-]+)(.*)$", page.read_text(), re.MULTILINE
         ):
             assert name in commands, f"{page.name}: streampca {name}"
             known = {option for parameter in commands[name].params for option in parameter.opts}

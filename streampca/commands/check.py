@@ -13,7 +13,7 @@ from streampca.settings.base import Effective
 def run(config: Path | None, **options: Any) -> int:
     """Print the settings of worker and sidecar; return the exit code."""
     worker, worker_mistakes = WorkerSettings.explain(config, **options)
-    shared = {name: options[name] for name in ("topic", "store") if name in options}
+    shared = {name: options[name] for name in ServeSettings.model_fields.keys() & options.keys()}
     serve, serve_mistakes = ServeSettings.explain(config, **shared)
     known = {effective.name for effective in worker}
     out = console()

@@ -2,8 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 from streampca.commands.doctor_checks import DoctorChecks
 from streampca.commands.printing import console
@@ -13,9 +11,8 @@ from streampca.settings import WorkerSettings
 _TIMEOUT_S = 12.0  # of a check: a file server may hang
 
 
-def run(config: Path | None, **given: Any) -> int:
-    """Print a line for each check; return the exit code. Raises `SettingsError` if the settings are invalid."""
-    settings = WorkerSettings.read(config, **given)
+def run(settings: WorkerSettings) -> int:
+    """Print a line for each check; return the exit code."""
     out = console()
     checks = DoctorChecks(settings)
     failed = 0

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
+from streampca.commands.foreign_files import describe, is_foreign
 from streampca.commands.printing import console
 from streampca.errors import DamagedFileError, StoreError
 from streampca.stores.checkpoints import Checkpoints
@@ -32,6 +33,8 @@ def _file(path: Path) -> dict[str, Any]:
         data = path.read_bytes()
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from None
+    if is_foreign(data):
+        raise StoreError(f"{path} is not a streampca file: {describe(data)}")
     try:
         return {"kind": "model", **_model(models.decode(data))}
     except DamagedFileError as error:

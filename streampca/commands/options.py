@@ -1,28 +1,62 @@
-"""Command-line options that several commands share: the settings of their names, None when not given."""
+"""Command-line options that are settings: declared once, given to commands by name, None when not given."""
 
+import functools
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from streampca import help_texts
 
-Config = Annotated[Path | None, typer.Option(help="TOML file of settings; default: the one named by STREAMPCA_CONFIG.")]
-Topic = Annotated[str | None, typer.Option(help=help_texts.TOPIC)]
-Servers = Annotated[str | None, typer.Option(help=help_texts.BOOTSTRAP_SERVERS)]
-Dimensions = Annotated[int | None, typer.Option(help=help_texts.DIMENSIONS)]
-Components = Annotated[int | None, typer.Option(help=help_texts.COMPONENTS)]
-Oversampling = Annotated[int | None, typer.Option(help=help_texts.OVERSAMPLING)]
-Store = Annotated[Path | None, typer.Option(help=help_texts.STORE)]
-Group = Annotated[str | None, typer.Option(help=help_texts.GROUP_ID)]
-Format = Annotated[str | None, typer.Option(help=help_texts.FORMAT)]
-Field = Annotated[str | None, typer.Option(help=help_texts.FIELD)]
-DeadLetterTopic = Annotated[str | None, typer.Option(help=help_texts.DEAD_LETTER_TOPIC)]
-HalfLifeMessages = Annotated[float | None, typer.Option(help=help_texts.HALF_LIFE_MESSAGES, min=0.001)]
-HalfLifeSeconds = Annotated[float | None, typer.Option(help=help_texts.HALF_LIFE_SECONDS)]
-WorkerPort = Annotated[int | None, typer.Option(help=help_texts.WORKER_PORT)]
-Host = Annotated[str | None, typer.Option(help=help_texts.HOST)]
-Port = Annotated[int | None, typer.Option(help=help_texts.PORT)]
-LogLevel = Annotated[str | None, typer.Option(help=help_texts.LOG_LEVEL)]
-LogFormat = Annotated[str | None, typer.Option(help=help_texts.LOG_FORMAT)]
-MadeUp = Annotated[bool, typer.Option("--made-up", help="Send generated vectors like the demo's, endlessly.")]
+_TYPES: dict[str, type] = {
+    "topic": str,
+    "dimensions": int,
+    "components": int,
+    "bootstrap_servers": str,
+    "group_id": str,
+    "store": Path,
+    "format": str,
+    "field": str,
+    "dead_letter_topic": str,
+    "oversampling": int,
+    "half_life_seconds": float,
+    "worker_port": int,
+    "host": str,
+    "port": int,
+    "log_level": str,
+    "log_format": str,
+    "config": Path,
+}
+
+LOG = ("log_level", "log_format", "config")
+WORKER = (
+    *("topic", "dimensions", "components", "bootstrap_servers", "group_id", "store", "format", "field"),
+    *("dead_letter_topic", "oversampling", "half_life_seconds", "worker_port", *LOG),
+)
+
+Given = dict[str, Any]
+"""The values of these options by name."""
+
+
+def taken(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add these options to a command, which receives their values as its first argument, a `Given`."""
+    options = [_parameter(name) for name in names]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def run(**arguments: Any) -> None:
+            command({name: arguments.pop(name) for name in names}, **arguments)
+
+        _, *own = inspect.signature(command).parameters.values()
+        by_keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+        run.__signature__ = inspect.Signature([*options, *by_keyword])  # type: ignore[attr-defined]  # typer reads it
+        return run
+
+    return decorate
+
+
+def _parameter(name: str) -> inspect.Parameter:
+    option: Any = Annotated[_TYPES[name] | None, typer.Option(help=getattr(help_texts, name.upper()))]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)

@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kafka import TopicPartition
-from kafka.admin import KafkaAdminClient
 from kafka.errors import GroupIdNotFoundError, GroupSubscribedToTopicError, KafkaError, NoError, NonEmptyGroupError
 
 from streampca.commands.printing import console
 from streampca.errors import SourceError, StreampcaError
 from streampca.settings import ResetSettings
+from streampca.sources.kafka_python.admin import admin_client
 from streampca.sources.kafka_python.connection import Connection
 
 _OF_MEMBERS = (GroupSubscribedToTopicError, NonEmptyGroupError)
@@ -18,7 +18,7 @@ _OF_MEMBERS = (GroupSubscribedToTopicError, NonEmptyGroupError)
 def run(settings: ResetSettings, ask: Callable[[str], bool] | None) -> None:
     """Delete the offsets if `ask`, which gets a question, agrees. Raises `SourceError` if the group has members."""
     connection = Connection(settings, settings.topic)
-    admin = connection.start(_admin)
+    admin = connection.start(admin_client)
     try:
         _reset(admin, settings, ask)
     except _OF_MEMBERS:
@@ -58,11 +58,3 @@ def _committed(admin: Any, settings: ResetSettings) -> Mapping[TopicPartition, i
 
 def _has_members(settings: ResetSettings, members: str) -> SourceError:
     return SourceError(f"group {settings.group_id} has {members}: stop its workers, then reset")
-
-
-def _admin(**options: Any) -> Any:
-    """An admin client, which refuses the options that only consumers and producers have."""
-    return KafkaAdminClient(**{name: option for name, option in options.items() if name in _ADMIN_OPTIONS})
-
-
-_ADMIN_OPTIONS = KafkaAdminClient.DEFAULT_CONFIG.keys()

@@ -1,5 +1,6 @@
 """Child processes of the demo: the worker and the sidecar, each logging to a file."""
 
+import json
 import os
 import signal
 import socket
@@ -51,7 +52,15 @@ class ChildProcess:
 
     def _last_line(self) -> str:
         lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return lines[-1].removeprefix("streampca: ") if lines else "it logged nothing"
+        return _error_in(lines[-1]) if lines else "it logged nothing"
+
+
+def _error_in(line: str) -> str:
+    """The error that a line of a log in JSON reports, or the line."""
+    try:
+        return str(json.loads(line)["error"])
+    except (ValueError, TypeError, KeyError):
+        return line.removeprefix("streampca: ")
 
 
 def free_port(preferred: int) -> int:

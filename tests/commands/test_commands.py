@@ -1,4 +1,4 @@
-"""The command line: fast help, one-line errors that users can fix, never a traceback."""
+"""The command line: fast help, errors that users can fix in one line or as the last line of the log, no traceback."""
 
 import json
 import os
@@ -9,11 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.main import get_command
 
 from streampca.cli import app
 from streampca.stream import model_file
 
-COMMANDS = ["worker", "serve", "demo", "produce", "fit", "inspect", "check", "doctor", "reset"]
+COMMANDS = [
+    "worker", "serve", "demo", "produce", "fit", "inspect", "check", "doctor", "create-topics", "reset",
+]  # fmt: skip
 REQUIRED = ["--topic", "readings", "--dimensions", "8", "--components", "2"]
 
 
@@ -37,6 +40,15 @@ def assert_one_line(outcome: subprocess.CompletedProcess[str], needle: str, code
     assert needle in lines[0]
 
 
+def assert_fatal(outcome: subprocess.CompletedProcess[str], needle: str, code: int = 1) -> None:
+    """The last line of the log is the error, in the log's format, and there is no traceback."""
+    assert outcome.returncode == code, outcome.stderr
+    events = [json.loads(line) for line in outcome.stderr.splitlines()]
+    assert [event["event"] for event in events if event["level"] == "error"] == ["fatal error"], events
+    assert needle in events[-1]["error"]
+    assert (events[-1]["exit_code"], "exception" in events[-1]) == (code, False)
+
+
 @pytest.fixture(scope="module")
 def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("vectors") / "vectors.npy"
@@ -53,7 +65,15 @@ def test_version_and_help() -> None:
 
 
 def test_all_commands_are_registered() -> None:
-    assert {info.callback.__name__ for info in app.registered_commands if info.callback} == set(COMMANDS)
+    assert list(get_command(app).commands) == COMMANDS  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("command", ["check", "doctor"])
+def test_what_a_worker_takes_is_taken_by_the_commands_that_check_it(command: str) -> None:
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    options = {name: {o for p in commands[name].params for o in p.opts} for name in ("worker", command)}
+    assert options[command] == options["worker"]
+    assert {"--dead-letter-topic", "--log-format", "--config"} <= options["worker"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -82,24 +102,36 @@ def test_usage_errors_have_exit_code_2() -> None:
         assert "Traceback" not in outcome.stderr
 
 
-@pytest.mark.parametrize("command", ["worker", "serve", "doctor"])
+MISSING = "topic is required: set STREAMPCA_TOPIC or pass --topic"
+
+
+@pytest.mark.parametrize("command", ["doctor", "create-topics", "reset"])
 def test_missing_settings_are_a_one_line_error(command: str) -> None:
-    assert_one_line(run(command), "topic is required: set STREAMPCA_TOPIC or pass --topic", code=2)
+    assert_one_line(run(command), MISSING, code=2)
+
+
+@pytest.mark.parametrize("command", ["worker", "serve", "produce"])
+def test_missing_settings_are_an_error_in_the_log(command: str) -> None:
+    assert_fatal(run(command), MISSING, code=2)
 
 
 @pytest.mark.parametrize("command", ["worker", "produce"])
-def test_an_absent_broker_is_a_one_line_error_within_ten_seconds(command: str, tmp_path: Path, vectors: Path) -> None:
+def test_an_absent_broker_is_an_error_within_ten_seconds(command: str, tmp_path: Path, vectors: Path) -> None:
     started = time.monotonic()
     options = REQUIRED if command == "worker" else [vectors, "--topic", "readings"]
     outcome = run(command, *options, "--bootstrap-servers", "127.0.0.1:1", STREAMPCA_STORE=str(tmp_path))
     assert time.monotonic() - started < 10
-    assert_one_line(outcome, "no broker answers at 127.0.0.1:1")
+    assert_fatal(outcome, "no broker answers at 127.0.0.1:1")
 
 
-@pytest.mark.parametrize("command", ["worker"])
-def test_an_unwritable_store_is_a_one_line_error(command: str, tmp_path: Path) -> None:
+def test_an_unwritable_store_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert_one_line(run(command, *REQUIRED, "--store", tmp_path / "file" / "store"), str(tmp_path / "file"))
+    assert_fatal(run("worker", *REQUIRED, "--store", tmp_path / "file" / "store"), str(tmp_path / "file"))
+
+
+def test_create_topics_without_a_broker_is_a_one_line_error() -> None:
+    outcome = run("create-topics", "--topic", "readings", "--bootstrap-servers", "127.0.0.1:1")
+    assert_one_line(outcome, "no broker answers at 127.0.0.1:1")
 
 
 def test_check_prints_settings_and_their_origins(tmp_path: Path) -> None:
@@ -172,6 +204,28 @@ def test_inspect_of_an_invalid_file_is_a_one_line_error(content: bytes, tmp_path
     assert_one_line(run("inspect", path), str(path))
 
 
+def test_inspect_says_what_a_foreign_file_is(vectors: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "archive", a=np.zeros(3), b=np.zeros(3))
+    (tmp_path / "text").write_text("1,2,3\n4,5,6\n")
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe" * 50)
+    (tmp_path / "empty").write_bytes(b"")
+    for path, found in (
+        (vectors, "it is a NumPy array (.npy)"),
+        (tmp_path / "archive.npz", "it is a NumPy archive (.npz) of a, b"),
+        (tmp_path / "text", r"it is text, beginning with '1,2,3\n4,5,6\n'"),
+        (tmp_path / "bytes", "it begins with the bytes ff fe ff fe"),
+        (tmp_path / "empty", "it is empty"),
+    ):
+        assert_one_line(run("inspect", path), f"{path} is not a streampca file: {found}")
+
+
+def test_inspect_says_that_a_file_of_ours_is_damaged(vectors: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model.npz"
+    assert run("fit", vectors, "-o", model).returncode == 0
+    model.write_bytes(model.read_bytes()[:-100])
+    assert_one_line(run("inspect", model), "it is cut short or damaged")
+
+
 def test_inspect_of_an_empty_folder_is_a_one_line_error(tmp_path: Path) -> None:
     assert_one_line(run("inspect", tmp_path), "no checkpoints and no models")
 
@@ -185,5 +239,5 @@ def test_a_closed_output_pipe_is_no_error(vectors: Path, tmp_path: Path) -> None
 
 def test_produce_needs_either_a_file_or_made_up(vectors: Path) -> None:
     message = "give either a file to send or --made-up"
-    assert_one_line(run("produce", "--topic", "readings"), message)
-    assert_one_line(run("produce", vectors, "--made-up", "--topic", "readings"), message)
+    assert_fatal(run("produce", "--topic", "readings"), message)
+    assert_fatal(run("produce", vectors, "--made-up", "--topic", "readings"), message)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.commands.test_commands import assert_one_line, run
+from tests.commands.test_commands import assert_fatal, run
 from tests.kafka_broker import PASSWORD, USER, Broker
 
 pytestmark = pytest.mark.broker
@@ -54,10 +54,10 @@ def test_produce_limits_the_rate(broker: Broker, topic: str, tmp_path: Path) -> 
 
 def test_produce_reports_missing_topics_and_bad_rows(broker: Broker, topic: str, tmp_path: Path, vectors: Path) -> None:
     options = ("--topic", topic, "--bootstrap-servers", broker.bootstrap)
-    assert_one_line(run("produce", vectors, *options), f"there is no topic {topic}")
+    assert_fatal(run("produce", vectors, *options), f"there is no topic {topic}")
     broker.create_topic(topic, 1)
     (tmp_path / "v.csv").write_text("1,2\n3,4\n5\n")
-    assert_one_line(run("produce", tmp_path / "v.csv", *options), "row 3: 1 numbers, but 2")
+    assert_fatal(run("produce", tmp_path / "v.csv", *options), "row 3: 1 numbers, but 2")
 
 
 def doctor(broker: Broker, topic: str, store: Path, **environment: str) -> tuple[int, dict[str, str]]:

@@ -3,7 +3,6 @@
 import importlib.resources
 import json
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -20,7 +19,7 @@ from typer.main import get_command
 
 from streampca.api.app import create_app
 from streampca.cli import app as command_line
-from streampca.settings import ProduceSettings, ServeSettings, WorkerSettings
+from streampca.settings import CreateTopicsSettings, ProduceSettings, ServeSettings, WorkerSettings
 from streampca.settings.base import Settings
 from streampca.stores.memory import MemoryStore
 from streampca.version import __version__
@@ -28,7 +27,9 @@ from streampca.worker.listeners import health
 from tests.deploy import files
 from tests.kafka_broker import Broker
 
-KINDS: dict[str, type[Settings]] = {"worker": WorkerSettings, "serve": ServeSettings, "produce": ProduceSettings}
+KINDS: dict[str, type[Settings]] = {
+    "worker": WorkerSettings, "serve": ServeSettings, "produce": ProduceSettings, "create-topics": CreateTopicsSettings,
+}  # fmt: skip
 PORTS = {
     "worker": WorkerSettings.model_fields["worker_port"].default,
     "serve": ServeSettings.model_fields["port"].default,
@@ -153,7 +154,8 @@ def test_health_checks_request_existing_urls() -> None:
         "worker": f"http://127.0.0.1:{PORTS['worker']}/healthz",
         "sidecar": f"http://127.0.0.1:{PORTS['serve']}/healthz",
     }
-    assert files.streampca_services()["producer"]["healthcheck"] == {"disable": True}
+    for name in ("topics", "producer"):
+        assert files.streampca_services()[name]["healthcheck"] == {"disable": True}
     script = json.loads(files.last_argument("HEALTHCHECK").partition("CMD ")[2])[-1]
     assert any(rest == f"docker/healthcheck.py {script}" for name, rest in files.stages()[-2] if name == "COPY")
 
@@ -204,7 +206,7 @@ def test_one_store_is_mounted_where_the_image_expects_it() -> None:
     store = files.image_environment()["STREAMPCA_STORE"]
     assert f" {store}" in files.last_argument("RUN")
     mounts = {name: service.get("volumes", []) for name, service in files.streampca_services().items()}
-    assert mounts == {"worker": [f"store:{store}"], "sidecar": [f"store:{store}:ro"], "producer": []}
+    assert mounts == {"worker": [f"store:{store}"], "sidecar": [f"store:{store}:ro"], "topics": [], "producer": []}
     for container in files.containers().values():
         assert store in {m["mountPath"] for m in container["volumeMounts"]}
         claims = [v["persistentVolumeClaim"]["claimName"] for v in container["pod"]["volumes"] if v["name"] == "store"]
@@ -343,22 +345,6 @@ def test_signals_reach_python() -> None:
     assert json.loads(files.last_argument("CMD")) == ["worker"]
     assert files.last_argument("STOPSIGNAL") == "SIGTERM"
     assert set(files.last_argument("EXPOSE").split()) == {str(port) for port in PORTS.values()}
-
-
-def test_the_topics_job_creates_both_topics(tmp_path: Path) -> None:
-    """Its script, run with a fake kafka-topics.sh that prints its arguments."""
-    job = files.services()["topics"]
-    fake = tmp_path / "kafka-topics.sh"
-    fake.write_text('#!/bin/bash\necho "$@"\n')
-    fake.chmod(0o755)
-    script = job["command"][0].replace("$$", "$").replace("/opt/kafka/bin/kafka-topics.sh", str(fake))
-    environment = {name: str(value) for name, value in job["environment"].items()}
-    shell = [shutil.which("bash") or "/bin/bash", *job["entrypoint"][1:], script]
-    outcome = subprocess.run(shell, env=environment, capture_output=True, text=True, timeout=30, check=True)
-    requested: list[Any] = [line.split() for line in outcome.stdout.splitlines()]
-    assert [line[line.index("--topic") + 1] for line in requested] == ["readings", "readings-dead-letters"]
-    assert [line[line.index("--partitions") + 1] for line in requested] == ["6", "1"]
-    assert all(line[:2] == ["--bootstrap-server", "kafka:9092"] and "--if-not-exists" in line for line in requested)
 
 
 def test_deployment_docs_list_the_variables_and_services() -> None:

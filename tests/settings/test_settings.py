@@ -190,10 +190,10 @@ def test_certificates_without_tls_are_refused(tmp_path: Path) -> None:
 
 def test_kerberos_without_gssapi_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     kerberos = {"security_protocol": "SASL_SSL", "sasl_mechanism": "GSSAPI"}
-    monkeypatch.setattr(settings, "find_spec", lambda name: None)
+    monkeypatch.setattr(settings.kafka, "find_spec", lambda name: None)
     [found] = mistakes(**REQUIRED, **kerberos)
     assert found.endswith("pip install gssapi")
-    monkeypatch.setattr(settings, "find_spec", lambda name: name)
+    monkeypatch.setattr(settings.kafka, "find_spec", lambda name: name)
     assert mistakes(**REQUIRED, **kerberos) == []
 
 

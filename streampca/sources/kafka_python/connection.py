@@ -76,15 +76,11 @@ class Connection:
         self._described: frozenset[int] = frozenset()
 
     def start(self, kind: Callable[..., Any], **more: Any) -> Any:
-        """A consumer or producer (`kind`) of kafka-python with `more` options; checks that the topic exists.
+        """A client (`kind`) of kafka-python with `more` options; checks that the topic exists.
 
         Raises `SourceError`, and `SettingsError` for certificates that cannot be used.
         """
-        check_certificates(self._settings)
-        try:
-            made = kind(**options(self._settings), **more, kafka_client=self._open)
-        except (KafkaError, OSError, ValueError) as error:
-            raise self.source_error(error) from None
+        made = self.connect(kind, **more)
         try:
             self.topic_id(_START_ANSWER_S)
         except TimeoutError as error:
@@ -94,6 +90,14 @@ class Connection:
             made.close()
             raise
         return made
+
+    def connect(self, kind: Callable[..., Any], **more: Any) -> Any:
+        """As `start`, but the topic need not exist."""
+        check_certificates(self._settings)
+        try:
+            return kind(**options(self._settings), **more, kafka_client=self._open)
+        except (KafkaError, OSError, ValueError) as error:
+            raise self.source_error(error) from None
 
     def _open(self, **configs: Any) -> KafkaNetClient:
         net = NetworkSelector(**configs)

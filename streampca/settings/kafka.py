@@ -1,0 +1,86 @@
+"""Settings of the connection to the brokers, and of the consumer group."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, SecretStr, field_validator
+
+from streampca import help_texts
+from streampca.settings.base import Rule, Settings, existing_file
+
+
+class KafkaSettings(Settings):
+    """The connection to the brokers."""
+
+    bootstrap_servers: str = Field("localhost:9092", description=help_texts.BOOTSTRAP_SERVERS)
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        "PLAINTEXT", description="Security protocol of the connections."
+    )
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI"] | None = Field(
+        None, description="SASL mechanism, with a SASL protocol."
+    )
+    sasl_username: str | None = Field(None, description="SASL user name, for PLAIN and SCRAM.")
+    sasl_password: SecretStr | None = Field(None, description="SASL password, for PLAIN and SCRAM.")
+    ssl_cafile: Path | None = Field(None, description="CA certificates to verify brokers with, PEM.")
+    ssl_certfile: Path | None = Field(None, description="Client certificate, PEM.")
+    ssl_keyfile: Path | None = Field(None, description="Private key of the client certificate, PEM.")
+    ssl_password: SecretStr | None = Field(None, description="Password of the private key.")
+    ssl_check_hostname: bool = Field(True, description="Whether to verify that a broker's certificate names its host.")
+    kafka_api_version: str | None = Field(
+        None, pattern=r"^\d+(\.\d+)+$", description="Protocol version of the brokers; unset: detected."
+    )
+
+    @field_validator("bootstrap_servers")
+    @classmethod
+    def _names_hosts_and_ports(cls, servers: str) -> str:
+        for server in servers.split(","):
+            host, colon, port = server.strip().rpartition(":")
+            if not host or not colon or not port.isdecimal() or not 0 < int(port) < 65536:
+                raise ValueError(f"{server.strip()!r} is not host:port")
+        return servers
+
+    _are_there = field_validator("ssl_cafile", "ssl_certfile", "ssl_keyfile")(existing_file)
+
+    @classmethod
+    def rules(cls) -> list[Rule[Self]]:
+        """Constraints between the settings of a connection."""
+        return [
+            *super().rules(),
+            Rule(
+                ("security_protocol", "sasl_mechanism"),
+                lambda s: s.security_protocol.startswith("SASL") and s.sasl_mechanism is None,
+                "security_protocol {s.security_protocol} needs sasl_mechanism",
+            ),
+            Rule(
+                ("security_protocol", "sasl_mechanism"),
+                lambda s: not s.security_protocol.startswith("SASL") and s.sasl_mechanism is not None,
+                "sasl_mechanism needs security_protocol SASL_PLAINTEXT or SASL_SSL",
+            ),
+            Rule(
+                ("sasl_mechanism", "sasl_username", "sasl_password"),
+                lambda s: s.sasl_mechanism not in (None, "GSSAPI") and not (s.sasl_username and s.sasl_password),
+                "sasl_mechanism {s.sasl_mechanism} needs sasl_username and sasl_password",
+            ),
+            Rule(
+                ("sasl_mechanism",),
+                lambda s: s.sasl_mechanism == "GSSAPI" and find_spec("gssapi") is None,
+                "sasl_mechanism GSSAPI needs the package gssapi and Kerberos' libraries: pip install gssapi",
+            ),
+            Rule(
+                ("security_protocol", "ssl_cafile", "ssl_certfile", "ssl_keyfile"),
+                lambda s: "SSL" not in s.security_protocol and any((s.ssl_cafile, s.ssl_certfile, s.ssl_keyfile)),
+                "ssl_cafile, ssl_certfile and ssl_keyfile need security_protocol SSL or SASL_SSL",
+            ),
+            Rule(
+                ("ssl_certfile", "ssl_keyfile"),
+                lambda s: s.ssl_keyfile is not None and s.ssl_certfile is None,
+                "ssl_keyfile needs ssl_certfile",
+            ),
+        ]
+
+
+class GroupSettings(Settings):
+    """The consumer group."""
+
+    group_id: str = Field("streampca", min_length=1, description=help_texts.GROUP_ID)

@@ -1,0 +1,84 @@
+"""A command that ends because of an error: its last line of the log, in the format that was asked for."""
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from streampca.commands.logged import logged
+from streampca.demo.processes import ChildProcess
+from streampca.errors import SettingsError, StreampcaError
+
+
+@pytest.fixture(autouse=True)
+def _restore_logging() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield
+    root.handlers = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
+    structlog.reset_defaults()
+    for name in ("kafka", "numba", "uvicorn.access"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
+
+
+def ended_by(error: Exception, capture: pytest.CaptureFixture[str], **options: str) -> tuple[object, str]:
+    """The exit code and the log of a command that raises the error."""
+
+    def command() -> None:
+        with logged(options):
+            structlog.get_logger().info("worker started")
+            raise error
+
+    with pytest.raises(SystemExit) as ended:
+        command()
+    return ended.value.code, capture.readouterr().err
+
+
+@pytest.mark.parametrize(("error", "code"), [(StreampcaError("no\n  broker"), 1), (SettingsError("no\n  broker"), 2)])
+def test_an_expected_error_is_the_last_line_without_a_traceback(
+    error: Exception, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exit_code, text = ended_by(error, capsys, log_format="json")
+    last = json.loads(text.splitlines()[-1])
+    assert (exit_code, last["exit_code"]) == (code, code)
+    assert (last["level"], last["event"], last["error"]) == ("error", "fatal error", "no broker")
+    assert "Traceback" not in text
+
+
+def test_an_unexpected_error_is_one_line_with_its_traceback_in_a_field(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = ended_by(TypeError("bad\ncall"), capsys, log_format="json")
+    last = json.loads(text.splitlines()[-1])
+    assert (code, last["level"], last["event"]) == (1, "error", "unexpected error")
+    assert last["error"] == "TypeError: bad\ncall"
+    assert last["exception"].startswith("Traceback")
+    assert "raise error" in last["exception"]
+
+
+def test_the_line_is_text_in_a_log_of_text(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = ended_by(StreampcaError("no broker"), capsys, log_format="human")
+    assert code == 1
+    assert "[error" in text.splitlines()[-1]
+    assert "error='no broker'" in text.splitlines()[-1]
+
+
+def test_the_line_is_logged_at_every_level(capsys: pytest.CaptureFixture[str]) -> None:
+    _, text = ended_by(StreampcaError("no broker"), capsys, log_level="error", log_format="json")
+    assert [json.loads(line)["event"] for line in text.splitlines()] == ["fatal error"]
+
+
+def test_a_mistake_in_the_settings_of_the_log_is_logged_too(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = ended_by(SettingsError("log_level: wrong"), capsys, log_level="loud")
+    assert code == 2
+    assert json.loads(text.splitlines()[-1])["error"] == "log_level: wrong"
+
+
+def test_the_demo_shows_the_error_of_a_process_that_has_ended(tmp_path: Path) -> None:
+    child = ChildProcess("serve", {"topic": "a/b"}, tmp_path / "log")
+    assert child.wait(30) == 2
+    with pytest.raises(StreampcaError, match=r"the serve exited with code 2: topic: "):
+        child.verify()
