@@ -52,6 +52,7 @@ class ModelCache:
         self._lock = threading.Lock()  # of _older
         self._damaged: dict[int, float] = {}  # version → when to retry it
         self._store_error: str | None = None
+        self._missing_store: str | None = None  # where it should be
         self._stop = threading.Event()
         self._poller: threading.Thread | None = None
         self.failures: Counter[str] = Counter()  # failed loads by cause: damaged, store, bug
@@ -108,6 +109,7 @@ class ModelCache:
     def poll(self) -> None:
         """List the store once and load what is newer. An unreadable store is logged once, and once when it recovers."""
         try:
+            self._missing_store = self._models.missing_store()
             versions = self._models.versions()
             self._drop_pruned(versions)
             self._load_newest(self._candidates(versions))
@@ -203,5 +205,7 @@ class ModelCache:
         return model
 
     def _no_model_text(self) -> str:
+        if place := self._missing_store:
+            return f"there is no store at {place} yet: no worker has written to it, or its volume is not mounted"
         damaged = f"; all models in the store are damaged: {sorted(self._damaged)}" if self._damaged else ""
         return f"no model has been published yet in {self._models.folder}{damaged}"

@@ -71,6 +71,8 @@ def run(settings: ServeSettings, store: Store) -> None:
         threadpool_limits(1, user_api="blas"),
         ThreadFailures(partial(setattr, server, "should_exit", True)) as threads,
     ):
+        if place := store.missing():
+            log.warning("store does not exist yet", path=place)
         log.info("serving", url=f"http://{_shown(sockets[0])}", topic=settings.topic)
         server.run(sockets=sockets)
         threads.raise_first()

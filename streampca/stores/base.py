@@ -43,5 +43,8 @@ class Store(Protocol):
     def delete(self, name: str) -> None:
         """Remove the file; does nothing if it does not exist."""
 
+    def missing(self) -> str | None:
+        """Where the store should be if it does not exist yet, in full; None if it exists."""
+
     def check(self) -> None:
         """Check that the store can be written and read. Raises `StoreError` with the cause and a remedy."""

@@ -89,6 +89,10 @@ class DirectoryStore:
         except OSError as error:
             raise _store_error("delete", path, error) from None
 
+    def missing(self) -> str | None:
+        """The folder's absolute path if there is no such folder."""
+        return None if os.path.isdir(self.root) else str(self.root.absolute())  # noqa: PTH112 - raises nothing
+
     def check(self) -> None:
         """Write, read back and remove a file; then remove what killed processes have left."""
         probe = self.root / f"{_TEMPORARY}{secrets.token_hex(8)}"

@@ -65,6 +65,9 @@ class MemoryStore:
                 raise StoreError(f"cannot delete {name}: a folder is in the place of a file")
             self._files.pop(name, None)
 
+    def missing(self) -> None:
+        """It always exists."""
+
     def check(self) -> None:
         """Raise the next scripted fault of a write, if any."""
         with self._lock:

@@ -22,6 +22,10 @@ class Models:
         """The folder of the models, within the store."""
         return self._folder
 
+    def missing_store(self) -> str | None:
+        """Where the store should be if it does not exist yet."""
+        return self._store.missing()
+
     def versions(self) -> list[int]:
         """All versions, ascending."""
         return numbered.numbers(self._store, self._folder)

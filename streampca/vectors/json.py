@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from streampca.vectors.json_sizes import parsed_bytes
-from streampca.vectors.packing import NumberPacker, VectorBytes, VectorError, check_size, type_name
+from streampca.vectors.packing import NumberPacker, VectorBytes, VectorError, check_size, missing_field, type_name
 
 _MAX_CANDIDATES = 16  # letters to check one by one before searching the text for the whole word
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -42,7 +42,7 @@ class JsonVectorParser:
             raise VectorError("undecodable", f"not JSON: {error}") from None
         for name in self._path:
             if not isinstance(found, dict) or name not in found:
-                raise VectorError("undecodable", f"no field {self._field!r} in the JSON object")
+                raise missing_field(self._field, name, found, "JSON object")
             found = found[name]
         if not isinstance(found, list):
             raise VectorError("undecodable", f"expected a JSON array of numbers, not {type_name(found)}")

@@ -1,5 +1,6 @@
 """Python numbers → float64 in memory, with a precise message for anything that is not a number."""
 
+import itertools
 import struct
 from typing import Any
 
@@ -7,6 +8,8 @@ import numpy as np
 
 VectorBytes = bytes | memoryview
 """The numbers of a vector in memory, or those of several vectors, one after the other."""
+
+_MOST_NAMES, _NAME_LENGTH = 8, 32
 
 
 class VectorError(Exception):
@@ -36,6 +39,19 @@ class NumberPacker:
             raise
 
 
+def missing_field(field: str, name: str, found: Any, kind: str) -> VectorError:
+    """The error for a value `found` without the field `name`, the part of the path `field` that is missing.
+
+    It lists the fields that there are, bounded in length, since it goes to the log and to the dead-letter topic.
+    """
+    text = f"no field {field!r} in the {kind}"
+    if not isinstance(found, dict):
+        return VectorError("undecodable", f"{text}: {type_name(found)} has no field {name!r}")
+    names = [_quoted(str(each)) for each in itertools.islice(found, _MOST_NAMES)]
+    more = f" and {len(found) - _MOST_NAMES} more" if len(found) > _MOST_NAMES else ""
+    return VectorError("undecodable", f"{text}: there is {', '.join(names) or 'none'}{more}, but not {name!r}")
+
+
 def check_length(length: int, dimensions: int) -> None:
     """Raise `VectorError` unless the vector has d numbers."""
     if length != dimensions:
@@ -63,6 +79,11 @@ def type_name(value: Any) -> str:
         dict: "an object", list: "an array", str: "a string", bytes: "bytes", bool: "a boolean", type(None): "null",
     }  # fmt: skip
     return names.get(type(value), "a number" if isinstance(value, int | float) else f"a {type(value).__name__}")
+
+
+def _quoted(name: str) -> str:
+    text = repr(name[:_NAME_LENGTH])
+    return text if len(name) <= _NAME_LENGTH and len(text) <= 2 * _NAME_LENGTH else f"{text[:_NAME_LENGTH]}…"
 
 
 def _check_numbers(row: list[Any]) -> None:

@@ -21,6 +21,7 @@ from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.api.known import TOPIC, D, known, known_model
 from tests.api.process import SidecarProcess
+from tests.broker_process import wait_until
 
 pytestmark = pytest.mark.slow  # whole processes
 
@@ -181,11 +182,21 @@ def test_a_request_that_never_ends_is_abandoned(models: Models, tmp_path: Path) 
     assert code == 0
 
 
-def test_a_signal_before_the_first_model_stops_it(tmp_path: Path) -> None:
-    with SidecarProcess(tmp_path / "absent") as sidecar:
-        assert httpx.get(f"{sidecar.url()}/readyz").status_code == 503
+def test_a_store_that_does_not_exist_yet_is_named_and_waited_for(tmp_path: Path) -> None:
+    place = tmp_path / "absent"
+    with SidecarProcess(place) as sidecar:
+        assert sidecar.process.stderr is not None
+        first = orjson.loads(sidecar.process.stderr.readline())
+        assert (first["level"], first["event"], first["path"]) == ("warning", "store does not exist yet", str(place))
+        url = sidecar.url()
+        answer = httpx.get(f"{url}/readyz")
+        assert answer.status_code == 503
+        reason = f"there is no store at {place} yet: no worker has written to it, or its volume is not mounted"
+        assert answer.json()["reasons"] == [reason]
+        assert not place.exists()
+        Models(DirectoryStore(place), TOPIC).save(known(1))
+        wait_until(lambda: httpx.get(f"{url}/readyz").status_code == 200)
         assert sidecar.end(within_s=5)[0] == 0
-    assert not (tmp_path / "absent").exists()
 
 
 # --- the start ------------------------------------------------------------------------------------------------------

@@ -184,3 +184,8 @@ def test_behaves_like_a_dictionary_with_folders(store: Store, steps: list[tuple[
     for folder in ("a", "b", "c.npz"):
         assert store.names(folder) == sorted(name for name in model if name.startswith(f"{folder}/"))
     assert {name: store.read(name) for name in model} == model
+
+
+def test_a_store_that_was_written_to_exists(store: Store) -> None:
+    store.write("a/b", b"")
+    assert store.missing() is None

@@ -297,3 +297,11 @@ def test_the_store_is_created_when_first_needed(tmp_path: Path) -> None:
     store.check()
     assert files(tmp_path) == []
     assert (tmp_path / "new" / "store").is_dir()
+
+
+def test_a_missing_folder_is_named_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = DirectoryStore("store")
+    assert store.missing() == str(tmp_path / "store")
+    (tmp_path / "store").mkdir()
+    assert store.missing() is None

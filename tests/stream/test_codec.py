@@ -14,6 +14,7 @@ from streampca.pca.learning import LearningConfig
 from streampca.stream import codec as codecs
 from streampca.stream.codec import REASONS, Codec
 from streampca.stream.record import Decoded
+from streampca.vectors.packing import missing_field
 
 D = 3
 FORMATS = ("json", "float32", "float64", "npy")
@@ -236,6 +237,27 @@ def test_a_missing_or_invalid_field_is_rejected(field: str, value: bytes, words:
     reason, message = only_reject(codec(field=field).decode([value]))
     assert reason == "undecodable"
     assert words in message
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("vektor", b'{"vector":[1,2,3],"id":7}', "there is 'vector', 'id', but not 'vektor'"),
+        ("a.b", b'{"a":{"c":[1,2,3]}}', "there is 'c', but not 'b'"),
+        ("a.b", b'{"a":[1,2,3]}', "an array has no field 'b'"),
+        ("a", b"{}", "there is none, but not 'a'"),
+    ],
+)
+def test_the_message_for_a_missing_field_names_those_that_there_are(field: str, value: bytes, message: str) -> None:
+    assert only_reject(codec(field=field).decode([value]))[1] == f"no field {field!r} in the JSON object: {message}"
+
+
+@given(st.dictionaries(st.text().map(lambda name: name * 200), st.none(), max_size=12))
+def test_the_message_for_a_missing_field_is_short(found: dict[str, None]) -> None:
+    found.pop("v", None)
+    text = str(missing_field("v", "v", found, "JSON object"))
+    assert len(text) < 700
+    assert "\n" not in text
 
 
 @pytest.mark.parametrize(

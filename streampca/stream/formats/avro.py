@@ -17,7 +17,15 @@ import numpy as np
 
 from streampca.stream.formats.avro_bounds import AvroBounds
 from streampca.stream.formats.schemas import FRAME, SchemaCache, Schemas, WriterSchema
-from streampca.vectors.packing import NumberPacker, VectorBytes, VectorError, check_size, float64_of, type_name
+from streampca.vectors.packing import (
+    NumberPacker,
+    VectorBytes,
+    VectorError,
+    check_size,
+    float64_of,
+    missing_field,
+    type_name,
+)
 
 _SIZES = {"float": 4, "double": 8}
 
@@ -88,7 +96,7 @@ class AvroReader:
     def _at_path(self, datum: Any) -> Any:
         for name in self._path:
             if not isinstance(datum, dict) or name not in datum:
-                raise VectorError("undecodable", f"no field {self._field!r} in the Avro record")
+                raise missing_field(self._field, name, datum, "Avro record")
             datum = datum[name]
         return datum
 
