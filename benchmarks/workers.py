@@ -135,6 +135,6 @@ def learned(url: str) -> int:
     """Messages learned, by a worker's metrics."""
     with urllib.request.urlopen(url) as answer:  # noqa: S310 - our own
         for line in answer.read().decode().splitlines():
-            if line.startswith('streampca_messages_total{outcome="learned"}'):
+            if line.startswith('streampca_messages_total{outcome="learned",'):
                 return int(float(line.split()[-1]))
     return 0

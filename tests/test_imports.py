@@ -22,6 +22,7 @@ MAY_IMPORT = {
     "logs": [],
     "thread_failures": [],
     "help_texts": [],
+    "metrics": [],
     "settings": ["settings", "help_texts", "errors"],
     "pca": ["pca"],
     "estimator": ["estimator", "pca"],
@@ -33,18 +34,17 @@ MAY_IMPORT = {
     "sources.schema_registry": ["sources.broker_errors", "stream.formats", "errors", "settings.formats"],
     "stores": ["stores", "stream", "errors"],
     "worker": [
-        "worker", "stream", "pca", "errors", "sources.base", "stores.base", "stores.checkpoints", "stores.models",
-        "stores.worker_status",
+        "worker", "stream", "pca", "errors", "metrics", "sources.base", "stores.base", "stores.checkpoints",
+        "stores.models", "stores.worker_status",
     ],
     "api": [
         "api", "stores.base", "stores.models", "stores.worker_status", "stream.model_file", "vectors",
-        "pca.model", "pca.arrays", "errors", "settings", "version",
-        "thread_failures",
+        "pca.model", "pca.arrays", "errors", "settings", "metrics", "thread_failures", "version",
     ],
     # These alone choose among concrete sources and stores.
     "commands": [
         "commands", "worker", "sources", "stores", "stream", "vectors", "pca", "settings", "help_texts", "errors",
-        "thread_failures",
+        "logs", "thread_failures",
     ],
     "demo": ["demo", "stores", "stream.model_file", "vectors", "pca.arrays", "settings", "errors"],
     "cli": [

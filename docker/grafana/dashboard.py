@@ -1,6 +1,7 @@
 """Generates the Grafana dashboard: `python docker/grafana/dashboard.py` writes dashboards/streampca.json.
 
-Every panel's description says what it shows and when to act. Widths are in Grafana's 24 columns.
+Every panel's description says what it shows and when to act. Widths are in Grafana's 24 columns. Data source and topic
+are variables of the dashboard, so that it can be imported into any Grafana.
 """
 
 import json
@@ -8,88 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from panels import SOURCE, Panel, bars, heatmap, instant, lines, quantiles, query, stat
+
 OUTPUT = Path(__file__).with_name("dashboards") / "streampca.json"
-SOURCE = {"type": "prometheus", "uid": "streampca-prometheus"}
-Panel = dict[str, Any]
-
-
-def query(expr: str, legend: str = "", **more: Any) -> dict[str, Any]:
-    """A query over the dashboard's time range."""
-    return {"expr": expr, "legendFormat": legend or "__auto", "datasource": SOURCE, "range": True, **more}
-
-
-def instant(expr: str, legend: str = "") -> dict[str, Any]:
-    """A query for the current value."""
-    return query(expr, legend, instant=True, range=False)
-
-
-def panel(kind: str, title: str, text: str, queries: list[Panel], unit: str, width: int, **more: Any) -> Panel:
-    """A panel, not yet positioned."""
-    targets = [{**target, "refId": chr(ord("A") + i)} for i, target in enumerate(queries)]
-    defaults = {"unit": unit, **more.pop("defaults", {})}
-    return {
-        "type": kind, "title": title, "description": text, "datasource": SOURCE, "targets": targets,
-        "fieldConfig": {"defaults": defaults, "overrides": []}, "gridPos": {"h": 8, "w": width}, **more,
-    }  # fmt: skip
-
-
-def lines(title: str, text: str, *queries: Panel, unit: str = "short", width: int = 8, **defaults: Any) -> Panel:
-    """A time series panel."""
-    options = {
-        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
-        "tooltip": {"mode": "multi", "sort": "desc"},
-    }
-    custom = {"lineWidth": 1, "fillOpacity": 8, "showPoints": "never", "spanNulls": False}
-    return panel(
-        "timeseries", title, text, list(queries), unit, width, options=options, defaults={"custom": custom, **defaults}
-    )
-
-
-def stat(title: str, text: str, expr: str, unit: str = "short", red_from: float | None = None) -> Panel:
-    """A panel with one number, red from `red_from`."""
-    steps: list[Panel] = [{"color": "green", "value": None}]
-    if red_from is not None:
-        steps.append({"color": "red", "value": red_from})
-    options = {
-        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
-        "colorMode": "value", "graphMode": "area", "textMode": "auto", "justifyMode": "auto", "orientation": "auto",
-    }  # fmt: skip
-    stat_panel = panel(
-        "stat", title, text, [query(expr)], unit, 3, options=options,
-        defaults={"thresholds": {"mode": "absolute", "steps": steps}},
-    )  # fmt: skip
-    stat_panel["gridPos"]["h"] = 4
-    return stat_panel
-
-
-def bars(title: str, text: str, series: Panel, unit: str) -> Panel:
-    """A panel with a bar for the current value of each series."""
-    options = {
-        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
-        "orientation": "vertical", "displayMode": "basic", "showUnfilled": False, "valueMode": "color",
-    }  # fmt: skip
-    return panel("bargauge", title, text, [series], unit, 8, options=options, defaults={"min": 0})
-
-
-def heatmap(title: str, text: str, buckets: str) -> Panel:
-    """A histogram over time, as a heat map."""
-    options = {
-        "calculate": False, "cellGap": 0, "rowsFrame": {"layout": "auto"}, "filterValues": {"le": 1e-9},
-        "color": {"mode": "scheme", "scheme": "Oranges", "fill": "dark-orange", "exponent": 0.5, "steps": 64},
-        "yAxis": {"axisPlacement": "left", "unit": "percentunit"}, "showValue": "never",
-        "tooltip": {"mode": "single", "yHistogram": False}, "legend": {"show": True},
-    }  # fmt: skip
-    return panel("heatmap", title, text, [query(buckets, "{{le}}", format="heatmap")], "short", 8, options=options)
-
-
-def quantiles(metric: str, by: str = "", legend: str = "") -> list[Panel]:
-    """Median and 99th percentile of a histogram."""
-    rate = f"sum by (le{', ' + by if by else ''}) (rate({metric}_bucket[$__rate_interval]))"
-    return [query(f"histogram_quantile({q}, {rate})", f"{legend} {name}".strip()) for q, name in QUANTILES]
-
-
-QUANTILES = ((0.5, "median"), (0.99, "99 %"))
 LEARNED = 'streampca_messages_total{outcome="learned"}'
+ALERTS = 'ALERTS{alertname=~"Streampca.*", alertstate="firing", topic=~"$topic|"}'  # some are of no topic
+TOPICS = 'label_values({__name__=~"streampca_(partitions_owned|limits_reached_total)"}, topic)'
 
 STATS = [
     stat("Messages learned", "Version of the model being served: the number of messages learned.",
@@ -107,7 +32,7 @@ STATS = [
     stat("Model age", "Age of the model being served. It also grows while no messages arrive.",
          "max(streampca_model_age_seconds)", "s", red_from=300),
     stat("Alerts", "Alerts that are firing; docs/runbook.md says what to do.",
-         'count(ALERTS{alertname=~"Streampca.*", alertstate="firing"}) or vector(0)', red_from=1),
+         f"count({ALERTS}) or vector(0)", red_from=1),
 ]  # fmt: skip
 
 MODEL = [
@@ -237,6 +162,16 @@ def positioned() -> Iterator[Panel]:
         top += height
 
 
+def variables() -> list[dict[str, Any]]:
+    """What the user selects: the data source, and the topic."""
+    source = {"name": "source", "label": "Data source", "type": "datasource", "query": SOURCE["type"]}
+    topic = {
+        "name": "topic", "label": "Topic", "type": "query", "datasource": SOURCE, "query": TOPICS,
+        "refresh": 2, "sort": 1,  # when the time range changes; by name
+    }  # fmt: skip
+    return [source, topic]
+
+
 def dashboard() -> dict[str, Any]:
     """The dashboard in Grafana's JSON model."""
     return {
@@ -244,10 +179,10 @@ def dashboard() -> dict[str, Any]:
         "description": "Principal components of a Kafka topic: model, workers, sidecars.",
         "tags": ["streampca"], "schemaVersion": 39, "version": 1, "editable": False, "graphTooltip": 1,
         "time": {"from": "now-30m", "to": "now"}, "refresh": "5s", "timezone": "browser",
-        "templating": {"list": []}, "links": [],
+        "templating": {"list": variables()}, "links": [],
         "annotations": {"list": [{
             "name": "Alerts", "enable": True, "iconColor": "red", "datasource": SOURCE, "titleFormat": "{{alertname}}",
-            "expr": 'ALERTS{alertname=~"Streampca.*", alertstate="firing"}', "step": "30s",
+            "expr": ALERTS, "step": "30s",
         }]},
         "panels": list(positioned()),
     }  # fmt: skip

@@ -57,7 +57,7 @@ def create_app(store: Store, settings: ServeSettings) -> FastAPI:
     models = Models(store, settings.topic)
     history = HistoryReader(models)
     cache, recent = ModelCache(models, on_load=history.add), RecentVectors()
-    metrics = SidecarMetrics(cache)
+    metrics = SidecarMetrics(cache, settings.topic)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

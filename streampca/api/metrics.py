@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, GCCollector, Histogram, ProcessCollector
+from prometheus_client import Counter, GCCollector, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from streampca.api.model_cache import ModelCache
+from streampca.metrics import LabelledRegistry
 from streampca.stream.model_file import PublishedModel
 
 METRICS = {
@@ -37,10 +38,10 @@ _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 
 class SidecarMetrics:
-    """Counts requests and vectors, and reads the metrics of the model in use at each scrape."""
+    """Counts requests and vectors, and reads the metrics of the model in use at each scrape; all with the topic."""
 
-    def __init__(self, cache: ModelCache) -> None:
-        self._registry = CollectorRegistry()
+    def __init__(self, cache: ModelCache, topic: str) -> None:
+        self._registry = LabelledRegistry(topic=topic)
         self._registry.register(_ModelCollector(cache))
         self._durations = self._histogram("streampca_request_duration_seconds", ["route", "code"])
         self._series: dict[tuple[str, int], Histogram] = {}

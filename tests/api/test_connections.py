@@ -83,7 +83,7 @@ def closes_within(client: socket.socket, seconds: float) -> bool:
 
 def reached(url: str, limit: str) -> float:
     text = httpx.get(f"{url}/metrics").text
-    name = f'streampca_limits_reached_total{{limit="{limit}"}} '
+    name = f'streampca_limits_reached_total{{limit="{limit}",topic="{TOPIC}"}} '
     line = next(line for line in text.splitlines() if line.startswith(name))
     return float(line.split()[1])
 

@@ -133,7 +133,7 @@ def test_unread_answers_are_harmless(name: str, tmp_path: Path) -> None:
         assert {b"HTTP/1.1 200"} < set(answers) <= {b"HTTP/1.1 200", b"HTTP/1.1 503"}
         time.sleep(1)
         assert httpx.get(f"{url}/healthz").status_code == 200
-        assert 'limits_reached_total{limit="memory"} 0.0' not in httpx.get(f"{url}/metrics").text
+        assert f'limits_reached_total{{limit="memory",topic="{TOPIC}"}} 0.0' not in httpx.get(f"{url}/metrics").text
         assert peak() < PEAK_MIB, peak()
 
 
@@ -172,7 +172,7 @@ def test_too_many_numbers(store: MemoryStore, models: Models) -> None:
         body = np.zeros((21, 5), "<f4").tobytes()
         answer = client.post("/v1/project", content=body, headers={"Content-Type": "application/octet-stream"})
         assert error_of(answer, 413) == "vectors has 105 numbers, at most 100 are allowed: send fewer rows"
-        assert 'streampca_limits_reached_total{limit="numbers"} 1.0' in client.get("/metrics").text
+        assert f'streampca_limits_reached_total{{limit="numbers",topic="{TOPIC}"}} 1.0' in client.get("/metrics").text
 
 
 def test_without_memory_a_large_request_is_refused_for_the_moment(store: MemoryStore, models: Models) -> None:
@@ -189,7 +189,7 @@ def test_without_memory_a_large_request_is_refused_for_the_moment(store: MemoryS
         app.state.memory.change(64 * MIB, 0)
         assert client.post("/v1/project", **large).status_code == 200
         assert app.state.memory.used == 0
-        assert 'streampca_limits_reached_total{limit="memory"} 1.0' in client.get("/metrics").text
+        assert f'streampca_limits_reached_total{{limit="memory",topic="{TOPIC}"}} 1.0' in client.get("/metrics").text
 
 
 def test_one_request_always_fits() -> None:

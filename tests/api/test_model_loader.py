@@ -83,7 +83,7 @@ def test_few_versions_are_loaded_at_once_and_the_newest_waits_for_none(slow: Slo
         assert time.perf_counter() - began < SLOW_S * 5
         assert asked.result() == {200: 16, 503: 23}
         assert slow.most <= 2
-        assert 'streampca_limits_reached_total{limit="loads"} 23.0' in client.get("/metrics").text
+        assert f'streampca_limits_reached_total{{limit="loads",topic="{TOPIC}"}} 23.0' in client.get("/metrics").text
 
 
 def test_a_failed_load_is_tried_again(slow: SlowStore) -> None:

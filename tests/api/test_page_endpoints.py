@@ -98,12 +98,13 @@ def test_not_ready_when_the_model_is_old_or_the_store_unreadable_with_all_reason
 
 
 def scraped(client: Client) -> dict[str, float]:
-    """Samples by name and labels, as `name{label="value"}`."""
+    """Samples by name and labels, as `name{label="value"}`; without the topic, which all have."""
     answer = client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=")
     samples = {}
     for family in text_string_to_metric_families(answer.text):
         for sample in family.samples:
+            assert sample.labels.pop("topic") == TOPIC
             labels = ",".join(f'{key}="{value}"' for key, value in sorted(sample.labels.items()))
             samples[sample.name + (f"{{{labels}}}" if labels else "")] = sample.value
     return samples

@@ -3,6 +3,7 @@
 import json
 import runpy
 
+import pytest
 import yaml
 
 from tests.monitoring.prometheus import DOCKER, metrics_in
@@ -15,7 +16,8 @@ EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]
 PROCESS_METRICS = {"process_start_time_seconds", "process_resident_memory_bytes", "process_cpu_seconds_total"}
 
 
-def test_the_dashboard_is_up_to_date() -> None:
+def test_the_dashboard_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(GRAFANA)  # as when it is run
     generated = runpy.run_path(str(GRAFANA / "dashboard.py"))["text"]()
     assert (GRAFANA / "dashboards" / "streampca.json").read_text() == generated, (
         "run: python docker/grafana/dashboard.py"
@@ -46,13 +48,20 @@ def test_panels_have_titles_descriptions_and_units() -> None:
         assert len(set(refs)) == len(refs) > 0
 
 
-def test_panels_query_the_provisioned_data_source() -> None:
+def test_data_source_and_topic_are_selected_in_the_dashboard() -> None:
+    """So it can be imported into any Grafana, and shows one topic at a time."""
     (source,) = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yml").read_text())["datasources"]
     scrape = yaml.safe_load((DOCKER / "prometheus/prometheus.yml").read_text())["global"]["scrape_interval"]
     assert source["jsonData"]["timeInterval"] == scrape
+    variables = {variable["name"]: variable for variable in BOARD["templating"]["list"]}
+    assert list(variables) == ["source", "topic"]  # the second is looked up in the first
+    assert (variables["source"]["type"], variables["source"]["query"]) == ("datasource", source["type"])
+    selected = {"type": source["type"], "uid": "${source}"}
+    assert variables["topic"]["datasource"] == BOARD["annotations"]["list"][0]["datasource"] == selected
     for panel in PANELS:
-        for used_source in (panel["datasource"], *(target["datasource"] for target in panel["targets"])):
-            assert used_source == {"type": source["type"], "uid": source["uid"]}
+        assert all(used["datasource"] == selected for used in (panel, *panel["targets"]))
+    for expression in EXPRESSIONS:
+        assert expression.count('topic="$topic"') >= len(metrics_in(expression) - {"up"}), expression
 
 
 def test_panels_show_every_metric_and_no_unknown_one() -> None:

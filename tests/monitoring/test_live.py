@@ -114,7 +114,8 @@ def stack(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def test_every_panel_has_data(stack: Stack) -> None:
-    missing = {expr.replace("$__rate_interval", WINDOW) for expr in EXPRESSIONS}
+    topic = stack.workers.topic
+    missing = {expr.replace("$__rate_interval", WINDOW).replace("$topic", topic) for expr in EXPRESSIONS}
 
     def all_seen() -> bool:
         missing.difference_update([expr for expr in missing if stack.prometheus.query(expr)])

@@ -1,5 +1,6 @@
 """The rules and the scrape configuration: promtool accepts them, and they use the code's metrics."""
 
+import re
 import subprocess
 
 import pytest
@@ -29,6 +30,13 @@ def test_rules_use_existing_metrics() -> None:
         used = metrics_in(rule["expr"])
         assert used, rule
         assert used <= KNOWN | RECORDED, rule
+
+
+def test_no_topic_hides_another() -> None:
+    """Every aggregation keeps the label."""
+    for rule in ENTRIES:
+        groupings = re.findall(r"\b(?:sum|max|min|avg|count)\b\s*(?:by \(([^)]*)\))?", rule["expr"])
+        assert all("topic" in by.split(", ") for by in groupings), rule["expr"]
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])

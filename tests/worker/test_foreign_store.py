@@ -192,4 +192,4 @@ def test_a_failed_restore_is_logged_once_and_counted() -> None:
             logged.notify(event)
             metrics.notify(event)
     assert [line["event"] for line in logs] == ["restoring failed", "partitions restored", "partitions assigned"]
-    assert metrics.registry.get_sample_value("streampca_restore_failures_total") == 2
+    assert metrics.registry.get_sample_value("streampca_restore_failures_total", {"topic": TOPIC}) == 2

@@ -32,7 +32,7 @@ NOW = 1_700_000_000.0
 
 
 class Samples:
-    """The samples of a registry."""
+    """The samples of a registry; all have the label `topic`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         text = generate_latest(registry).decode()
@@ -42,13 +42,14 @@ class Samples:
             for family in self.families.values()
             for sample in family.samples
         }
+        assert {dict(labels)["topic"] for _, labels in self._samples} == {TOPIC}
 
     def __call__(self, name: str, **label_values: str) -> float | None:
-        return self._samples.get((name, tuple(sorted(label_values.items()))))
+        return self._samples.get((name, tuple(sorted({"topic": TOPIC, **label_values}.items()))))
 
 
 def labels(partition: int) -> dict[str, str]:
-    return {"topic": TOPIC, "partition": str(partition)}
+    return {"partition": str(partition)}
 
 
 @pytest.fixture

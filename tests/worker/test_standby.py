@@ -30,7 +30,7 @@ def test_a_worker_without_a_partition_is_ready_and_takes_over(
         for port in ports:
             members.start(worker_port=port)
         members.wait(lambda: all(map(ready, ports)), "two ready workers")
-        owned = [f"streampca_partitions_owned {n}.0" in httpx.get(f"http://127.0.0.1:{p}/metrics").text
+        owned = [f'streampca_partitions_owned{{topic="{topic}"}} {n}.0' in httpx.get(f"http://127.0.0.1:{p}/metrics").text
                  for p in ports for n in (0, 1)]  # fmt: skip
         assert sorted((owned[:2], owned[2:])) == [[False, True], [True, False]]
         members.workers[0 if owned[1] else 1].stop()

@@ -124,7 +124,7 @@ def _app(registry: CollectorRegistry, health: HealthListener) -> "WSGIApplicatio
         if method not in ("GET", "HEAD"):
             status, text = "501 Not Implemented", f"{method} is not supported\n"
         elif path == "/metrics":
-            body: Iterable[bytes] = metrics({**environ, "REQUEST_METHOD": "GET"}, start_response)
+            body: Iterable[bytes] = metrics({**environ, "REQUEST_METHOD": "GET", "QUERY_STRING": ""}, start_response)
             return [] if method == "HEAD" else body
         elif path in probes:
             reason = probes[path]()

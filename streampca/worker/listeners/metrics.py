@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
+from streampca.metrics import LabelledRegistry
 from streampca.worker.listener import (
     BatchLearned,
     CheckpointPostponed,
@@ -64,18 +65,17 @@ _DURATIONS = (
 
 
 class WorkerMetrics(Listener):
-    """The metrics of one worker and its partitions, in a registry of their own."""
+    """The metrics of one worker and its partitions, in a registry of their own; all with the topic."""
 
     def __init__(self, topic: str) -> None:
-        self._topic = topic
-        self.registry = CollectorRegistry()
+        self.registry: CollectorRegistry = LabelledRegistry(topic=topic)
         ProcessCollector(registry=self.registry)
         self._counters = {
             name: Counter(f"streampca_{name}", text, labels, registry=self.registry) for name, labels, text in _COUNTERS
         }
         self._gauges = {name: Gauge(f"streampca_{name}", text, registry=self.registry) for name, text in _GAUGES}
         self._by_partition = {
-            name: Gauge(f"streampca_{name}", text, ("topic", "partition"), registry=self.registry)
+            name: Gauge(f"streampca_{name}", text, ["partition"], registry=self.registry)
             for name, text in _GAUGES_BY_PARTITION
         }
         self._durations = {
@@ -124,7 +124,7 @@ class WorkerMetrics(Listener):
 
     def _set(self, partition: int, **values: float) -> None:
         for name, value in values.items():
-            self._by_partition[name].labels(self._topic, str(partition)).set(value)
+            self._by_partition[name].labels(str(partition)).set(value)
 
     def _on_assignment(self, positions: Mapping[int, int]) -> None:
         self._counters["rebalances"].labels("assigned").inc()
@@ -138,7 +138,7 @@ class WorkerMetrics(Listener):
         for partition in event.partitions:
             for gauge in self._by_partition.values():
                 with contextlib.suppress(KeyError):  # older prometheus_client: the gauge was never set
-                    gauge.remove(self._topic, str(partition))
+                    gauge.remove(str(partition))
 
     def _on_batch(self, batch: BatchLearned) -> None:
         self._counters["messages"].labels("learned").inc(batch.messages)
