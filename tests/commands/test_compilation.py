@@ -70,7 +70,7 @@ logs.configure("info", "json")
 worker.client_of = lambda settings: None
 worker.prefetching = join
 settings = WorkerSettings(topic="readings", dimensions=5, components=2, store=sys.argv[1])
-worker._build(settings, DirectoryStore(settings.store), Listener())
+worker._build(settings, DirectoryStore(settings.store), Listener(), lambda: None)
 """
 
 
@@ -105,7 +105,7 @@ class JoiningError(Exception):
 
 def build(store: Path) -> None:
     settings = WorkerSettings(topic="readings", dimensions=5, components=2, format="json", store=store)
-    worker._build(settings, DirectoryStore(store), Listener())
+    worker._build(settings, DirectoryStore(store), Listener(), lambda: None)
 
 
 def test_kernels_are_compiled_before_the_worker_joins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
