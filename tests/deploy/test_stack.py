@@ -24,7 +24,7 @@ from streampca.settings.base import Settings
 from streampca.stores.memory import MemoryStore
 from streampca.version import __version__
 from streampca.worker.listeners import health
-from tests.deploy import files
+from tests.deploy import files, services
 from tests.kafka_broker import Broker
 
 KINDS: dict[str, type[Settings]] = {
@@ -234,6 +234,17 @@ def test_every_container_is_confined() -> None:
         # Otherwise a Service named streampca would set STREAMPCA_PORT to a URL.
         assert container["pod"]["enableServiceLinks"] is False
         assert "memory" in container["resources"]["limits"]
+
+
+def test_a_worker_that_compiles_stays_within_its_memory_limits() -> None:
+    """The peaks are those of docs/deployment.md; `make image-test` measures one of them."""
+    page = (files.ROOT / "docs" / "deployment.md").read_text()
+    table = re.findall(r"^\| (?:raw float32|Arrow, \d+ vectors each) \| (\d+) \| (\d+) \|$", page, re.MULTILINE)
+    peak = max(int(cell) for row in table for cell in row)
+    (shipped,) = [c["resources"]["limits"]["memory"] for c in files.containers().values() if c["args"] == ["worker"]]
+    assert shipped == "768Mi"
+    assert services.memory_limit("worker") == 768 << 20
+    assert peak < 0.75 * 768
 
 
 @pytest.mark.broker
