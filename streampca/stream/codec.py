@@ -18,7 +18,7 @@ from streampca.pca.arrays import Array
 from streampca.stream.formats import reader_of
 from streampca.stream.formats.base import Reader
 from streampca.stream.formats.schemas import Schemas
-from streampca.stream.record import Decoded, Records, Reject, Undecoded, Vectors, timestamps_of, values_of
+from streampca.stream.record import Decoded, Records, Reject, Undecoded, UnreadValue, Vectors, timestamps_of, values_of
 from streampca.vectors.packing import VectorBytes, VectorError, check_size
 
 REASONS = (
@@ -122,6 +122,8 @@ class Codec:
         return rows, places, rejects, len(values)
 
     def _read(self, value: bytes) -> VectorBytes:
+        if isinstance(value, UnreadValue):
+            raise VectorError("too_many_bytes", value.message)
         check_size(len(value), self.most_bytes)
         return self._reader.read(value)
 

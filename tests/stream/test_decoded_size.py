@@ -158,9 +158,9 @@ def test_the_vectors_of_one_event_are_decoded_in_steps() -> None:
         vectors = decoder.vectors_of(event)
         assert not isinstance(vectors, Undecoded)
         assert vectors.decoded.vectors.nbytes <= 8 * MIB
-        assert len(vectors.timestamps) == len(vectors.offsets)
-        offsets += list(vectors.offsets)
-        rest = event.records[len(vectors.offsets) :]
+        assert len(vectors.timestamps) == len(vectors.records)
+        offsets += [record.offset for record in vectors.records]
+        rest = event.records[len(vectors.records) :]
         assert vectors.next == (rest[0].offset if rest else 12)
         event = Records(0, rest, 12, 20)
     assert offsets == [3, 4, 6, 7, 9]

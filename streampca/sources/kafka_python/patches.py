@@ -26,7 +26,10 @@
     `position()` goes through all partitions at each call.
 `kafka.record.memory_records.DefaultRecordBatch`
     A record with a header whose name is not UTF-8 makes its whole batch a corrupt one, for ever: such names are read
-    with surrogate escapes, and written as the same bytes.
+    with surrogate escapes, and written as the same bytes. A compressed batch is unpacked whatever its size: beyond a
+    limit, one record stands for all of its records.
+`KafkaConsumer._fetcher`: `Fetcher._append`, `Fetcher.PartitionRecords.take`
+    A poll is limited in records, not in bytes, and compressed records may be large: it is limited in both.
 `KafkaProducer._sender.force_close`
     `close` waits without limit while records are unsent.
 Logger `kafka.coordinator.consumer`
@@ -36,9 +39,12 @@ The client class is passed to `KafkaConsumer` and `KafkaProducer` by their optio
 """
 
 import time
+from itertools import islice
 from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.consumer import group
+from kafka.consumer.fetcher import Fetcher
 from kafka.errors import (
     AuthorizationError,
     IllegalSaslStateError,
@@ -50,9 +56,13 @@ from kafka.net.compat import KafkaNetClient
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.record import memory_records
-from kafka.record.default_records import DefaultRecordBatch
+from kafka.record.default_records import DefaultRecord, DefaultRecordBatch
 
 from streampca.sources.broker_errors import one_line
+from streampca.sources.kafka_python.decompression import BatchTooLargeError, decompress
+from streampca.stream.record import UnreadValue
+
+_POLL_BYTES = 16 * 2**20  # values returned by one poll; the last batch may exceed it
 
 _REFUSALS = (SaslAuthenticationFailedError, UnsupportedSaslMechanismError, IllegalSaslStateError, AuthorizationError)
 
@@ -136,9 +146,29 @@ class _RawBytes(bytearray):
 
 
 class PatchedRecordBatch(DefaultRecordBatch):  # type: ignore[misc]
-    """A batch whose headers may have names of any bytes."""
+    """A batch whose headers may have names of any bytes, and that is unpacked only up to a limit."""
 
     _buffer: Any
+    _pos: int
+    _decompressed: bool
+
+    def _maybe_uncompress(self) -> None:
+        if self._decompressed or self.compression_type == self.CODEC_NONE:
+            super()._maybe_uncompress()
+            return
+        self._assert_has_codec(self.compression_type)
+        packed, self._pos, self._decompressed = bytes(memoryview(self._buffer)[self._pos :]), 0, True
+        try:
+            self._buffer = decompress(self.compression_type, packed)
+        except BatchTooLargeError as error:
+            self._buffer, self._num_records, self._too_large = bytearray(), 1, str(error)
+            self._read_msg = self._unread_record  # type: ignore[method-assign]
+
+    def _unread_record(self) -> Any:
+        """A record in place of all, at the last offset: it comes again from wherever reading resumes."""
+        count, first, last = self.records_count, self.base_offset, self.last_offset
+        value = UnreadValue(f"{count} records, offsets {first} to {last}, are in a batch that {self._too_large}")
+        return DefaultRecord(0, self.last_offset, self.max_timestamp, self.timestamp_type, None, value, [])
 
     def _read_msg(self, *args: Any) -> Any:
         try:
@@ -148,7 +178,44 @@ class PatchedRecordBatch(DefaultRecordBatch):  # type: ignore[misc]
             return super()._read_msg(*args)
 
 
+class PatchedPartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
+    """Fetched records of one partition, of which no more are taken at once than make `_POLL_BYTES`."""
+
+    taken_bytes = 0
+
+    def take(self, n: int | None = None) -> list[Any]:
+        self._maybe_raise_next_inline_exception()
+        records: list[Any] = []
+        self.taken_bytes = 0
+        try:
+            for record in islice(self.record_iterator, n):
+                records.append(record)
+                self.taken_bytes += record.serialized_value_size
+                if self.taken_bytes >= _POLL_BYTES:
+                    break
+        except Exception as error:
+            if not records:
+                raise
+            self._next_inline_exception = error  # raised by the next call
+        return records
+
+
+class PatchedFetcher(Fetcher):  # type: ignore[misc]
+    """Returns no more records at once, of all partitions, than make about `_POLL_BYTES`."""
+
+    PartitionRecords = PatchedPartitionRecords
+    _polled_bytes = 0
+
+    def _append(self, drained: Any, part: Any, max_records: int, update_offsets: bool) -> int:
+        if not drained:
+            self._polled_bytes = 0
+        appended: int = super()._append(drained, part, max_records, update_offsets)
+        self._polled_bytes += part.taken_bytes if appended else 0
+        return max_records if self._polled_bytes >= _POLL_BYTES else appended  # all of them: the poll ends
+
+
 memory_records.DefaultRecordBatch = PatchedRecordBatch
+group.Fetcher = PatchedFetcher
 
 
 def position_of(consumer: KafkaConsumer, partition: TopicPartition) -> int | None:

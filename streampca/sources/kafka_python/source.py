@@ -21,6 +21,7 @@ from kafka.structs import OffsetAndMetadata
 from streampca.settings import WorkerSettings
 from streampca.sources.broker_errors import one_line
 from streampca.sources.kafka_python.connection import Connection
+from streampca.sources.kafka_python.decompression import limit_batches
 from streampca.sources.kafka_python.patches import drop_paused_records, is_member, position_of, rejoin_group
 from streampca.stream.record import Assigned, Event, Lost, OutOfRange, Record, Records, Revoked, SourceStatus
 
@@ -38,6 +39,7 @@ class KafkaPythonSource:
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._topic = settings.topic
+        limit_batches(int(settings.max_record_mib * 2**20))
         self._connection = Connection(settings, settings.topic)
         self._consumer = self._connection.start(KafkaConsumer, **_consumer_options(settings))
         self._rebalance = _RebalanceListener(partial(rejoin_group, self._consumer))
