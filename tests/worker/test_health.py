@@ -1,5 +1,6 @@
 """The worker's HTTP port, requested as Prometheus and Kubernetes do."""
 
+import contextlib
 import http.client
 import socket
 import threading
@@ -12,7 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from streampca.errors import StreampcaError
 from streampca.stream.record import SourceStatus
 from streampca.worker.listener import LoopTicked, PartitionsAssigned, PartitionsReleased, SourcePolled, WorkerStopping
+from streampca.worker.listeners import health as health_module
 from streampca.worker.listeners.health import HealthListener, HealthServer
+from tests.broker_process import wait_until
 
 MEMBER, NON_MEMBER = SourceStatus(connected=True, member=True), SourceStatus(connected=True, member=False)
 
@@ -154,6 +157,37 @@ def test_head_has_no_body(server: HealthServer) -> None:
 def test_an_idle_client_does_not_block_others(server: HealthServer) -> None:
     with socket.create_connection(("127.0.0.1", server.port)):
         assert get(server, "/healthz")[0] == 200
+
+
+def test_silent_clients_neither_block_others_nor_pile_up(server: HealthServer) -> None:
+    threads = threading.active_count()
+    with contextlib.ExitStack() as stack:
+        for _ in range(500):
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=10))
+        assert get(server, "/healthz")[0] == 200
+        wait_until(lambda: threading.active_count() < threads + 100)
+        assert get(server, "/metrics")[0] == 200
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: a"])
+def test_a_client_gets_a_limited_time_however_it_sends(
+    server: HealthServer, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(health_module, "_CONNECTION_S", 0.3)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=0.05) as client:
+        client.sendall(sent)
+
+        def ended() -> bool:
+            try:
+                client.sendall(b"a" if sent else b"")
+                return client.recv(100) == b""
+            except TimeoutError:
+                return False
+            except OSError:
+                return True
+
+        wait_until(ended, 5)
+    assert get(server, "/healthz")[0] == 200
 
 
 def test_invalid_requests_and_closed_connections_do_no_harm(server: HealthServer) -> None:
