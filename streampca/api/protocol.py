@@ -9,14 +9,10 @@ import logging
 import resource
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import orjson
-
-if TYPE_CHECKING:
-    from uvicorn.protocols.http.h11_impl import H11Protocol as UvicornProtocol
-else:  # with httptools if it is installed
-    from uvicorn.protocols.http.auto import AutoHTTPProtocol as UvicornProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol  # not httptools, which does not limit the length of headers
 
 HEADERS_WITHIN_S = 10.0
 BODY_WITHIN_S = 60.0
@@ -55,7 +51,7 @@ class ConnectionLimits:
         return True
 
 
-class LimitedProtocol(UvicornProtocol):
+class LimitedProtocol(H11Protocol):
     """One connection."""
 
     def __init__(self, *arguments: Any, limits: ConnectionLimits, **named: Any) -> None:

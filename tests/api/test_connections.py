@@ -3,8 +3,11 @@
 import contextlib
 import json
 import logging
+import os
 import resource
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -278,3 +281,14 @@ def test_one_line_a_minute_for_a_repeating_fault() -> None:
 def test_connections_leave_files_for_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 4096))
     assert protocol.max_connections() == 128
+
+
+def test_h11_parses_requests_also_where_httptools_is_installed(tmp_path: Path) -> None:
+    """httptools does not limit the length of headers, and uvicorn takes it if it is there."""
+    (tmp_path / "httptools.py").write_text("")
+    program = "import httptools, streampca.api.protocol as p; print(p.LimitedProtocol.__base__.__module__)"
+    folders = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "uvicorn.protocols.http.h11_impl\n"
