@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
-from streampca.stream.record import Assigned, Event, PlainRecord, Records, SourceStatus
+from streampca.stream.record import NO_RECORDS, Assigned, Event, LastRecord, PlainRecord, Records, SourceStatus
 
 _VALUES = 1024  # different vectors, which repeat
 
@@ -42,7 +42,7 @@ class EndlessSource:
     def status(self) -> SourceStatus:
         return SourceStatus(connected=True, member=True)
 
-    def seek(self, positions: Mapping[int, int | None]) -> None:
+    def seek(self, positions: Mapping[int, int | None], last: Mapping[int, LastRecord] = NO_RECORDS) -> None:
         self._next.update({p: position or 0 for p, position in positions.items()})
 
     def pause(self, partitions: frozenset[int]) -> None: ...

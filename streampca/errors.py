@@ -38,7 +38,7 @@ class TopicReplacedError(SourceError):
 
 
 class OffsetGapError(SourceError):
-    """Retention has removed records between the checkpoint and the start of the log."""
+    """Records after the checkpoint were removed by retention, or the log was truncated."""
 
 
 class BadRecordError(StreampcaError):

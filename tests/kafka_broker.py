@@ -5,8 +5,10 @@
 It keeps its ports and data between `stop` (or `kill`) and `start`, so a test can simulate an outage.
 """
 
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
@@ -53,6 +55,21 @@ class Broker(BrokerProcess):
     def delete_records(self, name: str, partition: int, before: int) -> None:
         """Delete the records before an offset, like retention does."""
         self.admin.delete_records({TopicPartition(name, partition): before})
+
+    def log_file(self, topic: str, partition: int) -> Path:
+        """The file of a partition's first records."""
+        return self.folder / "data" / f"{topic}-{partition}" / f"{0:020d}.log"
+
+    def truncate_log(self, topic: str, partition: int, size: int) -> None:
+        """Cut a log to the size that its file had earlier, like a disk that lost data; restarts the broker."""
+        self.stop()
+        file = self.log_file(topic, partition)
+        os.truncate(file, size)
+        for derived in file.parent.iterdir():
+            if derived.suffix in (".index", ".timeindex", ".txnindex", ".snapshot"):
+                derived.unlink()
+        (self.folder / "data" / ".kafka_cleanshutdown").unlink()  # so that the broker recovers the log
+        self.start()
 
     def producer(self, **configs: Any) -> KafkaProducer:
         """A producer for this broker; the caller closes it."""

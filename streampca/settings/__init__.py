@@ -117,7 +117,8 @@ class WorkerSettings(StoreSettings, KafkaSettings, FormatSettings, GroupSettings
         "which a vector is rejected as implausible; 0: no limit.",
     )
     on_offset_gap: Literal["fail", "earliest", "latest"] = Field(
-        "fail", description="What to do when retention has removed records that were not learned yet."
+        "fail",
+        description="What to do when records were removed, or replaced in a truncated log, before being learned.",
     )
 
     # Kafka.

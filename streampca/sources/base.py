@@ -10,7 +10,7 @@ no other worker can read the partition. There are no callbacks: the worker is on
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from streampca.stream.record import Event, Record, SourceStatus
+from streampca.stream.record import NO_RECORDS, Event, LastRecord, Record, SourceStatus
 
 
 class Source(Protocol):
@@ -36,8 +36,12 @@ class Source(Protocol):
     def status(self) -> SourceStatus:
         """Whether brokers answer and the group counts us in, as last known; never waits."""
 
-    def seek(self, positions: Mapping[int, int | None]) -> None:
-        """Read these partitions from these positions; None means from the earliest record."""
+    def seek(self, positions: Mapping[int, int | None], last: Mapping[int, LastRecord] = NO_RECORDS) -> None:
+        """Read these partitions from these positions; None means from the earliest record.
+
+        `last` are the last records read before them, where they are known. If the log does not hold such a record any
+        more, `OutOfRange` is returned with the position after it.
+        """
 
     def pause(self, partitions: frozenset[int]) -> None:
         """Return no records of these partitions until `seek` is called for them."""

@@ -8,14 +8,24 @@ Each poll executes one step of the script; after the last step, polls return all
 group: when one joins, closes or is evicted, all partitions are revoked and assigned again, as `sources.base` specifies.
 """
 
-import bisect
 import threading
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from streampca.sources.memory_dead_letters import MemoryDeadLetters
-from streampca.stream.record import Assigned, Event, Lost, OutOfRange, PlainRecord, Records, Revoked, SourceStatus
+from streampca.sources.memory_log import Log
+from streampca.stream.record import (
+    NO_RECORDS,
+    Assigned,
+    Event,
+    LastRecord,
+    Lost,
+    OutOfRange,
+    Records,
+    Revoked,
+    SourceStatus,
+)
 
 __all__ = ["Do", "MemoryDeadLetters", "MemorySource", "MemoryTopic", "Pause", "Step"]
 
@@ -36,19 +46,6 @@ Step = int | Pause | Do | Exception
 """An int is a poll that returns at most so many records of each partition; an exception is raised."""
 
 
-@dataclass
-class _Log:
-    """One partition: records in order of offset, start <= offset < end, possibly with gaps."""
-
-    start: int = 0
-    end: int = 0
-    records: list[PlainRecord] = field(default_factory=list)
-
-    def read(self, position: int, most: int) -> list[PlainRecord]:
-        first = bisect.bisect_left(self.records, position, key=lambda record: record.offset)
-        return self.records[first : first + most]
-
-
 class MemoryTopic:
     """The broker's side: the logs and the group. The broker does not answer while `away`."""
 
@@ -64,15 +61,13 @@ class MemoryTopic:
     def create(self, partitions: int) -> None:
         """Delete the topic and create it again, empty, with another id; the group does not notice."""
         self.id = uuid.uuid4().hex
-        self.logs = [_Log() for _ in range(partitions)]
+        self.logs = [Log() for _ in range(partitions)]
 
     def append(self, partition: int, *values: bytes | None, timestamp: int = -1, key: bytes | None = None) -> None:
         """Append records with these values."""
         with self.lock:
-            log = self.logs[partition]
             for value in values:
-                log.records.append(PlainRecord(log.end, value, timestamp, key))
-                log.end += 1
+                self.logs[partition].append(value, timestamp, key)
 
     def skip(self, partition: int, offsets: int) -> None:
         """Move the end of the log past offsets without a record, such as the markers of transactions."""
@@ -80,14 +75,17 @@ class MemoryTopic:
 
     def trim(self, partition: int, start: int) -> None:
         """Remove the records before an offset, as retention does."""
-        log = self.logs[partition]
-        log.records = [record for record in log.records if record.offset >= start]
-        log.start, log.end = start, max(start, log.end)
+        self.logs[partition].trim(start)
+
+    def truncate(self, partition: int, end: int) -> None:
+        """Remove the records from an offset on, as an unclean leader election does."""
+        with self.lock:
+            self.logs[partition].truncate(end)
 
     def add_partitions(self, total: int) -> None:
         """Add partitions, which starts a rebalance."""
         with self.lock:
-            self.logs += [_Log() for _ in range(total - len(self.logs))]
+            self.logs += [Log() for _ in range(total - len(self.logs))]
             self.rebalance()
 
     def evict(self, member: "MemorySource") -> None:
@@ -142,6 +140,7 @@ class MemorySource:
         self._owned: frozenset[int] = frozenset()
         self._revoking = False  # `Revoked` was returned; the next poll gives the partitions up
         self._read: dict[int, int] = {}  # partitions being read → position
+        self._last: dict[int, LastRecord] = {}  # and the record before it, if known
         self._reported: dict[int, tuple[int, int]] = {}
         self._closed = False
         self.evicted = False
@@ -173,12 +172,14 @@ class MemorySource:
     def status(self) -> SourceStatus:
         return SourceStatus(not self._topic.away, member=not self.evicted and self._topic.is_settled)
 
-    def seek(self, positions: Mapping[int, int | None]) -> None:
+    def seek(self, positions: Mapping[int, int | None], last: Mapping[int, LastRecord] = NO_RECORDS) -> None:
         for partition, position in positions.items():
             if partition not in self._owned:
                 raise ValueError(f"partition {partition} is not assigned")
             self._read[partition] = self._topic.logs[partition].start if position is None else position
             self._reported.pop(partition, None)
+            self._last.pop(partition, None)
+        self._last |= last
 
     def pause(self, partitions: frozenset[int]) -> None:
         for partition in partitions:
@@ -219,17 +220,23 @@ class MemorySource:
 
     def _drop(self) -> None:
         self._owned, self.granted = frozenset(), None
-        self._read, self._reported = {}, {}
+        self._read, self._reported, self._last = {}, {}, {}
 
     def _records(self, most: int) -> list[Event]:
         return [event for p in sorted(self._read) if (event := self._records_of(p, most))]
 
     def _records_of(self, partition: int, most: int) -> Event | None:
         log, position = self._topic.logs[partition], self._read[partition]
+        last = self._last.get(partition)
+        if last and (diverged := log.end_of(last.leader_epoch)) <= last.offset:
+            del self._read[partition]
+            return OutOfRange(partition, last.offset + 1, log.start, log.end, diverged)
         if not log.start <= position <= log.end:
             del self._read[partition]
             return OutOfRange(partition, position, log.start, log.end)
         records = log.read(position, most)
+        if records:
+            self._last[partition] = LastRecord(records[-1].offset, records[-1].leader_epoch)
         whole = not records or records[-1] is log.records[-1]
         self._read[partition] = next_ = log.end if whole else records[-1].offset + 1
         if self._reported.get(partition) == (next_, log.end):

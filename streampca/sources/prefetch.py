@@ -20,7 +20,18 @@ from functools import partial
 from typing import Any
 
 from streampca.sources.base import Source
-from streampca.stream.record import Assigned, Event, Lost, Records, Revoked, SourceStatus, Undecoded, Vectors
+from streampca.stream.record import (
+    NO_RECORDS,
+    Assigned,
+    Event,
+    LastRecord,
+    Lost,
+    Records,
+    Revoked,
+    SourceStatus,
+    Undecoded,
+    Vectors,
+)
 
 _POLL_S = 0.1  # longest time that a call waits for a poll without records
 _IDLE_S = 0.005  # pause after an empty poll: not every source waits for records
@@ -125,8 +136,8 @@ class Prefetch:
             raise polled.error
         return polled.events
 
-    def seek(self, positions: Mapping[int, int | None]) -> None:
-        self._do(partial(self._seek, positions)).result()
+    def seek(self, positions: Mapping[int, int | None], last: Mapping[int, LastRecord] = NO_RECORDS) -> None:
+        self._do(partial(self._seek, positions, last)).result()
 
     def pause(self, partitions: frozenset[int]) -> None:
         self._do(partial(self._pause, partitions)).result()
@@ -235,9 +246,9 @@ class Prefetch:
             self._queue.put(polled)
             self._changed.notify_all()
 
-    def _seek(self, positions: Mapping[int, int | None]) -> None:
+    def _seek(self, positions: Mapping[int, int | None], last: Mapping[int, LastRecord]) -> None:
         ours = {p: position for p, position in positions.items() if p not in self._released()}
-        self._source.seek(ours)
+        self._source.seek(ours, {p: record for p, record in last.items() if p in ours})
         with self._changed:
             self._drop(frozenset(ours))
 

@@ -18,6 +18,7 @@ from streampca.stream import npz
 from streampca.stream.event_time import EventTime
 from streampca.stream.fold import Fold, FoldStats
 from streampca.stream.headers import CheckpointHeader
+from streampca.stream.record import LastRecord
 
 KIND = "checkpoint"
 FORMAT_VERSION = 1
@@ -46,6 +47,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "topic_id": checkpoint.topic_id,
         "partition": checkpoint.partition,
         "next_offset": fold.position,
+        "last_record": fold.last and fold.last._asdict(),
         "settings": checkpoint.settings,
         "weight": state.weight,
         "total_variance": state.total_variance,
@@ -81,7 +83,8 @@ def decode(data: bytes) -> Checkpoint:
     )
     clock, stats = header.clock, FoldStats(**dict(header.tally))
     event_time = EventTime(clock.now_ms, tuple(clock.recent), clock.ahead)
-    fold = Fold(header.next_offset, state, arrays["pending"], arrays["pending_retention"], event_time, stats)
+    last = LastRecord(**dict(header.last_record)) if header.last_record else None
+    fold = Fold(header.next_offset, state, arrays["pending"], arrays["pending_retention"], event_time, stats, last)
     return Checkpoint(header.topic, header.topic_id, header.partition, fold, header.settings)
 
 

@@ -59,6 +59,15 @@ def refuse_replaced(topic: str, before: str, now: str) -> None:
 def resolve_gap(event: OutOfRange, policy: str, topic: str) -> int:
     """The offset to resume at when the log no longer holds the next one. Raises `OffsetGapError`."""
     where = f"partition {event.partition} of {topic}: offset {event.position}"
+    if event.diverged is not None:
+        if policy == "fail":
+            raise OffsetGapError(
+                f"{where} follows records that are not in the log any more: it was cut at offset {event.diverged} or "
+                "before and has grown again, so records that were learned are gone and others were not learned; start "
+                "over with another store folder and group_id, or set on_offset_gap to earliest or latest to continue "
+                "with what was learned"
+            )
+        return event.position if policy == "earliest" else event.latest
     if event.position >= event.earliest:  # it was beyond the end of the log, which may have grown since
         raise OffsetGapError(
             f"{where} is beyond the end of the log (it holds {event.earliest} to {event.latest}): records that were "

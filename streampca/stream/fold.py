@@ -18,6 +18,7 @@ from streampca.pca.pending import Messages, UnitGauge, learn_whole_blocks
 from streampca.pca.scores import Scores
 from streampca.pca.state import State
 from streampca.stream.event_time import EventTime
+from streampca.stream.record import LastRecord
 
 _EWMA_MESSAGES = 1000
 
@@ -128,6 +129,7 @@ class Fold:
     retention: NDArray[np.float64]  # (p,): their λ
     event_time: EventTime
     stats: FoldStats
+    last: LastRecord | None = None  # before `position`; None: nothing read yet, or its leader epoch is unknown
 
     @classmethod
     def empty(cls, learning_config: LearningConfig) -> "Fold":
@@ -167,7 +169,7 @@ class Fold:
         stats = self.stats.with_messages(timestamps, len(V)) if len(V) else self.stats
         for of_blocks in scores:
             stats = stats.with_scores(of_blocks, block)
-        return Fold(max(position, self.position), state, *pending, event_time, stats), scores
+        return Fold(max(position, self.position), state, *pending, event_time, stats, self.last), scores
 
     def reject(self, reasons: Sequence[str]) -> "Fold":
         """Count records that were rejected for these reasons."""
@@ -177,10 +179,14 @@ class Fold:
         """The same, up to this position."""
         return replace(self, position=max(position, self.position))
 
-    def skip(self, position: int) -> "Fold":
-        """Continue from a later position, and count the offsets between, which are lost."""
-        lost = max(position - self.position, 0) if self.position >= 0 else 0
-        return replace(self, position=position, stats=replace(self.stats, gap=self.stats.gap + lost))
+    def after(self, last: LastRecord | None) -> "Fold":
+        """Note the last record that was learned or rejected."""
+        return replace(self, last=last)
+
+    def skip(self, position: int, lost_from: int | None = None) -> "Fold":
+        """Continue from a later position, and count the offsets from `lost_from` (None: from the fold's position)."""
+        lost = position - (self.position if lost_from is None else lost_from) if self.position >= 0 else 0
+        return replace(self, position=position, last=None, stats=replace(self.stats, gap=self.stats.gap + max(lost, 0)))
 
     def provisional(self, learning_config: LearningConfig) -> State:
         """The state after the pending messages too, for publishing."""

@@ -49,6 +49,13 @@ class Tally(_Strict):
     last_ms: Milliseconds
 
 
+class Last(_Strict):
+    """The fields of `LastRecord`."""
+
+    offset: Count
+    leader_epoch: Annotated[int, Field(ge=0, lt=2**31)]
+
+
 class CheckpointHeader(_Strict):
     """The header of a checkpoint."""
 
@@ -59,6 +66,7 @@ class CheckpointHeader(_Strict):
     topic_id: str
     partition: Count
     next_offset: Annotated[int, Field(ge=-1, lt=2**63)]
+    last_record: Last | None = None  # the first checkpoints lack it
     settings: Settings
     weight: Annotated[Finite, Field(ge=0)]
     total_variance: Annotated[Finite, Field(ge=0)]

@@ -1,8 +1,9 @@
 """Records, the events that sources return, and decoded records."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -31,6 +32,20 @@ class Record(Protocol):
     @property
     def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
 
+    @property
+    def leader_epoch(self) -> int | None:
+        """How often the partition had changed its leader when the record was written; -1 or None if unknown."""
+
+
+class LastRecord(NamedTuple):
+    """The last record that was read of a partition: a log that was cut and has grown again has another one there."""
+
+    offset: int
+    leader_epoch: int
+
+
+NO_RECORDS: Mapping[int, LastRecord] = MappingProxyType({})
+
 
 @dataclass(frozen=True, slots=True)
 class PlainRecord:
@@ -41,6 +56,7 @@ class PlainRecord:
     timestamp: int = -1
     key: bytes | None = None
     headers: Sequence[tuple[str, bytes | None]] = ()
+    leader_epoch: int = -1
 
 
 class UnreadValue(bytes):
@@ -88,6 +104,12 @@ def offsets_of(records: Sequence[Record]) -> Sequence[int]:
     if last - first == len(records) - 1:
         return range(first, last + 1)
     return records.offsets() if isinstance(records, Batch) else [record.offset for record in records]
+
+
+def last_of(records: Sequence[Record]) -> LastRecord | None:
+    """The last of these records; None if its epoch is unknown."""
+    epoch = records[-1].leader_epoch if len(records) else None
+    return None if epoch is None or epoch < 0 else LastRecord(records[-1].offset, epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +199,11 @@ class Vectors:
         return len(self.timestamps) + len(self.decoded.rejects)
 
     @property
+    def last(self) -> LastRecord | None:
+        """The last record; None if its leader epoch is unknown."""
+        return last_of(self.records)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all vectors and values."""
         return self.decoded.vectors.nbytes + sum(map(len, filter(None, values_of(self.records))))
@@ -208,12 +235,17 @@ class Undecoded:
 
 @dataclass(frozen=True, slots=True)
 class OutOfRange:
-    """The position is not in the log any more (or not yet). No records come until `Source.seek`."""
+    """The position is not in the log any more (or not yet). No records come until `Source.seek`.
+
+    If the log was cut and has grown again, it holds other records than those that were read: at least from `diverged`
+    on, and maybe from an earlier offset, which not every client reports.
+    """
 
     partition: int
     position: int
     earliest: int
     latest: int
+    diverged: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

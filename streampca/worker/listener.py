@@ -71,11 +71,12 @@ class PartitionResumed:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsSkipped:
-    """Retention has removed the records between two positions before they were read."""
+    """The records between two positions were removed before they were read, or replaced: the log was truncated."""
 
     partition: int
     position: int
     to: int
+    truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,8 +142,13 @@ class Worker:
 
     def _start_reading(self, folds: Mapping[int, Fold]) -> None:
         self._folds |= folds
-        self._source.seek({p: fold.position if fold.position >= 0 else None for p, fold in folds.items()})
+        self._seek(folds)
         self._listener.notify(PartitionsAssigned({p: fold.position for p, fold in folds.items()}))
+
+    def _seek(self, folds: Mapping[int, Fold]) -> None:
+        """Read on from these folds, if the log still holds their last records."""
+        last = {p: fold.last for p, fold in folds.items() if fold.last}
+        self._source.seek({p: fold.position if fold.position >= 0 else None for p, fold in folds.items()}, last)
 
     def _release(self, partitions: Collection[int], *, lost: bool) -> None:
         self._assignment.forget(partitions)
@@ -163,7 +168,8 @@ class Worker:
             event = event.before(fatal.place)
             fold, scores, rejects = learn(before, event)
         self._reject(event, rejects)
-        self._folds[partition] = fold = fold.reject([reject.reason for reject in rejects])
+        fold = fold.reject([reject.reason for reject in rejects])
+        self._folds[partition] = fold = fold.after(event.last) if len(event.records) else fold
         seconds = time.perf_counter() - started
         messages, lag = event.count - len(rejects), event.end - event.next
         self._listener.notify(BatchLearned(partition, fold, messages, scores, seconds, lag))
@@ -181,18 +187,23 @@ class Worker:
             self._listener.notify(RecordRejected(event.partition, record.offset, reject.reason, reject.message))
 
     def _skip_gap(self, event: OutOfRange) -> None:
+        partition, fold = event.partition, self._folds[event.partition]
         try:
             self._checkpointer.check_topic()
         except TimeoutError:  # the broker is away again; seeking makes the source report the gap again
-            self._source.seek({event.partition: event.position})
+            self._seek({partition: fold})
             return
-        if self._folds[event.partition].position < 0:  # starts at the earliest record, so nothing is lost
-            self._source.seek({event.partition: None})
+        if fold.position < 0:  # starts at the earliest record, so nothing is lost
+            self._seek({partition: fold})
             return
-        position = compatibility.resolve_gap(event, self._config.offset_gap, self._config.topic)
-        self._folds[event.partition] = self._folds[event.partition].skip(position)
-        self._source.seek({event.partition: position})
-        self._listener.notify(OffsetsSkipped(event.partition, event.position, position))
+        if event.position < event.earliest <= fold.position:  # only offsets without a record were removed
+            self._source.seek({partition: fold.position})
+            return
+        position = max(compatibility.resolve_gap(event, self._config.offset_gap, self._config.topic), fold.position)
+        lost_from = fold.position if event.diverged is None else event.diverged
+        self._folds[partition] = fold.skip(position, lost_from)
+        self._source.seek({partition: position})
+        self._listener.notify(OffsetsSkipped(partition, lost_from, position, event.diverged is not None))
 
     def _many_unsaved(self) -> bool:
         return self._checkpointer.unsaved_messages(self._folds) >= self._config.checkpoint_messages

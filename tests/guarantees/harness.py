@@ -23,6 +23,7 @@ from streampca.stores.directory import DirectoryStore
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.codec import Codec
 from streampca.stream.fold import Fold, FoldConfig
+from streampca.stream.record import last_of
 from tests.kafka_broker import Broker, wait_until
 
 D, K = 12, 3
@@ -63,7 +64,7 @@ def fold_of(records: Sequence[Any], position: int) -> Fold:
     times = [records[i].timestamp for i in decoded.places]
     with threadpool_limits(1):  # as the worker does: the number of threads changes the rounding
         fold, _ = Fold.empty(CONFIG.learning).learn(decoded.vectors, times, position, CONFIG)
-    return fold.reject([reject.reason for reject in decoded.rejects])
+    return fold.reject([reject.reason for reject in decoded.rejects]).after(last_of(records))
 
 
 @dataclass

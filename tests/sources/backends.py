@@ -49,6 +49,14 @@ class Backend(ABC):
     @abstractmethod
     def trim(self, partition: int, start: int) -> None: ...
     @abstractmethod
+    def size(self, partition: int) -> int:
+        """The size of the log, to which `truncate` can cut it later."""
+
+    @abstractmethod
+    def truncate(self, partition: int, size: int) -> None:
+        """Cut the log to an earlier size, as an unclean leader election does."""
+
+    @abstractmethod
     def recreate(self) -> None: ...
     @abstractmethod
     def add_partitions(self, total: int) -> None: ...
@@ -77,6 +85,12 @@ class InMemory(Backend):
 
     def trim(self, partition: int, start: int) -> None:
         self.topic.trim(partition, start)
+
+    def size(self, partition: int) -> int:
+        return self.topic.logs[partition].end
+
+    def truncate(self, partition: int, size: int) -> None:
+        self.topic.truncate(partition, size)
 
     def recreate(self) -> None:
         self.topic.create(len(self.topic.logs))
@@ -152,6 +166,12 @@ class OnKafka(Backend):
 
     def trim(self, partition: int, start: int) -> None:
         self.broker.delete_records(self.topic, partition, start)
+
+    def size(self, partition: int) -> int:
+        return self.broker.log_file(self.topic, partition).stat().st_size
+
+    def truncate(self, partition: int, size: int) -> None:
+        self.broker.truncate_log(self.topic, partition, size)
 
     def recreate(self) -> None:
         self.broker.delete_topic(self.topic)

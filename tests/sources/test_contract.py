@@ -5,7 +5,17 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from streampca.stream.record import Assigned, Lost, OutOfRange, PlainRecord, Records, Revoked, SourceStatus
+from streampca.stream.record import (
+    Assigned,
+    LastRecord,
+    Lost,
+    OutOfRange,
+    PlainRecord,
+    Records,
+    Revoked,
+    SourceStatus,
+    last_of,
+)
 from tests.kafka_broker import Broker, wait_until
 from tests.sources.backends import Backend, InMemory, InMemoryPrefetching, OnConfluentPrefetching, OnKafka, Reader
 
@@ -212,6 +222,61 @@ def test_a_position_outside_the_log_is_an_event(make: Make, position: int) -> No
     reader.source.seek({0: 5})
     reader.read_to({0: 10})
     assert reader.offsets(0) == [5, 6, 7, 8, 9]
+
+
+def last_record(reader: Reader, offset: int) -> LastRecord:
+    """The record at an offset, as it was read."""
+    (found,) = (record for record in reader.records(0) if record.offset == offset)
+    last = last_of([found])
+    assert last
+    return last
+
+
+def test_a_log_that_was_cut_and_has_grown_again_is_an_event(make: Make) -> None:
+    log = make(2)
+    log.append(0, values(0, 20))
+    size = log.size(0)
+    log.append(0, values(20, 40))
+    log.append(1, values(0, 3))
+    reader = Reader(log.open())
+    reader.assigned()
+    reader.source.seek({0: None, 1: None})
+    reader.read_to({0: 40, 1: 3})
+    reader.source.close()
+    log.opened.clear()
+    log.truncate(0, size)
+    log.append(0, values(100, 160))
+    other = Reader(log.open())
+    other.assigned()
+    other.source.seek({0: 40, 1: 2}, {0: last_record(reader, 39)})
+    other.until(lambda: other.of(OutOfRange) and other.next(1) == 3)
+    for _ in range(5):
+        other.poll()
+    (event,) = other.of(OutOfRange)
+    assert event == OutOfRange(0, 40, 0, 80, event.diverged)
+    assert event.diverged in (20, 39)  # not every client knows more than that the last record is another one
+    assert other.records(0) == []
+    other.source.seek({0: 20}, {0: last_record(reader, 19)})
+    other.read_to({0: 80})
+    assert other.values(0) == values(100, 160)
+    assert last_record(other, 79).leader_epoch > last_record(reader, 19).leader_epoch
+
+
+def test_offsets_without_a_record_may_follow_the_last_record(make: Make) -> None:
+    log = make(1)
+    log.append(0, values(0, 3))
+    log.append_aborted(0, values(3, 8))  # offsets 3 to 7, and the marker at 8
+    reader = Reader(log.open())
+    reader.assigned()
+    reader.source.seek({0: None})
+    reader.read_to({0: 9})
+    last = last_record(reader, 2)
+    reader.events = []
+    reader.source.seek({0: 9}, {0: last})
+    log.append(0, values(9, 12))
+    reader.read_to({0: 12})
+    assert reader.offsets(0) == [9, 10, 11]
+    assert all(event.next >= 9 for event in reader.of(Records))
 
 
 def test_a_revoked_partition_is_not_reassigned_before_the_next_poll(make: Make) -> None:

@@ -21,7 +21,7 @@ from streampca.stores.models import Models
 from streampca.stream.checkpoint import Checkpoint, encode
 from streampca.stream.codec import Codec
 from streampca.stream.fold import Fold, FoldConfig
-from streampca.stream.record import Event, Record, Records
+from streampca.stream.record import NO_RECORDS, Event, LastRecord, Record, Records, last_of
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.listener import (
     BatchLearned,
@@ -132,7 +132,8 @@ class Environment:
         )
         fold, _ = Fold.empty(self.fold_config.learning).learn(V, [r.timestamp for r in good], log.end, self.fold_config)
         bad = ["no_value" if r.value is None else "wrong_length" for r in log.records if r not in good]
-        return Checkpoint(TOPIC, self.topic.id, partition, fold.reject(bad), self.fold_config.as_dict())
+        fold = fold.reject(bad).after(last_of(log.records))
+        return Checkpoint(TOPIC, self.topic.id, partition, fold, self.fold_config.as_dict())
 
     def assert_complete(self) -> None:
         """Assert that every partition's newest checkpoint has the bytes of one that learned its whole log."""
@@ -274,9 +275,9 @@ class SpySource(MemorySource):
         self._env.journal.append(("topic id",))
         return super().topic_id()
 
-    def seek(self, positions: Mapping[int, int | None]) -> None:
+    def seek(self, positions: Mapping[int, int | None], last: Mapping[int, LastRecord] = NO_RECORDS) -> None:
         self._hook("seek")
-        super().seek(positions)
+        super().seek(positions, last)
         self._env.journal.append(("seek", dict(positions)))
 
     def commit(self, positions: Mapping[int, int]) -> None:

@@ -16,6 +16,7 @@ from streampca.stream.checkpoint import Checkpoint, encode
 from streampca.stream.codec import Codec
 from streampca.stream.fold import Fold
 from streampca.stream.formats.schemas import MemorySchemas, WriterSchema
+from streampca.stream.record import LastRecord
 from streampca.worker.listener import BatchLearned, PartitionResumed, PartitionStalled
 from streampca.worker.loop import WorkerConfig
 from tests.stream.streams import D, vectors
@@ -53,7 +54,8 @@ def learned_in_one_batch(
 ) -> bytes:
     config = env.fold_config
     fold, _ = Fold.empty(config.learning).learn(V, [-1] * len(counts), position, config, np.array(counts))
-    return encode(Checkpoint(TOPIC, env.topic.id, 0, fold.reject(rejected), config.as_dict()))
+    fold = fold.reject(rejected).after(LastRecord(position - 1, 0))
+    return encode(Checkpoint(TOPIC, env.topic.id, 0, fold, config.as_dict()))
 
 
 @settings(deadline=None, max_examples=30)

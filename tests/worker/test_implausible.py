@@ -7,6 +7,7 @@ import pytest
 
 from streampca.errors import BadRecordError
 from streampca.stream.checkpoint import Checkpoint, encode
+from streampca.stream.record import last_of
 from tests.stream.streams import D, vectors
 from tests.worker.harness import POISON, TOPIC, Environment, make_worker, worker_config
 
@@ -33,6 +34,7 @@ def expected(env: Environment) -> bytes:
     clean.send(0, CLEAN)
     checkpoint = clean.expected(0)
     fold = checkpoint.fold.reject([reason for _, reason in BAD]).at(env.topic.logs[0].end)
+    fold = fold.after(last_of(env.topic.logs[0].records))
     return encode(Checkpoint(TOPIC, env.topic.id, 0, fold, checkpoint.settings))
 
 

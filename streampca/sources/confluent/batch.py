@@ -48,6 +48,11 @@ class ConfluentRecord:
             self._message.set_headers(UNREADABLE_HEADERS)
             return UNREADABLE_HEADERS
 
+    @property
+    def leader_epoch(self) -> int | None:
+        epoch: int | None = self._message.leader_epoch()
+        return epoch
+
 
 class ConfluentBatch(Batch):
     """Messages of one partition; a record is created only when it is indexed."""

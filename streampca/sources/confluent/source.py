@@ -20,7 +20,18 @@ from streampca.settings import WorkerSettings
 from streampca.sources.confluent import client
 from streampca.sources.confluent.batch import ConfluentBatch, Message
 from streampca.sources.confluent.connection import Connection
-from streampca.stream.record import Assigned, Event, Lost, OutOfRange, Records, Revoked, SourceStatus
+from streampca.sources.confluent.verification import Verification
+from streampca.stream.record import (
+    NO_RECORDS,
+    Assigned,
+    Event,
+    LastRecord,
+    Lost,
+    OutOfRange,
+    Records,
+    Revoked,
+    SourceStatus,
+)
 
 _MAX_WAIT_S = 0.05  # an event of a rebalance is returned after at most so long
 _OFFSETS_S = 3.0
@@ -42,9 +53,11 @@ class ConfluentSource:
         self._member, self._member_id = False, ""
         self._errors: list[KafkaError] = []  # of the client, not handled yet
         self._reported: dict[int, tuple[int, int]] = {}  # partitions being read: (next, end) as last returned
+        self._held: dict[int, int] = {}  # partitions not read until their last record was verified → position
         self._out_of_range: dict[int, int] = {}  # partition → position, not returned yet
         self._subscribed = self._closed = False
         callbacks = {"error_cb": self._errors.append, "on_commit": _log_failed_commit}
+        self._verification = Verification(settings, self._errors.append)
         self._consumer = client.create(Consumer, client.consumer_options(settings) | callbacks)
 
     def topic_id(self) -> str:
@@ -62,6 +75,7 @@ class ConfluentSource:
             self._consumer.unassign()
         messages = [] if self._rebalance else self._consume(timeout_s)
         self._connection.watch()
+        self._verify()
         if self._rebalance:  # drops the messages: they were read before the rebalance
             return [self._next_rebalance_event()]
         failed = [message for message in messages if message.error()]
@@ -75,17 +89,22 @@ class ConfluentSource:
         known, self._member_id = self._member_id, self._consumer.memberid()
         return SourceStatus(self._connection.connected, member=self._member and self._member_id == known)
 
-    def seek(self, positions: Mapping[int, int | None]) -> None:
+    def seek(self, positions: Mapping[int, int | None], last: Mapping[int, LastRecord] = NO_RECORDS) -> None:
         for partition, position in positions.items():
             if partition not in self._assigned:
                 raise ValueError(f"partition {partition} is not assigned")
             self._out_of_range.pop(partition, None)
             self._reported[partition] = (_EARLIEST if position is None else position, -1)
+        self._verification.cancel(positions)
+        for partition in last:
+            self._held[partition], _ = self._reported.pop(partition)
+        self._verification.start(last)
         self._assign()
 
     def pause(self, partitions: frozenset[int]) -> None:
         for partition in partitions:
             self._reported.pop(partition, None)
+        self._verification.cancel(partitions)
         self._assign()
 
     def commit(self, positions: Mapping[int, int]) -> None:
@@ -114,17 +133,22 @@ class ConfluentSource:
             return
         self._closed = True
         # Takes long when brokers are away, and has no timeout.
-        closing = threading.Thread(target=self._consumer.close, name="closing", daemon=True)
+        closing = threading.Thread(target=self._close, name="closing", daemon=True)
         closing.start()
         closing.join(_CLOSE_S)
         if closing.is_alive():
             log.warning("the group was not left in order", error=f"no answer within {_CLOSE_S:.0f} s")
+
+    def _close(self) -> None:
+        self._consumer.close()
+        self._verification.close()
 
     def _next_rebalance_event(self) -> Event:
         """Apply and return the first event; others may follow with the next polls."""
         event = self._rebalance.pop(0)
         self._assigned = event.partitions if isinstance(event, Assigned) else frozenset()
         self._reported, self._out_of_range = {}, {}
+        self._verification.close()
         return event
 
     def _consume(self, timeout_s: float) -> list[Message]:
@@ -143,12 +167,19 @@ class ConfluentSource:
 
     def _assign(self) -> None:
         """Let the client fetch the partitions that are being read, each from its position."""
-        if self._rebalance:  # soon none of them is ours
-            return
-        self._consumer.assign([
-            TopicPartition(self._topic, partition, OFFSET_BEGINNING if next_ == _EARLIEST else next_)
-            for partition, (next_, _) in self._reported.items()
-        ])  # fmt: skip
+        if not self._rebalance:  # else soon none of them is ours
+            self._consumer.assign([
+                TopicPartition(self._topic, partition, OFFSET_BEGINNING if next_ == _EARLIEST else next_)
+                for partition, (next_, _) in self._reported.items()
+            ])  # fmt: skip
+
+    def _verify(self) -> None:
+        """Start to read the partitions whose last record was verified; note those whose log has another one."""
+        same, gone = self._verification.poll()
+        self._out_of_range |= gone
+        if same:
+            self._reported |= {partition: (self._held[partition], -1) for partition in same}
+            self._assign()
 
     def _handle_failed(self, messages: Iterable[Message]) -> dict[int, int]:
         """Note positions out of range, and errors; returns the ends that were reached, by partition."""
@@ -158,8 +189,8 @@ class ConfluentSource:
             if error.code() == KafkaError._PARTITION_EOF:
                 ends[partition] = message.offset()
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-                self._reported.pop(partition, None)
-                self._out_of_range[partition] = message.offset()
+                position, _ = self._reported.pop(partition, (_EARLIEST, -1))
+                self._out_of_range[partition] = message.offset() if position == _EARLIEST else position
             else:
                 self._errors.append(error)
         return ends
@@ -199,7 +230,8 @@ class ConfluentSource:
                 self._errors.append(error.args[0])
                 continue
             del self._out_of_range[partition]
-            events.append(OutOfRange(partition, position, first, last))
+            replaced = position - 1 if first <= position <= last else None  # the last record, at least
+            events.append(OutOfRange(partition, position, first, last, replaced))
         return events
 
     def _on_assign(self, consumer: Consumer, assigned: Sequence[TopicPartition]) -> None:

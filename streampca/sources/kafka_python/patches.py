@@ -24,6 +24,8 @@
     nothing is fetched of the others until these are read.
 `KafkaConsumer._subscription.position`
     `position()` goes through all partitions at each call.
+`KafkaConsumer._subscription.seek`
+    `seek()` takes no leader epoch, with which the client verifies that the log still holds the record before.
 `kafka.record.memory_records.DefaultRecordBatch`
     A record with a header whose name is not UTF-8 makes its whole batch a corrupt one, for ever: such names are read
     with surrogate escapes, and written as the same bytes. A compressed batch is unpacked whatever its size: beyond a
@@ -57,10 +59,11 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.record import memory_records
 from kafka.record.default_records import DefaultRecord, DefaultRecordBatch
+from kafka.structs import OffsetAndMetadata
 
 from streampca.sources.broker_errors import one_line
 from streampca.sources.kafka_python.decompression import BatchTooLargeError, decompress
-from streampca.stream.record import UnreadValue
+from streampca.stream.record import LastRecord, UnreadValue
 
 _POLL_BYTES = 16 * 2**20  # values returned by one poll; the last batch may exceed it
 
@@ -222,6 +225,11 @@ def position_of(consumer: KafkaConsumer, partition: TopicPartition) -> int | Non
     """The next offset to fetch; None while it is not known."""
     position = consumer._subscription.position(partition)
     return None if position is None else int(position.offset)
+
+
+def seek_behind(consumer: KafkaConsumer, partition: TopicPartition, last: LastRecord) -> None:
+    """Fetch from behind a record; the client raises `LogTruncationError` if the log does not hold it any more."""
+    consumer._subscription.seek(partition, OffsetAndMetadata(last.offset + 1, "", last.leader_epoch))
 
 
 def drop_paused_records(consumer: KafkaConsumer, partition: TopicPartition) -> None:

@@ -6,14 +6,13 @@ the event, the worker handles it in its own thread and time, while heartbeats co
 rebalance proceed. No thread waits for another, so none can hang.
 """
 
-import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import structlog
-from kafka import ConsumerRebalanceListener, KafkaConsumer, TopicPartition
+from kafka import KafkaConsumer, TopicPartition
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.errors import KafkaError, LogTruncationError, OffsetOutOfRangeError, RetriableError
 from kafka.structs import OffsetAndMetadata
@@ -22,8 +21,15 @@ from streampca.settings import WorkerSettings
 from streampca.sources.broker_errors import one_line
 from streampca.sources.kafka_python.connection import Connection
 from streampca.sources.kafka_python.decompression import limit_batches
-from streampca.sources.kafka_python.patches import drop_paused_records, is_member, position_of, rejoin_group
-from streampca.stream.record import Assigned, Event, Lost, OutOfRange, Record, Records, Revoked, SourceStatus
+from streampca.sources.kafka_python.patches import (
+    drop_paused_records,
+    is_member,
+    position_of,
+    rejoin_group,
+    seek_behind,
+)
+from streampca.sources.kafka_python.rebalance import RebalanceListener
+from streampca.stream.record import NO_RECORDS, Assigned, Event, LastRecord, OutOfRange, Record, Records, SourceStatus
 
 _COMMIT_TIMEOUT_MS = 1000
 _CLOSE_TIMEOUT_MS = 2000
@@ -42,10 +48,11 @@ class KafkaPythonSource:
         limit_batches(int(settings.max_record_mib * 2**20))
         self._connection = Connection(settings, settings.topic)
         self._consumer = self._connection.start(KafkaConsumer, **_consumer_options(settings))
-        self._rebalance = _RebalanceListener(partial(rejoin_group, self._consumer))
+        self._rebalance = RebalanceListener(partial(rejoin_group, self._consumer))
         # Partitions being read: (next, end) as last returned; end is −1 after a seek.
         self._reported: dict[int, tuple[int, int]] = {}
-        self._out_of_range: dict[int, int] = {}  # partition → position, not returned yet
+        # Not returned yet: partition → position, and where the log diverges from what was read, if known.
+        self._out_of_range: dict[int, tuple[int, int | None]] = {}
         self._closed = False
         self._consumer.subscribe([settings.topic], listener=self._rebalance)
 
@@ -75,13 +82,15 @@ class KafkaPythonSource:
     def status(self) -> SourceStatus:
         return SourceStatus(self._connection.answering, member=is_member(self._consumer))
 
-    def seek(self, positions: Mapping[int, int | None]) -> None:
+    def seek(self, positions: Mapping[int, int | None], last: Mapping[int, LastRecord] = NO_RECORDS) -> None:
         for partition, position in positions.items():
             tp = TopicPartition(self._topic, partition)
             if position is None:
                 self._consumer.seek_to_beginning(tp)
             else:
                 self._consumer.seek(tp, position)
+            if partition in last:
+                seek_behind(self._consumer, tp, last[partition])
             self._out_of_range.pop(partition, None)
             self._reported[partition] = (_EARLIEST if position is None else position, -1)
             drop_paused_records(self._consumer, tp)
@@ -156,29 +165,31 @@ class KafkaPythonSource:
             end = self._consumer.highwater(tp)
             if position is None or end is None:  # not fetched yet
                 continue
-            now = (position, max(end, position))
-            if now != self._reported[partition]:
+            before, records = self._reported[partition], fetched.get(tp, ())
+            if records and records[0].offset < before[0]:  # only if isolation_level has changed
+                records = [record for record in records if record.offset >= before[0]]
+            next_ = max(position, before[0])
+            now = (next_, max(end, next_))
+            if now != before:
                 self._reported[partition] = now
-                events.append(Records(partition, fetched.get(tp, ()), next=now[0], end=now[1]))
+                events.append(Records(partition, records, *now))
         return events
 
     def _rewind(self) -> None:
         """Seek back to what was returned: a poll that fails may have moved past records that it does not return."""
         for partition, (next_, _) in list(self._reported.items()):
             position = position_of(self._consumer, TopicPartition(self._topic, partition))
-            if position is not None and position != next_:
+            if position is not None and position > next_:
                 self.seek({partition: None if next_ == _EARLIEST else next_})
 
     def _note_out_of_range(self, error: OffsetOutOfRangeError | LogTruncationError) -> None:
         """Pause the partitions until `seek`: the client would request the same offsets again."""
-        if isinstance(error, LogTruncationError):
-            found = {tp: position_of(self._consumer, tp) or 0 for tp in error.divergent_offsets}
-        else:
-            found = error.args[0]
-        for tp, position in found.items():
-            self._consumer.pause(tp)
-            self._reported.pop(tp.partition, None)
-            self._out_of_range[tp.partition] = position
+        truncated = isinstance(error, LogTruncationError)
+        for tp, found in (error.divergent_offsets if truncated else error.args[0]).items():
+            if self._reported.pop(tp.partition, None):  # else it is known already
+                self._consumer.pause(tp)
+                position = position_of(self._consumer, tp) or 0 if truncated else found
+                self._out_of_range[tp.partition] = position, found.offset if truncated and found else None
 
     def _out_of_range_events(self) -> list[Event]:
         if not self._out_of_range:
@@ -192,7 +203,13 @@ class KafkaPythonSource:
         except KafkaError as error:
             raise self._connection.source_error(error) from None
         positions, self._out_of_range = self._out_of_range, {}
-        return [OutOfRange(tp.partition, positions[tp.partition], first[tp], last[tp]) for tp in tps]
+        events: list[Event] = []
+        for tp in tps:
+            position, diverged = positions[tp.partition]
+            if diverged is None and first[tp] <= position <= last[tp]:
+                diverged = position - 1  # the last record, at least
+            events.append(OutOfRange(tp.partition, position, first[tp], last[tp], diverged))
+        return events
 
 
 def _consumer_options(settings: WorkerSettings) -> dict[str, Any]:
@@ -209,47 +226,3 @@ def _consumer_options(settings: WorkerSettings) -> dict[str, Any]:
         # is ever kept across a generation that this member missed.
         "partition_assignment_strategy": (RangePartitionAssignor,),
     }
-
-
-class _SuspendError(Exception):
-    """Raised to the client: suspend this rebalance until the worker has handled the event."""
-
-
-class _RebalanceListener(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python has no types
-    """Collects the events of rebalances; runs in the client's thread, while the worker's waits in the client's poll."""
-
-    def __init__(self, rejoin: Callable[[], None]) -> None:
-        self._rejoin = rejoin
-        self.events: list[Assigned | Revoked | Lost] = []
-        self.closing = False
-        self._revoked: frozenset[int] = frozenset()  # recorded, and handled by the time of the next call
-        # The client logs what the listener raises as errors, with a traceback.
-        logging.getLogger("kafka.coordinator.consumer").addFilter(_is_not_ours)
-
-    def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        self._rejoin()  # kafka-python may forget the rebalance once it is suspended
-        partitions = _numbers(revoked) - self._revoked
-        self._revoked |= partitions
-        self._record(Revoked(partitions))
-
-    def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        self._revoked = frozenset()
-        self._record(Assigned(_numbers(assigned)))
-
-    def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
-        partitions = _numbers(lost) - self._revoked
-        self._revoked = frozenset()
-        self._record(Lost(partitions))
-
-    def _record(self, event: Assigned | Revoked | Lost) -> None:
-        if event.partitions and not self.closing:
-            self.events.append(event)
-            raise _SuspendError
-
-
-def _numbers(partitions: Collection[TopicPartition]) -> frozenset[int]:
-    return frozenset(tp.partition for tp in partitions)
-
-
-def _is_not_ours(record: logging.LogRecord) -> bool:
-    return not (record.exc_info and isinstance(record.exc_info[1], _SuspendError))

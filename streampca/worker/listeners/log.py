@@ -75,8 +75,9 @@ class LogListener(Listener):
                 self._decoding.begin(cause)
             case PartitionResumed(partition):
                 self._on_decoded(partition)
-            case OffsetsSkipped(partition, position, to):
-                log.error("offsets removed by retention", partition=partition, position=position, to=to)
+            case OffsetsSkipped(partition, position, to, truncated):
+                cause = "log truncated, offsets skipped" if truncated else "offsets removed by retention"
+                log.error(cause, partition=partition, position=position, to=to)
             case RestoreFailed(cause):
                 self._restoring.begin(cause)
             case PartitionsAssigned(positions):

@@ -35,7 +35,7 @@ _COUNTERS: tuple[tuple[str, list[str], str], ...] = (
     ("messages", ["outcome"], "Messages processed, by outcome: learned or rejected."),
     ("learn_seconds", [], "Time spent learning."),
     ("dead_letters", ["reason"], "Records rejected, by reason."),
-    ("offset_gap_messages", [], "Offsets removed by retention before they were read."),
+    ("offset_gap_messages", [], "Offsets skipped: removed by retention, or replaced as the log was truncated."),
     ("rebalances", ["event"], "Rebalance events: partitions assigned, revoked or lost."),
     ("restore_failures", [], "Attempts to restore assigned partitions from the store that failed."),
     ("checkpoints_postponed", [], "Checkpoint writes postponed after a failure."),
