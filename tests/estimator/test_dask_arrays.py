@@ -53,7 +53,7 @@ def test_an_array_on_disk_is_learned_in_slabs(dtype: type, tmp_path: Path, monke
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dask_arrays, "_SLAB", 2**20)
-    mapped = np.memmap(tmp_path / "x", np.uint8, "w+", shape=(40_000, 200))  # 64 MB as float64
+    mapped = np.memmap(tmp_path / "x", np.uint8, "w+", shape=(16_000, 200))  # 26 MB as float64
     mapped[:] = np.random.default_rng(0).integers(0, 256, 200, np.uint8)
     mapped[::3, :7] = 9
     ImplicitKrasulina(2).fit(mapped[:300])  # loads and compiles everything first
