@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import AuthorizationError, KafkaError, NoError, TopicAlreadyExistsError, for_code
 
 from streampca.commands.printing import console
@@ -12,6 +13,8 @@ from streampca.sources.kafka_python.connection import Connection
 
 _DEAD_LETTER_PARTITIONS = 1
 _BROKERS_CHOICE = -1
+_MAX_MESSAGE = "max.message.bytes"
+_HEADERS_BYTES = 64 * 1024  # more than a dead letter's headers add to its record
 
 
 class Requested(NamedTuple):
@@ -30,7 +33,7 @@ def run(settings: CreateTopicsSettings, requested: Requested) -> None:
         topics = _Topics(connection, admin, requested.replication_factor)
         partitions = topics.ensure(settings.topic, requested.partitions)
         if settings.dead_letter_topic:
-            topics.ensure(settings.dead_letter_topic, None, _DEAD_LETTER_PARTITIONS)
+            topics.ensure_dead_letters(settings.dead_letter_topic, settings.topic)
         if requested.output_topic:
             topics.ensure(requested.output_topic, partitions)
     except KafkaError as error:
@@ -46,11 +49,22 @@ class _Topics:
         self._connection, self._admin, self._replication_factor = connection, admin, replication_factor
         self._out = console()
 
-    def ensure(self, name: str, partitions: int | None, default: int | None = None) -> int:
+    def ensure(self, name: str, partitions: int | None) -> int:
         """Create the topic unless it exists, and print which; return its number of partitions."""
+        return self._ensure(name, partitions, {"num_partitions": partitions or _BROKERS_CHOICE})
+
+    def ensure_dead_letters(self, name: str, topic: str) -> None:
+        """Create the dead-letter topic of a topic; it takes somewhat larger messages, as its records have headers."""
+        try:
+            configs = {_MAX_MESSAGE: str(self._max_message_bytes(topic) + _HEADERS_BYTES)}
+        except AuthorizationError:  # who may create topics may still not read how they are configured
+            configs = {}
+        self._ensure(name, None, {"num_partitions": _DEAD_LETTER_PARTITIONS, "configs": configs})
+
+    def _ensure(self, name: str, partitions: int | None, wanted: dict[str, Any]) -> int:
         found, action = self._partitions(name), "exists"
         if found is None:
-            action = self._create(name, partitions or default)
+            action = self._create(name, wanted)
             self._admin.wait_for_topics([name])
             found = self._partitions(name) or 0
         other = f", not {partitions}; it stays as it is" if partitions not in (None, found) else ""
@@ -62,12 +76,14 @@ class _Topics:
         (found,) = self._admin.describe_topics([name])
         return None if found["error_code"] else len(found["partitions"])
 
-    def _create(self, name: str, partitions: int | None) -> str:
+    def _max_message_bytes(self, topic: str) -> int:
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic, {_MAX_MESSAGE: None})
+        found = self._admin.describe_configs([resource], config_filter="all")
+        return int(found["topic"][topic][_MAX_MESSAGE]["value"])
+
+    def _create(self, name: str, wanted: dict[str, Any]) -> str:
         """Create the topic; return what was done. Raises `SourceError`."""
-        wanted = {
-            "num_partitions": partitions or _BROKERS_CHOICE,
-            "replication_factor": self._replication_factor or _BROKERS_CHOICE,
-        }
+        wanted = wanted | {"replication_factor": self._replication_factor or _BROKERS_CHOICE}
         (answer,) = self._admin.create_topics({name: wanted}, raise_errors=False)["topics"]
         problem = for_code(answer["error_code"])
         if problem is NoError:

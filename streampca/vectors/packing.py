@@ -2,6 +2,7 @@
 
 import itertools
 import struct
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -47,9 +48,13 @@ def missing_field(field: str, name: str, found: Any, kind: str) -> VectorError:
     text = f"no field {field!r} in the {kind}"
     if not isinstance(found, dict):
         return VectorError("undecodable", f"{text}: {type_name(found)} has no field {name!r}")
-    names = [_quoted(str(each)) for each in itertools.islice(found, _MOST_NAMES)]
-    more = f" and {len(found) - _MOST_NAMES} more" if len(found) > _MOST_NAMES else ""
-    return VectorError("undecodable", f"{text}: there is {', '.join(names) or 'none'}{more}, but not {name!r}")
+    return VectorError("undecodable", f"{text}: there is {listed(found)}, but not {name!r}")
+
+
+def listed(names: Collection[object]) -> str:
+    """The first of these names, quoted and shortened."""
+    first = [_quoted(str(each)) for each in itertools.islice(names, _MOST_NAMES)]
+    return (", ".join(first) or "none") + (f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else "")
 
 
 def check_length(length: int, dimensions: int) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from kafka.admin import ConfigResource, ConfigResourceType
 
 from tests.commands.test_commands import assert_one_line, run
 from tests.commands.test_commands_on_broker import doctor
@@ -43,6 +44,15 @@ def test_the_defaults_are_the_brokers(broker: Broker, topic: str) -> None:
     outcome = run("create-topics", "--topic", topic, "--bootstrap-servers", broker.bootstrap)
     assert outcome.returncode == 0, outcome.stderr
     assert partitions(broker, topic, f"{topic}-dead") == {topic: 1}
+
+
+def test_dead_letters_may_be_larger_than_their_records(broker: Broker, topic: str) -> None:
+    broker.admin.create_topics({topic: {"num_partitions": 1, "configs": {"max.message.bytes": "3000000"}}})
+    given = ("--topic", topic, "--dead-letter-topic", f"{topic}-dead", "--bootstrap-servers", broker.bootstrap)
+    assert run("create-topics", *given).returncode == 0
+    dead = ConfigResource(ConfigResourceType.TOPIC, f"{topic}-dead")
+    found = broker.admin.describe_configs([dead])["topic"][f"{topic}-dead"]
+    assert int(found["max.message.bytes"]["value"]) > 3_000_000
 
 
 def test_what_the_broker_refuses_is_a_one_line_error(broker: Broker, topic: str) -> None:

@@ -401,7 +401,7 @@ ARROW = arrow([ROW, ROW])
         (b"", "", "undecodable", "not an Arrow IPC stream"),
         (b"[1, 2, 3]", "", "undecodable", "not an Arrow IPC stream"),
         (ARROW[:-20], "", "undecodable", "not an Arrow IPC stream"),
-        (ARROW, "w", "undecodable", "no column 'w'"),
+        (ARROW, "w", "undecodable", "no column 'w' in the record batch: there is 'v'"),
         (arrow([ROW], other=1), "", "undecodable", "2 columns in the record batch: field must name one"),
         (arrow([ROW], other=1), "other", "undecodable", "not int64"),
         (arrow([ROW, [1.0, 2.0]], kind=pa.list_(pa.float64())), "", "wrong_length", "2 numbers, not 3"),

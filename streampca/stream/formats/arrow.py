@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streampca.stream.formats.arrow_sizes import decompressed_bytes
-from streampca.vectors.packing import VectorBytes, VectorError, check_length, check_size
+from streampca.vectors.packing import VectorBytes, VectorError, check_length, check_size, listed
 
 
 class ArrowReader:
@@ -39,8 +39,9 @@ class ArrowReader:
     def _column(self, schema: Any) -> int:
         names = schema.names
         if self._field:
-            if names.count(self._field) != 1:
-                raise VectorError("undecodable", f"no column {self._field!r} in the record batch")
+            if (found := names.count(self._field)) != 1:
+                text = f"{found or 'no'} column{'s' * (found > 1)} {self._field!r} in the record batch"
+                raise VectorError("undecodable", f"{text}: there is {listed(names)}")
             return int(names.index(self._field))
         if len(names) != 1:
             raise VectorError("undecodable", f"{len(names)} columns in the record batch: field must name one")

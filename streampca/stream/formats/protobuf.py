@@ -20,7 +20,15 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from streampca.stream.formats.schemas import FRAME, SchemaCache, Schemas, WriterSchema
-from streampca.vectors.packing import NumberPacker, VectorBytes, VectorError, check_length, check_size, float64_of
+from streampca.vectors.packing import (
+    NumberPacker,
+    VectorBytes,
+    VectorError,
+    check_length,
+    check_size,
+    float64_of,
+    listed,
+)
 
 _MAIN = "streampca-main.proto"
 _COMPILE_TIMEOUT_S = 30
@@ -153,17 +161,22 @@ def _message_type(files: Files, indexes: tuple[int, ...]) -> Descriptor:
     return found
 
 
+def _no_field(path: str, name: str, message: Descriptor) -> VectorError:
+    text = f"no field {path!r} in the Protobuf message {message.full_name}"
+    return VectorError("undecodable", f"{text}: there is {listed(message.fields_by_name)}, but not {name!r}")
+
+
 def _field_at(message: Descriptor, path: list[str]) -> FieldDescriptor:
     """The field at the path. Raises `VectorError` if it cannot hold a vector."""
     dotted = ".".join(path)
     for name in path[:-1]:
         field = message.fields_by_name.get(name)
         if field is None or field.message_type is None or field.is_repeated:
-            raise VectorError("undecodable", f"no field {dotted!r} in the Protobuf message {message.full_name}")
+            raise _no_field(dotted, name, message)
         message = field.message_type
     field = message.fields_by_name.get(path[-1])
     if field is None:
-        raise VectorError("undecodable", f"no field {dotted!r} in the Protobuf message {message.full_name}")
+        raise _no_field(dotted, path[-1], message)
     if not (field.cpp_type in _NUMBERS if field.is_repeated else field.type == FieldDescriptor.TYPE_BYTES):
         raise VectorError("undecodable", f"the field {dotted!r} holds neither repeated numbers nor bytes")
     return field
