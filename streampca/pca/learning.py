@@ -5,14 +5,17 @@ A block is learned in one of two ways.
 - *By Algorithm 1* (blocked/update.py): each message in turn, exactly, with η = 1/w, then the unit gauge. This is the
   normal case.
 - *By absorbing it*: factor and block are stacked side by side and the K leading singular directions are kept. This is
-  exact as long as there are at most K directions. It is used at the start, where the factor has fewer than K columns,
-  and where little of the past is left: after a message that weighs much, because the half-life is short, or that
-  dwarfs everything before it.
+  exact as long as there are at most K directions. It is used at the start, where the factor has fewer than K columns;
+  where little of the past is left: after a message that weighs much, because the half-life is short, or that dwarfs
+  everything before it; and where messages vary in a direction that the factor cannot see (blocked/watch.py).
+
+From a block that is absorbed later than at the start, 32 more directions are kept. They are learned like the others,
+until half of the weight is younger than the block: what is new needs so long to become as strong as the past.
 
 Both estimate the same weighted covariance, mean and total variance; they differ only in the directions they drop.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,6 +31,7 @@ BLOCK = 256  # messages
 STRETCH = 64  # messages of a block that share one pass over C; measured, see docs/mathematics.md
 WIDE, WIDE_STRETCH = 96, 128  # from so many columns on, a longer stretch is faster
 BLOCKS_BETWEEN_TURNS = 16
+SPARE = 32  # columns beyond K, after a block that showed what the factor could not see
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ def learn(state: State, V: Array, retention: F64, config: LearningConfig) -> tup
         block = config.next_block(state)
         learned = _update(state, V, retention, config) or _absorb(state, V[:block], retention[:block], config)
         n = learned[0].count - state.count
-        V, retention, state = V[n:], retention[n:], _turned(learned[0], state)
+        V, retention, state = V[n:], retention[n:], _turned(learned[0], state, config)
         scores.append(learned[1])
     return state, scores[-1] if len(scores) <= 2 else Scores(*map(np.concatenate, zip(*scores, strict=True)))
 
@@ -128,17 +132,17 @@ def _absorb(state: State, V: Array, retention: F64, config: LearningConfig) -> t
         scores = Scores(np.clip(norm - explained, 0.0, norm), norm)
     Y *= np.sqrt(weights.c * (1 - weights.a))[:, None]
     F = np.hstack([np.sqrt(weights.past) * state.C, Y.T])
-    C, variance = axes.leading(F, config.columns, config.dtype)
+    C, variance = axes.leading(F, config.columns + (SPARE if state.rank >= config.columns else 0), config.dtype)
     squares = np.array([weights.c @ (norm * (1 - weights.a))])
     after = Iterate(C, np.diag(variance), np.eye(len(variance)), mean)
-    return advance(state, after, len(V), squares, weights), scores
+    return replace(advance(state, after, len(V), squares, weights), older=1.0), scores
 
 
 def advance(state: State, after: Iterate, messages: int, squares: F64, weights: Weights) -> State:
     """The state after so many messages; `squares` holds the weighted sum of ‖y‖² of each block."""
-    total_variance = state.total_variance
+    total_variance, older = state.total_variance, state.older
     for past, sum_of_squares in zip(weights.past.tolist(), squares.tolist(), strict=False):
-        total_variance = past * total_variance + sum_of_squares
+        total_variance, older = past * total_variance + sum_of_squares, past * older
     return State(
         after.C,
         after.N,
@@ -147,12 +151,18 @@ def advance(state: State, after: Iterate, messages: int, squares: F64, weights: 
         total_variance,
         state.count + messages,
         state.blocks + len(squares),
+        older,
     )
 
 
-def _turned(state: State, before: State) -> State:
-    """Every 16 blocks: C turned to its principal axes, without columns that are only rounding, and N from C again."""
+def _turned(state: State, before: State, config: LearningConfig) -> State:
+    """Every 16 blocks: C turned to its principal axes, without columns that are only rounding, and N from C again.
+
+    Columns beyond K are dropped when half of the weight is younger than the last block that was absorbed.
+    """
     if state.rank == 0 or (state.blocks < BLOCKS_BETWEEN_TURNS and state.rank == before.rank):
         return state
     C, variance = axes.turn(state.C)
-    return State(C, np.diag(variance), state.mean, state.weight, state.total_variance, state.count, 0)
+    if state.older <= 0.5:
+        C, variance = np.ascontiguousarray(C[:, : config.columns]), variance[: config.columns]
+    return replace(state, C=C, N=np.diag(variance), blocks=0)

@@ -12,16 +12,18 @@ from streampca.pca.arrays import F64, Array
 class State:
     """Factor, mean and weight of a stream: CCᵀ estimates the covariance within the span of C.
 
-    C always has full column rank: until the stream has shown K distinct directions, it has fewer columns.
+    C always has full column rank: until the stream has shown K distinct directions, it has fewer columns. After a block
+    that showed what C could not see it has up to `learning.SPARE` more, for half of the stream's weight.
     """
 
-    C: Array  # (d, r), r ≤ K
+    C: Array  # (d, r), r ≤ K + SPARE
     N: F64  # (r, r) = CᵀC; float64 even for a float32 factor
     mean: F64  # (d,)
     weight: float  # effective number of messages
     total_variance: float  # of all d dimensions
     count: int  # messages learned
     blocks: int  # learned since C was last turned to its principal axes
+    older: float = 1.0  # share of the weight that is older than the end of the last absorbed block
 
     @classmethod
     def empty(cls, d: int, dtype: str = "float64") -> "State":
@@ -32,6 +34,16 @@ class State:
     def rank(self) -> int:
         """Columns of C."""
         return int(self.C.shape[1])
+
+    def unseen_variance_ratio(self, components: int, columns: int) -> float:
+        """Of the largest variance beyond the K = `columns` regular ones to the smallest served one; 0 without any.
+
+        Above 0: the stream has recently shown directions that the factor could not see. At 1 they are served.
+        """
+        if self.rank <= columns:
+            return 0.0
+        variance = np.sort(self.N.diagonal())[::-1]
+        return float(variance[columns] / variance[components - 1])
 
     @property
     def S(self) -> F64:  # noqa: N802 - the letter of the paper

@@ -21,7 +21,8 @@ from streampca.stream.headers import CheckpointHeader
 from streampca.stream.record import LastRecord
 
 KIND = "checkpoint"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+READABLE = (1, 2)  # version 1 has no columns beyond K, and not their age, `older`
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +54,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "total_variance": state.total_variance,
         "count": state.count,
         "blocks": state.blocks,
+        "older": state.older,
         "clock": asdict(fold.event_time),
         "tally": {**asdict(fold.stats), "rejected": dict(fold.stats.rejected)},
     }
@@ -69,7 +71,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
 
 def decode(data: bytes) -> Checkpoint:
     """The checkpoint that `encode` wrote. Raises `DamagedFileError` for anything else."""
-    fields, arrays = npz.decode(data, KIND, FORMAT_VERSION)
+    fields, arrays = npz.decode(data, KIND, *READABLE)
     header = npz.validate(CheckpointHeader, fields)
     _verify(header, arrays)
     state = State(
@@ -80,6 +82,7 @@ def decode(data: bytes) -> Checkpoint:
         header.total_variance,
         header.count,
         header.blocks,
+        header.older,
     )
     clock, stats = header.clock, FoldStats(**dict(header.tally))
     event_time = EventTime(clock.now_ms, tuple(clock.recent), clock.ahead)

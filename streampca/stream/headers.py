@@ -72,6 +72,7 @@ class CheckpointHeader(_Strict):
     total_variance: Annotated[Finite, Field(ge=0)]
     count: Count
     blocks: Count
+    older: Annotated[Finite, Field(ge=0, le=1)] = 1.0  # not in version 1
     clock: Clock
     tally: Tally
 

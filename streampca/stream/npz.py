@@ -38,8 +38,8 @@ def encode(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> bytes:
     return body + hashlib.sha256(body).hexdigest().encode()
 
 
-def decode(data: bytes, kind: str, format_version: int) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Header and arrays. Raises `DamagedFileError` unless `encode` wrote `data`, with this kind and version."""
+def decode(data: bytes, kind: str, *format_versions: int) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Header and arrays. Raises `DamagedFileError` unless `encode` wrote `data`, with this kind and such a version."""
     body, digest = data[:-_DIGEST_LENGTH], data[-_DIGEST_LENGTH:]
     if hashlib.sha256(body).hexdigest().encode() != digest:
         raise DamagedFileError("the digest at the file's end does not match the file: it is cut short or damaged")
@@ -53,10 +53,10 @@ def decode(data: bytes, kind: str, format_version: int) -> tuple[dict[str, Any],
         raise DamagedFileError("not a streampca file: its header is not a JSON object")
     if header.get("kind") != kind:
         raise DamagedFileError(f"this is a {header.get('kind')} file, not a {kind} file")
-    if header.get("format_version") != format_version:
+    if header.get("format_version") not in format_versions:
         raise DamagedFileError(
-            f"format version {header.get('format_version')} of this {kind} file is not {format_version}, "
-            "the one that this release of streampca reads"
+            f"format version {header.get('format_version')} of this {kind} file is not "
+            f"{' or '.join(map(str, format_versions))}, which this release of streampca reads"
         )
     return header, arrays
 

@@ -201,7 +201,8 @@ class TestEdges:
         state, _ = one_pass(X, LearningConfig(20, 3, 5))
         assert state.rank == 7
         check(state, X, np.ones(3000), True, 1e-10)
-        full = np.vstack([X, gaussian(3, 3000, 1 / np.arange(1, 21.0))])
+        full = np.vstack([X, gaussian(3, 9000, 1 / np.arange(1, 21.0))])
+        assert one_pass(full[:4000], LearningConfig(20, 3, 5))[0].rank == 20  # spare columns, while much is new
         state, _ = one_pass(full, LearningConfig(20, 3, 5))
         assert state.rank == 8
         assert excess(axes.principal(state.C, 3)[0], covariance(full)) <= 1e-3
@@ -366,7 +367,7 @@ class TestBits:
 
     @pytest.mark.parametrize("dtype", ["float64", "float32"])
     @pytest.mark.parametrize("center", [True, False])
-    @pytest.mark.parametrize("case", ["plain", "outliers", "forgetting", "of low rank"])
+    @pytest.mark.parametrize("case", ["plain", "outliers", "forgetting", "of low rank", "new directions"])
     def test_for_any_number_of_blocks_at_once(self, case: str, center: bool, dtype: str) -> None:
         """Across rotations of the factor, absorbed blocks and a partial last block."""
         n = 200 + 40 * BLOCK + 17
@@ -374,6 +375,8 @@ class TestBits:
         retention, config = np.ones(n), LearningConfig(20, 4, 4, center, dtype)
         if case == "outliers":
             X[[300, 3000, 3001, 9000]] *= 1e6
+        if case == "new directions":  # absorbed, learned with spare columns, and without them again
+            X[:1000, 10:] = 0
         if case == "forgetting":
             retention[2000:2600] = 0.97  # too large a weight for Algorithm 1
             retention[5000] = 0.0
@@ -388,7 +391,7 @@ class TestBits:
                 found.append(together)
             for one, other in zip((state.C, state.N, state.mean), (alone.C, alone.N, alone.mean), strict=True):
                 assert one.tobytes() == other.tobytes()
-            for name in ("weight", "total_variance", "count", "blocks"):
+            for name in ("weight", "total_variance", "count", "blocks", "older"):
                 assert getattr(state, name) == getattr(alone, name)
             for i in (0, 1):
                 one, other = (np.concatenate([score[i] for score in each]) for each in (found, scores))

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,7 @@ counts = st.integers(0, 2**62)
         finite, finite, finite, finite, counts, counts,
     ),
     event_time=st.builds(EventTime, counts, st.lists(counts, max_size=62).map(tuple), counts),
-    numbers=st.tuples(counts, finite.map(abs), finite.map(abs), counts, counts),
+    numbers=st.tuples(counts, finite.map(abs), finite.map(abs), counts, counts, st.floats(0, 1)),
     words=st.tuples(st.text(max_size=9), st.text(max_size=9)),
     partition=counts,
 )  # fmt: skip
@@ -84,8 +85,8 @@ def test_any_counts_and_losses_survive_a_round_trip(
     stats: FoldStats, event_time: EventTime, numbers: Any, words: tuple[str, str], partition: int
 ) -> None:
     config = fold_config()
-    position, weight, variance, count, blocks = numbers
-    state = replace(State.empty(5), weight=weight, total_variance=variance, count=count, blocks=blocks)
+    position, weight, variance, count, blocks, older = numbers
+    state = replace(State.empty(5), weight=weight, total_variance=variance, count=count, blocks=blocks, older=older)
     fold = replace(Fold.empty(config.learning), position=position, state=state, event_time=event_time, stats=stats)
     checkpoint = Checkpoint(*words, partition, fold, config.as_dict())
     assert_same(decode(encode(checkpoint)), checkpoint)
@@ -170,8 +171,24 @@ def test_a_model_file_is_refused() -> None:
 
 
 def test_another_format_version_is_refused() -> None:
-    with pytest.raises(DamagedFileError, match="format version 2 of this checkpoint file is not 1"):
-        decode(forged({"format_version": 2}))
+    with pytest.raises(DamagedFileError, match="format version 3 of this checkpoint file is not 1 or 2"):
+        decode(forged({"format_version": 3}))
+
+
+def test_a_file_of_version_1_is_read() -> None:
+    """It was written by release 1, which learned no columns beyond K; learning continues from it."""
+    data = (Path(__file__).parent / "checkpoint-version-1.npz").read_bytes()
+    header, arrays = npz.decode(data, files.KIND, 1)
+    loaded, (fold, config) = decode(data), example("after warm-up")
+    assert (header["format_version"], header["next_offset"], "older" in header) == (1, fold.position, False)
+    assert loaded.settings == config.as_dict()
+    assert (loaded.fold.state.older, loaded.fold.state.rank) == (1.0, config.learning.columns)
+    assert loaded.fold.state.C.tobytes() == arrays["C"].tobytes()
+    np.testing.assert_allclose(loaded.fold.state.C, fold.state.C, rtol=1e-9, atol=1e-12)
+    more, stamps = vectors(500, seed=1), [10**12 + 7 * i for i in range(250, 750)]
+    continued = loaded.fold.learn(more, stamps, 1000, config)[0]
+    assert (continued.state.count, len(continued.pending)) == (20 + 2 * 256, 218)
+    assert encode(decode(bits(continued, config))) == bits(continued, config)
 
 
 @pytest.mark.parametrize(

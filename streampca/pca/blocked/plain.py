@@ -8,6 +8,7 @@ import numpy as np
 
 from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked.update import Iterate
+from streampca.pca.blocked.watch import DEVIATIONS, LARGEST_MESSAGE
 from streampca.pca.scores import Scores
 from streampca.pca.state import State
 
@@ -16,7 +17,8 @@ def learn_block(state: State, V: Array, retention: F64, k: int, center: bool = T
     """Learn one block V (B, d) by Algorithm 1 with η = 1/w, and end in the unit gauge.
 
     `retention` (B,) holds each message's λ; messages are scored by the first k columns of C. The state needs a factor
-    with K columns. Unlike the blocked update this does not decline a block for a message that dwarfs the past.
+    with K columns. Unlike the blocked update this declines no block, neither for a message that dwarfs the past nor for
+    what is `unseen`.
     """
     w, weights = state.weight, np.empty(len(V))
     for s in range(len(V)):
@@ -67,3 +69,19 @@ def unit_gauge(iterate: Iterate) -> tuple[Array, F64]:
     L = np.linalg.cholesky(iterate.M)  # M = LLᵀ
     variance, V = np.linalg.eigh(L.T @ iterate.N @ L)  # of (CL)ᵀ(CL)
     return iterate.C @ L @ V[:, ::-1], np.diag(variance[::-1])
+
+
+def unseen(Y: F64, C: Array, c: F64, smallest: float) -> bool:
+    """Whether a stretch Y (b, d) varies, outside the span of C, more than along the smallest served direction.
+
+    c (b,) holds the messages' shares, `smallest` is λ_k, the variance along the k-th axis of C. See watch.py for the
+    two rules.                                                                                           section 5
+    """
+    b, R = len(Y), Y - Y @ np.linalg.pinv(C).T @ C.T
+    norm = np.vecdot(R, R)
+    mean = norm.mean()
+    if np.max(c * (norm - mean)) > LARGEST_MESSAGE * smallest:
+        return True
+    R = R * np.sqrt(np.minimum(1.0, mean / norm))[:, None]  # no message counts more than the mean one
+    limit = (np.sqrt(smallest) * (1 + DEVIATIONS / np.sqrt(b)) + np.sqrt(np.vecdot(R, R).sum()) / b) ** 2
+    return bool(np.linalg.norm(R, 2) ** 2 / b > limit)

@@ -3,6 +3,7 @@
 A block is learned stretch by stretch. For each stretch:
 
     D = V − m₀, then P = YC and G = YYᵀ from DC and DDᵀ        centring.py, gemm.py
+    a look at the residuals; may end the call                  watch.py
     the update of every message in turn, on P, G and S         recurrence.py
     C ← C Pi + YᵀZ                                             gemm.py
 
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streampca.pca.arrays import F64, Array
-from streampca.pca.blocked import centring, gauge, gemm, recurrence
+from streampca.pca.blocked import centring, gauge, gemm, recurrence, watch
 from streampca.pca.blocked.centring import Weights
 from streampca.pca.blocked.jit import compiled_without_lock, inlined
 from streampca.pca.scores import Scores
@@ -44,7 +45,8 @@ def learn(V: Array, before: Iterate, weights: Weights, config: BlockConfig) -> t
 
     Returns the iterate after them, the scores of their messages, and for each block the weighted sum of ‖y‖². It stops
     before a block in which C would lose full rank or, in the unit gauge, in which a message weighs too much or dwarfs
-    the past (`learning.py` absorbs that block). The memory layout of the arrays changes no bit of the result.
+    the past, or which shows what C cannot see (`learning.py` absorbs that block). The memory layout of the arrays
+    changes no bit of the result.
     """
     ordinary = Iterate(*map(_ordinary, before)), Weights(*map(_ordinary, weights))
     after, (residual, norm), squares, learned = _learn(read_only(V, V.dtype), *ordinary, config)
@@ -113,6 +115,8 @@ def _block(
         P_i, G_i = gemm.project_and_gram(D, C)
         p, G = recurrence.resize(P_i, b, w), recurrence.resize(G_i, b, b)
         centring.center_products(p, G, a_i)
+        if unit and d > K and watch.unseen(p, G, S, c[i : i + b], N[k - 1, k - 1], float(np.finfo(V.dtype).eps)):
+            return before, False
         X, Z, growth, explained, jump_i = recurrence.learn_stretch(p, G, S, E, k, eta[i : i + b])
         jump = max(jump, jump_i)
         for s in range(b):
