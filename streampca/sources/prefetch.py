@@ -11,7 +11,6 @@ If the worker hangs, the queue stays full, the source is not polled, and the gro
 """
 
 import contextlib
-import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
@@ -20,6 +19,7 @@ from functools import partial
 from typing import Any
 
 from streampca.sources.base import Source
+from streampca.sources.threads import OS_THREADS, Threads
 from streampca.stream.record import (
     NO_RECORDS,
     Assigned,
@@ -98,11 +98,18 @@ class _Queue:
 class Prefetch:
     """A `streampca.sources.base.Source` of decoded records."""
 
-    def __init__(self, source: Source, most_records: int, most_bytes: int, decode: Callable[[Records], Event]) -> None:
+    def __init__(
+        self,
+        source: Source,
+        most_records: int,
+        most_bytes: int,
+        decode: Callable[[Records], Event],
+        threads: Threads = OS_THREADS,
+    ) -> None:
         """Start the thread. It calls `decode`, too; an error of `decode` is raised by the worker's `poll`."""
         self._source, self._most_records, self._most_bytes = source, most_records, most_bytes
         self._decode = decode
-        self._changed = threading.Condition()
+        self._threads, self._changed = threads, threads.condition()
         self._queue = _Queue()
         self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._undecoded: deque[Event] = deque()  # the rest of the last poll; only the thread uses it
@@ -111,7 +118,7 @@ class Prefetch:
         self._closed = self._ended = False
         self._failure: BaseException | None = None  # that ended the thread
         self._partitions, self._status = source.partitions(), source.status()
-        self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
+        self._thread = threads.thread(target=self._run, name="prefetch", daemon=True)
         self._thread.start()
 
     def topic_id(self) -> str:
@@ -163,7 +170,7 @@ class Prefetch:
 
     def _do(self, call: Callable[[], Any]) -> Future[Any]:
         """Make the thread execute the call; wake it up if it waits."""
-        done: Future[Any] = Future()
+        done = self._threads.future()
         with self._changed:
             if self._closed:
                 raise ValueError("the source is closed")

@@ -42,7 +42,7 @@ class DirectoryStore:
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
-        self._unflushed: set[Path] = set()  # folders that may not survive a power failure yet
+        self._flushed: dict[Path, bool] = {}  # folder → whether it will survive a power failure
 
     def write(self, name: str, data: bytes) -> None:
         """Temporary file → write → fsync → rename → fsync of the folder."""
@@ -111,14 +111,19 @@ class DirectoryStore:
             raise _store_error("write", self.root, error) from None
 
     def _make_folder(self, folder: Path) -> None:
-        """Create the folder and its parents, each durably; finish what a call that failed has begun."""
-        if folder.is_dir() and folder not in self._unflushed:
+        """Create the folder and its parents, each durably.
+
+        Those within the store that exist are flushed once, too: the process that created them may have been killed
+        before it could.
+        """
+        if folder.is_dir() and self._flushed.get(folder, not folder.is_relative_to(self.root)):
             return
         self._make_folder(folder.parent)
-        self._unflushed.add(folder)
+        self._flushed[folder] = False
         folder.mkdir(_FOLDER_MODE, exist_ok=True)
-        _flush_folder(folder.parent)
-        self._unflushed.discard(folder)
+        with contextlib.suppress(PermissionError):  # the store's parent may be unreadable; then we did not create it
+            _flush_folder(folder.parent)
+        self._flushed[folder] = True
 
     def _path(self, name: str) -> Path:
         check_name(name)

@@ -157,7 +157,8 @@ def test_a_failed_flush_or_rename_keeps_the_old_file(
 def test_the_file_is_flushed_before_the_rename_and_the_folder_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "a").mkdir()
+    store = DirectoryStore(tmp_path)
+    store.write("a/b", b"old")
     steps: list[str] = []
     fsync, replace = os.fsync, os.replace
 
@@ -174,7 +175,7 @@ def test_the_file_is_flushed_before_the_rename_and_the_folder_after_it(
 
     monkeypatch.setattr(os, "fsync", record_fsync)
     monkeypatch.setattr(os, "replace", record_replace)
-    DirectoryStore(tmp_path).write("a/b", b"new")
+    store.write("a/b", b"new")
     assert steps == ["fsync file", "rename", "fsync folder"]
 
 

@@ -40,6 +40,17 @@ def test_a_folder_made_by_a_write_that_failed_is_flushed_by_the_next(
     assert len(flushed) == 2  # the file and its folder
 
 
+def test_folders_of_a_process_that_was_killed_before_it_could_flush_them_are_flushed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.append(os.fstat(descriptor).st_ino))
+    DirectoryStore(tmp_path).write("a/b/c", b"data")
+    folders = [tmp_path.parent, tmp_path, tmp_path / "a"]
+    assert [folder for folder in folders if folder.stat().st_ino not in flushed] == []
+
+
 class Undeletable(MemoryStore):
     def delete(self, name: str) -> None:
         raise StoreError(f"cannot delete {name}: Operation not permitted")

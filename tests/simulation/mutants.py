@@ -1,0 +1,197 @@
+"""The simulation at work: each mutant breaks one mechanism, and the seed beside it finds that.
+
+`python -m tests.simulation.mutants` looks for the first seed that finds each, after a change of the plans.
+"""
+
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+from streampca.api.model_cache import ModelCache
+from streampca.errors import StaleListingError, StoreError
+from streampca.pca.compilation import compile_kernels
+from streampca.sources.prefetch import Prefetch, _Polled, _Queue
+from streampca.stores import directory, numbered
+from streampca.stores.checkpoints import Checkpoints
+from streampca.stream import compatibility
+from streampca.stream.checkpoint import Checkpoint
+from streampca.stream.fold import Fold
+from streampca.worker.assignment import Assignment
+from streampca.worker.checkpoint_writer import CheckpointWriter, SaveResult
+from streampca.worker.checkpointer import Checkpointer
+from streampca.worker.loop import Worker
+from streampca.worker.paused import PausedPartitions
+from tests.simulation.plan import plan_of
+from tests.simulation.run import simulate
+
+Mutant = Callable[[], AbstractContextManager[Any]]
+
+_start_save, _load, _newest = Checkpointer.start_save, Checkpointer._load, Checkpoints.newest
+_raise_unusable, _write_numbered = Checkpoints._raise_unusable, numbered.write
+_partitions, _write_durably = Checkpoints.partitions, directory._write_durably
+
+
+def _commits_first(self: Checkpointer, folds: Mapping[int, Fold], *, publish: bool) -> None:
+    self._source.commit({partition: fold.position for partition, fold in folds.items() if fold.position >= 0})
+    _start_save(self, folds, publish=publish)
+
+
+def _does_not_flush(self: Checkpointer, folds: Mapping[int, Fold], *, publish: bool) -> None:
+    with mock.patch.object(self, "_dead_letters"):
+        _start_save(self, folds, publish=publish)
+
+
+def _seeks_to_the_start(self: Worker, folds: Mapping[int, Fold]) -> None:
+    self._folds |= folds
+    self._source.seek(dict.fromkeys(folds))
+
+
+def _seeks_to_committed(self: Worker, folds: Mapping[int, Fold]) -> None:
+    self._folds |= folds
+    self._source.seek(dict.fromkeys(folds) | self._source.committed(list(folds)))
+
+
+def _writes_in_place(self: directory.DirectoryStore, name: str, data: bytes) -> None:
+    path = self._path(name)
+    try:
+        self._make_folder(path.parent)
+        _write_durably(path, data)
+        directory._flush_folder(path.parent)
+    except OSError as error:
+        raise StoreError(str(error)) from None
+
+
+def _does_not_flush_the_file(path: Any, data: bytes) -> None:
+    with directory.open(path, "xb", opener=None) as file:  # type: ignore[attr-defined]
+        file.write(data)
+
+
+def _takes_gone_for_none(self: Checkpoints, partition: int, failures: Mapping[int, Exception]) -> None:
+    try:
+        _raise_unusable(self, partition, failures)
+    except StaleListingError:
+        return None
+
+
+def _forgets_pending(self: Checkpointer, partition: int) -> Fold:
+    fold = _load(self, partition)
+    return replace(fold, pending=fold.pending[:0], retention=fold.retention[:0])
+
+
+def _takes_failed_for_saved(self: CheckpointWriter, checkpoints: Sequence[Checkpoint], result: SaveResult) -> None:
+    for checkpoint in checkpoints:
+        try:
+            self.checkpoints.save(checkpoint)
+        except StoreError:
+            pass
+        result.saved.append((checkpoint, 0.0))
+
+
+def _prunes_first(store: Any, folder: str, number: int, data: bytes, keep: int) -> None:
+    for low in numbered.numbers(store, folder):
+        store.delete(numbered.path(folder, low))
+    store.write(numbered.path(folder, number), data)
+
+
+def _prunes_newer(store: Any, folder: str, number: int, data: bytes, keep: int) -> None:
+    _write_numbered(store, folder, number, data, keep)
+    for high in numbered.numbers(store, folder):
+        if high > number:
+            store.delete(numbered.path(folder, high))
+
+
+def _never_falls_back(self: Checkpoints, partition: int) -> Checkpoint | None:
+    offsets = self.offsets(partition)
+    return self._load(partition, offsets[-1]) if offsets else None
+
+
+def _pause_keeps_queued(self: Prefetch, partitions: frozenset[int]) -> None:
+    self._source.pause(partitions - self._released())
+
+
+def _nothing(*arguments: Any, **options: Any) -> None:
+    return None
+
+
+def _patched(owner: Any, **attributes: Any) -> Mutant:
+    return lambda: mock.patch.multiple(owner, **attributes)
+
+
+MUTANTS: dict[str, tuple[Mutant, int]] = {
+    "offsets are committed before the checkpoint is saved": (_patched(Checkpointer, start_save=_commits_first), 0),
+    "dead letters are not flushed before a save": (_patched(Checkpointer, start_save=_does_not_flush), 0),
+    "reading starts at the earliest record, not at the checkpoint": (
+        _patched(Worker, _start_reading=_seeks_to_the_start),
+        0,
+    ),
+    "reading starts at the committed offset, not at the checkpoint": (
+        _patched(Worker, _start_reading=_seeks_to_committed),
+        0,
+    ),
+    "files are written in place, not renamed": (_patched(directory.DirectoryStore, write=_writes_in_place), 0),
+    "files are not flushed": (_patched(directory, _write_durably=_does_not_flush_the_file), 0),
+    "folders are not flushed": (_patched(directory, _flush_folder=_nothing), 0),
+    "a listing of files that are gone counts as empty": (
+        _patched(Checkpoints, _raise_unusable=_takes_gone_for_none),
+        0,
+    ),
+    "the publisher leaves out a partition": (
+        _patched(Checkpoints, partitions=lambda self: _partitions(self)[1:] or _partitions(self)),
+        0,
+    ),
+    "prefetched records are not dropped at a rebalance": (_patched(_Queue, drop=_nothing), 0),
+    "prefetched records are not dropped at a pause": (_patched(Prefetch, _pause=_pause_keeps_queued), 0),
+    "polling continues before a rebalance is handled": (_patched(_Polled, blocks_polling=False), 0),
+    "pending vectors are forgotten": (_patched(Checkpointer, _load=_forgets_pending), 0),
+    "a store behind the group is accepted": (_patched(compatibility, refuse_foreign_store=_nothing), 0),
+    "a failed write counts as saved": (_patched(CheckpointWriter, _save=_takes_failed_for_saved), 0),
+    "old checkpoints are deleted before the new one is written": (_patched(numbered, write=_prunes_first), 0),
+    "zombies are not fenced: they delete newer checkpoints": (
+        lambda: _both(_patched(numbered, write=_prunes_newer), _patched(Checkpoints, _refuse_ahead=_nothing)),
+        0,
+    ),
+    "a damaged checkpoint has no fallback": (_patched(Checkpoints, newest=_never_falls_back), 0),
+    "the reader goes back when its model's file is damaged": (
+        _patched(ModelCache, _candidates=lambda self, versions: list(reversed(versions))),
+        0,
+    ),
+    "a restore that failed is not retried": (_patched(Assignment, retry_when_due=_nothing), 0),
+    "paused partitions are not resumed": (_patched(PausedPartitions, retry_when_due=_nothing), 0),
+}
+
+
+class _both(AbstractContextManager[None]):  # noqa: N801 - used like a function
+    def __init__(self, *mutants: Mutant) -> None:
+        self._managers = [mutant() for mutant in mutants]
+
+    def __enter__(self) -> None:
+        for manager in self._managers:
+            manager.__enter__()
+
+    def __exit__(self, *exception: object) -> None:
+        for manager in self._managers:
+            manager.__exit__(None, None, None)
+
+
+def finds(name: str, seed: int) -> tuple[str, ...]:
+    """What the run of the seed finds with this mutant."""
+    mutant, _ = MUTANTS[name]
+    with mutant():
+        return simulate(plan_of(seed)).violations
+
+
+def main() -> None:
+    """Print the first seed that finds each mutant."""
+    compile_kernels(plan_of(1).fold_config().learning)
+    for name in sys.argv[1:] or MUTANTS:
+        found = ((seed, violations) for seed in range(1, 1000) if (violations := finds(name, seed)))
+        seed, violations = next(found, (0, ("nothing",)))
+        sys.stdout.write(f"{seed:4}  {name}: {violations[0]}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""What a seed stands for: the settings of the workers, the records of the topic, and the faults."""
+
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+from streampca.pca.learning import LearningConfig
+from streampca.stream.codec import Codec
+from streampca.stream.fold import FoldConfig
+from streampca.worker.loop import WorkerConfig
+
+TOPIC = "readings"
+QUIET_AFTER_S = 10.0  # no fault begins later
+
+CALLS = (
+    "poll", "seek", "topic_id", "flush", "flushed", "open", "write", "fsync", "rename", "renamed", "fsync folder",
+    "commit", "committed", "offsets", "list", "read", "unlink", "mkdir", "close",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault, at a time. The others are used by some kinds: which machine, how long, and at which call."""
+
+    at: float
+    kind: str
+    target: int
+    seconds: float
+    call: str
+
+    def __str__(self) -> str:
+        return f"{self.at:6.2f} s  {self.kind:<11} {self.target}  {self.seconds:5.2f} s  {self.call}"
+
+
+@dataclass(frozen=True)
+class Burst:
+    """Records that are appended to a partition at a time; every tenth or so is poison."""
+
+    at: float
+    partition: int
+    records: int
+    poison: int  # every so many-th is poison; 0: none
+    gap: int  # offsets without records after them, as of a transaction's marker
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that a seed decides, except the moments of the calls."""
+
+    seed: int
+    partitions: int
+    machines: int
+    interval_s: float
+    many: int
+    batch: int
+    prefetch: int
+    keep: int
+    half_life: str
+    bursts: tuple[Burst, ...]
+    faults: tuple[Fault, ...]
+
+    def without_faults(self) -> "Plan":
+        """The calm run."""
+        return replace(self, faults=())
+
+    def fold_config(self) -> FoldConfig:
+        """Of every worker."""
+        options: dict[str, Any] = {"seconds": {"half_life_seconds": 3.0}, "messages": {"half_life_messages": 50.0}}
+        learning = LearningConfig(dimensions=3, components=1, oversampling=1, warm_up=20)
+        return FoldConfig(learning, format="float64", **options.get(self.half_life, {}))
+
+    def worker_config(self) -> WorkerConfig:
+        """Of every worker."""
+        fold = self.fold_config()
+        codec = Codec("float64", fold.learning.dimensions, fold.learning.largest_value, fold.learning.dtype)
+        return WorkerConfig(
+            TOPIC,
+            fold,
+            codec,
+            bad_records="dead_letter",
+            checkpoint_interval_s=self.interval_s,
+            checkpoint_messages=self.many,
+        )
+
+
+# How often each kind of fault is drawn, relative to the others.
+KINDS = {
+    "kill": 8, "pause": 6, "stop": 2, "evict": 3, "cut": 3, "outage": 2, "registry": 2, "fail_reads": 3,
+    "fail_writes": 3, "slow": 1, "stale": 5, "damage": 2, "misplace": 2, "power": 2, "swap": 1, "clock": 1, "trim": 1,
+    "truncate": 1, "grow": 1, "lapse": 2, "expire": 2,
+}  # fmt: skip
+
+
+def plan_of(seed: int) -> Plan:
+    """The plan of a seed."""
+    random = Random(f"plan {seed}")
+    partitions = random.randint(1, 3)
+    return Plan(
+        seed=seed,
+        partitions=partitions,
+        machines=random.randint(1, 3),
+        interval_s=random.choice([0.7, 1.5, 3.0]),
+        many=random.choice([100, 1000]),
+        batch=random.choice([20, 80, 300]),
+        prefetch=random.choice([20, 100, 1000]),
+        keep=random.choice([2, 3]),
+        half_life=random.choice(["none", "none", "seconds", "messages"]),
+        bursts=tuple(_burst(random, partitions) for _ in range(random.randint(4, 8))),
+        faults=tuple(sorted((_fault(random) for _ in range(random.randint(1, 8))), key=lambda fault: fault.at)),
+    )
+
+
+def _burst(random: Random, partitions: int) -> Burst:
+    at = random.choice([0.0, random.uniform(0, QUIET_AFTER_S)])
+    records = random.choice([1, 10, 60, 60, 300])
+    return Burst(at, random.randrange(partitions), records, random.choice([0, 5, 20]), random.choice([0, 0, 0, 2]))
+
+
+def _fault(random: Random) -> Fault:
+    kind = random.choices(list(KINDS), list(KINDS.values()))[0]
+    call = random.choice(CALLS) if random.random() < 0.8 else ""
+    seconds = random.choice([random.uniform(0, 2), random.uniform(2, 6)])
+    return Fault(random.uniform(0, QUIET_AFTER_S), kind, random.randrange(12), seconds, call)

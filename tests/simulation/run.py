@@ -1,0 +1,139 @@
+"""Runs plans, shrinks those that fail, and prints how to run them again: `python -m tests.simulation.run --help`."""
+
+import argparse
+import hashlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing import Pool
+from unittest import mock
+
+import structlog.testing
+
+from streampca.errors import ForeignStoreError, SourceError, StoreError
+from streampca.pca.compilation import compile_kernels
+from streampca.sources import prefetch
+from streampca.worker import loop
+from tests.simulation import disk, quick_files
+from tests.simulation.checks import Checks
+from tests.simulation.faults import Faults
+from tests.simulation.plan import QUIET_AFTER_S, Burst, Fault, Plan, plan_of
+from tests.simulation.world import World
+
+PROGRESS_S = 90.0  # within this time after the last fault, everything must be learned; a store may be late by a minute
+_STOP_S = 30.0
+_EXPECTED = {StoreError, ForeignStoreError, SourceError}  # errors with which a worker may end, to be started again
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run has found, and a digest of all that it did."""
+
+    violations: tuple[str, ...]
+    digest: str
+    seconds: float  # of virtual time
+    log: tuple[str, ...]
+
+
+def simulate(plan: Plan) -> Outcome:
+    """Run a plan to its end."""
+    with _environment() as logged:
+        world = World(plan)
+        try:
+            _run(world)
+        finally:
+            world.end()
+    names = world.volume.files("/store")
+    contents = b"".join(world.volume.entries[name].data for name in names)
+    digest = hashlib.sha256(repr((names, world.scheduler.steps, world.scheduler.now)).encode() + contents)
+    log = tuple(str(entry) for entry in logged)
+    return Outcome(tuple(world.violations), digest.hexdigest(), world.scheduler.now, log)
+
+
+def _run(world: World) -> None:
+    checks, faults = Checks(world), Faults(world)
+    faults.schedule(world.plan.faults)
+    world.begin()
+    world.scheduler.run(max(QUIET_AFTER_S, faults.last_end))
+    faults.heal()
+    for partition in range(len(world.cluster.logs)):
+        world.append(partition, Burst(world.scheduler.now, partition, 2, 0, 0))
+    checks.expect_all()
+    deadline = world.scheduler.now + PROGRESS_S
+    while world.scheduler.now < deadline and not checks.is_complete():
+        world.scheduler.run(world.scheduler.now + 1.0)
+    if not checks.is_complete():
+        world.report(f"something waits for ever: {checks.missing()}")
+    world.stop()
+    deadline = world.scheduler.now + _STOP_S
+    while world.scheduler.now < deadline and any(machine.is_up for machine in world.machines):
+        world.scheduler.run(world.scheduler.now + 1.0)
+    if any(machine.is_up for machine in world.machines):
+        world.report("a worker does not stop")
+    checks.at_the_end()
+    for refusal in world.refusals:
+        if type(refusal) not in _EXPECTED:
+            world.report(f"a worker ended with {refusal!r}")
+
+
+@contextmanager
+def _environment() -> Iterator[list[structlog.typing.EventDict]]:
+    """The disk in place of the real one; log lines in a list; fewer idle polls."""
+    with ExitStack() as stack:
+        stack.enter_context(disk.installed())
+        stack.enter_context(quick_files.installed())
+        stack.enter_context(mock.patch.object(prefetch, "_POLL_S", 1.0))
+        stack.enter_context(mock.patch.object(loop, "_POLL_S", 1.0))
+        yield stack.enter_context(structlog.testing.capture_logs())
+
+
+def shrink(plan: Plan, fails: Callable[[Plan], bool] = lambda plan: bool(simulate(plan).violations)) -> Plan:
+    """The plan with as few of its faults as still fail: halves are left out, then quarters, then single ones."""
+    size = max(len(plan.faults) // 2, 1)
+    while plan.faults:
+        for start in range(0, len(plan.faults), size):
+            fewer = replace(plan, faults=plan.faults[:start] + plan.faults[start + size :])
+            if fails(fewer):
+                plan = fewer
+                break
+        else:
+            if size == 1:
+                break
+            size //= 2
+        size = min(size, max(len(plan.faults), 1))
+    return plan
+
+
+def report_of(seed: int) -> str | None:
+    """What is wrong with the run of a seed, the shortest schedule that shows it, and how to run it again."""
+    plan = plan_of(seed)
+    if not simulate(plan).violations:
+        return None
+    plan = shrink(plan)
+    outcome = simulate(plan)
+    faults: list[Fault] | list[str] = list(plan.faults) or ["none"]
+    lines = ["violations:", *outcome.violations, "shortest schedule of faults:", *map(str, faults)]
+    return "\n  ".join([f"seed {seed} fails; to run it again: make simulate SEEDS=1 FROM={seed}", *lines])
+
+
+def main() -> None:
+    """Run seeds on all cores; the exit code is 1 if any fails."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=10_000)
+    parser.add_argument("--from", type=int, default=1, dest="first")
+    options = parser.parse_args()
+    compile_kernels(plan_of(1).fold_config().learning)
+    failed = 0
+    with Pool() as pool:
+        for report in pool.imap(report_of, range(options.first, options.first + options.seeds), chunksize=50):
+            if report:
+                failed += 1
+                sys.stdout.write(report + "\n")
+                sys.stdout.flush()
+    sys.stdout.write(f"{options.seeds} seeds from {options.first}: {failed} failed\n")
+    sys.exit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,279 @@
+"""Virtual time, processes and threads of the simulation: greenlets in one thread, of which one runs at a time.
+
+A thread runs until its next call (of the disk, the cluster, a condition, a future). There it waits for a moment of
+virtual time, which the seed draws, and others run meanwhile. So the seed decides every interleaving, and a run can be
+repeated. A process can be killed or paused at any call, with all its threads.
+"""
+
+import heapq
+import math
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from random import Random
+from typing import Any
+
+from greenlet import getcurrent, greenlet
+
+from streampca.sources.threads import Threads
+
+_LATENCY_S = 0.01  # longest time that a call takes normally
+
+
+class KilledError(BaseException):
+    """The process is dead: every call of its threads raises this, so that no clean-up has an effect."""
+
+
+class Task:
+    """A thread of a process."""
+
+    def __init__(self, process: "Process", run: Callable[[], object]) -> None:
+        self.process, self.generation, self.ended, self._waiting = process, 0, False, list["Task"]()
+        self.greenlet = greenlet(lambda: self._run(run), parent=process.scheduler.hub)
+
+    def _run(self, run: Callable[[], object]) -> None:
+        try:
+            run()
+        except KilledError:
+            pass
+        except BaseException as error:
+            self.process.errors.append(error)
+        finally:
+            self.ended = True
+            for task in self._waiting:
+                self.process.scheduler.wake(task)
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until the thread has ended."""
+        scheduler = self.process.scheduler
+        deadline = scheduler.now + timeout if timeout is not None else math.inf
+        while not self.ended and scheduler.now < deadline:
+            self._waiting.append(scheduler.current)
+            scheduler.suspend(deadline)
+
+    def is_alive(self) -> bool:
+        return not self.ended
+
+
+class Scheduler:
+    """Runs tasks and actions in the order of their virtual times."""
+
+    def __init__(self, random: Random) -> None:
+        self.now, self.random, self.hub, self.steps = 0.0, random, getcurrent(), 0
+        self._heap: list[tuple[float, int, Task | Callable[[], object], int]] = []
+        self._pushed = 0
+        self._current: Task | None = None
+
+    @property
+    def current(self) -> Task:
+        """The running task. None runs while a dead process is cleared away: its clean-up must have no effect."""
+        if self._current is None:
+            raise KilledError
+        return self._current
+
+    def at(self, when: float, act: Callable[[], object]) -> None:
+        """Call this function at a time, outside all tasks."""
+        self._push(when, act, 0)
+
+    def wake(self, task: Task) -> None:
+        """Let a suspended task continue now."""
+        self._push(self.now, task, task.generation)
+
+    def suspend(self, until: float = math.inf) -> None:
+        """Let others run, until the current task is woken up or the time has come."""
+        task = self.current
+        if not task.process.alive:
+            raise KilledError
+        if until < math.inf:
+            self._push(until, task, task.generation)
+        self.hub.switch()
+        if not task.process.alive:
+            raise KilledError
+
+    def sleep(self, seconds: float) -> None:
+        """Suspend the current task."""
+        until = self.now + seconds
+        while self.now < until:
+            self.suspend(until)
+
+    def run(self, until: float, done: Callable[[], bool] = lambda: False) -> None:
+        """Run everything that happens before a time, or until nothing is left or `done`."""
+        while self._heap and self._heap[0][0] <= until and not done():
+            when, _, what, generation = heapq.heappop(self._heap)
+            if isinstance(what, Task):
+                self._continue(when, what, generation)
+            else:
+                self.now = max(self.now, when)
+                what()
+        if not self._heap or self._heap[0][0] > until:
+            self.now = max(self.now, until)
+
+    def _continue(self, when: float, task: Task, generation: int) -> None:
+        if task.ended or task.generation != generation or not task.process.alive:
+            return
+        if task.process.paused_until > when:
+            self._push(task.process.paused_until, task, generation)
+            return
+        self.now, self._current = max(self.now, when), task
+        task.generation += 1
+        self.steps += 1
+        task.greenlet.switch()
+        self._current = None
+
+    def _push(self, when: float, what: Task | Callable[[], object], generation: int) -> None:
+        self._pushed += 1
+        heapq.heappush(self._heap, (when, self._pushed, what, generation))
+
+
+class Process:
+    """Threads that live and die together. `on_end` is called when it has ended, by itself or killed."""
+
+    def __init__(self, scheduler: Scheduler, on_end: Callable[["Process"], object] = lambda process: None) -> None:
+        self.scheduler, self._on_end = scheduler, on_end
+        self.alive, self.paused_until, self.latency_s = True, 0.0, _LATENCY_S
+        self.errors: list[BaseException] = []  # that ended a thread
+        self.traps: list[tuple[str, Callable[[], object]]] = []  # what to do at the next call of that name
+        self._tasks: list[Task] = []
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it is neither dead nor paused."""
+        return self.alive and self.paused_until <= self.scheduler.now
+
+    def start(self, run: Callable[[], object]) -> Task:
+        """Start a thread."""
+        task = Task(self, run)
+        self._tasks.append(task)
+        self.scheduler.wake(task)
+        return task
+
+    def main(self, run: Callable[[], object]) -> None:
+        """Start the main thread; the process ends with it."""
+
+        def run_to_the_end() -> None:
+            try:
+                run()
+            finally:
+                if self.alive:
+                    self.alive = False
+                    self.scheduler.at(self.scheduler.now, self._bury)
+
+        self.start(run_to_the_end)
+
+    def call(self, name: str) -> None:
+        """A call that takes a moment, during which anything may happen to the process."""
+        scheduler = self.scheduler
+        if not self.alive:
+            raise KilledError
+        for place, (at, act) in enumerate(self.traps):
+            if at == name:
+                del self.traps[place]
+                act()
+                break
+        scheduler.sleep(scheduler.random.random() * self.latency_s)
+
+    def kill(self) -> None:
+        """End it now, as by SIGKILL."""
+        if self.alive:
+            self.alive = False
+            self.scheduler.at(self.scheduler.now, self._bury)
+
+    def pause(self, seconds: float) -> None:
+        """Let it do nothing for this time, as by SIGSTOP."""
+        self.paused_until = max(self.paused_until, self.scheduler.now + seconds)
+
+    def _bury(self) -> None:
+        for task in self._tasks:
+            if not task.ended and task.greenlet:
+                task.greenlet.throw(KilledError)
+            task.ended = True
+        self._on_end(self)
+
+    def threads(self) -> Threads:
+        """Threads of this process for production code."""
+        return Threads(
+            thread=lambda target, **options: _Thread(self, target),  # type: ignore[arg-type, return-value]
+            condition=lambda: _Condition(self.scheduler),  # type: ignore[arg-type, return-value]
+            future=lambda: _Future(self.scheduler),
+        )
+
+    def executor(self) -> Executor:
+        """An executor whose calls run in threads of this process."""
+        return _Executor(self)
+
+
+class _Thread:
+    def __init__(self, process: Process, target: Callable[[], object]) -> None:
+        self._process, self._target, self._task = process, target, None
+
+    def start(self) -> None:
+        self._task = self._process.start(self._target)
+
+    def join(self, timeout: float | None = None) -> None:
+        self._task.join(timeout)
+
+    def is_alive(self) -> bool:
+        return self._task is not None and self._task.is_alive()
+
+
+class _Condition:
+    """Holding it needs no lock as long as its holder makes no call, which is checked."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler, self._waiting, self._held_at = scheduler, list[Task](), -1
+
+    def __enter__(self) -> "_Condition":
+        self._held_at = self._scheduler.steps
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if exception[0] is not KilledError:
+            assert self._held_at == self._scheduler.steps, "a call was made while a lock was held"
+
+    def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
+        scheduler = self._scheduler
+        deadline = scheduler.now + timeout if timeout is not None else math.inf
+        while not (result := predicate()) and scheduler.now < deadline:
+            self._waiting.append(scheduler.current)
+            scheduler.suspend(deadline)
+        self._held_at = scheduler.steps
+        return result
+
+    def notify(self, n: int = 1) -> None:
+        for task in self._waiting:  # the others notice that there is nothing for them
+            self._scheduler.wake(task)
+        self._waiting.clear()
+
+    notify_all = notify
+
+
+class _Future(Future[Any]):
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__()
+        self._scheduler = scheduler
+
+    def result(self, timeout: float | None = None) -> Any:
+        deadline = self._scheduler.now + timeout if timeout is not None else math.inf
+        while not self.done() and self._scheduler.now < deadline:
+            task = self._scheduler.current
+            self.add_done_callback(lambda _: self._scheduler.wake(task))
+            self._scheduler.suspend(deadline)
+        return super().result(0)
+
+
+class _Executor(Executor):
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future = _Future(self._process.scheduler)
+
+        def run() -> None:
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except KilledError:
+                raise
+            except BaseException as error:
+                future.set_exception(error)
+
+        self._process.start(run)
+        return future

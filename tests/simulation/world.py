@@ -1,0 +1,207 @@
+"""The simulated world: machines with workers, one with the reader of models, a disk, a cluster, and a supervisor."""
+
+from collections.abc import Callable, Mapping
+from random import Random
+
+import numpy as np
+
+from streampca.api.model_cache import ModelCache
+from streampca.errors import StreampcaError
+from streampca.sources.prefetch import Prefetch
+from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.directory import DirectoryStore
+from streampca.stores.models import Models
+from streampca.stream.record import Event, PlainRecord, Records, Undecoded
+from streampca.worker.checkpoint_writer import CheckpointWriter
+from streampca.worker.listener import Listener, PartitionsAssigned, WorkerEvent
+from streampca.worker.loop import Worker
+from streampca.worker.publisher import Publisher
+from tests.simulation.cluster import Cluster, ClusterDeadLetters, ClusterSource
+from tests.simulation.disk import Mount, MountedPath, Volume
+from tests.simulation.plan import TOPIC, Burst, Plan
+from tests.simulation.scheduler import Process, Scheduler
+
+POISON = b"poison"
+_VECTORS = [row.tobytes() for row in np.random.default_rng(0).standard_normal((4099, 3)) * [3, 2, 1] + [1, 0, 5]]
+_SAME_TIME = 10  # records with the same timestamp
+_WALL_S = 1.8e9
+_RESTART_S, _CHECK_SESSIONS_S, _READ_MODELS_S = 1.0, 0.5, 1.0
+
+
+class Machine:
+    """A computer that runs one worker, restarted when it ends, or the reader of models."""
+
+    def __init__(self, mount: Mount) -> None:
+        self.mount = mount
+        self.process: Process | None = None
+        self.source: ClusterSource | None = None
+        self.worker: Worker | None = None
+
+    @property
+    def is_up(self) -> bool:
+        return self.process is not None and self.process.alive
+
+
+class World:
+    """Everything that outlives a worker, and the workers."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.config = plan, plan.worker_config()
+        self.scheduler = Scheduler(Random(f"moments {plan.seed}"))
+        self.cluster = Cluster(self.scheduler, plan.partitions, TOPIC)
+        self.volume, self.stray = Volume(), Volume()  # the workers' own, and another in its place
+        self.mounted = self.volume
+        self.wall_offset_s = 0.0
+        self.is_registry_away = self.is_supervised = False
+        self.violations: list[str] = []
+        self.refusals: list[StreampcaError] = []  # errors with which workers ended
+        self.changed: list[Callable[[str], object]] = []
+        self.assigned: Callable[[Mapping[int, int]], object] = lambda positions: None
+        self.model_loaded: Callable[[ModelCache], object] = lambda cache: None
+        self._trimmed: dict[int, list[PlainRecord]] = {}  # removed by retention
+        self.machines = [self._machine() for _ in range(plan.machines)]
+        self.reader = self._machine()
+
+    def report(self, violation: str) -> None:
+        """Note that a guarantee was broken."""
+        self.violations.append(f"{self.scheduler.now:.2f} s: {violation}")
+
+    def begin(self) -> None:
+        """Start everything, and let the producer write by the plan."""
+        self.is_supervised = True
+        for machine in self.machines:
+            self.start_worker(machine)
+        self.start_reader()
+        for number, burst in enumerate(self.plan.bursts):
+            self.scheduler.at(burst.at, lambda n=number, b=burst: self.append(n, b))  # type: ignore[misc]
+        self._check_sessions()
+
+    def append(self, number: int, burst: Burst) -> None:
+        """Append the records of a burst."""
+        for start in range(0, burst.records, _SAME_TIME):
+            places = range(start, min(start + _SAME_TIME, burst.records))
+            first = number * 401 + self.plan.seed
+            values = [
+                POISON if burst.poison and place % burst.poison == burst.poison - 1 else _VECTORS[(first + place) % 4099]
+                for place in places
+            ]
+            stamp = 10**12 + int(1000 * burst.at) + 50 * start if start % 3 else -1
+            self.cluster.append(burst.partition, *values, timestamp=stamp)
+        self.cluster.skip(burst.partition, burst.gap)
+
+    def trim(self, partition: int, start: int) -> None:
+        """Remove the records before an offset, as retention does."""
+        gone = [record for record in self.cluster.logs[partition].records if record.offset < start]
+        self._trimmed[partition] = self._trimmed.get(partition, []) + gone
+        self.cluster.trim(partition, start)
+
+    def truncate(self, partition: int, records: int) -> None:
+        """Remove up to so many of the last records, but none that anybody has read."""
+        log, read = self.cluster.logs[partition], self.cluster.delivered.get(partition, 0)
+        if log.end > read:
+            log.end = max(read, log.end - records)
+            log.records = [record for record in log.records if record.offset < log.end]
+
+    def history(self, partition: int) -> list[PlainRecord]:
+        """All records of a partition, with those that retention has removed."""
+        return self._trimmed.get(partition, []) + self.cluster.logs[partition].records
+
+    def start_worker(self, machine: Machine) -> None:
+        """Start a worker, as the supervisor does."""
+        if not machine.is_up and self.is_supervised:
+            process = machine.process = machine.mount.process = Process(
+                self.scheduler, lambda process: self._ended(machine, process)
+            )
+            process.main(lambda: self._work(machine, process))
+
+    def start_reader(self) -> None:
+        """Start the sidecar's reader of models."""
+        machine = self.reader
+        if not machine.is_up and self.is_supervised:
+            process = machine.process = machine.mount.process = Process(
+                self.scheduler, lambda process: self._reader_ended(process)
+            )
+            process.main(lambda: self._read_models(process))
+
+    def stop(self) -> None:
+        """Stop all workers as by SIGTERM, and do not restart them."""
+        self.is_supervised = False
+        for machine in self.machines:
+            if machine.worker and machine.is_up:
+                machine.worker.stop("SIGTERM")
+            elif machine.process:
+                machine.process.kill()
+
+    def end(self) -> None:
+        """Kill what is left."""
+        self.is_supervised = False
+        for machine in [*self.machines, self.reader]:
+            if machine.process:
+                machine.process.kill()
+        self.scheduler.run(self.scheduler.now)
+
+    def _machine(self) -> Machine:
+        return Machine(Mount(lambda: self.mounted, self._on_change, self.report))
+
+    def _on_change(self, path: str) -> None:
+        for notify in self.changed:
+            notify(path)
+
+    def _work(self, machine: Machine, process: Process) -> None:
+        machine.worker = None
+        store = DirectoryStore(MountedPath(machine.mount, "/store"))  # type: ignore[arg-type]
+        store.check()
+        checkpoints = Checkpoints(store, TOPIC, self.plan.keep)
+        publisher = Publisher(checkpoints, Models(store, TOPIC, keep=3), self.config.fold, self._wall)
+        source = machine.source = ClusterSource(self.cluster, process, self.plan.batch)
+        dead_letters = ClusterDeadLetters(source)
+        read = Prefetch(source, self.plan.prefetch, 10**6, self._decode, process.threads())
+        writer = CheckpointWriter(checkpoints, publisher, process.executor())
+        machine.worker = Worker(self.config, read, dead_letters, writer, _AssignmentListener(self))
+        machine.worker.run(lambda: self.scheduler.now)
+
+    def _wall(self) -> float:
+        return _WALL_S + self.scheduler.now + self.wall_offset_s
+
+    def _decode(self, event: Records) -> Event:
+        if self.is_registry_away and event.records:
+            first = event.records[0].offset
+            return Undecoded(event.partition, first, event.count, event.end, "the registry is away")
+        return self.config.codec.vectors_of(event)
+
+    def _ended(self, machine: Machine, process: Process) -> None:
+        for error in process.errors:
+            if isinstance(error, StreampcaError):
+                self.refusals.append(error)
+            else:
+                self.report(f"a worker's thread ended with {error!r}")
+        if self.is_supervised:
+            self.scheduler.at(self.scheduler.now + _RESTART_S, lambda: self.start_worker(machine))
+
+    def _read_models(self, process: Process) -> None:
+        store = DirectoryStore(MountedPath(self.reader.mount, "/store"))  # type: ignore[arg-type]
+        cache = ModelCache(Models(store, TOPIC), self._wall, monotonic=lambda: self.scheduler.now)
+        while True:
+            cache.poll()
+            self.model_loaded(cache)
+            process.call("read models")
+            self.scheduler.sleep(_READ_MODELS_S)
+
+    def _reader_ended(self, process: Process) -> None:
+        for error in process.errors:
+            self.report(f"the reader of models ended with {error!r}")
+        self.scheduler.at(self.scheduler.now + _RESTART_S, self.start_reader)
+
+    def _check_sessions(self) -> None:
+        self.cluster.expire_sessions()
+        self.scheduler.at(self.scheduler.now + _CHECK_SESSIONS_S, self._check_sessions)
+
+
+
+class _AssignmentListener(Listener):
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def notify(self, event: WorkerEvent) -> None:
+        if isinstance(event, PartitionsAssigned):
+            self._world.assigned(event.positions)
