@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help setup demo test test-fast lint format bench experiments screenshots wheel lock clean \
+.PHONY: help setup demo test test-fast simulate lint format bench experiments screenshots wheel lock clean \
 	image-test java prometheus browser load-generators image-tools
 
 help:  ## List the targets
@@ -35,6 +35,9 @@ test-fast: setup  ## Run the tests that need no broker and no browser and are qu
 
 image-test: setup java image-tools  ## Build the image and run it against a real Kafka broker, as root (5 min)
 	$(BIN)/python -m pytest -s tests/deploy/image.py $(ARGS)
+
+simulate: setup  ## Run the simulation on many seeds; make simulate SEEDS=100000 FROM=1
+	$(BIN)/python -m tests.simulation.run --seeds $(or $(SEEDS),10000) --from $(or $(FROM),1)
 
 lint: setup  ## Check style, format and types
 	$(BIN)/ruff check .

@@ -1,13 +1,12 @@
 """What must hold in every run: checked at every change of the store and every commit, and at the end."""
 
+import itertools
 import posixpath
 from collections.abc import Mapping
 
 from streampca.api.model_cache import ModelCache
 from streampca.stream import model_file
-from streampca.stream.checkpoint import Checkpoint, encode
-from streampca.stream.fold import Fold
-from streampca.stream.record import Records
+from tests.simulation.calm import Calm
 from tests.simulation.disk import STALE_S, File, Volume
 from tests.simulation.plan import TOPIC
 from tests.simulation.world import POISON, World
@@ -15,38 +14,11 @@ from tests.simulation.world import POISON, World
 _CHECKPOINTS, _MODELS = f"/store/checkpoints/{TOPIC}", f"/store/models/{TOPIC}"
 
 
-class Calm:
-    """The folds of an undisturbed run: one batch from record to record, without a worker."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def checkpoints(self, partition: int, offsets: list[int]) -> dict[int, bytes]:
-        """The checkpoints at these offsets."""
-        found, config = {}, self._world.config.fold
-        fold = Fold.empty(config.learning)
-        for offset in sorted(offsets):
-            fold = self._learned(fold, partition, offset)
-            found[offset] = encode(Checkpoint(TOPIC, self._world.cluster.id, partition, fold, config.as_dict()))
-        return found
-
-    def fold(self, partition: int, offset: int) -> Fold:
-        """The fold at one offset."""
-        return self._learned(Fold.empty(self._world.config.fold.learning), partition, offset)
-
-    def _learned(self, fold: Fold, partition: int, offset: int) -> Fold:
-        log = self._world.history(partition)
-        records = [record for record in log if fold.position <= record.offset < offset]
-        event = self._world.config.codec.vectors_of(Records(partition, records, offset, offset))
-        learned, _ = fold.learn(event.decoded.vectors, event.timestamps, offset, self._world.config.fold)
-        return learned.reject([reject.reason for reject in event.decoded.rejects])
-
-
 class Checks:
     """Watches a world and reports what is wrong to it."""
 
     def __init__(self, world: World) -> None:
-        self._world, self._calm = world, Calm(world)
+        self._world = world
         self._written: dict[tuple[int, int], set[bytes]] = {}  # partition, offset → contents written by workers
         self._newest_model: dict[Volume, int] = {}
         self._read: tuple[ModelCache | None, int] = (None, 0)
@@ -74,24 +46,30 @@ class Checks:
 
     def at_the_end(self) -> None:
         """Compare all checkpoints that were written with those of the calm run, and count records."""
-        for partition in range(len(self._world.cluster.logs)):
+        for partition, log in enumerate(self._world.cluster.logs):
             offsets = [offset for p, offset in self._written if p == partition]
-            calm = self._calm.checkpoints(partition, offsets)
-            for offset in sorted(offsets):
-                if self._written[partition, offset] != {calm[offset]}:
+            calm = Calm(self._world, partition)
+            for offset, data in calm.checkpoints(offsets).items():
+                if self._written[partition, offset] != {data}:
                     self._world.report(f"checkpoint {offset} of partition {partition} differs from the calm run's")
-            bad = {(partition, r.offset) for r in self._world.history(partition) if r.value == POISON}
-            if not bad <= self._world.cluster.dead_letters:
-                self._world.report(f"partition {partition}: poison is not in the dead-letter topic")
-            good = {(p, o) for p, o in self._world.cluster.dead_letters if p == partition} - bad
-            if good:
-                self._world.report(f"partition {partition}: good records are in the dead-letter topic")
+            calm.learn(log.end)
+            self._compare_rejected(partition, calm.rejected)
         self._check_last_model()
 
     def expect_all(self) -> None:
         """No more records will come: `is_complete` waits for those that exist."""
-        logs = map(self._world.history, range(len(self._world.cluster.logs)))
-        self._learnable = sum(record.value != POISON for log in logs for record in log)
+        self._learnable = 0
+        for partition, log in enumerate(self._world.cluster.logs):
+            calm = Calm(self._world, partition)
+            calm.learn(log.end)
+            self._learnable += calm.fold.stats.learned
+
+    def _compare_rejected(self, partition: int, rejected: set[int]) -> None:
+        sent = {offset for p, offset in self._world.cluster.dead_letters if p == partition}
+        if rejected - sent:
+            self._world.report(f"partition {partition}: {sorted(rejected - sent)} are not in the dead-letter topic")
+        if sent - rejected:
+            self._world.report(f"partition {partition}: {sorted(sent - rejected)} were learned, and are dead letters")
 
     def _on_change(self, path: str) -> None:
         volume, name = self._world.mounted, posixpath.basename(path)
@@ -128,13 +106,13 @@ class Checks:
         for partition, position in positions.items():
             self._note_oldest(partition)
             seen = self._oldest[partition]
-            recent = [oldest for (_, oldest), (until, _) in zip(seen, seen[1:], strict=False) if until >= since]
+            recent = [oldest for (_, oldest), (until, _) in itertools.pairwise(seen) if until >= since]
             if position < min([*recent, seen[-1][1]]):
                 self._world.report(f"partition {partition} is restored at {position}, older than all checkpoints")
 
     def _on_commit(self, positions: Mapping[int, int]) -> None:
         for partition, committed in positions.items():
-            saved = max((self._saved(volume, partition) for volume in (self._world.volume, self._world.stray)))
+            saved = max(self._saved(volume, partition) for volume in (self._world.volume, self._world.stray))
             if committed > saved:
                 self._world.report(f"partition {partition}: {committed} is committed, {saved} is saved durably")
 

@@ -1,21 +1,16 @@
 """A disk for `DirectoryStore`: what is not flushed may be torn, reordered or lost when the power fails.
 
 A volume is the disk or the file server, a mount is how one machine sees it: its calls may fail, and its listings may be
-as old as those of network file systems. `installed` lets `DirectoryStore` use mounts as folders.
+as old as those of network file systems.
 """
 
 import errno
 import os
 import posixpath
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from types import SimpleNamespace
-from typing import Any
-from unittest import mock
 
-from streampca.stores import directory
 from tests.simulation.scheduler import Process
 
 STALE_S = 8.0  # longest time for which a mount shows a folder as it was; a minute in reality
@@ -87,7 +82,9 @@ class Volume:
 class Mount:
     """How the machine of one process sees the volume that is mounted now."""
 
-    def __init__(self, mounted: Callable[[], Volume], changed: Callable[[str], object], report: Callable[[str], object]):
+    def __init__(
+        self, mounted: Callable[[], Volume], changed: Callable[[str], object], report: Callable[[str], object]
+    ):
         self._mounted, self.changed, self.report = mounted, changed, report
         self.process: Process | None = None
         self.failing: set[str] = set()  # read, write: calls that fail now
@@ -130,138 +127,6 @@ class Mount:
             self.changed(path)
 
 
-class MountedPath:
-    """The part of `pathlib.Path` that `DirectoryStore` uses."""
-
-    def __init__(self, mount: Mount, path: str = "/") -> None:
-        self.mount, self.path = mount, path
-
-    def __truediv__(self, name: str) -> "MountedPath":
-        return MountedPath(self.mount, posixpath.join(self.path, name))
-
-    def __str__(self) -> str:
-        return self.path
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, MountedPath) and other.path == self.path
-
-    def __hash__(self) -> int:
-        return hash(self.path)
-
-    @property
-    def name(self) -> str:
-        return posixpath.basename(self.path)
-
-    @property
-    def parent(self) -> "MountedPath":
-        return MountedPath(self.mount, posixpath.dirname(self.path))
-
-    def with_name(self, name: str) -> "MountedPath":
-        return self.parent / name
-
-    def is_relative_to(self, other: "MountedPath") -> bool:
-        return self.path == other.path or self.path.startswith(other.path + "/")
-
-    def is_dir(self) -> bool:
-        return self.mount.volume.entries.get(self.path) is FOLDER
-
-    def mkdir(self, mode: int = 0o777, exist_ok: bool = False) -> None:
-        self.mount.call("mkdir", "write", self.path)
-        _need_folder(self.mount.volume, self.parent.path)
-        if not self.is_dir():
-            self.mount.change(self.parent.path, {self.path: FOLDER})
-
-    def replace(self, target: "MountedPath") -> None:
-        self.mount.call("rename", "write", self.path)
-        file = self.mount.volume.entries.get(self.path)
-        if file is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
-        _need_folder(self.mount.volume, target.parent.path)
-        self.mount.change(target.parent.path, {self.path: None, target.path: file})
-        self.mount.call("renamed", "", self.path)
-
-    def unlink(self, missing_ok: bool = False) -> None:
-        self.mount.call("unlink", "write", self.path)
-        if self.path in self.mount.volume.entries:
-            self.mount.change(self.parent.path, {self.path: None})
-        elif not missing_ok:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
-
-    def read_bytes(self) -> bytes:
-        self.mount.call("read", "read", self.path)
-        file = self.mount.volume.entries.get(self.path)
-        if file is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
-        if not (file.is_whole or file.is_damaged):
-            self.mount.report(f"{self.path} was read before it was whole")
-        return file.data
-
-    def iterdir(self) -> Iterator["MountedPath"]:
-        self.mount.call("list", "read", self.path)
-        _need_folder(self.mount.volume, self.path)
-        return iter([self / name for name in sorted(self.mount.names(self.path))])
-
-    def stat(self) -> Any:
-        return SimpleNamespace(st_mtime=self.mount.now)
-
-
-class _OpenFile:
-    """A file that is being written."""
-
-    def __init__(self, path: MountedPath) -> None:
-        self._path, self._file = path, File()
-        path.mount.call("open", "write", path.path)
-        _need_folder(path.mount.volume, path.parent.path)
-        path.mount.change(path.parent.path, {path.path: self._file})
-
-    def __enter__(self) -> "_OpenFile":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass
-
-    def write(self, data: bytes) -> None:
-        self._file.data = data[: len(data) // 2]
-        self._path.mount.call("write", "write", self._path.path)
-        self._file.data, self._file.is_whole = data, True
-
-    def flush(self) -> None:
-        pass
-
-    def fileno(self) -> "_OpenFile":
-        return self
-
-    def fsync(self) -> None:
-        self._path.mount.call("fsync", "write", self._path.path)
-        self._file.flushed = self._file.data
-
-
-class _OpenFolder:
-    def __init__(self, path: MountedPath) -> None:
-        self._path = path
-        _need_folder(path.mount.volume, path.path)
-
-    def fsync(self) -> None:
-        self._path.mount.call("fsync folder", "write", self._path.path)
-        self._path.mount.volume.flush_folder(self._path.path)
-
-
-@contextmanager
-def installed() -> Iterator[None]:
-    """Let `DirectoryStore` use a `MountedPath` as its folder."""
-    fake_os = SimpleNamespace(
-        O_RDONLY=os.O_RDONLY,
-        O_DIRECTORY=os.O_DIRECTORY,
-        open=lambda path, flags: _OpenFolder(path),
-        close=lambda handle: None,
-        fsync=lambda handle: handle.fsync(),
-        walk=lambda root: [],  # `check` looks for what was left an hour ago
-    )
-    fakes = {"os": fake_os, "Path": lambda path: path, "open": lambda path, mode, opener: _OpenFile(path)}
-    with mock.patch.multiple(directory, create=True, **fakes):
-        yield
-
-
 def _apply(entries: dict[str, File], changes: Changes) -> None:
     for path, file in changes.items():
         if file is None:
@@ -271,9 +136,4 @@ def _apply(entries: dict[str, File], changes: Changes) -> None:
 
 
 def _has_parents(entries: dict[str, File], path: str) -> bool:
-    return path == "/" or entries.get(parent := posixpath.dirname(path)) is FOLDER and _has_parents(entries, parent)
-
-
-def _need_folder(volume: Volume, path: str) -> None:
-    if volume.entries.get(path) is not FOLDER:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    return path == "/" or (entries.get(parent := posixpath.dirname(path)) is FOLDER and _has_parents(entries, parent))

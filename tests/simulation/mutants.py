@@ -4,8 +4,8 @@
 """
 
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -83,22 +83,20 @@ def _forgets_pending(self: Checkpointer, partition: int) -> Fold:
 
 def _takes_failed_for_saved(self: CheckpointWriter, checkpoints: Sequence[Checkpoint], result: SaveResult) -> None:
     for checkpoint in checkpoints:
-        try:
+        with suppress(StoreError):
             self.checkpoints.save(checkpoint)
-        except StoreError:
-            pass
         result.saved.append((checkpoint, 0.0))
 
 
-def _prunes_first(store: Any, folder: str, number: int, data: bytes, keep: int) -> None:
-    for low in numbered.numbers(store, folder):
+def _prunes_first(store: Any, folder: str, number: int, data: bytes, existing: list[int], keep: int) -> None:
+    for low in existing:
         store.delete(numbered.path(folder, low))
     store.write(numbered.path(folder, number), data)
 
 
-def _prunes_newer(store: Any, folder: str, number: int, data: bytes, keep: int) -> None:
-    _write_numbered(store, folder, number, data, keep)
-    for high in numbered.numbers(store, folder):
+def _prunes_newer(store: Any, folder: str, number: int, data: bytes, existing: list[int], keep: int) -> None:
+    _write_numbered(store, folder, number, data, existing, keep)
+    for high in existing:
         if high > number:
             store.delete(numbered.path(folder, high))
 
@@ -121,45 +119,48 @@ def _patched(owner: Any, **attributes: Any) -> Mutant:
 
 
 MUTANTS: dict[str, tuple[Mutant, int]] = {
-    "offsets are committed before the checkpoint is saved": (_patched(Checkpointer, start_save=_commits_first), 0),
-    "dead letters are not flushed before a save": (_patched(Checkpointer, start_save=_does_not_flush), 0),
+    "offsets are committed before the checkpoint is saved": (_patched(Checkpointer, start_save=_commits_first), 1),
+    "dead letters are not flushed before a save": (_patched(Checkpointer, start_save=_does_not_flush), 3),
     "reading starts at the earliest record, not at the checkpoint": (
         _patched(Worker, _start_reading=_seeks_to_the_start),
-        0,
+        2,
     ),
     "reading starts at the committed offset, not at the checkpoint": (
         _patched(Worker, _start_reading=_seeks_to_committed),
-        0,
+        12,
     ),
-    "files are written in place, not renamed": (_patched(directory.DirectoryStore, write=_writes_in_place), 0),
-    "files are not flushed": (_patched(directory, _write_durably=_does_not_flush_the_file), 0),
-    "folders are not flushed": (_patched(directory, _flush_folder=_nothing), 0),
-    "a listing of files that are gone counts as empty": (
-        _patched(Checkpoints, _raise_unusable=_takes_gone_for_none),
+    "files are written in place, not renamed": (_patched(directory.DirectoryStore, write=_writes_in_place), 1),
+    "files are not flushed": (_patched(directory, _write_durably=_does_not_flush_the_file), 1),
+    "folders are not flushed": (_patched(directory, _flush_folder=_nothing), 1),
+    "a listing that is out of date is believed": (
+        lambda: _both(
+            _patched(Checkpoints, _raise_unusable=_takes_gone_for_none),
+            _patched(compatibility, refuse_foreign_store=_nothing),
+        ),
         0,
     ),
     "the publisher leaves out a partition": (
         _patched(Checkpoints, partitions=lambda self: _partitions(self)[1:] or _partitions(self)),
-        0,
+        1,
     ),
-    "prefetched records are not dropped at a rebalance": (_patched(_Queue, drop=_nothing), 0),
-    "prefetched records are not dropped at a pause": (_patched(Prefetch, _pause=_pause_keeps_queued), 0),
-    "polling continues before a rebalance is handled": (_patched(_Polled, blocks_polling=False), 0),
-    "pending vectors are forgotten": (_patched(Checkpointer, _load=_forgets_pending), 0),
-    "a store behind the group is accepted": (_patched(compatibility, refuse_foreign_store=_nothing), 0),
-    "a failed write counts as saved": (_patched(CheckpointWriter, _save=_takes_failed_for_saved), 0),
-    "old checkpoints are deleted before the new one is written": (_patched(numbered, write=_prunes_first), 0),
+    "prefetched records are not dropped at a rebalance": (_patched(_Queue, drop=_nothing), 33),
+    "prefetched records are not dropped at a pause": (_patched(Prefetch, _pause=_pause_keeps_queued), 33),
+    "polling continues before a rebalance is handled": (_patched(_Polled, blocks_polling=False), 2),
+    "pending vectors are forgotten": (_patched(Checkpointer, _load=_forgets_pending), 2),
+    "a store behind the group is accepted": (_patched(compatibility, refuse_foreign_store=_nothing), 668),
+    "a failed write counts as saved": (_patched(CheckpointWriter, _save=_takes_failed_for_saved), 16),
+    "old checkpoints are deleted before the new one is written": (_patched(numbered, write=_prunes_first), 1),
     "zombies are not fenced: they delete newer checkpoints": (
         lambda: _both(_patched(numbered, write=_prunes_newer), _patched(Checkpoints, _refuse_ahead=_nothing)),
-        0,
+        880,
     ),
-    "a damaged checkpoint has no fallback": (_patched(Checkpoints, newest=_never_falls_back), 0),
+    "a damaged checkpoint has no fallback": (_patched(Checkpoints, newest=_never_falls_back), 12),
     "the reader goes back when its model's file is damaged": (
         _patched(ModelCache, _candidates=lambda self, versions: list(reversed(versions))),
-        0,
+        90,
     ),
-    "a restore that failed is not retried": (_patched(Assignment, retry_when_due=_nothing), 0),
-    "paused partitions are not resumed": (_patched(PausedPartitions, retry_when_due=_nothing), 0),
+    "a restore that failed is not retried": (_patched(Assignment, retry_when_due=_nothing), 41),
+    "paused partitions are not resumed": (_patched(PausedPartitions, retry_when_due=_nothing), 21),
 }
 
 

@@ -15,7 +15,7 @@ from streampca.errors import ForeignStoreError, SourceError, StoreError
 from streampca.pca.compilation import compile_kernels
 from streampca.sources import prefetch
 from streampca.worker import loop
-from tests.simulation import disk, quick_files
+from tests.simulation import mounted_path, quick_files
 from tests.simulation.checks import Checks
 from tests.simulation.faults import Faults
 from tests.simulation.plan import QUIET_AFTER_S, Burst, Fault, Plan, plan_of
@@ -81,7 +81,7 @@ def _run(world: World) -> None:
 def _environment() -> Iterator[list[structlog.typing.EventDict]]:
     """The disk in place of the real one; log lines in a list; fewer idle polls."""
     with ExitStack() as stack:
-        stack.enter_context(disk.installed())
+        stack.enter_context(mounted_path.installed())
         stack.enter_context(quick_files.installed())
         stack.enter_context(mock.patch.object(prefetch, "_POLL_S", 1.0))
         stack.enter_context(mock.patch.object(loop, "_POLL_S", 1.0))

@@ -1,4 +1,4 @@
-"""Schedules of faults drawn from seeds: the checks of `checks.py` hold in every run, and would notice what is broken."""
+"""Schedules of faults drawn from seeds: the checks of `checks.py` hold in every run, and find what is broken."""
 
 import os
 import subprocess
@@ -47,9 +47,13 @@ def test_a_seed_decides_everything() -> None:
         f"print(*[simulate(plan_of(seed)).digest for seed in {seeds!r}])"
     )
     elsewhere = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": "7"}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONHASHSEED": "7"},
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert elsewhere.stdout.split() == here
+    assert elsewhere.stdout.decode().split() == here
 
 
 def test_all_kinds_of_faults_are_drawn() -> None:

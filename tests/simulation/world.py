@@ -17,12 +17,15 @@ from streampca.worker.listener import Listener, PartitionsAssigned, WorkerEvent
 from streampca.worker.loop import Worker
 from streampca.worker.publisher import Publisher
 from tests.simulation.cluster import Cluster, ClusterDeadLetters, ClusterSource
-from tests.simulation.disk import Mount, MountedPath, Volume
+from tests.simulation.disk import Mount, Volume
+from tests.simulation.mounted_path import MountedPath
 from tests.simulation.plan import TOPIC, Burst, Plan
 from tests.simulation.scheduler import Process, Scheduler
+from tests.simulation.threads import executor_of, threads_of
 
 POISON = b"poison"
 _VECTORS = [row.tobytes() for row in np.random.default_rng(0).standard_normal((4099, 3)) * [3, 2, 1] + [1, 0, 5]]
+_IMPLAUSIBLE = np.array([1e9, 0.0, -1e9]).tobytes()  # if the model has begun
 _SAME_TIME = 10  # records with the same timestamp
 _WALL_S = 1.8e9
 _RESTART_S, _CHECK_SESSIONS_S, _READ_MODELS_S = 1.0, 0.5, 1.0
@@ -81,10 +84,7 @@ class World:
         for start in range(0, burst.records, _SAME_TIME):
             places = range(start, min(start + _SAME_TIME, burst.records))
             first = number * 401 + self.plan.seed
-            values = [
-                POISON if burst.poison and place % burst.poison == burst.poison - 1 else _VECTORS[(first + place) % 4099]
-                for place in places
-            ]
+            values = [_value(burst, place, first + place) for place in places]
             stamp = 10**12 + int(1000 * burst.at) + 50 * start if start % 3 else -1
             self.cluster.append(burst.partition, *values, timestamp=stamp)
         self.cluster.skip(burst.partition, burst.gap)
@@ -155,8 +155,8 @@ class World:
         publisher = Publisher(checkpoints, Models(store, TOPIC, keep=3), self.config.fold, self._wall)
         source = machine.source = ClusterSource(self.cluster, process, self.plan.batch)
         dead_letters = ClusterDeadLetters(source)
-        read = Prefetch(source, self.plan.prefetch, 10**6, self._decode, process.threads())
-        writer = CheckpointWriter(checkpoints, publisher, process.executor())
+        read = Prefetch(source, self.plan.prefetch, 10**6, self._decode, threads_of(process))
+        writer = CheckpointWriter(checkpoints, publisher, executor_of(process))
         machine.worker = Worker(self.config, read, dead_letters, writer, _AssignmentListener(self))
         machine.worker.run(lambda: self.scheduler.now)
 
@@ -196,6 +196,11 @@ class World:
         self.cluster.expire_sessions()
         self.scheduler.at(self.scheduler.now + _CHECK_SESSIONS_S, self._check_sessions)
 
+
+def _value(burst: Burst, place: int, number: int) -> bytes:
+    if burst.poison and place % burst.poison == burst.poison - 1:
+        return POISON
+    return _IMPLAUSIBLE if burst.poison and place % 37 == 36 else _VECTORS[number % len(_VECTORS)]
 
 
 class _AssignmentListener(Listener):
