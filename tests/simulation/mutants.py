@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 from streampca.api.model_cache import ModelCache
-from streampca.errors import StaleListingError, StoreError
+from streampca.errors import StoreError
 from streampca.pca.compilation import compile_kernels
 from streampca.sources.prefetch import Prefetch, _Polled, _Queue
 from streampca.stores import directory, numbered
@@ -29,8 +29,8 @@ from tests.simulation.run import simulate
 
 Mutant = Callable[[], AbstractContextManager[Any]]
 
-_start_save, _load, _newest = Checkpointer.start_save, Checkpointer._load, Checkpoints.newest
-_raise_unusable, _write_numbered = Checkpoints._raise_unusable, numbered.write
+_start_save, _load = Checkpointer.start_save, Checkpointer._load
+_write_numbered = numbered.write
 _partitions, _write_durably = Checkpoints.partitions, directory._write_durably
 
 
@@ -67,13 +67,6 @@ def _writes_in_place(self: directory.DirectoryStore, name: str, data: bytes) -> 
 def _does_not_flush_the_file(path: Any, data: bytes) -> None:
     with directory.open(path, "xb", opener=None) as file:  # type: ignore[attr-defined]
         file.write(data)
-
-
-def _takes_gone_for_none(self: Checkpoints, partition: int, failures: Mapping[int, Exception]) -> None:
-    try:
-        _raise_unusable(self, partition, failures)
-    except StaleListingError:
-        return None
 
 
 def _forgets_pending(self: Checkpointer, partition: int) -> Fold:
@@ -132,13 +125,6 @@ MUTANTS: dict[str, tuple[Mutant, int]] = {
     "files are written in place, not renamed": (_patched(directory.DirectoryStore, write=_writes_in_place), 1),
     "files are not flushed": (_patched(directory, _write_durably=_does_not_flush_the_file), 1),
     "folders are not flushed": (_patched(directory, _flush_folder=_nothing), 1),
-    "a listing that is out of date is believed": (
-        lambda: _both(
-            _patched(Checkpoints, _raise_unusable=_takes_gone_for_none),
-            _patched(compatibility, refuse_foreign_store=_nothing),
-        ),
-        0,
-    ),
     "the publisher leaves out a partition": (
         _patched(Checkpoints, partitions=lambda self: _partitions(self)[1:] or _partitions(self)),
         1,
