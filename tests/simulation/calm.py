@@ -28,6 +28,7 @@ class Calm:
         records = [record for record in history if self.fold.position <= record.offset < offset]
         event = config.codec.vectors_of(Records(self._partition, records, offset, offset))
         fold, _, rejects = plausibility.learn(self.fold, event, config.fold, config.implausible_factor)
+        fold = fold.after(event.last) if records else fold
         self.fold = fold.reject([reject.reason for reject in rejects])
         self.rejected |= {records[reject.place].offset for reject in rejects}
 

@@ -6,7 +6,7 @@ The group's protocol is that of `streampca.sources.memory`; here it gets time, a
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from streampca.sources.memory import MemorySource, MemoryTopic
-from streampca.stream.record import Event, Record, Records, SourceStatus
+from streampca.stream.record import NO_RECORDS, Event, LastRecord, Record, Records, SourceStatus
 from tests.simulation.scheduler import Process, Scheduler, Task
 
 SESSION_S, POLL_INTERVAL_S = 3.0, 8.0  # a member that is silent for so long, or does not poll, is evicted
@@ -93,9 +93,9 @@ class ClusterSource(MemorySource):
     def status(self) -> SourceStatus:
         return SourceStatus(self.is_reachable, super().status().member)
 
-    def seek(self, positions: Mapping[int, int | None]) -> None:
+    def seek(self, positions: Mapping[int, int | None], last: Mapping[int, LastRecord] = NO_RECORDS) -> None:
         self.process.call("seek")
-        super().seek(positions)
+        super().seek(positions, last)
 
     def commit(self, positions: Mapping[int, int]) -> None:
         self.process.call("commit")

@@ -99,8 +99,7 @@ class World:
         """Remove up to so many of the last records, but none that anybody has read."""
         log, read = self.cluster.logs[partition], self.cluster.delivered.get(partition, 0)
         if log.end > read:
-            log.end = max(read, log.end - records)
-            log.records = [record for record in log.records if record.offset < log.end]
+            self.cluster.truncate(partition, max(read, log.end - records))
 
     def history(self, partition: int) -> list[PlainRecord]:
         """All records of a partition, with those that retention has removed."""
