@@ -73,9 +73,9 @@ class ConfluentSource:
         if self._revoking and not self._rebalance:
             self._revoking = False
             self._consumer.unassign()
+        self._verify()  # not later: it assigns again, from positions that do not count the messages read below
         messages = [] if self._rebalance else self._consume(timeout_s)
         self._connection.watch()
-        self._verify()
         if self._rebalance:  # drops the messages: they were read before the rebalance
             return [self._next_rebalance_event()]
         failed = [message for message in messages if message.error()]

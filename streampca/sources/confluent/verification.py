@@ -19,7 +19,7 @@ class Verification:
 
     def __init__(self, settings: WorkerSettings, on_error: Callable[[KafkaError], None]) -> None:
         self._topic, self._on_error = settings.topic, on_error
-        few = {"max.partition.fetch.bytes": 1, "queued.min.messages": 1}
+        few = {"max.partition.fetch.bytes": 1, "queued.min.messages": 1, "fetch.wait.max.ms": 10}
         self._options = client.consumer_options(settings) | few | {"error_cb": on_error}
         self._waiting: dict[int, LastRecord] = {}
         self._consumer: Consumer | None = None
