@@ -122,6 +122,11 @@ class Faults:
                 machine.process.kill()
         self._during(fault.seconds, self._set_stray)
 
+    def unmount(self, fault: Fault) -> None:
+        """The volume is not mounted for some time, and the workers continue."""
+        if all(self._world.cluster.committed.get(partition) for partition in range(len(self._world.cluster.logs))):
+            self._during(fault.seconds, self._set_stray)
+
     def expire(self, fault: Fault) -> None:
         """The group's committed offsets expire. Not where only they say that the store or the log is incomplete."""
         if self._world.mounted is self._world.volume and not self._is_trimmed:

@@ -120,7 +120,7 @@ MUTANTS: dict[str, tuple[Mutant, int]] = {
     ),
     "reading starts at the committed offset, not at the checkpoint": (
         _patched(Worker, _start_reading=_seeks_to_committed),
-        12,
+        17,
     ),
     "files are written in place, not renamed": (_patched(directory.DirectoryStore, write=_writes_in_place), 1),
     "files are not flushed": (_patched(directory, _write_durably=_does_not_flush_the_file), 1),
@@ -129,24 +129,24 @@ MUTANTS: dict[str, tuple[Mutant, int]] = {
         _patched(Checkpoints, partitions=lambda self: _partitions(self)[1:] or _partitions(self)),
         1,
     ),
-    "prefetched records are not dropped at a rebalance": (_patched(_Queue, drop=_nothing), 33),
-    "prefetched records are not dropped at a pause": (_patched(Prefetch, _pause=_pause_keeps_queued), 33),
+    "prefetched records are not dropped at a rebalance": (_patched(_Queue, drop=_nothing), 106),
+    "prefetched records are not dropped at a pause": (_patched(Prefetch, _pause=_pause_keeps_queued), 106),
     "polling continues before a rebalance is handled": (_patched(_Polled, blocks_polling=False), 2),
     "pending vectors are forgotten": (_patched(Checkpointer, _load=_forgets_pending), 2),
-    "a store behind the group is accepted": (_patched(compatibility, refuse_foreign_store=_nothing), 668),
-    "a failed write counts as saved": (_patched(CheckpointWriter, _save=_takes_failed_for_saved), 16),
+    "a store behind the group is accepted": (_patched(compatibility, refuse_foreign_store=_nothing), 185),
+    "a failed write counts as saved": (_patched(CheckpointWriter, _save=_takes_failed_for_saved), 20),
     "old checkpoints are deleted before the new one is written": (_patched(numbered, write=_prunes_first), 1),
     "zombies are not fenced: they delete newer checkpoints": (
         lambda: _both(_patched(numbered, write=_prunes_newer), _patched(Checkpoints, _refuse_ahead=_nothing)),
-        880,
+        562,
     ),
-    "a damaged checkpoint has no fallback": (_patched(Checkpoints, newest=_never_falls_back), 12),
+    "a damaged checkpoint has no fallback": (_patched(Checkpoints, newest=_never_falls_back), 35),
     "the reader goes back when its model's file is damaged": (
         _patched(ModelCache, _candidates=lambda self, versions: list(reversed(versions))),
-        90,
+        130,
     ),
-    "a restore that failed is not retried": (_patched(Assignment, retry_when_due=_nothing), 41),
-    "paused partitions are not resumed": (_patched(PausedPartitions, retry_when_due=_nothing), 21),
+    "a restore that failed is not retried": (_patched(Assignment, retry_when_due=_nothing), 27),
+    "paused partitions are not resumed": (_patched(PausedPartitions, retry_when_due=_nothing), 63),
 }
 
 

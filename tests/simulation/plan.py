@@ -87,7 +87,7 @@ class Plan:
 KINDS = {
     "kill": 8, "pause": 6, "stop": 2, "evict": 3, "cut": 3, "outage": 2, "registry": 2, "fail_reads": 3,
     "fail_writes": 3, "slow": 1, "stale": 5, "damage": 2, "misplace": 2, "power": 2, "swap": 1, "clock": 1, "trim": 1,
-    "truncate": 1, "grow": 1, "lapse": 2, "expire": 2,
+    "truncate": 1, "grow": 1, "lapse": 2, "expire": 2, "unmount": 2,
 }  # fmt: skip
 
 
