@@ -13,7 +13,7 @@ from streampca.pca import axes
 from streampca.pca.learning import BLOCK, LearningConfig, learn
 from streampca.pca.state import State
 
-STANDARD = {"oversampling": 10, "block": BLOCK, "warm-up": 200}  # as the package has it
+STANDARD = {"oversampling": 10, "block": BLOCK, "warm-up": 200}  # the package's own oversampling is max(10, 3k/5)
 WHAT = {
     "oversampling": "columns beyond k (0 … 2k)",
     "block": "messages in a block",

@@ -131,7 +131,7 @@ def fit(
     file: Annotated[Path, typer.Argument(help="Vectors as rows: .npy, .csv or .jsonl.", metavar="FILE")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Model file to write, .npz.")],
     components: Annotated[int | None, typer.Option(min=1, help="Number k of components; default: 10.")] = None,
-    oversampling: Annotated[int, typer.Option(min=0, help=help_texts.OVERSAMPLING)] = 10,
+    oversampling: Annotated[int | None, typer.Option(min=0, help=help_texts.OVERSAMPLING)] = None,
     center: Annotated[bool, typer.Option(help=help_texts.CENTER)] = True,
     half_life: Annotated[float | None, typer.Option(min=0.001, help=help_texts.HALF_LIFE_MESSAGES)] = None,
     single: Annotated[bool, typer.Option("--float32", help="Compute in single precision.")] = False,

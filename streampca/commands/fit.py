@@ -27,7 +27,7 @@ class FitOptions:
     """The options of `streampca fit` that shape the model."""
 
     components: int | None = None  # 10, or as many as the file has dimensions
-    oversampling: int = 10
+    oversampling: int | None = None
     center: bool = True
     half_life: float | None = None  # in rows
     dtype: str = "float64"

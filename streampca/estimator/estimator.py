@@ -35,9 +35,8 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
     ----------
     n_components : int, default=None
         Number of components. If None, all: as many as features.
-    oversampling : int, default=10
-        Number of further columns that are learned for accuracy. With 10, the loss after one pass exceeds that of batch
-        PCA by about 0.01 %.
+    oversampling : int, default=None
+        Number of further columns that are learned for accuracy. If None, max(10, 3 * n_components // 5).
     half_life : float, default=None
         Number of messages after which the weight of a message has halved. If None, all messages have equal weight.
     center : bool, default=True
@@ -83,7 +82,7 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         self,
         n_components: int | None = None,
         *,
-        oversampling: int = 10,
+        oversampling: int | None = None,
         half_life: float | None = None,
         center: bool = True,
         gauge: Literal["unit", "free"] = "unit",
@@ -203,7 +202,7 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         k = d if self.n_components is None else self.n_components
         if not 1 <= k <= d:
             raise ValueError(f"n_components={k} must be between 1 and the number of features, {d}")
-        if self.oversampling < 0 or (self.warm_up is not None and self.warm_up < 0):
+        if (self.oversampling or 0) < 0 or (self.warm_up is not None and self.warm_up < 0):
             raise ValueError("oversampling and warm_up cannot be negative")
         if self.half_life is not None and not self.half_life > 0:
             raise ValueError(f"half_life={self.half_life} must be a positive number of messages")

@@ -10,14 +10,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.pca import axes, learning
+from streampca.pca import algorithm1, axes, learning
 from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked import centring, update
+from streampca.pca.blocked.centring import Weights
 from streampca.pca.blocked.update import BlockConfig, Iterate
 from streampca.pca.learning import LearningConfig
 from streampca.pca.pending import Messages
 from streampca.pca.scores import NO_SCORES, Scores
 from streampca.pca.state import State
+
+_LARGEST_GROWTH = 1e3  # of CᵀC within a block: three digits of (CᵀC)⁻¹
 
 Step = Callable[[NDArray[np.int64]], F64]
 """A schedule: the step sizes η_t of the iterations t."""
@@ -76,14 +79,15 @@ class FreeGauge:
         weights = centring.weights(state.weight, np.ones(n), n, center)
         eta = np.ascontiguousarray(self.step(np.arange(state.count + 1, state.count + n + 1)), np.float64)
         N = state.N if state.blocks % learning.BLOCKS_BETWEEN_TURNS else _gram(state.C)
+        before = Iterate(state.C, N, free.M, learning.mean_before(state, V, center))
         after, _, squares = update.learn(
             V.astype(self.config.dtype, copy=False),
-            Iterate(state.C, N, free.M, learning.mean_before(state, V, center)),
+            before,
             weights._replace(eta=eta),
             BlockConfig(state.rank, n, self.config.stretch, unit=False),
         )
-        if not len(squares):
-            raise np.linalg.LinAlgError("the columns of the factor have become linearly dependent")
+        if not len(squares) or _growth(N, after.N) > _LARGEST_GROWTH:
+            after, squares = _one_by_one(V, before, weights, eta)
         return FreeState(learning.advance(state, after, n, squares, weights), after.M)
 
     def as_unit_gauge(self, state: FreeState) -> State:
@@ -91,6 +95,39 @@ class FreeGauge:
         own, (variance, V) = state.state, np.linalg.eigh(state.M)
         C, variance = axes.turn((own.C @ (V * np.sqrt(np.maximum(variance, 0)))).astype(own.C.dtype))
         return replace(own, C=C, N=np.diag(variance), blocks=0)
+
+
+def _growth(before: F64, after: F64) -> float:
+    """A bound on how many times CᵀC has grown along any direction."""
+    return float(np.trace(np.linalg.solve(before, after)))
+
+
+def _one_by_one(V: Array, before: Iterate, weights: Weights, eta: F64) -> tuple[Iterate, F64]:
+    """A block by the paper's own update of C†, which stays accurate however much C grows; and the sum of ‖y‖².
+
+    Where the data is large beside C, as at the start, CᵀC grows by many orders of magnitude in a few messages, in one
+    direction after the other. Then (CᵀC)⁻¹, of which the blocked update makes everything, loses as many digits.
+    """
+    factor, M, mean, squares = _inverted(before.C), before.M, before.mean, 0.0
+    for v, a, share, c, step in zip(V, weights.a, weights.eta, weights.c, eta, strict=True):
+        y = v - mean
+        mean, y = mean + a * y, np.sqrt(1 - a) * y
+        x, old = factor.C_pinv @ y, factor.C
+        factor, _ = algorithm1.meyer(factor, y, step)
+        T = factor.C_pinv @ old
+        M = T @ ((1 - share) * M + share * np.outer(x, x)) @ T.T
+        squares += c * (y @ y)
+    return Iterate(factor.C.astype(before.C.dtype), _gram(factor.C), M, mean), np.array([squares])
+
+
+def _inverted(C: Array) -> algorithm1.Factor:
+    """C with C†, in float64. Raises `LinAlgError` if its columns are linearly dependent."""
+    C = C.astype(np.float64, copy=False)
+    Q, R = np.linalg.qr(C)
+    diagonal = np.abs(R.diagonal())
+    if diagonal.min() <= len(C) * np.finfo(np.float64).eps * np.linalg.norm(C[:, diagonal.argmin()]):
+        raise np.linalg.LinAlgError("the columns of the factor have become linearly dependent")
+    return algorithm1.Factor(C, np.linalg.solve(R, Q.T))
 
 
 def _gram(C: Array) -> F64:

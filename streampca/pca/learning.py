@@ -40,15 +40,20 @@ class LearningConfig:
 
     dimensions: int  # d
     components: int  # k, those served
-    oversampling: int = 10
+    oversampling: int | None = None  # None: max(10, 3k/5)
     center: bool = True
     dtype: str = "float64"
     warm_up: int | None = None  # messages in the first block; None: max(200, 2K)
 
     @property
     def columns(self) -> int:
-        """K: columns of C, the served components and the oversampling."""
-        return min(self.components + self.oversampling, self.dimensions)
+        """K: regular columns of C, the served components and the oversampling."""
+        return min(self.components + self.beyond, self.dimensions)
+
+    @property
+    def beyond(self) -> int:
+        """Columns that are learned beyond the served ones; by default as measured, see docs/mathematics.md."""
+        return max(10, 3 * self.components // 5) if self.oversampling is None else self.oversampling
 
     @property
     def block(self) -> int:

@@ -84,7 +84,7 @@ class WorkerSettings(StoreSettings, KafkaSettings, FormatSettings, GroupSettings
     # The model. A checkpoint made with other values of these is refused.
     dimensions: int = Field(ge=1, le=10_000_000, description=help_texts.DIMENSIONS)
     components: int = Field(ge=1, description=help_texts.COMPONENTS)
-    oversampling: int = Field(10, ge=0, description=help_texts.OVERSAMPLING)
+    oversampling: int | None = Field(None, ge=0, description=help_texts.OVERSAMPLING)
     center: bool = Field(True, description=help_texts.CENTER)
     half_life_messages: float | None = Field(
         None,

@@ -39,6 +39,7 @@ class FoldConfig:
         learning_config = own.pop("learning")
         return {
             **learning_config,
+            "oversampling": self.learning.beyond,
             **own,
             "block": self.learning.block,
             "stretch": self.learning.stretch,

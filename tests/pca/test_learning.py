@@ -464,3 +464,9 @@ class TestScores:
     @staticmethod
     def _steady() -> F64:
         return gaussian(15, 5000, np.array([3.0, 2, 1, 0.5, 0.5, 0.1]))
+
+
+@pytest.mark.parametrize(("k", "columns"), [(1, 11), (5, 15), (16, 26), (20, 32), (50, 80), (100, 160), (190, 200)])
+def test_the_default_oversampling_grows_with_the_components(k: int, columns: int) -> None:
+    assert LearningConfig(200, k).columns == columns
+    assert LearningConfig(200, k, 0).columns == k

@@ -42,7 +42,8 @@ def test_options_override_the_environment_which_overrides_the_file(
     assert shown["topic"] == ("option", "option --topic")
     assert shown["group_id"] == ("environment", "environment STREAMPCA_GROUP_ID")
     assert shown["format"] == ("npy", f"file {file}")
-    assert shown["oversampling"] == ("10", "default")
+    assert shown["keep_models"] == ("100", "default")
+    assert shown["oversampling"] == ("", "default")  # it depends on the components
 
 
 def test_the_config_option_overrides_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
