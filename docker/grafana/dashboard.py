@@ -100,6 +100,9 @@ CHECKPOINTS = [
     lines("Numerical error", "Largest entry of |C†C − I| at each partition's last checkpoint, "
           "normally far below 0.001.",
           query("max by (partition) (streampca_pinv_error)", "{{partition}}"), unit="sci"),
+    lines("Unseen variance", "Variance along the strongest direction that a partition has shown only recently, by the "
+          "smallest served one: above 0 the stream shows something new, close to 1 it is about to be served.",
+          query("max by (partition) (streampca_unseen_variance_ratio)", "{{partition}}")),
 ]  # fmt: skip
 
 REQUESTS = [

@@ -105,7 +105,9 @@ class Checkpointer:
             return
         for checkpoint, seconds in result.saved:
             self._saved[checkpoint.partition] = checkpoint.fold
-            self._listener.notify(CheckpointSaved(checkpoint.partition, checkpoint.fold, seconds))
+            learning, fold = self._fold_config.learning, checkpoint.fold
+            unseen = fold.state.unseen_variance_ratio(learning.components, learning.columns)
+            self._listener.notify(CheckpointSaved(checkpoint.partition, fold, seconds, unseen))
         if result.postponed:
             self._postpone(result.postponed)
         elif result.saved:

@@ -138,7 +138,7 @@ def test_models_with_many_columns_take_longer_stretches() -> None:
     """The stretch depends on d and K alone, so the result does not depend on how the messages arrive."""
     X = gaussian(17, 700, 1 / np.arange(1, 101.0))
     for k, stretch in ((85, 64), (86, 128), (100, 128)):
-        config = LearningConfig(100, k)
+        config = LearningConfig(100, k, 10)
         state, scores = one_pass(X, config)
         assert [len(s.norm) for s in scores[1:]] == [BLOCK, 700 - 200 - BLOCK]
         assert (config.next_block(state), config.next_block(State.empty(60))) == (BLOCK, 200)

@@ -107,6 +107,9 @@ def test_metrics_after_a_run(metrics: WorkerMetrics, read: Callable[[], Samples]
     assert now("streampca_loss_ewma", **labels(0)) == pytest.approx(stats.loss_ewma / stats.norm_ewma)
     assert now("streampca_prequential_loss_ratio_count") == stats.scored == 2 * BLOCK
     assert now("streampca_pinv_error", **labels(0)) == pytest.approx(0, abs=1e-9)
+    learning = fold_config().learning
+    unseen = fold.fold.state.unseen_variance_ratio(learning.components, learning.columns)
+    assert now("streampca_unseen_variance_ratio", **labels(0)) == pytest.approx(unseen)
     learn_seconds = now("streampca_learn_seconds_total")
     assert learn_seconds is not None
     assert learn_seconds > 0
@@ -159,7 +162,7 @@ def test_metrics_of_released_partitions_are_removed(
     by_partition = [
         f.name for f in read().families.values() if any(s.labels.get("partition") == "0" for s in f.samples)
     ]
-    assert len(by_partition) == 8
+    assert len(by_partition) == 9
     metrics.notify(PartitionsReleased([0], lost=lost))
     now = read()
     for name in by_partition:
@@ -197,7 +200,9 @@ def test_gaps_failures_and_future_timestamps_are_counted(metrics: WorkerMetrics,
 def test_there_is_no_loss_metric_before_the_first_loss(metrics: WorkerMetrics, read: Callable[[], Samples]) -> None:
     metrics.notify(batch(fold_of(vectors(5), fold_config())))
     metrics.notify(CheckpointSaved(0, fold_of(vectors(5), fold_config()), 0.1))
+    metrics.notify(CheckpointSaved(1, fold_of(vectors(50), fold_config()), 0.1, 0.3))
     now = read()
+    assert now("streampca_unseen_variance_ratio", **labels(1)) == 0.3
     assert now("streampca_loss_ewma", **labels(0)) is None
     assert now("streampca_pinv_error", **labels(0)) is None
 

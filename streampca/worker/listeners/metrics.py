@@ -51,6 +51,11 @@ _GAUGES = (
 _GAUGES_BY_PARTITION = (
     ("loss_ewma", "Relative residual, exponentially weighted over the last 1000 messages or so."),
     ("pinv_error", "Largest entry of |C†C − I| at the last checkpoint."),
+    (
+        "unseen_variance_ratio",
+        "Variance along the strongest direction that the factor could not see until recently, by the smallest served "
+        "one, at the last checkpoint; 0 without any.",
+    ),
     ("consumer_lag_messages", "Consumer lag: messages behind the log's end."),
     ("next_offset", "Offset of the next message to learn."),
     ("event_time_lag_seconds", "Age of the newest record learned, by its own timestamp, when it was learned."),
@@ -163,6 +168,7 @@ class WorkerMetrics(Listener):
         self._set(event.partition, checkpoint_last_success_timestamp_seconds=time.time())
         if event.fold.state.rank:
             self._set(event.partition, pinv_error=event.fold.state.pinv_error)
+            self._set(event.partition, unseen_variance_ratio=event.unseen_variance_ratio)
 
 
 def described(registry: CollectorRegistry) -> dict[str, str]:
