@@ -5,6 +5,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from streampca.api.memory import no_memory
 from streampca.api.metrics import SidecarMetrics
 from streampca.api.model_cache import NoModelError, UnknownVersionError
 from streampca.api.parsing import describe
@@ -25,12 +26,14 @@ def add_error_handlers(app: FastAPI, metrics: SidecarMetrics) -> None:
     """Handle our errors, the framework's, and bugs, whose tracebacks the server logs, too; count limits reached."""
 
     async def respond(request: Request, error: Exception) -> Response:
+        if isinstance(error, MemoryError):
+            error = no_memory()
         if isinstance(error, RequestError) and error.limit:
             metrics.count_limit(error.limit)
         status, text = _status_and_text(request, error)
         return json_response({"error": text}, status, getattr(error, "headers", None))
 
-    for kind in (*_STATUS, RequestError, HTTPException, RequestValidationError, Exception):
+    for kind in (*_STATUS, MemoryError, RequestError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, respond)
 
 

@@ -11,6 +11,16 @@ UNCOUNTED_BYTES = 64 * 1024  # a body or an answer up to this size is not counte
 _RETRY_AFTER_S = 1
 
 
+def no_memory() -> RequestError:
+    """The answer to a request that there is no memory for at the moment."""
+    return RequestError(
+        503,
+        "too many large requests at once: try again",
+        limit="memory",
+        headers={"Retry-After": str(_RETRY_AFTER_S)},
+    )
+
+
 class MemoryBudget:
     """A number of bytes that all requests share. Safe to use from any thread."""
 
@@ -32,12 +42,7 @@ class MemoryBudget:
         with self._lock:
             used = self._used - before + after
             if after > before and used > max(self._limit, after):
-                raise RequestError(
-                    503,
-                    "too many large requests at once: try again",
-                    limit="memory",
-                    headers={"Retry-After": str(_RETRY_AFTER_S)},
-                )
+                raise no_memory()
             self._used = used
 
 
