@@ -53,6 +53,13 @@ MODEL = [
     lines("Versions", "Version published by the workers, and served by each sidecar. The lines should coincide.",
           query("max(streampca_published_version)", "published"),
           query("streampca_model_version", "served by {{instance}}")),
+    lines("Sampling error of the subspace", "Estimated sum of squared sines of the angles between the components' "
+          "plane and that of the stream's distribution, from 0 to k. It falls as 1/messages; with four partitions or "
+          "more.",
+          query("max(streampca_model_subspace_error)", "subspace")),
+    lines("Sampling error of the axes", "Estimated standard error of each axis, an angle. Near 90° means that its "
+          "variance is too close to another's to tell the two apart.",
+          query("deg(max by (component) (streampca_model_axis_error_radians))", "{{component}}"), unit="degree"),
     lines("Drift", "Recent loss divided by all-time loss; above 1.25 for half an hour an alert fires.",
           query("max(streampca_model_loss_ewma / streampca_model_loss_ratio)", "recent / all-time")),
 ]  # fmt: skip

@@ -94,6 +94,8 @@ def about(published: PublishedModel) -> Answer:
         "explained_variance": model.explained_variance,
         "explained_variance_ratio": model.explained_variance_ratio,
         "total_variance": model.total_variance,
+        "subspace_error": published.subspace_error,
+        "axis_errors": published.axis_errors,
         "weight": model.weight,
         "loss": published.loss,
         "loss_ratio": published.loss_ratio,

@@ -1,6 +1,6 @@
 """The sidecar's Prometheus metrics. `METRICS` lists all of them with their help texts."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import Counter, GCCollector, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -18,6 +18,8 @@ METRICS = {
     "streampca_model_loss_ratio": "The loss divided by the mean squared norm.",
     "streampca_model_loss_ewma": "The loss ratio over the last 1000 messages or so.",
     "streampca_model_explained_variance_ratio": "Share of the variance along each component, counted from 1.",
+    "streampca_model_subspace_error": "Estimated sum of squared sines of the angles to the true subspace, 0 to k.",
+    "streampca_model_axis_error_radians": "Estimated standard error of each component's axis, counted from 1.",
     "streampca_model_load_failures_total": "Failed model loads, by cause: damaged, store or bug.",
     "streampca_projected_vectors_total": "Vectors projected or reconstructed, by act.",
     "streampca_limits_reached_total": "Requests and connections refused or ended because they reached a limit.",
@@ -29,6 +31,7 @@ _FIGURES: dict[str, Callable[[PublishedModel], float | None]] = {
     "streampca_model_loss_mean": lambda published: published.loss,
     "streampca_model_loss_ratio": lambda published: published.loss_ratio,
     "streampca_model_loss_ewma": lambda published: published.loss_ewma,
+    "streampca_model_subspace_error": lambda published: published.subspace_error,
 }
 LIMITS = (
     "body_bytes", "rows", "numbers", "memory", "loads",
@@ -90,15 +93,11 @@ class _ModelCollector(Collector):
         for name, figure in _FIGURES.items():
             yield _gauge(name, None if published is None else figure(published))
         yield _gauge("streampca_model_age_seconds", self._cache.age_s())
-        yield self._ratios(published)
+        ratios = None if published is None else published.model.explained_variance_ratio
+        yield _by_component("streampca_model_explained_variance_ratio", ratios)
+        errors = None if published is None else published.axis_errors
+        yield _by_component("streampca_model_axis_error_radians", errors)
         yield self._failures()
-
-    def _ratios(self, published: PublishedModel | None) -> Metric:
-        name = "streampca_model_explained_variance_ratio"
-        family = GaugeMetricFamily(name, METRICS[name], labels=["component"])
-        for i, ratio in enumerate([] if published is None else published.model.explained_variance_ratio, start=1):
-            family.add_metric([str(i)], float(ratio))
-        return family
 
     def _failures(self) -> Metric:
         name = "streampca_model_load_failures_total"
@@ -106,6 +105,13 @@ class _ModelCollector(Collector):
         for cause in ("damaged", "store", "bug"):
             family.add_metric([cause], self._cache.failures[cause])
         return family
+
+
+def _by_component(name: str, values: Iterable[float] | None) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, METRICS[name], labels=["component"])
+    for i, value in enumerate([] if values is None else values, start=1):
+        family.add_metric([str(i)], float(value))
+    return family
 
 
 def _gauge(name: str, value: float | None) -> GaugeMetricFamily:

@@ -135,6 +135,13 @@ class ModelResponse(BaseModel):
     explained_variance: list[float] = Field(description="Variance along each axis, in descending order.")
     explained_variance_ratio: list[float] = Field(description="The same as a share of the total variance.")
     total_variance: float
+    subspace_error: float | None = Field(
+        description="Estimated sampling error of the plane of the axes: the expected sum of the squared sines of the "
+        "angles to that of the stream's distribution, from 0 to k. Null with fewer than four partitions."
+    )
+    axis_errors: list[float] | None = Field(
+        description="Estimated standard error of each axis: an angle in radians, at most π/2."
+    )
     weight: float = Field(description="Effective number of messages: their count, less what has been forgotten.")
     loss: float | None = Field(description="Mean squared residual, each message scored before it was learned.")
     loss_ratio: float | None = Field(description="The loss divided by the mean squared norm.")

@@ -63,6 +63,8 @@ def _model(published: PublishedModel) -> dict[str, Any]:
         "explained_variance_ratio": model.explained_variance_ratio.tolist(),
         "explained_variance_ratio_sum": float(model.explained_variance_ratio.sum()),
         "total_variance": model.total_variance,
+        "subspace_error": published.subspace_error,
+        "axis_errors": published.axis_errors,
         "first_timestamp": _time(published.first_timestamp_ms / 1000),
         "last_timestamp": _time(published.last_timestamp_ms / 1000),
         "published_at": _time(published.published_at),

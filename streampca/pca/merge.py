@@ -23,18 +23,28 @@ def merge(states: Sequence[State], columns: int, decay: Sequence[float] | None =
 
     `count` is the sum of the counts, `weight` is W. States without messages are left out.
     """
-    shares = decay if decay is not None else [1.0] * len(states)
-    parts = [(s, s.weight * share) for s, share in zip(states, shares, strict=True) if s.weight * share > 0]
+    parts = weighted(states, decay)
     if not parts:
         return states[0]
-    W = sum(w for _, w in parts)
-    mean = sum((w / W * s.mean for s, w in parts), start=np.zeros_like(parts[0][0].mean))
-    spread = [np.sqrt(w / W) * (s.mean - mean) for s, w in parts]
-    F = [np.column_stack([np.sqrt(w / W) * s.C, c]) for (s, w), c in zip(parts, spread, strict=True)]
+    W, mean, F = stacked(parts)
     dtype = parts[0][0].C.dtype
     C, variance = _leading(_reduced(F, columns, dtype), columns, dtype)
-    total = sum(w / W * s.total_variance for s, w in parts) + sum(float(c @ c) for c in spread)
-    return State(C, np.diag(variance), mean, float(W), float(total), sum(s.count for s in states), 0)
+    total = sum(w / W * s.total_variance for s, w in parts) + sum(float(f[:, -1] @ f[:, -1]) for f in F)
+    return State(C, np.diag(variance), mean, W, float(total), sum(s.count for s in states), 0)
+
+
+def weighted(states: Sequence[State], decay: Sequence[float] | None) -> list[tuple[State, float]]:
+    """The states that have messages, each with its weight at the common time."""
+    shares = decay if decay is not None else [1.0] * len(states)
+    return [(s, s.weight * share) for s, share in zip(states, shares, strict=True) if s.weight * share > 0]
+
+
+def stacked(parts: Sequence[tuple[State, float]]) -> tuple[float, F64, list[Array]]:
+    """W, the common mean m, and the columns of F that each part contributes, that of its mean last."""
+    W = sum(w for _, w in parts)
+    mean = sum((w / W * s.mean for s, w in parts), start=np.zeros_like(parts[0][0].mean))
+    F = [np.column_stack([np.sqrt(w / W) * s.C, np.sqrt(w / W) * (s.mean - mean)]) for s, w in parts]
+    return float(W), mean, F
 
 
 def _reduced(F: list[Array], columns: int, dtype: Any) -> Array:

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Milliseconds = Annotated[int, Field(ge=-1, lt=2**63)]  # since 1970; -1: unknown
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+Error = Annotated[Finite, Field(ge=0)]
 Settings = dict[str, str | bool | int | float | None]
 
 
@@ -96,3 +97,5 @@ class ModelHeader(_Strict):
     settings: Settings
     total_variance: Finite
     weight: Finite
+    subspace_error: Error | None = None  # absent while unknown
+    axis_errors: list[Error] | None = None

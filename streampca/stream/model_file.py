@@ -34,12 +34,15 @@ class PublishedModel:
     last_timestamp_ms: int = -1
     published_at: float = 0.0  # seconds since 1970
     settings: dict[str, Any] = field(default_factory=dict)  # the settings that shape the model
+    subspace_error: float | None = None  # expected Σ sin² of the angles between the model and the stream's axes
+    axis_errors: list[float] | None = None  # (k,) standard error of each axis, radians; both: None if unknown
 
 
 _HEADER = (
     "version", "topic", "topic_id", "rejected", "loss", "loss_ratio", "loss_ewma",
     "first_timestamp_ms", "last_timestamp_ms", "published_at", "settings",
 )  # fmt: skip
+_ERRORS = ("subspace_error", "axis_errors")  # in the header only if they are known
 
 
 def encode(published: PublishedModel) -> bytes:
@@ -48,6 +51,7 @@ def encode(published: PublishedModel) -> bytes:
     if problem := _problem(published):
         raise ValueError(f"this model cannot be written: {problem}")
     header = {name: getattr(published, name) for name in _HEADER}
+    header |= {name: value for name in _ERRORS if (value := getattr(published, name)) is not None}
     header |= {
         "kind": KIND,
         "format_version": FORMAT_VERSION,
@@ -71,7 +75,8 @@ def decode(data: bytes) -> PublishedModel:
         raise DamagedFileError(f"not a model file: it holds the arrays {', '.join(sorted(arrays)) or 'of none'}")
     model = Model(**arrays, total_variance=header.total_variance, weight=header.weight)
     positions = {int(partition): offset for partition, offset in header.positions.items()}
-    published = PublishedModel(model=model, positions=positions, **{name: getattr(header, name) for name in _HEADER})
+    values = {name: getattr(header, name) for name in (*_HEADER, *_ERRORS)}
+    published = PublishedModel(model=model, positions=positions, **values)
     if problem := _problem(published):
         raise DamagedFileError(problem)
     return published
@@ -93,6 +98,10 @@ def _problem(published: PublishedModel) -> str | None:
         return "the total variance or the weight is not finite"
     if min(model.explained_variance.min(), model.total_variance, model.weight) < 0:
         return "a variance or the weight is negative"
+    if (published.subspace_error is None) != (published.axis_errors is None):
+        return "it holds the error of the subspace or of the axes, but not both"
+    if published.axis_errors is not None and len(published.axis_errors) != k:
+        return f"it holds the errors of {len(published.axis_errors)} axes instead of {k}"
     with np.errstate(all="ignore"):
         orthonormal = np.abs(model.components @ model.components.T - np.eye(k)).max() <= 1e-3
     return None if orthonormal else "the components are not orthonormal"

@@ -7,6 +7,7 @@ its axes follow the previous version, so that coordinates do not flip.
 from collections.abc import Callable, Sequence
 
 from streampca.pca.axes import model_of
+from streampca.pca.jackknife import jackknife
 from streampca.pca.merge import merge
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
@@ -52,11 +53,10 @@ class Publisher:
     def _merged(self, folds: list[Checkpoint], previous: PublishedModel | None) -> PublishedModel:
         learning_config = self._fold_config.learning
         elapsed = _elapsed([checkpoint.fold.event_time.now_ms for checkpoint in folds], int(1000 * self._now()))
-        state = merge(
-            [checkpoint.fold.provisional(learning_config) for checkpoint in folds],
-            learning_config.columns,
-            [self._fold_config.decay(e) for e in elapsed],
-        )
+        states = [checkpoint.fold.provisional(learning_config) for checkpoint in folds]
+        decay = [self._fold_config.decay(e) for e in elapsed]
+        state = merge(states, learning_config.columns, decay)
+        error = jackknife(states, learning_config.components, learning_config.columns, decay)
         all_stats = [checkpoint.fold.stats for checkpoint in folds]
         first = [t.first_ms for t in all_stats if t.first_ms >= 0]
         return PublishedModel(
@@ -71,6 +71,8 @@ class Publisher:
             last_timestamp_ms=max(stats.last_ms for stats in all_stats),
             published_at=self._now(),
             settings=self._fold_config.as_dict(),
+            subspace_error=error.subspace if error else None,
+            axis_errors=error.axes.tolist() if error else None,
         )
 
 

@@ -1,5 +1,6 @@
 """Everything but projections: models, health, metrics, and the OpenAPI document."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,11 +32,22 @@ def test_details_of_a_model(client: Client) -> None:
         "explained_variance_ratio": model.explained_variance_ratio.tolist(),
         "total_variance": model.total_variance, "weight": 20.0, "loss": 0.5, "loss_ratio": 0.25, "loss_ewma": 0.125,
         "rejected": 1, "positions": {"0": 3, "1": 20}, "first_timestamp_ms": 1, "last_timestamp_ms": 2,
-        "settings": {"components": K},
+        "settings": {"components": K}, "subspace_error": None, "axis_errors": None,
     }  # fmt: skip
     old = client.get("/v1/model?version=10")
     assert old.json()["version"] == 10
     assert old.headers["x-model-version"] == "10"
+
+
+def test_sampling_errors_of_a_model(client: Client, models: Models, app: FastAPI) -> None:
+    assert not [name for name in scraped(client) if "subspace_error" in name or "axis_error" in name]
+    models.save(replace(known(30), subspace_error=0.5, axis_errors=[0.25, 1.5]))
+    app.state.model_cache.poll()
+    content = client.get("/v1/model").json()
+    assert (content["subspace_error"], content["axis_errors"]) == (0.5, [0.25, 1.5])
+    samples = scraped(client)
+    assert samples["streampca_model_subspace_error"] == 0.5
+    assert samples['streampca_model_axis_error_radians{component="2"}'] == 1.5
 
 
 def test_list_of_models(client: Client, models: Models, app: FastAPI) -> None:

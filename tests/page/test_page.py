@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from playwright.sync_api import Browser, Page, expect
@@ -38,6 +39,17 @@ def test_shows_the_model(models: Models, opened: Opened) -> None:
     expect(page.locator("#components figure")).to_have_count(2)
     for chart in ("loss", "explained", "scree", "recent"):
         expect(page.locator(f"#{chart}-chart canvas")).to_be_visible()
+
+
+def test_shows_the_sampling_error_if_it_is_known(models: Models, opened: Opened) -> None:
+    models.save(known(10))
+    page = opened()
+    status(page, "Serving version 10")
+    expect(page.locator("#errors")).to_be_hidden()
+    models.save(replace(known(20), subspace_error=0.04321, axis_errors=[0.01, np.pi / 2]))
+    expected = "Sampling error, estimated: 0.04321 of 2 for the plane of all components; 0.57° to 90° for the axes."
+    expect(page.locator("#errors")).to_have_text(expected)
+    expect(page.locator("#components figure").first).to_contain_text("± 0.57°")
 
 
 def test_a_published_model_appears_without_a_reload(models: Models, opened: Opened) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,20 @@ def test_any_damage_is_detected() -> None:
             model_file.decode(data[:position])
 
 
+OLD = Path(__file__).with_name("model-without-errors.npz")
+
+
+def test_a_file_of_a_release_without_sampling_errors_is_read() -> None:
+    data = OLD.read_bytes()
+    assert_same(model_file.decode(data), a_published())
+    assert model_file.encode(model_file.decode(data)) == data
+
+
+def test_sampling_errors_survive_a_round_trip() -> None:
+    model = a_published(subspace_error=0.125, axis_errors=[0.1, np.pi / 2])
+    assert_same(model_file.decode(model_file.encode(model)), model)
+
+
 FLAWS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
     "not finite": lambda header, arrays: arrays["components"].__setitem__((0, 0), np.nan),
     "mean holds": lambda header, arrays: arrays["mean"].__setitem__(0, np.inf),
@@ -95,6 +110,9 @@ FLAWS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
     "total_variance in its header is wrong": lambda header, arrays: header.update(total_variance=None),
     "positions in its header is wrong": lambda header, arrays: header.update(positions=[1]),
     "positions.x.[key] in its header is wrong": lambda header, arrays: header.update(positions={"x": 1}),
+    "the error of the subspace or of the axes, but not both": lambda header, arrays: header.update(subspace_error=0.1),
+    "the errors of 1 axes instead of 2": lambda header, arrays: header.update(subspace_error=0.1, axis_errors=[0.1]),
+    "axis_errors.1 in its header is wrong": lambda header, arrays: header.update(axis_errors=[0.1, -0.1]),
     "version in its header is wrong: Input": lambda header, arrays: header.update(version="3"),
     "version in its header is wrong: Input should be greater": lambda header, arrays: header.update(version=-1),
     "not a model file: version in its header is wrong: Input": lambda header, arrays: header.update(version=True),

@@ -9,6 +9,7 @@ import pytest
 
 from streampca.errors import SettingsError, StoreError, TopicReplacedError
 from streampca.pca.axes import model_of
+from streampca.pca.jackknife import jackknife
 from streampca.pca.learning import BLOCK
 from streampca.pca.merge import merge
 from streampca.pca.model import Model
@@ -85,13 +86,14 @@ def test_the_version_is_the_number_of_learned_messages(fixture: PublisherFixture
 def test_checkpoints_in_memory_give_the_same_bytes_as_those_on_disk(dtype: str) -> None:
     config = fold_config(dtype=dtype)
     on_disk, in_memory = PublisherFixture(config), PublisherFixture(config)
-    checkpoints = [checkpoint_of(fold_of(vectors(300 + n, seed=n), config), config, n) for n in range(3)]
+    checkpoints = [checkpoint_of(fold_of(vectors(300 + n, seed=n), config), config, n) for n in range(5)]
     for fixture in (on_disk, in_memory):
         for checkpoint in checkpoints:
             fixture.checkpoints.save(checkpoint)
     in_memory.checkpoints.newest = lambda _: pytest.fail("read from disk")  # type: ignore[method-assign]
     published = in_memory.publisher.publish(checkpoints)
     assert published is not None
+    assert published.subspace_error is not None
     assert encode(published) == encode(on_disk.publish())
 
 
@@ -114,6 +116,21 @@ def test_the_model_is_the_merge_of_the_folds(fixture: PublisherFixture) -> None:
     np.testing.assert_array_equal(found.explained_variance, expected.explained_variance)
     np.testing.assert_array_equal(found.mean, expected.mean)
     assert (found.weight, found.total_variance) == (expected.weight, expected.total_variance)
+
+
+def test_the_model_holds_its_sampling_error_from_four_partitions_with_messages_on(fixture: PublisherFixture) -> None:
+    folds = [fold_of(vectors(n, seed=n), CONFIG) for n in (300, 107, 190, 250)]
+    for partition, fold in enumerate(folds[:3]):
+        fixture.save(partition, fold)
+    fixture.save(3, Fold.empty(CONFIG.learning).skip(7))
+    few = fixture.publish()
+    assert (few.subspace_error, few.axis_errors) == (None, None)
+    fixture.save(4, folds[3])
+    states = [fold.provisional(CONFIG.learning) for fold in folds]
+    expected, model = jackknife(states, CONFIG.learning.components, CONFIG.learning.columns), fixture.publish()
+    assert expected is not None
+    assert model.subspace_error == expected.subspace
+    assert model.axis_errors == expected.axes.tolist()
 
 
 @pytest.mark.parametrize("counts", [(2,), (1, 1), (19, 3), (300, 7, 90), (84, 148)])

@@ -18,6 +18,9 @@ export function short(value) {
   return size > 0 && (size < 1e-4 || size >= 1e9) ? value.toExponential(3) : Number(value.toPrecision(4)).toString();
 }
 
+/** An angle in radians as degrees, with two significant digits. */
+export const angle = (radians) => `${Number(((180 / Math.PI) * radians).toPrecision(2))}°`;
+
 export const time = (seconds) => new Date(1000 * seconds).toLocaleTimeString([], { hour12: false });
 
 /** A duration in the largest unit of which it has at least two. */

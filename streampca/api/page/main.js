@@ -131,6 +131,7 @@ function drawVersion() {
   setText("rejected", format.count(about.rejected));
   drawTime();
   drawScree(about.explained_variance_ratio);
+  showErrors(about);
   offerComponents(about.components);
   drawComponents();
 }
@@ -155,11 +156,20 @@ function drawScree(shares) {
   plots.scree.show([shares.map((_, i) => i + 1), shares, shares.map((share) => (sum += share))]);
 }
 
+/** Both errors are null with fewer than four partitions. */
+function showErrors({ subspace_error: subspace, axis_errors: axes, components }) {
+  element("errors").hidden = subspace === null;
+  if (subspace === null) return;
+  setText("errors", `Sampling error, estimated: ${format.short(subspace)} of ${components} for the plane of all ` +
+    `components; ${format.angle(Math.min(...axes))} to ${format.angle(Math.max(...axes))} for the axes.`);
+}
+
 function drawComponents() {
   const { about, components } = state.shown;
+  const error = (i) => (about.axis_errors === null ? "" : ` · ± ${format.angle(about.axis_errors[i])}`);
   fill(element("components"), shape(), components.map((vector, i) => ({
     vector,
-    caption: `${i + 1} · ${format.percent(about.explained_variance_ratio[i])}`,
+    caption: `${i + 1} · ${format.percent(about.explained_variance_ratio[i])}${error(i)}`,
     label: `Component ${i + 1}, which explains ${format.percent(about.explained_variance_ratio[i])}`,
   })));
 }

@@ -1,0 +1,123 @@
+"""The sampling error of a merged model, estimated by a jackknife over groups of its streams.
+
+The streams are dealt into G groups of weights w_j, W = Σ w_j. The model is compared with those of all groups but one:
+
+    error² = 1/G Σ_j (W/w_j − 1) sin²(model without group j, model),
+
+which for equal weights is (G − 1)/G Σ_j sin² (J. W. Tukey 1958, B. Efron 1982). The factors for unequal groups are
+those of Busing, Meijer and van der Leeden (1999). docs/mathematics.md, section 7, says where the estimate is wrong.
+
+Everything is computed from the Gram matrix of the columns F of `merge`. Columns of several streams, which are about the
+mean of all, are about their own mean as F (I − s sᵀ), where s has √(w_i / Σ w_i) at the column of each mean.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import eigh
+
+from streampca.pca.arrays import F64, Array
+from streampca.pca.merge import stacked, weighted
+from streampca.pca.state import State
+
+FEWEST = 4  # streams, and groups; fewer say little about an error
+_MOST = 8  # groups; more cost more and improve the estimate little
+_COLUMNS = 512  # of all groups, if four groups do not have more: the cost grows with its cube
+_ROUNDING = 1e-13  # share of the largest variance below which a direction counts as rounding errors
+
+
+@dataclass(frozen=True, eq=False)
+class SamplingError:
+    """How far the axes of a model are from those of the distribution that its messages were drawn from."""
+
+    subspace: float  # expected Σ sin² of the principal angles between the two subspaces, at most k
+    axes: F64  # (k,) standard error of each axis: an angle in radians, at most π/2
+
+
+def jackknife(
+    states: Sequence[State], components: int, columns: int, decay: Sequence[float] | None = None
+) -> SamplingError | None:
+    """The error of the `components` leading axes of `merge(states, columns, decay)`.
+
+    None with fewer than four states that have messages, or without variance. Axes without variance are arbitrary: their
+    error is π/2, and the subspace is that of the others.
+    """
+    parts = weighted(states, decay)
+    if len(parts) < FEWEST:
+        return None
+    size = min(len(parts), _MOST, max(_COLUMNS // (columns + 1), FEWEST))
+    F, weights = _scaled(stacked(parts)[2]), np.array([w for _, w in parts]) / sum(w for _, w in parts)
+    groups = [_group(F[i::size], weights[i::size], columns) for i in range(size)]
+    return _error(groups, np.array([weights[i::size].sum() for i in range(size)]), components)
+
+
+def _scaled(F: Sequence[Array]) -> list[F64]:
+    """The columns in float64, scaled so that no square overflows."""
+    largest = max(float(np.abs(f).max()) for f in F) or 1.0
+    return [f.astype(np.float64) / largest for f in F]
+
+
+def _group(F: Sequence[F64], weights: F64, columns: int) -> F64:
+    """The columns of several streams as those of one: the at most `columns` leading ones, and that of their mean."""
+    if len(F) == 1:
+        return F[0]
+    stack, s = np.hstack(F), _means([f.shape[1] for f in F], weights)
+    _, vectors = _leading(_about_mean(stack.T @ stack, s), columns)
+    return np.column_stack([stack @ vectors, stack @ s])
+
+
+def _error(groups: Sequence[F64], weights: F64, components: int) -> SamplingError | None:
+    stack, widths = np.hstack(groups), [group.shape[1] for group in groups]
+    N, group_of = stack.T @ stack, np.repeat(np.arange(len(groups)), widths)
+    model = _axes(N, components)
+    rank = model.shape[1]
+    subspace, squares = 0.0, np.zeros(rank)
+    for j, factor in enumerate((1 / weights - 1) / len(groups)):
+        rest = group_of != j
+        s = _means(widths, weights)[rest]
+        other = _axes(_about_mean(N[np.ix_(rest, rest)], s / np.linalg.norm(s)), components)
+        cosines = model.T @ N[:, rest] @ other
+        subspace += factor * max(rank - float((cosines**2).sum()), 0.0)
+        squares += factor * (1 - _diagonal(cosines) ** 2).clip(0)
+    angles = np.arcsin(np.sqrt(squares.clip(0, 1)))
+    unknown = np.full(components - rank, np.pi / 2)
+    return SamplingError(min(subspace, float(rank)), np.append(angles, unknown)) if rank else None
+
+
+def _means(widths: Sequence[int], weights: F64) -> F64:
+    """The vector s (n,) of the streams with these numbers of columns and weights; its length is one."""
+    s = np.zeros(sum(widths))
+    s[np.cumsum(widths) - 1] = np.sqrt(weights / weights.sum())
+    return s
+
+
+def _about_mean(N: F64, s: F64) -> F64:
+    """(I − s sᵀ) N (I − s sᵀ)."""
+    Ns = N @ s
+    centred: F64 = N - np.outer(s, Ns) - np.outer(Ns, s) + (s @ Ns) * np.outer(s, s)
+    return centred
+
+
+def _leading(N: F64, most: int) -> tuple[F64, F64]:
+    """The at most `most` leading eigenvalues above rounding, descending, and their eigenvectors as columns."""
+    n = len(N)
+    variance, vectors = eigh(N, subset_by_index=[max(n - most, 0), n - 1])
+    variance, vectors = variance[::-1], vectors[:, ::-1]
+    known = variance > _ROUNDING * max(variance[0], 0.0)
+    return variance[known], vectors[:, known]
+
+
+def _axes(N: F64, most: int) -> F64:
+    """Coefficients V (n, r) with which the leading principal axes are F V, from N = FᵀF."""
+    variance, vectors = _leading(N, most)
+    V: F64 = vectors / np.sqrt(variance)
+    return V
+
+
+def _diagonal(cosines: F64) -> F64:
+    """The diagonal, one entry per row; zeros where columns are missing."""
+    diagonal = np.zeros(len(cosines))
+    found = cosines.diagonal()
+    diagonal[: len(found)] = found
+    return diagonal

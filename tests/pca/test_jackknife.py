@@ -1,0 +1,176 @@
+"""The jackknife estimates how far the axes of a merged model are from those of the stream's distribution."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streampca.pca import axes
+from streampca.pca.arrays import F64
+from streampca.pca.jackknife import FEWEST, SamplingError, jackknife
+from streampca.pca.learning import LearningConfig
+from streampca.pca.merge import merge
+from streampca.pca.state import State
+from tests.pca.streams import covariance, gaussian, one_pass
+
+MOST = 8  # groups
+
+
+def estimated(states: list[State], k: int, columns: int, decay: list[float] | None = None) -> SamplingError:
+    error = jackknife(states, k, columns, decay)
+    assert error is not None
+    return error
+
+
+def stream_state(seed: int, n: int, spectrum: F64, config: LearningConfig) -> State:
+    """The state after n Gaussian vectors with standard deviations `spectrum` along the coordinates."""
+    return one_pass(gaussian(seed, n, spectrum, turned=False), config)[0]
+
+
+def squared_sines(rows: F64, others: F64) -> tuple[float, F64]:
+    """Σ sin² of the principal angles between the spans of orthonormal rows, and sin² between rows of one index."""
+    cosines = rows @ others.T
+    return len(rows) - float(np.sum(cosines**2)), 1 - np.diag(cosines) ** 2
+
+
+def pooled_by_definition(model: F64, models: list[F64], weights: F64) -> SamplingError:
+    """The error from the axes (k, d) of the model, and those of the models without group j, of shares `weights`."""
+    factors = (1 / weights - 1) / len(models)
+    sines = [squared_sines(model, other) for other in models]
+    subspace = sum(f * total for f, (total, _) in zip(factors, sines, strict=True))
+    each = sum(f * squares for f, (_, squares) in zip(factors, sines, strict=True))
+    return SamplingError(min(subspace, len(model)), np.arcsin(np.sqrt(np.clip(each, 0, 1))))
+
+
+def principal(matrix: F64, k: int) -> F64:
+    """The k leading eigenvectors as rows."""
+    return np.linalg.eigh(matrix)[1][:, ::-1][:, :k].T
+
+
+def same(one: SamplingError, other: SamplingError, tolerance: float) -> None:
+    assert one.subspace == pytest.approx(other.subspace, rel=tolerance, abs=1e-12)
+    assert one.axes == pytest.approx(other.axes, rel=tolerance, abs=1e-6)
+
+
+@given(
+    st.integers(0, 2**32 - 1), st.lists(st.integers(30, 300), min_size=FEWEST, max_size=MOST), st.integers(1, 4),
+    st.booleans(),
+)  # fmt: skip
+@settings(max_examples=40, deadline=None)
+def test_agrees_with_eigenvectors_of_the_covariance_of_all_messages_but_a_group(
+    seed: int, sizes: list[int], k: int, faded: bool
+) -> None:
+    d, random = 5, np.random.default_rng(seed)
+    streams = [random.standard_normal((n, d)) * 3.0 ** -np.arange(d) + random.standard_normal(d) for n in sizes]
+    decay = random.uniform(0.2, 1, len(sizes)) if faded else np.ones(len(sizes))
+    weights = [np.full(n, share) for n, share in zip(sizes, decay, strict=True)]
+
+    def of(chosen: list[int]) -> F64:
+        return principal(
+            covariance(np.vstack([streams[i] for i in chosen]), np.hstack([weights[i] for i in chosen])), k
+        )
+
+    every = list(range(len(sizes)))
+    without = [of([i for i in every if i != j]) for j in every]
+    total = decay * sizes
+    expected = pooled_by_definition(of(every), without, total / total.sum())
+    states = [one_pass(X, LearningConfig(d, d))[0] for X in streams]
+    same(estimated(states, k, d, list(decay)), expected, 1e-6)
+
+
+@pytest.mark.parametrize("partitions", [4, 7, 8, 9, 20])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_agrees_with_merging_all_but_one_group(partitions: int, dtype: str) -> None:
+    """Group j consists of the partitions j, j + 8, j + 16 …"""
+    config = LearningConfig(25, 3, 5, dtype=dtype)
+    spectrum = 1 / np.arange(1, 26.0)
+    states = [stream_state(p, 200 + 30 * p, spectrum, config) for p in range(partitions)]
+    groups = [merge(states[j::MOST], config.columns) for j in range(min(partitions, MOST))]
+
+    def of(chosen: list[State]) -> F64:
+        return axes.principal(merge(chosen, config.columns).C, 3)[0]
+
+    without = [of([*groups[:j], *groups[j + 1 :]]) for j in range(len(groups))]
+    weights = np.array([group.weight for group in groups])
+    expected = pooled_by_definition(of(groups), without, weights / weights.sum())
+    same(estimated(states, 3, config.columns), expected, 1e-9 if dtype == "float64" else 1e-3)
+
+
+def average_ratio(batches: list[list[State]], k: int, columns: int) -> F64:
+    """Estimated over true error, averages over batches of states: of the subspace, and of each axis."""
+    found, true = [], []
+    for states in batches:
+        error = estimated(states, k, columns)
+        merged = axes.principal(merge(states, columns).C, k)[0]
+        total, each = squared_sines(merged, np.eye(merged.shape[1])[:k])
+        found.append([error.subspace, *error.axes**2])
+        true.append([total, *np.arcsin(np.sqrt(each)) ** 2])
+    squares = np.mean(found, axis=0) / np.mean(true, axis=0)
+    return np.array([squares[0], *np.sqrt(squares[1:])])
+
+
+def exact_state(X: F64, columns: int) -> State:
+    """The leading principal components of all messages."""
+    C, variance = axes.leading((X - X.mean(axis=0)).T / np.sqrt(len(X)), columns, np.float64)
+    return State(C, np.diag(variance), X.mean(axis=0), len(X), float(np.trace(covariance(X))), len(X), 0)
+
+
+@pytest.mark.parametrize("partitions", [4, 8, 12])
+@pytest.mark.parametrize("decrease", [0.7, 0.85])
+def test_the_estimate_is_near_the_true_error_on_average(partitions: int, decrease: float) -> None:
+    """Of Gaussian streams whose axes are the coordinates."""
+    d, k, columns = 12, 3, 8
+    spectrum = decrease ** np.arange(d)
+
+    def batch(seed: int) -> list[State]:
+        X = gaussian(seed, 200 * partitions, spectrum, turned=False)
+        return [exact_state(part, columns) for part in np.array_split(X, partitions)]
+
+    ratio = average_ratio([batch(seed) for seed in range(50)], k, columns)
+    assert (ratio >= 1 / 1.5).all()
+    assert (ratio <= 1.5).all()
+
+
+@pytest.mark.slow
+def test_the_estimate_includes_the_error_of_learning_in_one_pass() -> None:
+    config = LearningConfig(12, 3, 5)
+    spectrum = 0.8 ** np.arange(12)
+    batches = [[stream_state(1000 * seed + p, 400, spectrum, config) for p in range(8)] for seed in range(30)]
+    ratio = average_ratio(batches, 3, config.columns)
+    assert (ratio >= 1 / 1.5).all()
+    assert (ratio <= 1.5).all()
+
+
+def test_few_streams_or_none_with_variance_have_no_estimate() -> None:
+    config = LearningConfig(4, 2)
+    states = [stream_state(seed, 50, np.ones(4), config) for seed in range(FEWEST)]
+    assert jackknife(states, 2, 4) is not None
+    assert jackknife(states[1:], 2, 4) is None
+    assert jackknife([*states[1:], State.empty(4), State.empty(4)], 2, 4) is None
+    assert jackknife(states, 2, 4, [1.0, 1.0, 0.0, 1.0]) is None
+    constant = one_pass(np.ones((10, 4)), config)[0]
+    assert jackknife([constant] * FEWEST, 2, 4) is None
+
+
+def test_equal_streams_have_no_error_and_axes_without_variance_are_unknown() -> None:
+    line = one_pass(np.outer(np.arange(60.0), [3.0, 4.0, 0.0]), LearningConfig(3, 2))[0]
+    error = estimated([line] * 5, 2, 3)
+    assert error.subspace == pytest.approx(0, abs=1e-12)
+    assert error.axes == pytest.approx([0, np.pi / 2], abs=1e-6)
+
+
+def test_axes_that_only_one_group_has_count_as_unknown() -> None:
+    states = [one_pass(np.outer(np.arange(60.0), np.eye(4)[i]), LearningConfig(4, 4))[0] for i in range(4)]
+    error = estimated(states, 4, 4)
+    assert error.subspace <= 4
+    assert error.axes == pytest.approx([np.pi / 2] * 4)
+
+
+@pytest.mark.parametrize("exponent", [-480, 480])
+def test_the_scale_of_the_data_does_not_matter(exponent: int) -> None:
+    config = LearningConfig(6, 2, 2)
+    states = [stream_state(seed, 300, 0.7 ** np.arange(6), config) for seed in range(10)]
+    scaled = [replace(s, C=np.ldexp(s.C, exponent), mean=np.ldexp(s.mean, exponent)) for s in states]
+    same(estimated(scaled, 2, config.columns), estimated(states, 2, config.columns), 1e-12)
