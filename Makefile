@@ -8,7 +8,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 INSTALLED := $(VENV)/.installed
 
 .PHONY: help setup demo test test-fast simulate lint format bench experiments screenshots wheel lock clean \
-	image-test java prometheus browser load-generators image-tools
+	image-test k8s-test java prometheus browser load-generators image-tools kubernetes
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /' | sort
@@ -38,6 +38,9 @@ image-test: setup java image-tools  ## Build the image and run it against a real
 
 simulate: setup  ## Run the simulation on many seeds; make simulate SEEDS=100000 FROM=1
 	$(BIN)/python -m tests.simulation.run --seeds $(or $(SEEDS),10000) --from $(or $(FROM),1)
+
+k8s-test: setup kubernetes  ## Apply the manifests to a real Kubernetes API server, which is built first (10 min)
+	STREAMPCA_KUBERNETES=$(KUBERNETES) $(BIN)/python -m pytest tests/deploy/kubernetes.py $(ARGS)
 
 lint: setup  ## Check style, format and types
 	$(BIN)/ruff check .
@@ -107,6 +110,20 @@ image-tools:
 			apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
 				apt-get install -y -qq --no-install-recommends buildah debootstrap runc >/dev/null; \
 		else echo "please install buildah, debootstrap and runc" >&2; exit 1; fi; }
+
+# etcd is unpacked instead of installed, because Debian would start it as a service.
+KUBERNETES := $(HOME)/.cache/streampca-kubernetes
+kubernetes: $(KUBERNETES)/etcd $(KUBERNETES)/kube-apiserver
+
+$(KUBERNETES)/etcd:
+	{ [ "$$(id -u)" != 0 ] || apt-get update -qq; } && mkdir -p $(KUBERNETES)/fetched && cd $(KUBERNETES)/fetched && \
+		apt-get download -qq -o APT::Sandbox::User=root etcd-server && dpkg -x etcd-server_*.deb . && \
+		mv usr/bin/etcd .. && cd .. && rm -r fetched
+
+$(KUBERNETES)/kube-apiserver: tests/deploy/cluster/go.mod tests/deploy/cluster/go.sum
+	@command -v go >/dev/null || { echo "please install Go 1.24 or newer" >&2; exit 1; }
+	cd tests/deploy/cluster && \
+		go build -o $(KUBERNETES)/ k8s.io/kubernetes/cmd/kubectl k8s.io/kubernetes/cmd/kube-apiserver
 
 clean:  ## Remove everything that make and the tools have written
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,169 @@
+"""The manifests on a real Kubernetes API server: `make k8s-test`. `make test` does not collect this file: building the
+server takes minutes. There are no nodes and no controllers: what is tested is what the API server accepts.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from tests.deploy import files
+from tests.deploy.test_kubernetes import SCHEMAS
+from tests.kafka_broker import wait_until
+from tests.ports import free_ports
+
+TOOLS = Path(os.environ.get("STREAMPCA_KUBERNETES", "/nowhere"))  # of `make k8s-test`
+NAMESPACE, TOKEN = "streampca", "of-the-test"
+pytestmark = pytest.mark.timeout(600)
+
+
+class Cluster:
+    """An API server without nodes."""
+
+    def __init__(self, port: int, folder: Path) -> None:
+        self._options = ["--server", f"https://127.0.0.1:{port}", "--insecure-skip-tls-verify", "--token", TOKEN]
+        self._environment = {"HOME": str(folder), "PATH": os.environ["PATH"], "KUBECONFIG": "/dev/null"}
+
+    def kubectl(self, *arguments: str, given: Any = None) -> subprocess.CompletedProcess[str]:
+        """Run a command of kubectl; `given` is an object for its standard input."""
+        return subprocess.run(
+            [TOOLS / "kubectl", *self._options, "--namespace", NAMESPACE, *arguments],
+            env=self._environment, input=json.dumps(given), capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+
+    def apply(self, given: Any) -> subprocess.CompletedProcess[str]:
+        """Apply an object strictly."""
+        return self.kubectl("apply", "--server-side", "--validate=strict", "--filename", "-", given=given)
+
+
+@contextlib.contextmanager
+def process(log: Path, *command: str | Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is stopped at the end of the block; its output goes to `log`."""
+    with log.open("wb") as output:
+        running = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        yield running
+    finally:
+        running.terminate()
+        running.wait(60)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A server with the namespace, which enforces the restricted Pod Security Standard, and the operator's types."""
+    folder = tmp_path_factory.mktemp("cluster")
+    etcd_port, peers_port, port = free_ports(3)
+    at, peers = f"http://127.0.0.1:{etcd_port}", f"http://127.0.0.1:{peers_port}"
+    key = folder / "key.pem"
+    key.write_bytes(rsa.generate_private_key(65537, 2048).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ))  # fmt: skip
+    (folder / "tokens.csv").write_text(f"{TOKEN},admin,admin,system:masters\n")
+    etcd = [
+        TOOLS / "etcd", f"--data-dir={folder / 'etcd'}", f"--listen-client-urls={at}", f"--advertise-client-urls={at}",
+        f"--listen-peer-urls={peers}", f"--initial-advertise-peer-urls={peers}", f"--initial-cluster=default={peers}",
+    ]  # fmt: skip
+    server = [
+        TOOLS / "kube-apiserver", f"--etcd-servers={at}", f"--secure-port={port}", "--bind-address=127.0.0.1",
+        "--advertise-address=192.0.2.1", "--endpoint-reconciler-type=none", f"--cert-dir={folder / 'certificates'}",
+        "--service-cluster-ip-range=10.0.0.0/24", "--service-account-issuer=https://cluster.test",
+        f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}",
+        f"--token-auth-file={folder / 'tokens.csv'}", "--authorization-mode=RBAC",
+        "--disable-admission-plugins=ServiceAccount",
+    ]  # fmt: skip
+    with process(folder / "etcd.log", *etcd), process(folder / "server.log", *server) as running:
+        found = Cluster(port, folder)
+
+        def is_ready() -> bool:
+            assert running.poll() is None, (folder / "server.log").read_text()[-3000:]
+            return found.kubectl("get", "--raw", "/readyz").returncode == 0
+
+        wait_until(is_ready, 120, f"the API server; {folder / 'server.log'}")
+        levels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn", "audit")}
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": levels}}
+        for needed in [namespace, *operator_types()]:
+            outcome = found.apply(needed)
+            assert outcome.returncode == 0, outcome.stderr
+        wait_for = ("wait", "--for=condition=Established", "customresourcedefinitions", "--all", "--timeout=60s")
+        assert found.kubectl(*wait_for).returncode == 0
+        yield found
+
+
+def operator_types() -> Iterator[dict[str, Any]]:
+    """The definitions of the Prometheus operator's types, as far as the manifests use them."""
+    for kind, schema in SCHEMAS.items():
+        if kind.startswith("$"):
+            continue
+        plural = f"{kind.lower()}s"
+        yield {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": f"{plural}.monitoring.coreos.com"},
+            "spec": {
+                "group": "monitoring.coreos.com",
+                "scope": "Namespaced",
+                "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
+                "versions": [
+                    {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}},
+                ],
+            },
+        }
+
+
+def apply_all(cluster: Cluster) -> subprocess.CompletedProcess[str]:
+    return cluster.kubectl(
+        "apply", "--server-side", "--validate=strict", "--output=json", "--kustomize", str(files.KUBERNETES)
+    )
+
+
+def pods() -> dict[str, dict[str, Any]]:
+    """The pods that the Deployments' controller would create, by name."""
+    return {
+        o["metadata"]["name"]: {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": o["metadata"]["name"], "labels": o["spec"]["template"]["metadata"]["labels"]},
+            "spec": o["spec"]["template"]["spec"],
+        }
+        for o in files.objects()
+        if o["kind"] == "Deployment"
+    }
+
+
+def test_the_server_accepts_every_manifest_without_a_warning(cluster: Cluster) -> None:
+    outcome = apply_all(cluster)
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    applied = {(o["kind"], o["metadata"]["name"]) for o in json.loads(outcome.stdout)["items"]}
+    assert applied == {(o["kind"], o["metadata"]["name"]) for o in files.objects()}
+
+
+def test_applying_twice_changes_nothing(cluster: Cluster) -> None:
+    first, second = (
+        {(o["kind"], o["metadata"]["name"]): o for o in json.loads(apply_all(cluster).stdout)["items"]}
+        for _ in range(2)
+    )
+    assert {
+        key for key in first if first[key]["metadata"]["resourceVersion"] != second[key]["metadata"]["resourceVersion"]
+    } == set()
+
+
+@pytest.mark.parametrize("name", pods())
+def test_pods_meet_the_restricted_standard(cluster: Cluster, name: str) -> None:
+    outcome = cluster.apply(pods()[name])
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+
+
+def test_mistakes_are_refused(cluster: Cluster) -> None:
+    pod = next(iter(pods().values()))
+    pod["metadata"]["name"] = "broken"
+    pod["spec"]["containers"][0]["securityContext"]["capabilities"] = {}
+    assert 'violates PodSecurity "restricted:latest"' in cluster.apply(pod).stderr
+    (settings,) = [o for o in files.objects() if o["kind"] == "ConfigMap"]
+    assert ".date: field not declared in schema" in cluster.apply({**settings, "date": {}}).stderr
