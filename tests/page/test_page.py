@@ -61,9 +61,11 @@ def test_a_published_model_appears_without_a_reload(models: Models, opened: Open
     expect(page.locator("#slider-value")).to_contain_text("20 (2 of 2), published")
 
 
-def test_shows_that_there_is_no_model_and_then_the_first(models: Models, opened: Opened) -> None:
+def test_shows_that_there_is_no_model_and_then_the_first(store: DirectoryStore, models: Models, opened: Opened) -> None:
     page = opened()
     expect(page.get_by_role("heading", name="No model yet")).to_be_visible()
+    status(page, "there is no store at")
+    store.root.mkdir()
     status(page, "no model has been published yet")
     expect(page.locator("#model")).to_be_hidden()
     models.save(known(10))
