@@ -20,9 +20,10 @@ _PROPERTIES = """
 process.roles=broker,controller
 node.id=1
 controller.quorum.bootstrap.servers=127.0.0.1:{controller}
-listeners={clients},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners={clients}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,LOGIN:SASL_PLAINTEXT,SECURE:SASL_SSL,MUTUAL:SSL,CONTROLLER:PLAINTEXT
+listeners={clients},PROXIED://127.0.0.1:{proxied},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners={clients},PROXIED://127.0.0.1:{proxy}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,LOGIN:SASL_PLAINTEXT,SECURE:SASL_SSL,MUTUAL:SSL,\\
+  CONTROLLER:PLAINTEXT
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
 sasl.enabled.mechanisms={mechanisms}
@@ -78,13 +79,20 @@ def write_keystore(folder: Path, certificates: Certificates) -> None:
     (folder / "keystore.pem").write_bytes(certificates.server_key.read_bytes() + certificates.server.read_bytes())
 
 
-def configure(folder: Path, ports: Mapping[str, int], controller: int, certificates: Certificates) -> None:
-    """Write the broker's files; `ports` maps the names of its listeners for clients to loopback ports."""
+def configure(
+    folder: Path, ports: Mapping[str, int], proxied: tuple[int, int], controller: int, certificates: Certificates
+) -> None:
+    """Write the broker's files; `ports` maps the names of its listeners for clients to loopback ports.
+
+    `proxied` are the port of one more listener and the proxy's, which the broker advertises for it.
+    """
     (folder / "log4j2.properties").write_text(_LOG4J)
     write_keystore(folder, certificates)
     named = {"user": USER, "password": PASSWORD, "security": "org.apache.kafka.common.security"}
     properties = _PROPERTIES.format(
         clients=",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items()),
+        proxied=proxied[0],
+        proxy=proxied[1],
         controller=controller,
         mechanisms=",".join(MECHANISMS),
         logins="".join(_LOGIN.format(listener=listener, **named) for listener in ("login", "secure")),

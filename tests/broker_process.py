@@ -72,6 +72,8 @@ class BrokerProcess:
     sasl: int = field(init=False)
     tls: int = field(init=False)
     mutual: int = field(init=False)
+    proxied: int = field(init=False)  # of a listener without authentication that a proxy forwards to
+    proxy: int = field(init=False)  # for that proxy, if a test starts one
     controller: int = field(init=False)
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _admin: KafkaAdminClient | None = field(default=None, init=False)
@@ -80,7 +82,7 @@ class BrokerProcess:
         if shutil.which("java") is None:
             raise BrokerUnavailableError("java is not installed")
         self._lib = jars()
-        self.plain, self.sasl, self.tls, self.mutual, self.controller = free_ports(5)
+        self.plain, self.sasl, self.tls, self.mutual, self.controller, self.proxied, self.proxy = free_ports(7)
 
     @property
     def bootstrap(self) -> str:
@@ -169,7 +171,7 @@ class BrokerProcess:
     def _format(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         ports = {"PLAINTEXT": self.plain, "LOGIN": self.sasl, "SECURE": self.tls, "MUTUAL": self.mutual}
-        configure(self.folder, ports, self.controller, self.certificates.make())
+        configure(self.folder, ports, (self.proxied, self.proxy), self.controller, self.certificates.make())
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if cluster.startswith("-"):  # the tool would parse it as an option
             cluster = "A" + cluster[1:]
@@ -189,7 +191,7 @@ class BrokerProcess:
         with suppress(OSError, KafkaError):
             # A refused connection is cheaper than a failing client. All ports, since the first one opens
             # before the others.
-            for port in (self.plain, self.sasl, self.tls, self.mutual):
+            for port in (self.plain, self.sasl, self.tls, self.mutual, self.proxied):
                 socket.create_connection(("127.0.0.1", port), timeout=1).close()
             cluster = self.admin.describe_cluster()
             topics = self.admin.describe_topics()

@@ -1,0 +1,91 @@
+"""A TCP proxy in front of the test broker that cuts, slows down or swallows what the broker answers."""
+
+import socket
+import struct
+import threading
+import time
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+_RESET = struct.pack("ii", 1, 0)  # closing sends RST
+_LARGE = 1000  # bytes: answers that are cut hold records, most likely
+_PIECE, _PIECE_S = 5, 0.002
+
+
+class FaultyProxy:
+    """Forwards connections from one loopback port to another; `fault` says what happens to answers.
+
+    - "": they pass.
+    - "cut": of a large one only a part passes, then the connection is reset.
+    - "slow": they pass a few bytes at a time.
+    - "silent": connections are accepted, requests are read, and nothing is answered.
+    """
+
+    def __init__(self, port: int, target: int) -> None:
+        self.fault = ""
+        self.faults = 0  # answers that were cut, pieces that were slow, or answers that were swallowed
+        self._target = target
+        self._server = socket.create_server(("127.0.0.1", port))
+        self._sockets: set[socket.socket] = set()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        with suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        self.reset()
+
+    def begin(self, fault: str) -> None:
+        """Inflict this fault from now on."""
+        self.faults, self.fault = 0, fault
+
+    def reset(self) -> None:
+        """End the fault; connections that lost bytes are reset."""
+        lossy, self.fault = self.fault != "slow", ""
+        for each in list(self._sockets) if lossy else ():
+            self._close(each)
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._server.accept()
+                broker = socket.create_connection(("127.0.0.1", self._target))
+                self._sockets |= {client, broker}
+                for source, sink, answers in ((client, broker, False), (broker, client, True)):
+                    threading.Thread(target=self._pump, args=(source, sink, answers), daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
+        with suppress(OSError):
+            while data := source.recv(65_536):
+                if answers:
+                    self._answer(sink, data)
+                else:
+                    sink.sendall(data)
+        self._close(source)
+        self._close(sink)
+
+    def _answer(self, sink: socket.socket, data: bytes) -> None:
+        while self.fault == "slow" and data:
+            sink.sendall(data[:_PIECE])
+            data = data[_PIECE:]
+            self.faults += 1
+            time.sleep(_PIECE_S)  # how slow it is
+        if self.fault == "silent":
+            self.faults += 1
+        elif self.fault == "cut" and len(data) > _LARGE:
+            self.faults += 1
+            sink.sendall(data[: len(data) // 2])
+            raise ConnectionResetError
+        else:
+            sink.sendall(data)
+
+    def _close(self, which: socket.socket) -> None:
+        self._sockets.discard(which)
+        with suppress(OSError):
+            which.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            which.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads it
+        which.close()
