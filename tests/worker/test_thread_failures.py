@@ -30,8 +30,8 @@ def fail(*_):
     raise RuntimeError("injected into " + threading.current_thread().name)
 
 class Source(MemorySource):
-    def seek(self, positions):
-        super().seek(positions)
+    def seek(self, positions, last=None):
+        super().seek(positions, last)
         if name == "prefetch":
             self.status = fail
         elif name == "health":
