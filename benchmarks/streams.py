@@ -83,8 +83,14 @@ class Row:
         """One line of the table."""
         n, d = self.stream.table.rows.shape
         verdict = "yes" if self.ours <= self.bar else "**no**"
-        values = " | ".join("–" if value is None else f"{value:.3g}" for value in (self.ours, *self.rivals))
+        values = " | ".join(_shown(value) for value in (self.ours, *self.rivals))
         return f"| {self.stream.name} | {self.stream.order} | {n:,} × {d} | {self.k} | {values} | {verdict} |"
+
+
+def _shown(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return "0" if abs(value) < 1e-5 else f"{value:.3g}"
 
 
 def _gram(X: F64) -> F64:
