@@ -27,7 +27,7 @@ demo: setup  ## Run broker, producer, workers and sidecar on this machine; make 
 
 PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-test: setup java prometheus browser load-generators  ## Run every test, those on a real Kafka broker included (10 min); make test ARGS="-k fold"
+test: setup java prometheus browser load-generators  ## Run every test, those on a real Kafka broker included (15 min); make test ARGS="-k fold"
 	$(PYTEST) $(ARGS)
 
 test-fast: setup  ## Run the tests that need no broker and no browser and are quick (1 min)
