@@ -1,8 +1,6 @@
 """A command that ends because of an error: its last line of the log, in the format that was asked for."""
 
 import json
-import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,18 +10,7 @@ from streampca.commands.logged import logged
 from streampca.demo.processes import ChildProcess
 from streampca.errors import SettingsError, StreampcaError
 
-
-@pytest.fixture(autouse=True)
-def _restore_logging() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
-    yield
-    root.handlers = handlers
-    root.setLevel(level)
-    logging.captureWarnings(False)
-    structlog.reset_defaults()
-    for name in ("kafka", "numba", "uvicorn.access"):
-        logging.getLogger(name).setLevel(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("restored_logging")
 
 
 def ended_by(error: Exception, capture: pytest.CaptureFixture[str], **options: str) -> tuple[object, str]:
