@@ -7,7 +7,6 @@ pass with the default settings, centred by the running mean. The exit code is 1 
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from sklearn.decomposition import IncrementalPCA
 from threadpoolctl import threadpool_limits
 
+from benchmarks.batch import Batch
 from benchmarks.data import NAMES, default_folder, digits, load
 from benchmarks.report import Bar, parser, publish
 from streampca.pca.arrays import F64
@@ -63,34 +63,6 @@ class Row(NamedTuple):
     incremental: float | None  # percent, scikit-learn's IncrementalPCA(k) on the same stream
     same_columns: float | None  # percent, IncrementalPCA(k + oversampling), of which k are kept
     microseconds: float  # of processor time per message, in learning
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """The batch solution of a data set."""
-
-    covariance: F64  # (d, d)
-    mean: F64  # (d,)
-    variances: F64  # (d,), falling
-
-    @classmethod
-    def of(cls, X: Pixels) -> "Batch":
-        """The batch solution."""
-        mean = X.mean(axis=0) / 255
-        chunks = (X[i : i + 4096] / 255 - mean for i in range(0, len(X), 4096))
-        covariance = sum(chunk.T @ chunk for chunk in chunks) / len(X)
-        return cls(covariance, mean, np.linalg.eigvalsh(covariance)[::-1])
-
-    def loss(self, k: int) -> float:
-        """Mean squared residual of the best k components."""
-        return float(self.variances[k:].sum())
-
-    def excess(self, components: F64, mean: F64) -> float:
-        """Percent by which the loss of orthonormal rows (k, d) about `mean` exceeds the best."""
-        offset = mean - self.mean
-        kept = np.trace(components @ self.covariance @ components.T) + np.sum((components @ offset) ** 2)
-        loss = np.trace(self.covariance) + offset @ offset - kept
-        return float(100 * (loss / self.loss(len(components)) - 1))
 
 
 def one_pass(X: Pixels, order: Indices, k: int) -> tuple[State, float]:
@@ -190,7 +162,7 @@ def main() -> int:
         compile_kernels(LearningConfig(3, 2))
         for name in ["digits"] if given.smallest else NAMES:
             X, y = digits() if given.smallest else load(name, given.data)
-            batch = Batch.of(X)
+            batch = Batch.of(lambda X=X: (X[i : i + 4096] / 255 for i in range(0, len(X), 4096)))
             losses |= {(name, k): batch.loss(k) for k in (5, 10, 20)}
             for make in (single_rows, merged_rows):
                 for row in make(name, X, y, batch):

@@ -22,6 +22,7 @@ from sklearn.utils import gen_batches
 from threadpoolctl import threadpool_limits
 
 from benchmarks import stream_suite
+from benchmarks.batch import Batch
 from benchmarks.data import default_folder
 from benchmarks.machine import machine
 from benchmarks.report import replaced
@@ -32,35 +33,11 @@ from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
 
 PAGE = Path(__file__).parents[1] / "docs" / "accuracy.md"
-BATCH, SMALL_BATCH = 1000, 256  # rows
+BATCH, SMALL_BATCH, CHUNK = 1000, 256, 4096  # rows
 BAR, IMAGES_BAR = 0.1, 0.01  # percent
 RIVAL_BAR = 1.5  # times IncrementalPCA(K) with batches of 256
 
 Components = tuple[F64, F64]  # orthonormal rows (k, d), mean (d,)
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """The batch solution of a stream."""
-
-    covariance: F64  # (d, d)
-    mean: F64  # (d,)
-    variances: F64  # (d,), falling
-
-    @classmethod
-    def of(cls, stream: Stream) -> "Batch":
-        """The eigenvalues of the covariance, or of the second moment for a stream that is not centred."""
-        pieces = np.array_split(stream.index, max(1, len(stream.index) // 4096))
-        mean = sum(stream.table.read(piece).sum(axis=0) for piece in pieces) / len(stream.index) * stream.center
-        covariance = sum(_gram(stream.table.read(piece) - mean) for piece in pieces) / len(stream.index)
-        return cls(covariance, mean, np.linalg.eigvalsh(covariance)[::-1])
-
-    def excess(self, components: F64, mean: F64) -> float:
-        """Percent by which the loss of orthonormal rows (k, d) about `mean` exceeds the least."""
-        offset = mean - self.mean
-        kept = np.trace(components @ self.covariance @ components.T) + np.sum((components @ offset) ** 2)
-        loss = np.trace(self.covariance) + offset @ offset - kept
-        return float(100 * (loss / self.variances[len(components) :].sum() - 1))
 
 
 @dataclass(frozen=True)
@@ -93,10 +70,6 @@ def _shown(value: float | None) -> str:
     return "0" if abs(value) < 1e-5 else f"{value:.3g}"
 
 
-def _gram(X: F64) -> F64:
-    return X.T @ X
-
-
 def ours(stream: Stream, k: int) -> Components:
     """Our estimator with its default settings."""
     pca = ImplicitKrasulina(k, center=stream.center)
@@ -122,7 +95,8 @@ def frequent_directions(stream: Stream, k: int, columns: int) -> Components:
         sketch.add(piece)
         total += piece.sum(axis=0)
     mean = total / len(stream.index) * stream.center
-    covariance = _gram(sketch.sketch) / len(stream.index) - np.outer(mean, mean)
+    B = sketch.sketch
+    covariance = B.T @ B / len(stream.index) - np.outer(mean, mean)
     return np.linalg.eigh(covariance)[1][:, ::-1][:, :k].T, mean
 
 
@@ -133,7 +107,7 @@ def _batches(stream: Stream, size: int, least: int = 0) -> Iterator[F64]:
 
 def measured(stream: Stream) -> Iterator[Row]:
     """One row for each number of components."""
-    batch = Batch.of(stream)
+    batch = Batch.of(lambda: _batches(stream, CHUNK), stream.center)
     for k in stream.components:
         K = LearningConfig(stream.table.rows.shape[1], k).columns
         rivals: tuple[Callable[[], Components | None], ...] = (
