@@ -162,7 +162,7 @@ def main() -> int:
         compile_kernels(LearningConfig(3, 2))
         for name in ["digits"] if given.smallest else NAMES:
             X, y = digits() if given.smallest else load(name, given.data)
-            batch = Batch.of(lambda X=X: (X[i : i + 4096] / 255 for i in range(0, len(X), 4096)))
+            batch = Batch.of_images(X)
             losses |= {(name, k): batch.loss(k) for k in (5, 10, 20)}
             for make in (single_rows, merged_rows):
                 for row in make(name, X, y, batch):

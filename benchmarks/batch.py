@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streampca.pca.arrays import F64
 
@@ -25,6 +26,11 @@ class Batch:
         mean = total / n * center
         covariance = sum(((piece - mean).T @ (piece - mean) for piece in pieces()), np.zeros(())) / n
         return cls(covariance, mean, np.linalg.eigvalsh(covariance)[::-1])
+
+    @classmethod
+    def of_images(cls, X: NDArray[np.uint8]) -> "Batch":
+        """Of images (n, d) as bytes, with pixels/255."""
+        return cls.of(lambda: (X[i : i + 4096] / 255 for i in range(0, len(X), 4096)))
 
     def loss(self, k: int) -> float:
         """Mean squared residual of the best k components."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.accuracy import Batch
+from benchmarks.batch import Batch
 from benchmarks.data import load
 from streampca.pca.arrays import F64
 
@@ -27,7 +27,7 @@ class Data:
     @classmethod
     def of(cls, X: NDArray[np.uint8], y: Indices) -> "Data":
         """The batch solution is computed here."""
-        return cls(X, y, Batch.of(X))
+        return cls(X, y, Batch.of_images(X))
 
     @classmethod
     def cached(cls, name: str, folder: Path | None) -> "Data":

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.decomposition import IncrementalPCA
 
-from benchmarks.accuracy import Batch
+from benchmarks.batch import Batch
 from experiments import charts, passes
 from experiments.datasets import F64, Data
 from experiments.plan import Job, Plan, command, complete

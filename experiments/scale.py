@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.accuracy import Batch
+from benchmarks.batch import Batch
 from experiments.datasets import F64, Data
 from experiments.plan import Job, Plan, command, complete
 from experiments.results import Results
