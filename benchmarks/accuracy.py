@@ -105,12 +105,11 @@ def single_rows(name: str, X: Pixels, y: Indices, batch: Batch) -> Iterator[Row]
         for k in (5, 20):
             state, seconds = one_pass(X, index, k)
             excess = batch.excess(principal(state.C, k)[0], state.mean)
-            others = [
-                batch.excess(*incremental(X, index, k, columns, size))
-                for columns, size in ((k, BATCH), (LearningConfig(X.shape[1], k).columns, SMALL_BATCH))
-            ]
+            columns = LearningConfig(X.shape[1], k).columns
+            other = batch.excess(*incremental(X, index, k, k, BATCH))
+            same_columns = batch.excess(*incremental(X, index, k, columns, SMALL_BATCH))
             bar = BARS.get((name, k, order), DIGITS_BAR)
-            yield Row(name, k, order, excess, bar, *others, 1e6 * seconds / len(X))
+            yield Row(name, k, order, excess, bar, other, same_columns, 1e6 * seconds / len(X))
 
 
 def merged_rows(name: str, X: Pixels, y: Indices, batch: Batch) -> Iterator[Row]:

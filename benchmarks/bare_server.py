@@ -6,7 +6,8 @@
 import contextlib
 import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import orjson
@@ -33,11 +34,12 @@ def serve(kind: str, size: int, dimensions: int) -> None:
     from streampca.api.server import listen
 
     app, answer = FastAPI(), b"x" * size
-    parse = {
+    parsers: dict[str, Callable[[bytes], Any]] = {
         "json": orjson.loads,
         "npy": lambda body: np.load(io.BytesIO(body), allow_pickle=False),
         "raw": lambda body: np.frombuffer(body, "<f4").reshape(-1, dimensions),
-    }[kind]
+    }
+    parse = parsers[kind]
 
     @app.post("/")
     async def echo(request: Request) -> Response:

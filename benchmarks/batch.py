@@ -25,7 +25,7 @@ class Batch:
             n, total = n + len(piece), total + piece.sum(axis=0)
         mean = total / n * center
         covariance = sum(((piece - mean).T @ (piece - mean) for piece in pieces()), np.zeros(())) / n
-        return cls(covariance, mean, np.linalg.eigvalsh(covariance)[::-1])
+        return cls(covariance, mean, np.linalg.eigvalsh(covariance)[::-1].astype(np.float64))
 
     @classmethod
     def of_images(cls, X: NDArray[np.uint8]) -> "Batch":

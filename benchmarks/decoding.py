@@ -19,7 +19,7 @@ from streampca.stream.codec import Codec
 from streampca.stream.formats.schemas import MemorySchemas, WriterSchema
 
 PART = "decoding"
-DIMENSIONS = (64, 784, 3072)
+DIMENSIONS: tuple[int, ...] = (64, 784, 3072)
 ROUNDS, BATCH_NUMBERS, MANY = 7, 800_000, 100
 SMALLEST_NUMBERS = 64 * MANY
 

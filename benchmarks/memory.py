@@ -6,7 +6,7 @@ worker can learn at once, with 1, 8 and 64 partitions: its peak beside the memor
 
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -47,7 +47,7 @@ def main() -> None:
 def over_time(broker: Broker, folder: Path, size: Size) -> tuple[list[str], Bar]:
     """Resident memory at each tenth of the messages."""
     broker.create_topic("memory", PARTITIONS)
-    settings = {"dimensions": D, "components": K, "format": "float32", "checkpoint_interval_s": 1}
+    settings: dict[str, Any] = {"dimensions": D, "components": K, "format": "float32", "checkpoint_interval_s": 1}
     lines = [f"Over time: d = {D}, k = {K}, {PARTITIONS} partitions, raw float32, one worker.", ""]
     lines += ["| messages learned | resident, MiB |", "|---|---|"]
     sizes: list[float] = []
@@ -93,9 +93,11 @@ def backlog(broker: Broker, folder: Path, partitions: int, size: Size) -> tuple[
     """Resident memory in MiB when the worker has its partitions, and its peak until all is learned."""
     topic = f"backlog-{partitions}"
     broker.create_topic(topic, partitions)
-    settings = {"dimensions": BACKLOG_D, "components": BACKLOG_K, "format": "float32", "log_level": "info"}
-    interval = {"checkpoint_interval_s": size.checkpoint_interval_s}
-    with group(broker, topic, folder / topic, **settings, **interval) as members:
+    settings: dict[str, Any] = {
+        "dimensions": BACKLOG_D, "components": BACKLOG_K, "format": "float32", "log_level": "info",
+        "checkpoint_interval_s": size.checkpoint_interval_s,
+    }  # fmt: skip
+    with group(broker, topic, folder / topic, **settings) as members:
         worker = members.start()
         members.wait(lambda: worker.count("partitions assigned"), "the partitions", 120)
         before = resident(members, "VmRSS")

@@ -25,7 +25,7 @@ def main(bootstrap: str, topic: str, group: str, dimensions: int, components: in
     learned, saved_at = 0, time.monotonic()
     while True:
         messages = consumer.consume(BATCH - len(values), timeout=0.2)
-        values += [message.value() for message in messages if not message.error()]
+        values += [message.value() or b"" for message in messages if not message.error()]
         if len(values) < BATCH:
             continue
         pca.partial_fit(np.frombuffer(b"".join(values), "<f4").reshape(BATCH, dimensions))
@@ -39,4 +39,5 @@ def main(bootstrap: str, topic: str, group: str, dimensions: int, components: in
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4], int(sys.argv[4]), int(sys.argv[5]), sys.argv[6])
+    _, bootstrap, topic, group, dimensions, components, file = sys.argv
+    main(bootstrap, topic, group, int(dimensions), int(components), file)

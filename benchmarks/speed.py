@@ -9,12 +9,11 @@ Microseconds a message, medians of five rounds, the contestants in turn within e
 - proSVD by its best window, where it is installed (as `make bench` does; river has no PCA).
 """
 
-import contextlib
 import copy
 import time
 from collections.abc import Callable
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from sklearn.decomposition import IncrementalPCA
@@ -26,9 +25,10 @@ from streampca.pca.arrays import Array
 from streampca.pca.learning import LearningConfig, learn
 from streampca.pca.state import State
 
-proSVD: Any = None  # noqa: N816 - its own name
-with contextlib.suppress(ImportError):
-    from proSVD import proSVD  # type: ignore[import-not-found, no-redef]
+try:
+    from proSVD import proSVD
+except ImportError:
+    proSVD = None  # noqa: N816 - its own name
 
 PART = "speed"
 SIZES = ((64, 8), (784, 20), (3072, 20), (1536, 64), (3072, 100))

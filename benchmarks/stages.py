@@ -34,7 +34,7 @@ from streampca.worker.publisher import Publisher
 from tests.kafka_broker import Broker
 
 PART = "stages"
-STAGES = {
+STAGES: dict[str, list[tuple[type[Any], str]]] = {
     "poll": [(KafkaPythonSource, "poll"), (ConfluentSource, "poll")],
     "decode": [(Codec, "decode")],
     "learn": [(Fold, "learn")],

@@ -109,7 +109,7 @@ def worker(broker: Broker, store: Path, client: str) -> Figures:
 
     def has_learned() -> bool:
         found = learned.search(text_of(f"http://127.0.0.1:{port}/metrics"))
-        return bool(found) and float(found[1]) >= 1
+        return found is not None and float(found[1]) >= 1
 
     with process(command, STREAMPCA_KAFKA_CLIENT=client) as (running, began):
         reading = threading.Thread(target=read_log, args=(running, reached, log))

@@ -11,7 +11,7 @@ contains the words. The table is written into docs/accuracy.md. The exit code is
 import argparse
 import secrets
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -75,7 +75,7 @@ def ours(stream: Stream, k: int) -> Components:
     pca = ImplicitKrasulina(k, center=stream.center)
     for piece in _batches(stream, BATCH):
         pca.partial_fit(piece)
-    return pca.components_, pca.mean_
+    return pca.components_.astype(np.float64), pca.mean_.astype(np.float64)
 
 
 def incremental(stream: Stream, k: int, columns: int, batch: int) -> Components | None:
@@ -110,14 +110,13 @@ def measured(stream: Stream) -> Iterator[Row]:
     batch = Batch.of(lambda: _batches(stream, CHUNK), stream.center)
     for k in stream.components:
         K = LearningConfig(stream.table.rows.shape[1], k).columns
-        rivals: tuple[Callable[[], Components | None], ...] = (
-            lambda k=k: incremental(stream, k, k, BATCH),
-            lambda k=k, K=K: incremental(stream, k, K, SMALL_BATCH),
-            lambda k=k, K=K: incremental(stream, k, K, BATCH),
-            lambda k=k, K=K: frequent_directions(stream, k, K),
+        rivals = (
+            incremental(stream, k, k, BATCH),
+            incremental(stream, k, K, SMALL_BATCH),
+            incremental(stream, k, K, BATCH),
+            frequent_directions(stream, k, K),
         )
-        found = [rival() for rival in rivals]
-        excess = tuple(None if each is None else batch.excess(*each) for each in found)
+        excess = tuple(None if rival is None else batch.excess(*rival) for rival in rivals)
         yield Row(stream, k, batch.excess(*ours(stream, k)), excess)
 
 

@@ -10,11 +10,12 @@ from sklearn.decomposition import IncrementalPCA
 from experiments import charts, distributed, passes
 from experiments.baselines import combine
 from experiments.baselines.orthonormal import orthonormal
-from experiments.datasets import F64, Data, Indices
+from experiments.datasets import Data, Indices
 from experiments.methods import BLOCK, LABELS, SKLEARN_BATCH, WARM_UP, Default, method
 from experiments.plan import Job, Plan, command, complete
 from experiments.results import Results, average, spread
 from streampca.pca import axes
+from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
 from streampca.pca.merge import merge
 

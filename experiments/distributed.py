@@ -14,11 +14,12 @@ import numpy as np
 
 from experiments import charts, passes
 from experiments.baselines import combine, incremental
-from experiments.datasets import F64, Data
+from experiments.datasets import Data
 from experiments.methods import BLOCK, LABELS, TUNED, WARM_UP, Method, method
 from experiments.plan import Job, Plan, command, complete
 from experiments.results import Claim, Results, average, curve, spread
 from streampca.pca import axes as principal_axes
+from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
 from streampca.pca.merge import merge
 

@@ -10,10 +10,11 @@ from sklearn.decomposition import IncrementalPCA
 
 from benchmarks.batch import Batch
 from experiments import charts, passes
-from experiments.datasets import F64, Data
+from experiments.datasets import Data
 from experiments.plan import Job, Plan, command, complete
 from experiments.results import Results, average, curve
 from streampca.pca import axes
+from streampca.pca.arrays import F64
 from streampca.pca.learning import BLOCK, LearningConfig, learn
 from streampca.pca.state import State
 

@@ -88,7 +88,7 @@ class Implicit:
         return np.asarray(orthonormal(state.state.C), np.float64)
 
     def _gauge(self, C: Array) -> FreeGauge:
-        return FreeGauge(LearningConfig(*C.shape, oversampling=0, center=False), C, self.step)
+        return FreeGauge(LearningConfig(C.shape[0], C.shape[1], oversampling=0, center=False), C, self.step)
 
 
 @dataclass(frozen=True)

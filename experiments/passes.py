@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.datasets import F64, Data, Indices
+from experiments.datasets import Data, Indices
 from experiments.methods import BLOCK, TUNED, WARM_UP, Method, method
 from experiments.plan import Job, Plan, complete
 from experiments.results import Results, average, curve
+from streampca.pca.arrays import F64
 
 GRID = tuple(float(f"{m}e{e}") for e in range(-3, 4) for m in (1, 3))  # 0.001, 0.003, … 3000
 FINALISTS = 3  # values that are tried again

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.batch import Batch
-from experiments.datasets import F64, Data
+from experiments.datasets import Data
 from experiments.plan import Job, Plan, command, complete
 from experiments.results import Results
 from streampca.pca import axes
+from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig, learn
 from streampca.pca.merge import merge
 from streampca.pca.state import State
