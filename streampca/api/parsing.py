@@ -15,6 +15,8 @@ from streampca.api.memory import UNCOUNTED_BYTES
 from streampca.api.request import BINARY, RawRequest, RequestError
 from streampca.api.rows import Limits
 from streampca.api.schemas import RowsRequest
+from streampca.vectors.json_rows import parse_rows
+from streampca.vectors.json_sizes import count
 from streampca.vectors.packing import type_name
 
 R = TypeVar("R", bound=RowsRequest)
@@ -32,7 +34,8 @@ def check_size(raw: RawRequest, limits: Limits) -> None:
     """
     if raw.media_type in BINARY or len(raw.body) <= UNCOUNTED_BYTES:
         return
-    values = raw.body.count(b",") + 2 * raw.body.count(b"[") + 6 * raw.body.count(b"{") + 2 * raw.body.count(b":")
+    commas, arrays, objects, fields = (count(raw.body, letter) for letter in (b",", b"[", b"{", b":"))
+    values = commas + 2 * arrays + 6 * objects + 2 * fields
     if values > limits.numbers + 2 * limits.rows + 64:
         text = f"the body holds too many values: send at most {limits.numbers} numbers in {limits.rows} rows"
         raise RequestError(413, text, limit="numbers")
@@ -44,19 +47,26 @@ def describe(mistakes: list[Any]) -> str:
 
 
 def _parse_json(raw: RawRequest, schema: type[R]) -> R:
-    """Of a duplicate field the last one counts."""
     for name in raw.query:
         if name in schema.model_fields:
             raise RequestError(422, f"{name} is a field of a JSON body, not a query parameter")
+    content = parse_rows(raw.body, schema.model_fields)
+    if content is None:
+        content = _parse_object(raw.body, schema)
+    return _validate(schema, content, strict=True, context=raw.body)
+
+
+def _parse_object(body: bytes, schema: type[R]) -> dict[str, Any]:
+    """The fields of any JSON body, rows as lists. Of a duplicate field the last one counts."""
     try:
-        content = orjson.loads(raw.body)
+        content = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        hint = " (NaN and Infinity are not JSON)" if b"NaN" in raw.body or b"Infinity" in raw.body else ""
+        hint = " (NaN and Infinity are not JSON)" if b"NaN" in body or b"Infinity" in body else ""
         raise RequestError(400, f"the body is not JSON: {error}{hint}") from None
     if not isinstance(content, dict):
         raise RequestError(422, f"the body must be a JSON object, not {type_name(content)}")
     _check_names("field", content, list(schema.model_fields))
-    return _validate(schema, content, strict=True, context=raw.body)
+    return content
 
 
 def _parse_binary(raw: RawRequest, schema: type[R]) -> R:

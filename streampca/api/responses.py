@@ -30,12 +30,12 @@ def json_response(content: Any, status: int = 200, headers: dict[str, str] | Non
 def answer_response(answer: Answer, lease: Lease, accept: str = "") -> Response:
     """The answer in the form that the client accepts. Raises `RequestError` if there is no memory for it."""
     headers = version_header(answer.version)
-    sizes = [value.nbytes for value in answer.fields.values() if isinstance(value, np.ndarray)]
-    lease.resize(sum(sizes))
-    if accepts(accept, NPZ):
+    nbytes = sum(value.nbytes for value in answer.fields.values() if isinstance(value, np.ndarray))
+    binary, whole = accepts(accept, NPZ), nbytes // 8 <= _MAX_WHOLE_NUMBERS
+    lease.resize(nbytes // 8 * _WHOLE_BYTES if whole and not binary else nbytes)
+    if binary:
         return binary_response([npz(answer.fields)], NPZ, headers)
-    if (numbers := sum(sizes) // 8) <= _MAX_WHOLE_NUMBERS:
-        lease.resize(numbers * _WHOLE_BYTES)
+    if whole:
         return json_response(answer.fields, headers=headers)
     return StreamingResponse(_paced(_joined(_json_chunks(answer.fields))), headers=headers, media_type=JSON)
 

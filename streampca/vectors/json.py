@@ -15,7 +15,7 @@ from streampca.vectors.json_sizes import parsed_bytes
 from streampca.vectors.packing import NumberPacker, VectorBytes, VectorError, check_size, missing_field, type_name
 
 _MAX_CANDIDATES = 16  # letters to check one by one before searching the text for the whole word
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class JsonVectorParser:
@@ -60,11 +60,8 @@ class SimdjsonParser:
     @classmethod
     def installed(cls, dimensions: int, path: list[str]) -> "SimdjsonParser | None":
         """None without the extra `fast`."""
-        try:
-            from simdjson import Parser  # an optional extra
-        except (ImportError, RuntimeError):  # RuntimeError: it is installed in part only
-            return None
-        return cls(Parser(), dimensions, path)
+        simdjson = import_simdjson()
+        return None if simdjson is None else cls(simdjson.Parser(), dimensions, path)
 
     def parse(self, text: bytes) -> memoryview | None:
         """The d numbers as float64; None if orjson might find others, or an error."""
@@ -87,12 +84,21 @@ class SimdjsonParser:
         once, without escapes; the array itself holds no names and is not searched. It ignores a byte order mark.
         """
         start = text.find(b"[")
-        if text.find(b"[", start + 1) >= 0 or text.startswith(_BYTE_ORDER_MARK):
+        if text.find(b"[", start + 1) >= 0 or text.startswith(BYTE_ORDER_MARK):
             return False
         if not self._names:
             return True
         others = text[:start] + text[text.find(b"]", start) :]
         return b"\\" not in others and all(others.count(name) == 1 for name in self._names)
+
+
+def import_simdjson() -> Any:
+    """The module, or None without the extra `fast`."""
+    try:
+        import simdjson  # an optional extra
+    except (ImportError, RuntimeError):  # RuntimeError: it is installed in part only
+        return None
+    return simdjson
 
 
 def may_hold_booleans(text: bytes) -> bool:
