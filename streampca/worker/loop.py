@@ -66,7 +66,7 @@ class Worker:
         self._config, self._source, self._dead_letters = config, source, dead_letters
         self._checkpointer = Checkpointer(config.topic, config.fold, source, dead_letters, writer, listener)
         self._listener, self._check_threads = listener, check_threads
-        self._paused = PausedPartitions(source, listener)
+        self._paused = PausedPartitions(source, self._seek, listener)
         self._assignment = Assignment(self._checkpointer.restore, self._start_reading, listener)
         self._folds: dict[int, Fold] = {}
         self._next_save = 0.0
@@ -129,7 +129,7 @@ class Worker:
                 self._paused.decoded(event.partition)
                 self._learn(event)
             case Undecoded(partition, position):
-                self._paused.pause(partition, position, event.end - position, event.cause)
+                self._paused.pause(partition, event.end - position, event.cause)
             case Assigned(partitions):
                 self._assignment.begin(partitions)
             case Revoked(partitions):
@@ -142,11 +142,12 @@ class Worker:
 
     def _start_reading(self, folds: Mapping[int, Fold]) -> None:
         self._folds |= folds
-        self._seek(folds)
+        self._seek(folds.keys())
         self._listener.notify(PartitionsAssigned({p: fold.position for p, fold in folds.items()}))
 
-    def _seek(self, folds: Mapping[int, Fold]) -> None:
-        """Read on from these folds, if the log still holds their last records."""
+    def _seek(self, partitions: Collection[int]) -> None:
+        """Read partitions from where their folds end, if the log still holds the last records of these."""
+        folds = {p: self._folds[p] for p in partitions}
         last = {p: fold.last for p, fold in folds.items() if fold.last}
         self._source.seek({p: fold.position if fold.position >= 0 else None for p, fold in folds.items()}, last)
 
@@ -191,18 +192,15 @@ class Worker:
         try:
             self._checkpointer.check_topic()
         except TimeoutError:  # the broker is away again; seeking makes the source report the gap again
-            self._seek({partition: fold})
+            self._seek([partition])
             return
-        if fold.position < 0:  # starts at the earliest record, so nothing is lost
-            self._seek({partition: fold})
-            return
-        if event.position < event.earliest <= fold.position:  # only offsets without a record were removed
-            self._source.seek({partition: fold.position})
+        if fold.position < 0 or event.position < event.earliest <= fold.position:
+            self._seek([partition])  # nothing is lost: no record was learned yet, or none was between these offsets
             return
         position = max(compatibility.resolve_gap(event, self._config.offset_gap, self._config.topic), fold.position)
         lost_from = fold.position if event.diverged is None else event.diverged
         self._folds[partition] = fold.skip(position, lost_from)
-        self._source.seek({partition: position})
+        self._seek([partition])
         self._listener.notify(OffsetsSkipped(partition, lost_from, position, event.diverged is not None))
 
     def _many_unsaved(self) -> bool:

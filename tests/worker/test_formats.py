@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampca.errors import BadRecordError, SourceError
+from streampca.errors import BadRecordError, OffsetGapError, SourceError
 from streampca.pca.arrays import Array
 from streampca.sources.memory import Do, Pause
 from streampca.stream.checkpoint import Checkpoint, encode
@@ -39,8 +39,8 @@ def arrows(V: Array, counts: Iterable[int]) -> list[bytes]:
     return [arrow(part.tolist(), kind=kind) for part in np.split(V, ends[:-1])]
 
 
-def avros(V: Array) -> list[bytes]:
-    return [avro(SCHEMA, avro_datum(row.tolist(), "v")) for row in V]
+def avros(V: Array, schema_id: int = 1) -> list[bytes]:
+    return [avro(SCHEMA, avro_datum(row.tolist(), "v"), schema_id) for row in V]
 
 
 def newest(env: Environment) -> bytes:
@@ -146,10 +146,24 @@ def test_an_unavailable_registry_loses_no_record() -> None:
     assert newest(env) == learned_in_one_batch(env, V, [1] * 100, 100)
 
 
+def test_a_log_that_is_cut_while_the_registry_is_away_is_noticed() -> None:
+    env, V, schemas = Environment(), vectors(100), memory(SCHEMA)
+    env.send(0, [*avros(V[:80]), *avros(V[80:], 2)])
+
+    def cut_and_grow() -> None:
+        schemas.away = False
+        env.topic.truncate(0, 60)
+        env.send(0, avros(vectors(90, seed=7)))
+
+    script: list[object] = [80, set_away(schemas, away=True), 20, Do(cut_and_grow), *([Pause()] * 5)]
+    with pytest.raises(OffsetGapError, match="offset 80 follows records that are not in the log any more"):
+        run_with(env, schemas, script)
+    assert env.position() == 80
+
+
 def test_messages_before_the_registry_failed_are_saved() -> None:
     env, V, schemas = Environment(), vectors(60), memory(SCHEMA)
-    other = [avro(SCHEMA, avro_datum(row.tolist(), "v"), 2) for row in V[30:]]
-    env.send(0, [*avros(V[:30]), *other])
+    env.send(0, [*avros(V[:30]), *avros(V[30:], 2)])
     worker = make_worker(
         env, config_for(env, "avro", schemas), [30, set_away(schemas, away=True), *([30] * 4)], stop_when_idle=False
     )
