@@ -278,7 +278,8 @@ def test_works_behind_a_prefix(page: Page, models: Models, sidecar: str) -> None
     def forward(route) -> None:  # type: ignore[no-untyped-def]
         route.fulfill(response=route.fetch(url=route.request.url.replace("/pca/", "/")))
 
-    page.route("**/pca/**", forward)
+    page.route("**/*", lambda route: route.abort())  # nothing else is there
+    page.route("**/pca/**", forward)  # tried first
     page.goto(f"{sidecar}/pca/")
     status(page, "Serving version 10")
     page.unroute_all(behavior="wait")

@@ -135,6 +135,7 @@ def test_arbitrary_bytes_are_refused(data: bytes) -> None:
 def test_damage_with_a_valid_digest_raises_no_other_error() -> None:
     """Errors of zipfile and NumPy become DamagedFileError."""
     rng, body = random.Random(2), DATA[:-64]
+    assert sealed(body) == DATA
     for _ in range(3000):
         damaged = bytearray(body)
         for _ in range(rng.choice([1, 1, 1, 2, 5])):
