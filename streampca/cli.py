@@ -72,11 +72,11 @@ def serve(given: options.Given) -> None:
     from streampca.api import server
     from streampca.commands.logged import logged
     from streampca.settings import ServeSettings
-    from streampca.stores.directory import DirectoryStore
+    from streampca.stores.choice import store_of
 
     with logged(given):
         settings = ServeSettings.read(**given)
-        server.run(settings, DirectoryStore(settings.store))
+        server.run(settings, store_of(settings.store))
 
 
 @app.command()
@@ -86,7 +86,9 @@ def demo(
     ] = None,
     file: Annotated[Path | None, typer.Option(help="File of vectors to stream, .npy; default: generated ones.")] = None,
     rate: Annotated[float, typer.Option(min=1, help="Messages per second.")] = 2000.0,
-    store: Annotated[Path | None, typer.Option(help="Store folder to keep; default: a temporary one.")] = None,
+    store: Annotated[
+        str | None, typer.Option(help="Store to keep, a folder or a URL; default: a temporary folder.")
+    ] = None,
     port: Annotated[int, typer.Option(help="Port of the HTTP API; 0: any free one.")] = 8000,
 ) -> None:
     """Run everything on this machine.
@@ -129,7 +131,7 @@ def produce(
 @app.command()
 def fit(
     file: Annotated[Path, typer.Argument(help="Vectors as rows: .npy, .csv or .jsonl.", metavar="FILE")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Model file to write, .npz.")],
+    output: Annotated[str, typer.Option("--output", "-o", help="Model file to write, .npz; a path or a URL.")],
     components: Annotated[int | None, typer.Option(min=1, help="Number k of components; default: 10.")] = None,
     oversampling: Annotated[int | None, typer.Option(min=0, help=help_texts.OVERSAMPLING)] = None,
     center: Annotated[bool, typer.Option(help=help_texts.CENTER)] = True,
@@ -150,7 +152,9 @@ def fit(
 
 @app.command()
 def inspect(
-    path: Annotated[Path, typer.Argument(help="A checkpoint file, a model file, or a store folder.", metavar="PATH")],
+    path: Annotated[
+        str, typer.Argument(help="A checkpoint file, a model file, or a store; a path or a URL.", metavar="PATH")
+    ],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """Show the content of a checkpoint, a model or a store."""

@@ -2,7 +2,10 @@
 
 TOPIC = "Topic to learn from."
 BOOTSTRAP_SERVERS = "Bootstrap brokers, host:port,host:port."
-STORE = "Folder of checkpoints and models, shared by all workers."
+STORE = (
+    "Folder of checkpoints and models, shared by all workers; or the URL of a bucket: s3://bucket/prefix, "
+    "gs://bucket/prefix, az://container/prefix."
+)
 DIMENSIONS = "Length d of every vector."
 COMPONENTS = "Number k of principal components to learn."
 OVERSAMPLING = "Extra columns tracked beside the k components, for accuracy; by default max(10, 3k/5)."

@@ -11,6 +11,7 @@ from hypothesis import settings
 
 from tests.kafka_broker import Broker, BrokerUnavailableError
 from tests.kafka_sockets import close_unused_sockets
+from tests.s3_process import S3Process
 
 # As in streampca/logs.py; otherwise a failing test prints hundreds of log lines about an unreachable broker.
 logging.getLogger("kafka").setLevel(logging.CRITICAL)
@@ -60,6 +61,27 @@ def new_broker(tmp_path_factory: pytest.TempPathFactory) -> Broker:
         if os.environ.get("CI") == "true":
             pytest.fail(f"no broker in CI: {error}")
         pytest.skip(f"no broker here: {error}")
+
+
+@pytest.fixture(scope="session")
+def s3_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Process]:
+    """A running S3 server, shared by all tests. If it cannot run here, the test is skipped, or fails in CI."""
+    try:
+        process = S3Process(tmp_path_factory.mktemp("s3"))
+    except BrokerUnavailableError as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"no S3 server in CI: {error}")
+        pytest.skip(f"no S3 server here: {error}")
+    with process as running:
+        yield running
+
+
+@pytest.fixture
+def s3(s3_process: S3Process, monkeypatch: pytest.MonkeyPatch) -> S3Process:
+    """The S3 server; this process and those that it starts have the environment to use it."""
+    for name, value in s3_process.environment().items():
+        monkeypatch.setenv(name, value)
+    return s3_process
 
 
 @pytest.fixture

@@ -23,7 +23,8 @@ MAY_IMPORT = {
     "thread_failures": [],
     "help_texts": [],
     "metrics": [],
-    "settings": ["settings", "help_texts", "errors"],
+    "store_url": [],
+    "settings": ["settings", "help_texts", "store_url", "errors"],
     "pca": ["pca"],
     "estimator": ["estimator", "pca"],
     "vectors": ["pca.arrays", "vectors", "errors"],
@@ -32,7 +33,7 @@ MAY_IMPORT = {
     "sources.kafka_python": [*SHARED_BY_SOURCES, "sources.kafka_python"],
     "sources.confluent": [*SHARED_BY_SOURCES, "sources.confluent"],
     "sources.schema_registry": ["sources.broker_errors", "stream.formats", "errors", "settings.formats"],
-    "stores": ["stores", "stream", "errors"],
+    "stores": ["stores", "stream", "store_url", "errors"],
     "worker": [
         "worker", "stream", "pca", "errors", "metrics", "sources.base", "stores.base", "stores.checkpoints",
         "stores.models", "stores.worker_status",
@@ -44,11 +45,11 @@ MAY_IMPORT = {
     # These alone choose among concrete sources and stores.
     "commands": [
         "commands", "worker", "sources", "stores", "stream", "vectors", "pca", "settings", "help_texts", "errors",
-        "logs", "thread_failures",
+        "logs", "thread_failures", "store_url",
     ],
     "demo": ["demo", "stores", "stream.model_file", "vectors", "pca.arrays", "settings", "errors"],
     "cli": [
-        "commands", "demo.run", "api.server", "stores.directory", "settings", "help_texts", "logs", "errors", "version",
+        "commands", "demo.run", "api.server", "stores.choice", "settings", "help_texts", "logs", "errors", "version",
     ],
     "__main__": ["cli"],
     "": ["pca", "estimator", "errors", "version"],  # the public API

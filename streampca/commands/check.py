@@ -1,13 +1,21 @@
 """`streampca check`: prints the effective settings, their origins and every mistake, without any connection."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
+from streampca import store_url
 from streampca.commands.printing import console
 from streampca.settings import ServeSettings, WorkerSettings
-from streampca.settings.base import Effective
+from streampca.settings.base import MASK, Effective, masked
+
+# Ends of names whose values are no secrets: addresses, names, and paths of files.
+_HARMLESS = (
+    "_REGION", "_ENDPOINT", "_URL", "_URL_S3", "_URI", "_ALLOW_HTTP", "_STYLE_REQUEST", "_ROLE_ARN", "_FILE",
+    "_ACCOUNT_NAME", "_APPLICATION_CREDENTIALS",
+)  # fmt: skip
 
 
 def run(config: Path | None, **options: Any) -> int:
@@ -19,12 +27,24 @@ def run(config: Path | None, **options: Any) -> int:
     out = console()
     out.print(_table("streampca worker", worker))
     out.print(_table("streampca serve (besides those above)", [e for e in serve if e.name not in known]))
+    if bucket := _bucket_variables(worker):
+        out.print(_table("environment of the object store", bucket))
     mistakes = list(dict.fromkeys(worker_mistakes + serve_mistakes))
     for mistake in mistakes:
         out.print(f"✗ {mistake}", style="red")
     if not mistakes:
         out.print("✓ no mistakes found", style="green")
     return 2 if mistakes else 0
+
+
+def _bucket_variables(settings: list[Effective]) -> list[Effective]:
+    """The variables that the store's provider reads, if the store is at a URL; secrets masked."""
+    store = next(effective.value for effective in settings if effective.name == "store")
+    prefix = store_url.VARIABLES.get(store_url.scheme_of(store) or "", "\0")
+    found = sorted((name, value) for name, value in os.environ.items() if name.startswith(prefix))
+    return [
+        Effective(name, masked(value) if name.endswith(_HARMLESS) else MASK, "environment") for name, value in found
+    ]
 
 
 def _table(title: str, settings: list[Effective]) -> Table:

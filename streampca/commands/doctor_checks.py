@@ -14,7 +14,7 @@ from streampca.sources.base import TopicInspector
 from streampca.sources.broker_errors import TopicError
 from streampca.sources.choice import inspector_of
 from streampca.stores.checkpoints import Checkpoints
-from streampca.stores.directory import DirectoryStore
+from streampca.stores.choice import store_of
 from streampca.stream import compatibility
 
 _AHEAD_S = 300.0
@@ -28,7 +28,7 @@ class DoctorChecks:
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings, self._config = settings, worker_config_of(settings)
-        self._store = DirectoryStore(settings.store)
+        self._store = store_of(settings.store)
         self._checkpoints = Checkpoints(self._store, settings.topic, settings.keep_checkpoints)
         self._inspector: TopicInspector | None = None
         self._topic_error: TopicError | None = None

@@ -9,11 +9,14 @@ from pathlib import Path
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 
+from streampca import store_url
 from streampca.commands.printing import console
 from streampca.commands.progress import progress
 from streampca.errors import InputError, SettingsError, StoreError
 from streampca.pca.axes import model_of
 from streampca.pca.learning import LearningConfig
+from streampca.stores.base import check_name
+from streampca.stores.choice import store_and_name
 from streampca.stream import model_file
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.model_file import PublishedModel
@@ -33,7 +36,7 @@ class FitOptions:
     dtype: str = "float64"
 
 
-def run(file: Path, output: Path, options: FitOptions) -> None:
+def run(file: Path, output: str, options: FitOptions) -> None:
     """Learn the rows of the file and write the model."""
     rows = open_rows(file)
     fold_config = _fold_config(options, rows)
@@ -87,8 +90,14 @@ def _published(fold: Fold, fold_config: FoldConfig) -> PublishedModel:
     )
 
 
-def _refuse_unwritable(output: Path) -> None:
+def _refuse_unwritable(place: str) -> None:
     """Raise `StoreError` before an hour of learning rather than after it."""
+    if store_url.scheme_of(place):
+        store, name = store_and_name(place)
+        check_name(name)
+        store.check()
+        return
+    output = Path(place)
     folder = output.absolute().parent
     if output.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
         raise StoreError(
@@ -96,7 +105,12 @@ def _refuse_unwritable(output: Path) -> None:
         )
 
 
-def _write(output: Path, data: bytes) -> None:
+def _write(place: str, data: bytes) -> None:
+    if store_url.scheme_of(place):
+        store, name = store_and_name(place)
+        store.write(name, data)
+        return
+    output = Path(place)
     temporary = output.with_name(f"~{secrets.token_hex(8)}")
     try:
         temporary.write_bytes(data)
@@ -106,7 +120,7 @@ def _write(output: Path, data: bytes) -> None:
         raise StoreError(f"cannot write {output}: {error.strerror}") from None
 
 
-def _report(result: PublishedModel, output: Path, seconds: float) -> None:
+def _report(result: PublishedModel, output: str, seconds: float) -> None:
     model = result.model
     out = console()
     table = Table(box=None, pad_edge=False)

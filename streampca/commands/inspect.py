@@ -1,4 +1,4 @@
-"""`streampca inspect`: shows the content of a checkpoint file, a model file or a store folder."""
+"""`streampca inspect`: shows the content of a checkpoint file, a model file or a store."""
 
 import datetime
 import json
@@ -7,11 +7,13 @@ from typing import Any
 
 from rich.table import Table
 
+from streampca import store_url
 from streampca.commands.foreign_files import describe, is_foreign
 from streampca.commands.printing import console
 from streampca.errors import DamagedFileError, StoreError
+from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
-from streampca.stores.directory import DirectoryStore
+from streampca.stores.choice import store_and_name, store_of
 from streampca.stores.models import Models
 from streampca.stream import checkpoint as checkpoints
 from streampca.stream import model_file as models
@@ -19,20 +21,31 @@ from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.model_file import PublishedModel
 
 
-def run(path: Path, *, as_json: bool) -> None:
-    """Print the content. Raises `StreampcaError` if it cannot be read."""
-    facts = facts_of_store(path) if path.is_dir() else _file(path)
+def run(place: str, *, as_json: bool) -> None:
+    """Print the content of what is at a path or URL. Raises `StreampcaError` if it cannot be read."""
+    facts = facts_of_store(place) if _is_store(place) else _file(place)
     if as_json:
         print(json.dumps(facts, indent=2))  # noqa: T201
     else:
         _show(facts)
 
 
-def _file(path: Path) -> dict[str, Any]:
+def _is_store(place: str) -> bool:
+    return not place.endswith(".npz") if store_url.scheme_of(place) else Path(place).is_dir()
+
+
+def _content(place: str) -> bytes:
     try:
-        data = path.read_bytes()
+        if store_url.scheme_of(place):
+            store, name = store_and_name(place)
+            return store.read(name)
+        return Path(place).read_bytes()
     except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror}") from None
+        raise StoreError(f"cannot read {place}: {error.strerror or 'no such object'}") from None
+
+
+def _file(path: str) -> dict[str, Any]:
+    data = _content(path)
     if is_foreign(data):
         raise StoreError(f"{path} is not a streampca file: {describe(data)}")
     try:
@@ -98,16 +111,16 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def facts_of_store(path: Path) -> dict[str, Any]:
-    """The content of a store folder, by topic. Raises `StoreError` if there is none."""
-    store = DirectoryStore(path)
+def facts_of_store(place: Path | str) -> dict[str, Any]:
+    """The content of a store, by topic. Raises `StoreError` if there is none."""
+    store = store_of(place)
     topics = sorted({name.rsplit("/", 1)[-1] for folder in ("checkpoints", "models") for name in store.names(folder)})
     if not topics:
-        raise StoreError(f"{path} holds no checkpoints and no models")
-    return {"kind": "store", "path": str(path), "topics": {topic: _topic(store, topic) for topic in topics}}
+        raise StoreError(f"{place} holds no checkpoints and no models")
+    return {"kind": "store", "path": str(place), "topics": {topic: _topic(store, topic) for topic in topics}}
 
 
-def _topic(store: DirectoryStore, topic: str) -> dict[str, Any]:
+def _topic(store: Store, topic: str) -> dict[str, Any]:
     saved, published = Checkpoints(store, topic), Models(store, topic)
     versions = published.versions()
     partitions = {}

@@ -16,7 +16,7 @@ _TYPES: dict[str, type] = {
     "components": int,
     "bootstrap_servers": str,
     "group_id": str,
-    "store": Path,
+    "store": str,
     "format": str,
     "field": str,
     "dead_letter_topic": str,

@@ -20,7 +20,7 @@ from streampca.sources import schema_registry
 from streampca.sources.choice import client_of, dead_letters_of, prefetching
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
-from streampca.stores.directory import DirectoryStore
+from streampca.stores.choice import store_of
 from streampca.stores.models import Models
 from streampca.stores.worker_status import WorkerStatuses
 from streampca.stream.codec import Codec
@@ -59,7 +59,7 @@ def run(settings: WorkerSettings) -> None:
         threadpool_limits(1),  # one BLAS thread: the same bits, and no threads competing for blocks this small
         HealthServer(settings.worker_host, settings.worker_port, metrics.registry, health) as server,
     ):
-        store = DirectoryStore(settings.store)
+        store = store_of(settings.store)
         store.check()
         with StatusListener(WorkerStatuses(store, settings.topic), name_of_process()) as status:
             worker = _build(settings, store, Listeners(logged, metrics, health, status), threads.raise_first)
@@ -81,7 +81,7 @@ def _summary(settings: WorkerSettings) -> dict[str, str]:
         "topic": settings.topic,
         "brokers": settings.bootstrap_servers,
         "group": settings.group_id,
-        "store": str(settings.store),
+        "store": settings.store,
         "model": f"{settings.components} components of {settings.dimensions} dimensions",
         "forgets": halved[0] if halved else "nothing",
         "bad_records": f"to {settings.dead_letter_topic}" if settings.dead_letter_topic else settings.on_bad_record,

@@ -19,8 +19,9 @@ from streampca.demo.processes import ChildProcess
 from streampca.demo.producer import DemoProducer
 from streampca.errors import SettingsError, StreampcaError
 from streampca.pca.arrays import F32
+from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
-from streampca.stores.directory import DirectoryStore
+from streampca.stores.choice import store_of
 from streampca.stores.models import Models
 from streampca.stream.model_file import PublishedModel
 from streampca.vectors.synthetic import FileVectors, LowRank, VectorStream
@@ -39,7 +40,7 @@ class DemoOptions:
     seconds: float | None = None  # from the first projection on
     file: Path | None = None
     rate: float = 2000.0
-    store: Path | None = None
+    store: str | None = None  # a folder or a URL
     port: int = 8000
 
 
@@ -49,22 +50,21 @@ def run(options: DemoOptions) -> None:
     ended = _end_on_signals()
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="streampca-demo-")))
-        store = _new_store(options.store or folder / "store")
+        place = options.store or str(folder / "store")
+        store = _new_store(place)
         broker = EmbeddedBroker(TOPIC, DEAD_LETTERS)
         stack.callback(broker.close)
         ports = processes.free_port(options.port), processes.free_port(0)
         children: list[ChildProcess] = []
         stack.callback(processes.stop, children)
         children.append(
-            ChildProcess("worker", _worker_settings(broker, store, vectors, ports[1]), folder / "worker.log")
+            ChildProcess("worker", _worker_settings(broker, place, vectors, ports[1]), folder / "worker.log")
         )
-        children.append(
-            ChildProcess("serve", {"topic": TOPIC, "store": store.root, "port": ports[0]}, folder / "serve.log")
-        )
+        children.append(ChildProcess("serve", {"topic": TOPIC, "store": place, "port": ports[0]}, folder / "serve.log"))
         producer = DemoProducer(vectors, broker.address, TOPIC, broker.partitions[TOPIC], options.rate)
         stack.callback(producer.stop)
         display = stack.enter_context(Display(Console()))
-        display.note(_addresses(broker.address, ports, store, folder))
+        display.note(_addresses(broker.address, ports, place, folder))
         _Monitor(vectors, producer, children, Models(store, TOPIC), display, folder).run(
             ports[0], options.seconds, ended
         )
@@ -148,15 +148,13 @@ def _ticks(started: float, ended: threading.Event) -> Iterator[float]:
         yield time.monotonic() - started
 
 
-def _worker_settings(
-    broker: EmbeddedBroker, store: DirectoryStore, vectors: VectorStream, port: int
-) -> dict[str, object]:
+def _worker_settings(broker: EmbeddedBroker, store: str, vectors: VectorStream, port: int) -> dict[str, object]:
     return {
         "topic": TOPIC,
         "dead_letter_topic": DEAD_LETTERS,
         "bootstrap_servers": broker.address,
         "kafka_api_version": API_VERSION,
-        "store": store.root,
+        "store": store,
         "dimensions": vectors.dimensions,
         "components": vectors.components,
         "format": "float32",
@@ -166,10 +164,10 @@ def _worker_settings(
     }
 
 
-def _new_store(path: Path) -> DirectoryStore:
-    store = DirectoryStore(path)
+def _new_store(place: str) -> Store:
+    store = store_of(place)
     if Checkpoints(store, TOPIC).partitions():
-        raise SettingsError(f"{path} holds checkpoints of an earlier demo, whose broker is gone; choose another folder")
+        raise SettingsError(f"{place} holds checkpoints of an earlier demo, whose broker is gone; choose another store")
     store.check()
     return store
 
@@ -181,13 +179,13 @@ def _end_on_signals() -> threading.Event:
     return ended
 
 
-def _addresses(broker: str, ports: tuple[int, int], store: DirectoryStore, folder: Path) -> str:
+def _addresses(broker: str, ports: tuple[int, int], store: str, folder: Path) -> str:
     return (
         f"page     http://127.0.0.1:{ports[0]}/\n"
         f"broker   {broker} (in memory), topic {TOPIC}\n"
         f"API      http://127.0.0.1:{ports[0]}/docs\n"
         f"model    http://127.0.0.1:{ports[0]}/v1/model\n"
         f"metrics  http://127.0.0.1:{ports[1]}/metrics (worker)  http://127.0.0.1:{ports[0]}/metrics (sidecar)\n"
-        f"store    {store.root}\n"
+        f"store    {store}\n"
         f"logs     {folder}/worker.log {folder}/serve.log\n"
     )

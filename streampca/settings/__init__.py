@@ -6,11 +6,11 @@ Precedence: command-line options, `STREAMPCA_*` environment variables, the TOML 
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
-from streampca import help_texts
+from streampca import help_texts, store_url
 from streampca.settings.base import Rule, Settings
 from streampca.settings.formats import Format, FormatSettings
 from streampca.settings.kafka import GroupSettings, KafkaSettings
@@ -75,7 +75,23 @@ class DeadLetterSettings(TopicSettings):
 class StoreSettings(TopicSettings, LogSettings):
     """Settings shared by the worker and the sidecar."""
 
-    store: Path = Field(Path("streampca-store"), description=help_texts.STORE)
+    store: Annotated[
+        str,
+        BeforeValidator(lambda place: str(place) if isinstance(place, Path) else place),
+        AfterValidator(store_url.checked),
+    ] = Field("streampca-store", min_length=1, description=help_texts.STORE)
+
+    @classmethod
+    def rules(cls) -> list[Rule[Self]]:
+        """A URL needs a package."""
+        return [
+            *super().rules(),
+            Rule(
+                ("store",),
+                lambda s: store_url.scheme_of(s.store) is not None and not store_url.is_supported(),
+                store_url.MISSING_PACKAGE,
+            ),
+        ]
 
 
 class WorkerSettings(StoreSettings, KafkaSettings, FormatSettings, GroupSettings, DeadLetterSettings):

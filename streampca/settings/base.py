@@ -14,7 +14,8 @@ from streampca.errors import SettingsError
 from streampca.settings.layers import PREFIX, Gathered, gather
 
 MASK = "********"
-_LOGIN = re.compile(r"//.*@")  # users and passwords in URLs; to the last @, since a password may hold any letter
+# Users and passwords in URLs, to the last @, since a password may hold any letter; and queries, which may be signed.
+_LOGIN, _QUERY = re.compile(r"//.*@"), re.compile(r"(://[^?\s]*\?)[^'\"]*")
 S = TypeVar("S", contravariant=True)
 
 
@@ -121,7 +122,7 @@ def _sentence(kind: type[Settings], gathered: Gathered, mistake: Mapping[str, An
         return f"{name} is not a setting of this command"
     text = str(mistake["msg"]).removeprefix("Value error, ")
     field = kind.model_fields[name]
-    got = MASK if _is_secret(field) else _LOGIN.sub(f"//{MASK}@", repr(mistake["input"]))
+    got = MASK if _is_secret(field) else masked(repr(mistake["input"]))
     return f"{name}: {text[:1].lower() + text[1:]}, got {got} ({gathered.origins.get(name, 'default')})"
 
 
@@ -129,8 +130,13 @@ def _effective(name: str, field: FieldInfo, values: Mapping[str, Any], origins: 
     if name not in values and field.is_required():
         return Effective(name, "", "missing")
     value = values.get(name, field.default)
-    shown = "" if value is None else MASK if _is_secret(field) else _LOGIN.sub(f"//{MASK}@", str(value))
+    shown = "" if value is None else MASK if _is_secret(field) else masked(str(value))
     return Effective(name, shown, origins.get(name, "default"))
+
+
+def masked(text: str) -> str:
+    """The text without the secrets of the URLs in it."""
+    return _QUERY.sub(rf"\g<1>{MASK}", _LOGIN.sub(f"//{MASK}@", text))
 
 
 def _is_secret(field: FieldInfo) -> bool:

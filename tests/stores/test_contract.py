@@ -1,6 +1,9 @@
-"""The contract of all stores, tested on each."""
+"""The contract of all stores, tested on each; the object store talks to a server over HTTP."""
 
+import string
 import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -9,8 +12,10 @@ from hypothesis import strategies as st
 
 from streampca.errors import StoreError
 from streampca.stores.base import Store
+from streampca.stores.choice import store_of
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import MemoryStore
+from tests.s3_process import BUCKET
 
 BAD_NAMES = [
     "",
@@ -31,9 +36,20 @@ BAD_NAMES = [
 ]
 
 
-@pytest.fixture(params=["directory", "memory"])
+OBJECTS = pytest.param("objects", marks=pytest.mark.slow)
+
+
+@pytest.fixture(params=["directory", "memory", OBJECTS])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if request.param == "objects":
+        request.getfixturevalue("s3")
+        return store_of(f"s3://{BUCKET}/{uuid.uuid4().hex}/store")
     return DirectoryStore(tmp_path / "store") if request.param == "directory" else MemoryStore()
+
+
+def is_remote(store: Store) -> bool:
+    """Whether each operation is a request, so that fewer must do."""
+    return not isinstance(store, DirectoryStore | MemoryStore)
 
 
 def test_reads_what_was_written(store: Store) -> None:
@@ -98,6 +114,7 @@ def test_every_valid_topic_name_can_be_a_folder(store: Store, topic: str) -> Non
     assert store.names("models") == [f"models/{topic}"]
 
 
+@pytest.mark.parametrize("store", ["directory", "memory"], indirect=True)
 def test_a_file_cannot_be_a_folder_nor_a_folder_a_file(store: Store) -> None:
     store.write("a/b/c", b"1")
     for action in (
@@ -114,9 +131,28 @@ def test_a_file_cannot_be_a_folder_nor_a_folder_a_file(store: Store) -> None:
     assert store.names("a") == ["a/b"]
 
 
+@pytest.mark.parametrize("store", [OBJECTS], indirect=True)
+def test_without_folders_a_name_may_begin_with_another(store: Store) -> None:
+    """A file in a folder's place harms nothing there, and nothing of the store ever puts one."""
+    store.write("a/b/c", b"1")
+    with pytest.raises(FileNotFoundError):
+        store.read("a/b")
+    store.delete("a/b")
+    assert store.names("a/b/c") == []
+    store.write("a/b", b"2")
+    assert (store.read("a/b"), store.read("a/b/c")) == (b"2", b"1")
+    assert (store.names("a"), store.names("a/b")) == (["a/b"], ["a/b/c"])
+    store.delete("a/b")
+    assert store.read("a/b/c") == b"1"
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("store", ["directory", "memory"], indirect=True)
 def test_a_concurrent_reader_sees_the_old_or_the_new_file(store: Store) -> None:
-    """A writer replaces one file thousands of times while readers read and list it."""
+    """A writer replaces one file thousands of times while readers read and list it.
+
+    Object stores promise the same, but the server of these tests overwrites the file that it is sending.
+    """
     contents = [bytes([i]) * 20_000 for i in range(8)]
     store.write("a/b", contents[0])
     stop = threading.Event()
@@ -147,7 +183,7 @@ def test_concurrent_writers_leave_one_complete_content(store: Store) -> None:
     contents = [bytes([i]) * 5000 for i in range(4)]
 
     def write(content: bytes) -> None:
-        for _ in range(100):
+        for _ in range(10 if is_remote(store) else 100):
             store.write("deep/er/b", content)
 
     writers = [threading.Thread(target=write, args=(content,), daemon=True) for content in contents]
@@ -167,9 +203,25 @@ STEPS = st.tuples(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(steps=st.lists(STEPS, max_size=12))
+LISTS_OF_STEPS = st.lists(STEPS, max_size=12)
+CHECKS_OFF = [HealthCheck.function_scoped_fixture]
+
+
+@pytest.mark.parametrize("store", ["directory", "memory"], indirect=True)
+@settings(max_examples=60, deadline=None, suppress_health_check=CHECKS_OFF)
+@given(steps=LISTS_OF_STEPS)
 def test_behaves_like_a_dictionary_with_folders(store: Store, steps: list[tuple[str, str, bytes]]) -> None:
+    behaves_like_a_dictionary(store, steps)
+
+
+@pytest.mark.parametrize("store", [OBJECTS], indirect=True)
+@settings(max_examples=5, deadline=None, suppress_health_check=CHECKS_OFF)
+@given(steps=LISTS_OF_STEPS)
+def test_objects_behave_like_a_dictionary_with_folders(store: Store, steps: list[tuple[str, str, bytes]]) -> None:
+    behaves_like_a_dictionary(store, steps)
+
+
+def behaves_like_a_dictionary(store: Store, steps: list[tuple[str, str, bytes]]) -> None:
     for folder in ("a", "b", "c.npz"):
         for name in store.names(folder):
             store.delete(name)
@@ -184,6 +236,29 @@ def test_behaves_like_a_dictionary_with_folders(store: Store, steps: list[tuple[
     for folder in ("a", "b", "c.npz"):
         assert store.names(folder) == sorted(name for name in model if name.startswith(f"{folder}/"))
     assert {name: store.read(name) for name in model} == model
+
+
+@pytest.mark.parametrize("length", [0, 1, pytest.param(64 * 2**20, marks=pytest.mark.slow)])
+def test_a_file_may_be_of_any_size(store: Store, length: int) -> None:
+    content = b"streampca"[:length] if length < 9 else b"streamp!" * (length // 8)
+    store.write("a/b", content)
+    assert store.read("a/b") == content
+
+
+def test_names_may_have_every_allowed_character(store: Store) -> None:
+    parts = ["...", "..a", "-", "_", "A-Z.a_z-0.9", string.ascii_letters + string.digits + "._-", "Z" * 255]
+    for part in parts:
+        store.write(f"a/{part}", part.encode())
+    assert store.names("a") == sorted(f"a/{part}" for part in parts)
+    assert [store.read(f"a/{part}") for part in parts] == [part.encode() for part in parts]
+
+
+@pytest.mark.parametrize("store", [OBJECTS], indirect=True)
+def test_a_folder_may_have_more_files_than_a_page_of_a_listing(store: Store) -> None:
+    names = [f"models/t/{number:020d}.npz" for number in range(1001)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda name: store.write(name, b""), names))
+    assert store.names("models/t") == names
 
 
 def test_a_store_that_was_written_to_exists(store: Store) -> None:

@@ -1,0 +1,52 @@
+"""URLs of object stores: `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`."""
+
+import re
+from importlib.util import find_spec
+
+CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
+"""Scheme → environment variables of a user's credentials."""
+
+VARIABLES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
+"""Scheme → prefix of the environment variables that configure its client."""
+
+MISSING_PACKAGE = "a store at a URL needs obstore: pip install 'streampca[object-store]'"
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_PREFIX = re.compile(r"[A-Za-z0-9._/-]*")
+
+
+def scheme_of(place: str) -> str | None:
+    """The URL's scheme, in lower case; None if `place` is the path of a folder."""
+    found = _SCHEME.match(place)
+    return found[1].lower() if found else None
+
+
+def checked(place: str) -> str:
+    """The place of a store, a URL without a slash at its end or a folder as it is.
+
+    Raises `ValueError` with a sentence that does not repeat the URL, which may hold a secret.
+    """
+    scheme = scheme_of(place)
+    if scheme is None:
+        return place
+    if scheme not in CREDENTIALS:
+        raise ValueError("use a folder, or a URL that begins with s3://, gs:// or az://")
+    bucket, _, prefix = place[len(scheme) + 3 :].partition("/")
+    if "@" in place:
+        raise ValueError(f"credentials do not belong into the URL: set {CREDENTIALS[scheme]}")
+    if not _BUCKET.fullmatch(bucket):
+        raise ValueError(f"the name of the bucket is not valid: write {scheme}://bucket/prefix")
+    parts = prefix.rstrip("/").split("/")
+    if not _PREFIX.fullmatch(prefix) or (prefix and any(part in ("", ".", "..") for part in parts)):
+        raise ValueError("the prefix is not valid: use letters, digits, '.', '_', '-' between slashes")
+    return f"{scheme}://{bucket}/{prefix}".rstrip("/")
+
+
+def is_supported() -> bool:
+    """Whether the package is installed that object stores need."""
+    return find_spec("obstore") is not None

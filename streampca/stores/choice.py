@@ -1,0 +1,32 @@
+"""Opens the store of a setting: a folder or the URL of an object store."""
+
+from pathlib import Path
+
+from streampca import store_url
+from streampca.errors import SettingsError
+from streampca.stores.base import Store
+from streampca.stores.directory import DirectoryStore
+
+
+def store_of(place: Path | str) -> Store:
+    """The store at `place`; connects to nothing yet.
+
+    Raises `SettingsError` if the URL is not valid or a package is missing.
+    """
+    try:
+        checked = store_url.checked(str(place))
+    except ValueError as error:
+        raise SettingsError(f"store: {error}") from None
+    if store_url.scheme_of(checked) is None:
+        return DirectoryStore(checked)
+    if not store_url.is_supported():
+        raise SettingsError(store_url.MISSING_PACKAGE)
+    from streampca.stores.object_store import ObjectStore
+
+    return ObjectStore(checked)
+
+
+def store_and_name(url: str) -> tuple[Store, str]:
+    """The store and the name of one object. Raises `SettingsError` if the URL is not valid."""
+    place, _, name = url.rstrip("/").rpartition("/")
+    return store_of(place), name

@@ -1,0 +1,144 @@
+"""A store in a bucket: of S3 and servers compatible with it, of Google Cloud Storage or of Azure Blob Storage.
+
+An object appears whole or not at all, and survives once its upload is acknowledged: no temporary files, no flushes.
+There are no folders, only names with slashes: `a/b` and `a/b/c` may both be objects.
+"""
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import from_url
+
+from streampca import store_url
+from streampca.errors import StoreError
+from streampca.stores.base import check_name, is_part
+from streampca.stores.object_errors import Action, is_missing_object, store_error
+
+_PART_BYTES = 16 * 2**20  # larger objects are uploaded in parts of this size, so that a timeout covers one part
+_PARTS_AT_ONCE = 2
+_open: Callable[..., Any] = from_url  # typed by scheme, which is not known before it runs
+_ALLOW_HTTP = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
+_CONFIG: dict[str, dict[str, Any]] = {
+    "s3": {"disable_bulk_delete": True},  # not every server that is compatible with S3 has it
+    "gs": {},
+    "az": {},
+}
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a request may take, seconds: a store that hangs raises before the group gives its worker up."""
+
+    connect_s: float = 5.0
+    silence_s: float = 15.0  # without a byte from the server, the upload of a part included
+    request_s: float = 120.0  # in all, the download of a large object included
+    retry_s: float = 15.0  # no retry later than this after the first attempt
+
+
+class ObjectStore:
+    """`Store` in a bucket, below the prefix of its URL. Credentials come from the provider's environment variables."""
+
+    def __init__(self, url: str, patience: Patience = Patience()) -> None:
+        """Connects to nothing yet. `url` is one that `store_url.checked` has returned."""
+        self._url, scheme = url, store_url.scheme_of(url) or ""
+        allow_http = os.environ.get(_ALLOW_HTTP[scheme], "").lower() in ("1", "true", "yes")
+        with self._errors("open", ""):
+            self._bucket = _open(
+                url,
+                config=_CONFIG[scheme],
+                client_options={
+                    "allow_http": allow_http,
+                    "connect_timeout": timedelta(seconds=patience.connect_s),
+                    "read_timeout": timedelta(seconds=patience.silence_s),
+                    "timeout": timedelta(seconds=patience.request_s),
+                },
+                retry_config={
+                    "max_retries": 10,
+                    "retry_timeout": timedelta(seconds=patience.retry_s),
+                    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2)},
+                },
+            )
+
+    def __str__(self) -> str:
+        return self._url
+
+    def write(self, name: str, data: bytes) -> None:
+        """Upload the object; it appears when the upload is complete."""
+        check_name(name)
+        with self._errors("write", name):
+            self._put(name, data)
+
+    def read(self, name: str) -> bytes:
+        """The object's content."""
+        check_name(name)
+        with self._errors("read", name):
+            try:
+                return self._get(name)
+            except FileNotFoundError as error:
+                if is_missing_object(error):
+                    raise FileNotFoundError(f"{self._url}/{name}") from None
+                raise
+
+    def names(self, folder: str) -> list[str]:
+        """The valid names directly below the folder's; foreign ones are left out."""
+        check_name(folder)
+        with self._errors("list", folder):
+            found = obstore.list_with_delimiter(self._bucket, folder)
+        names = {*found["common_prefixes"], *(entry["path"] for entry in found["objects"])}
+        start = f"{folder}/"
+        return sorted(name for name in names if name.startswith(start) and is_part(name.removeprefix(start)))
+
+    def delete(self, name: str) -> None:
+        """Remove the object."""
+        check_name(name)
+        with self._errors("delete", name):
+            self._delete(name)
+
+    def missing(self) -> None:
+        """A bucket is not created by the first write: without it, every operation raises."""
+
+    def check(self) -> None:
+        """Write, read, list and remove an object."""
+        probe, content = f"~{secrets.token_hex(8)}", b"streampca"  # a name that `names` never returns
+        with self._errors("write", ""):
+            self._put(probe, content)
+        with self._errors("read", ""):
+            same = self._get(probe) == content
+        with self._errors("list", ""):
+            obstore.list_with_delimiter(self._bucket, probe)
+        with self._errors("delete", ""):
+            self._delete(probe)
+        if not same:
+            raise StoreError(f"cannot use {self._url}: an object read back differs from what was written")
+
+    def _put(self, path: str, data: bytes) -> None:
+        obstore.put(self._bucket, path, data, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
+
+    def _get(self, path: str) -> bytes:
+        return bytes(obstore.get(self._bucket, path).bytes())
+
+    def _delete(self, path: str) -> None:
+        try:
+            obstore.delete(self._bucket, path)
+        except FileNotFoundError as error:
+            if not is_missing_object(error):
+                raise
+
+    @contextmanager
+    def _errors(self, action: Action, name: str) -> Iterator[None]:
+        """Turn the library's errors into `StoreError`, without what they quote: URLs and answers may hold secrets."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            if action == "read" and is_missing_object(error):
+                raise
+            raise store_error(action, self._url, name, error) from None
+        except (BaseError, ValueError) as error:
+            raise store_error(action, self._url, name, error) from None

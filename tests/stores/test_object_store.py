@@ -1,0 +1,151 @@
+"""The object store in trouble: what it raises, how soon, and that no secret is in it."""
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+
+import obstore
+import pytest
+from obstore.store import from_url
+
+from streampca.errors import StoreError
+from streampca.stores.choice import store_of
+from streampca.stores.object_store import ObjectStore, Patience
+from tests.object_server import Fault, S3Proxy
+from tests.ports import free_ports
+from tests.s3_process import BUCKET, S3Process
+
+pytestmark = pytest.mark.slow
+
+SECRETS = ("a-key-id", "a-secret-key")
+IMPATIENT = Patience(connect_s=1, silence_s=0.3, request_s=3, retry_s=0.3)
+OPERATIONS: dict[str, Callable[[ObjectStore], object]] = {
+    "write": lambda store: store.write("a/b", b"new"),
+    "read": lambda store: store.read("a/b"),
+    "list": lambda store: store.names("a"),
+    "delete": lambda store: store.delete("a/b"),
+}
+
+
+@pytest.fixture
+def proxy(s3: S3Process, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
+    """A proxy in front of the server, which clients use."""
+    with S3Proxy(s3.port) as running:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", running.endpoint)
+        yield running
+
+
+def new_store(bucket: str = BUCKET, patience: Patience = IMPATIENT) -> ObjectStore:
+    return ObjectStore(f"s3://{bucket}/{uuid.uuid4().hex}", patience)
+
+
+def failure(action: Callable[[], object]) -> str:
+    """The error's sentence; it holds no secret, nor does what the traceback would show."""
+    with pytest.raises(StoreError) as caught:
+        action()
+    text, error = str(caught.value), caught.value
+    assert "\n" not in text
+    assert error.__suppress_context__
+    assert not any(secret in text for secret in SECRETS)
+    return text
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "sentence"),
+    [
+        (403, "SignatureDoesNotMatch", "the credentials are refused: 403 SignatureDoesNotMatch (correct AWS_ACCESS"),
+        (403, "InvalidAccessKeyId", "the credentials are refused"),
+        (401, "", "the credentials are refused: 401"),
+        (403, "AccessDenied", "no permission: 403 AccessDenied (allow s3:"),
+        (404, "NoSuchBucket", "there is no such bucket (create it"),
+        (400, "AuthorizationHeaderMalformed", "in another region (set AWS_REGION"),
+        (503, "SlowDown", "the server answers 503 SlowDown (a retry may help)"),
+        (418, "", "the server answers 418 (is AWS_ENDPOINT_URL the address of an object store?)"),
+    ],
+)
+def test_every_refusal_is_one_sentence_with_a_remedy(proxy: S3Proxy, status: int, code: str, sentence: str) -> None:
+    store = new_store()
+    proxy.begin(Fault("status", status, code))
+    for name, operation in OPERATIONS.items():
+        text = failure(lambda operation=operation: operation(store))  # type: ignore[misc]
+        assert text.startswith(f"cannot {name} s3://{BUCKET}/")
+        assert sentence in text
+    assert sentence in failure(store.check)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_check_notices_each_permission_that_is_missing(proxy: S3Proxy, operation: str) -> None:
+    store, permission = new_store(), {"write": "Put", "read": "Get", "list": "List", "delete": "Delete"}[operation]
+    proxy.begin(Fault("status", 403, "AccessDenied", only=operation))
+    assert failure(store.check).endswith(f"(allow s3:{permission}{'Bucket' if operation == 'list' else 'Object'})")
+    proxy.end()
+    store.check()
+
+
+def test_a_missing_bucket_is_no_missing_file(s3: S3Process) -> None:
+    store = new_store("no-such-bucket")
+    for action in (lambda: store.read("a/b"), lambda: store.names("a"), lambda: store.write("a/b", b""), store.check):
+        assert "there is no such bucket" in failure(action)
+
+
+def test_a_server_that_is_away_or_no_object_store(s3: S3Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_ports(1)[0]}")
+    assert "no connection to the server" in failure(new_store().check)
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "false")
+    assert "plain HTTP (set AWS_ALLOW_HTTP=true" in failure(new_store().check)
+
+
+def test_missing_credentials(s3: S3Process, proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://169.254.169.254.invalid")
+    assert "no credentials were found (set AWS_ACCESS_KEY_ID" in failure(new_store().check)
+    assert "no credentials were found (set AZURE_STORAGE_ACCOUNT_NAME" in failure(lambda: store_of("az://container/a"))
+
+
+@pytest.mark.parametrize("kind", ["hang", "reset", "cut"])
+@pytest.mark.parametrize("operation", ["write", "read", "list"])
+def test_a_store_in_trouble_raises_soon_and_recovers(proxy: S3Proxy, kind: str, operation: str) -> None:
+    store = new_store()
+    store.write("a/b", b"old" * 1000)
+    proxy.begin(Fault(kind))
+    started = time.monotonic()
+    failure(lambda: OPERATIONS[operation](store))
+    assert time.monotonic() - started < 10
+    assert proxy.faults >= 1
+    proxy.end()
+    assert store.read("a/b") == b"old" * 1000
+    OPERATIONS[operation](store)
+    assert store.names("a") == ["a/b"]
+
+
+def test_slow_answers_are_awaited(proxy: S3Proxy) -> None:
+    store = new_store()
+    proxy.begin(Fault("slow", delay_s=0.1))
+    store.write("a/b", b"x")
+    assert (store.read("a/b"), store.names("a")) == (b"x", ["a/b"])
+
+
+def test_a_short_outage_is_not_noticed(proxy: S3Proxy) -> None:
+    store = new_store(patience=Patience(retry_s=10))
+    proxy.begin(Fault("status"))
+
+    def recover() -> None:
+        while proxy.faults < 2:
+            time.sleep(0.01)
+        proxy.end()
+
+    thread = threading.Thread(target=recover)
+    thread.start()
+    store.write("a/b", b"x")
+    thread.join()
+    assert store.read("a/b") == b"x"
+
+
+def test_foreign_objects_are_not_listed(s3: S3Process) -> None:
+    prefix = uuid.uuid4().hex
+    bucket = from_url(f"s3://{BUCKET}/{prefix}", client_options={"allow_http": True})
+    for name in ("a/b", "a/two words", "a/~temporary", "a/c d/x", "ab/c"):
+        obstore.put(bucket, name, b"")
+    assert ObjectStore(f"s3://{BUCKET}/{prefix}").names("a") == ["a/b"]
