@@ -46,8 +46,7 @@ class S3Proxy:
         class Handler(_Handler):
             owner = proxy
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), Handler)
 
     @property
     def endpoint(self) -> str:
@@ -89,6 +88,13 @@ class S3Proxy:
         self.end()
         self._server.shutdown()
         self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Ignore clients that have given up."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -19,7 +19,7 @@ from tests.s3_process import BUCKET, S3Process
 pytestmark = pytest.mark.slow
 
 SECRETS = ("a-key-id", "a-secret-key")
-IMPATIENT = Patience(connect_s=1, silence_s=0.3, request_s=3, retry_s=0.3)
+IMPATIENT = Patience(silence_s=2, retry_s=0.3)
 OPERATIONS: dict[str, Callable[[ObjectStore], object]] = {
     "write": lambda store: store.write("a/b", b"new"),
     "read": lambda store: store.read("a/b"),
@@ -76,7 +76,10 @@ def test_every_refusal_is_one_sentence_with_a_remedy(proxy: S3Proxy, status: int
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_check_notices_each_permission_that_is_missing(proxy: S3Proxy, operation: str) -> None:
-    store, permission = new_store(), {"write": "Put", "read": "Get", "list": "List", "delete": "Delete"}[operation]
+    store, permission = (
+        new_store(patience=Patience()),
+        {"write": "Put", "read": "Get", "list": "List", "delete": "Delete"}[operation],
+    )
     proxy.begin(Fault("status", 403, "AccessDenied", only=operation))
     assert failure(store.check).endswith(f"(allow s3:{permission}{'Bucket' if operation == 'list' else 'Object'})")
     proxy.end()
@@ -107,11 +110,12 @@ def test_missing_credentials(s3: S3Process, proxy: S3Proxy, monkeypatch: pytest.
 @pytest.mark.parametrize("kind", ["hang", "reset", "cut"])
 @pytest.mark.parametrize("operation", ["write", "read", "list"])
 def test_a_store_in_trouble_raises_soon_and_recovers(proxy: S3Proxy, kind: str, operation: str) -> None:
-    store = new_store()
+    url = f"s3://{BUCKET}/{uuid.uuid4().hex}"
+    store, impatient = ObjectStore(url), ObjectStore(url, IMPATIENT)
     store.write("a/b", b"old" * 1000)
     proxy.begin(Fault(kind))
     started = time.monotonic()
-    failure(lambda: OPERATIONS[operation](store))
+    failure(lambda: OPERATIONS[operation](impatient))
     assert time.monotonic() - started < 10
     assert proxy.faults >= 1
     proxy.end()
@@ -121,14 +125,14 @@ def test_a_store_in_trouble_raises_soon_and_recovers(proxy: S3Proxy, kind: str, 
 
 
 def test_slow_answers_are_awaited(proxy: S3Proxy) -> None:
-    store = new_store()
+    store = new_store(patience=Patience())
     proxy.begin(Fault("slow", delay_s=0.1))
     store.write("a/b", b"x")
     assert (store.read("a/b"), store.names("a")) == (b"x", ["a/b"])
 
 
 def test_a_short_outage_is_not_noticed(proxy: S3Proxy) -> None:
-    store = new_store(patience=Patience(retry_s=10))
+    store = new_store(patience=Patience())
     proxy.begin(Fault("status"))
 
     def recover() -> None:
