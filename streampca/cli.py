@@ -71,12 +71,14 @@ def serve(given: options.Given) -> None:
     """
     from streampca.api import server
     from streampca.commands.logged import logged
+    from streampca.metrics import StoreMetrics
     from streampca.settings import ServeSettings
     from streampca.stores.choice import store_of
 
     with logged(given):
         settings = ServeSettings.read(**given)
-        server.run(settings, store_of(settings.store))
+        metrics = StoreMetrics()
+        server.run(settings, store_of(settings.store, metrics.observe), metrics)
 
 
 @app.command()

@@ -1,11 +1,13 @@
-"""A registry of Prometheus metrics whose samples all have the same constant labels, the topic's name above all.
+"""What the metrics of worker and sidecar share: a registry, and the requests to an object store.
+
+All samples of a registry have the same constant labels, the topic's name above all.
 
 Two topics may be scraped by one Prometheus: without the label an alert's sum over one would hide the other.
 """
 
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import Metric
 
 
@@ -21,3 +23,29 @@ class LabelledRegistry(CollectorRegistry):
         for family in super().collect():
             family.samples = [sample._replace(labels={**self._constant, **sample.labels}) for sample in family.samples]
             yield family
+
+
+STORE_METRICS = {
+    "streampca_store_requests_total": "Requests to the object store, by operation and outcome (ok, missing or error).",
+    "streampca_store_request_duration_seconds": "Duration of the requests to the object store, by operation.",
+}
+_DURATIONS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 60.0)
+
+
+class StoreMetrics:
+    """Counts and times the requests to an object store; no series without one."""
+
+    def __init__(self) -> None:
+        count, duration = STORE_METRICS
+        self._requests = Counter(count, STORE_METRICS[count], ["operation", "outcome"], registry=None)
+        self._durations = Histogram(duration, STORE_METRICS[duration], ["operation"], registry=None, buckets=_DURATIONS)
+
+    def register(self, registry: CollectorRegistry) -> None:
+        """Add these metrics to a registry."""
+        registry.register(self._requests)
+        registry.register(self._durations)
+
+    def observe(self, operation: str, outcome: str, seconds: float, requests: int = 1) -> None:
+        """Count what one operation took: a listing of thousands of names takes several requests."""
+        self._requests.labels(operation, outcome).inc(requests)
+        self._durations.labels(operation).observe(seconds)

@@ -49,7 +49,8 @@ MAY_IMPORT = {
     ],
     "demo": ["demo", "stores", "stream.model_file", "vectors", "pca.arrays", "settings", "errors"],
     "cli": [
-        "commands", "demo.run", "api.server", "stores.choice", "settings", "help_texts", "logs", "errors", "version",
+        "commands", "demo.run", "api.server", "stores.choice", "settings", "help_texts", "metrics", "logs", "errors",
+        "version",
     ],
     "__main__": ["cli"],
     "": ["pca", "estimator", "errors", "version"],  # the public API

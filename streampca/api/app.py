@@ -27,6 +27,7 @@ from streampca.api.page_files import PageFiles
 from streampca.api.recent_vectors import RecentVectors
 from streampca.api.request import NPY
 from streampca.api.responses import NPZ
+from streampca.metrics import StoreMetrics
 from streampca.settings import ServeSettings
 from streampca.stores.base import Store
 from streampca.stores.models import Models
@@ -52,12 +53,12 @@ class DirectRoute(APIRoute):
         self.app = app
 
 
-def create_app(store: Store, settings: ServeSettings) -> FastAPI:
-    """The application. It polls the store from its startup to its shutdown."""
+def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetrics | None = None) -> FastAPI:
+    """The application. It polls the store from its startup to its shutdown; `store_metrics` count its requests."""
     models = Models(store, settings.topic)
     history = HistoryReader(models)
     cache, recent = ModelCache(models, on_load=history.add), RecentVectors()
-    metrics = SidecarMetrics(cache, settings.topic)
+    metrics = SidecarMetrics(cache, settings.topic, store_metrics or StoreMetrics())
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

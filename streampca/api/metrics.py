@@ -8,7 +8,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from streampca.api.model_cache import ModelCache
-from streampca.metrics import LabelledRegistry
+from streampca.metrics import STORE_METRICS, LabelledRegistry, StoreMetrics
 from streampca.stream.model_file import PublishedModel
 
 METRICS = {
@@ -24,6 +24,7 @@ METRICS = {
     "streampca_projected_vectors_total": "Vectors projected or reconstructed, by act.",
     "streampca_limits_reached_total": "Requests and connections refused or ended because they reached a limit.",
     "streampca_request_duration_seconds": "Duration of requests, by route and status code.",
+    **STORE_METRICS,
 }
 
 _FIGURES: dict[str, Callable[[PublishedModel], float | None]] = {
@@ -43,9 +44,10 @@ _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 class SidecarMetrics:
     """Counts requests and vectors, and reads the metrics of the model in use at each scrape; all with the topic."""
 
-    def __init__(self, cache: ModelCache, topic: str) -> None:
+    def __init__(self, cache: ModelCache, topic: str, store: StoreMetrics) -> None:
         self._registry = LabelledRegistry(topic=topic)
         self._registry.register(_ModelCollector(cache))
+        store.register(self._registry)
         self._durations = self._histogram("streampca_request_duration_seconds", ["route", "code"])
         self._series: dict[tuple[str, int], Histogram] = {}
         vectors = self._counter("streampca_projected_vectors_total", ["act"])

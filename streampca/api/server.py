@@ -19,6 +19,7 @@ from threadpoolctl import threadpool_limits
 from streampca.api.app import create_app
 from streampca.api.protocol import ConnectionLimits, LimitedProtocol
 from streampca.errors import SettingsError
+from streampca.metrics import StoreMetrics
 from streampca.settings import ServeSettings
 from streampca.stores.base import Store
 from streampca.stores.models import Models
@@ -37,7 +38,7 @@ _SWITCH_INTERVAL_S = 0.0005
 _NOT_ON_THIS_MACHINE = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 
 
-def run(settings: ServeSettings, store: Store) -> None:
+def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics) -> None:
     """Serve until SIGTERM or SIGINT; requests in flight get 5 s to finish.
 
     Raises `SettingsError` if it cannot listen on the address, `StoreError` if the store cannot be read,
@@ -46,7 +47,7 @@ def run(settings: ServeSettings, store: Store) -> None:
     Models(store, settings.topic).versions()  # fail at the start if the store cannot be read; later that is only logged
     sockets = listen(settings.host, settings.port)
     disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the number of series for no use
-    app = create_app(store, settings)
+    app = create_app(store, settings, store_metrics)
     limits = ConnectionLimits(app.state.metrics.count_limit)
     server = uvicorn.Server(
         uvicorn.Config(

@@ -59,7 +59,7 @@ def run(settings: WorkerSettings) -> None:
         threadpool_limits(1),  # one BLAS thread: the same bits, and no threads competing for blocks this small
         HealthServer(settings.worker_host, settings.worker_port, metrics.registry, health) as server,
     ):
-        store = store_of(settings.store)
+        store = store_of(settings.store, metrics.store.observe)
         store.check()
         with StatusListener(WorkerStatuses(store, settings.topic), name_of_process()) as status:
             worker = _build(settings, store, Listeners(logged, metrics, health, status), threads.raise_first)

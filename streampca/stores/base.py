@@ -1,11 +1,19 @@
 """The interface of stores: named files, written atomically."""
 
 import re
+from collections.abc import Callable
 from typing import Protocol
 
 from streampca.errors import StoreError
 
+Observe = Callable[[str, str, float, int], None]
+"""Takes an operation, its outcome (ok, missing or error), its duration in seconds, and its number of requests."""
+
 _PART = re.compile(r"[A-Za-z0-9._-]{1,255}")  # what Kafka allows in a topic's name
+
+
+def ignore(operation: str, outcome: str, seconds: float, requests: int) -> None:
+    """An `Observe` that does nothing."""
 
 
 def is_part(text: str) -> bool:

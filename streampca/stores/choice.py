@@ -4,12 +4,12 @@ from pathlib import Path
 
 from streampca import store_url
 from streampca.errors import SettingsError
-from streampca.stores.base import Store
+from streampca.stores.base import Observe, Store, ignore
 from streampca.stores.directory import DirectoryStore
 
 
-def store_of(place: Path | str) -> Store:
-    """The store at `place`; connects to nothing yet.
+def store_of(place: Path | str, observe: Observe = ignore) -> Store:
+    """The store at `place`; connects to nothing yet. `observe` is called after each request to an object store.
 
     Raises `SettingsError` if the URL is not valid or a package is missing.
     """
@@ -23,7 +23,7 @@ def store_of(place: Path | str) -> Store:
         raise SettingsError(store_url.MISSING_PACKAGE)
     from streampca.stores.object_store import ObjectStore
 
-    return ObjectStore(checked)
+    return ObjectStore(checked, observe=observe)
 
 
 def store_and_name(url: str) -> tuple[Store, str]:

@@ -4,10 +4,12 @@ An object appears whole or not at all, and survives once its upload is acknowled
 There are no folders, only names with slashes: `a/b` and `a/b/c` may both be objects.
 """
 
+import math
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -18,11 +20,12 @@ from obstore.store import from_url
 
 from streampca import store_url
 from streampca.errors import StoreError
-from streampca.stores.base import check_name, is_part
+from streampca.stores.base import Observe, check_name, ignore, is_part
 from streampca.stores.object_errors import Action, is_missing_object, store_error
 
 _PART_BYTES = 16 * 2**20  # larger objects are uploaded in parts of this size, so that a timeout covers one part
 _PARTS_AT_ONCE = 2
+_NAMES_A_PAGE = 1000  # of a listing
 _open: Callable[..., Any] = from_url  # typed by scheme, which is not known before it runs
 _ALLOW_HTTP = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
 _CONFIG: dict[str, dict[str, Any]] = {
@@ -45,9 +48,9 @@ class Patience:
 class ObjectStore:
     """`Store` in a bucket, below the prefix of its URL. Credentials come from the provider's environment variables."""
 
-    def __init__(self, url: str, patience: Patience = Patience()) -> None:
+    def __init__(self, url: str, patience: Patience = Patience(), observe: Observe = ignore) -> None:
         """Connects to nothing yet. `url` is one that `store_url.checked` has returned."""
-        self._url, scheme = url, store_url.scheme_of(url) or ""
+        self._url, self._observe, scheme = url, observe, store_url.scheme_of(url) or ""
         allow_http = os.environ.get(_ALLOW_HTTP[scheme], "").lower() in ("1", "true", "yes")
         with self._errors("open", ""):
             self._bucket = _open(
@@ -72,34 +75,24 @@ class ObjectStore:
     def write(self, name: str, data: bytes) -> None:
         """Upload the object; it appears when the upload is complete."""
         check_name(name)
-        with self._errors("write", name):
-            self._put(name, data)
+        self._put(name, data, name)
 
     def read(self, name: str) -> bytes:
         """The object's content."""
         check_name(name)
-        with self._errors("read", name):
-            try:
-                return self._get(name)
-            except FileNotFoundError as error:
-                if is_missing_object(error):
-                    raise FileNotFoundError(f"{self._url}/{name}") from None
-                raise
+        return self._get(name, name)
 
     def names(self, folder: str) -> list[str]:
         """The valid names directly below the folder's; foreign ones are left out."""
         check_name(folder)
-        with self._errors("list", folder):
-            found = obstore.list_with_delimiter(self._bucket, folder)
-        names = {*found["common_prefixes"], *(entry["path"] for entry in found["objects"])}
         start = f"{folder}/"
-        return sorted(name for name in names if name.startswith(start) and is_part(name.removeprefix(start)))
+        found = self._list(folder, folder)
+        return sorted(name for name in found if name.startswith(start) and is_part(name.removeprefix(start)))
 
     def delete(self, name: str) -> None:
         """Remove the object."""
         check_name(name)
-        with self._errors("delete", name):
-            self._delete(name)
+        self._delete(name, name)
 
     def missing(self) -> None:
         """A bucket is not created by the first write: without it, every operation raises."""
@@ -107,29 +100,47 @@ class ObjectStore:
     def check(self) -> None:
         """Write, read, list and remove an object."""
         probe, content = f"~{secrets.token_hex(8)}", b"streampca"  # a name that `names` never returns
-        with self._errors("write", ""):
-            self._put(probe, content)
-        with self._errors("read", ""):
-            same = self._get(probe) == content
-        with self._errors("list", ""):
-            obstore.list_with_delimiter(self._bucket, probe)
-        with self._errors("delete", ""):
-            self._delete(probe)
-        if not same:
+        self._put(probe, content, "")
+        found = self._get(probe, "")
+        self._list(probe, "")
+        self._delete(probe, "")
+        if found != content:
             raise StoreError(f"cannot use {self._url}: an object read back differs from what was written")
 
-    def _put(self, path: str, data: bytes) -> None:
-        obstore.put(self._bucket, path, data, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
+    # One kind of request each; `shown` is the name that errors show.
 
-    def _get(self, path: str) -> bytes:
-        return bytes(obstore.get(self._bucket, path).bytes())
+    def _put(self, path: str, data: bytes, shown: str) -> None:
+        with self._request("write", shown, requests=_uploads(len(data))):
+            obstore.put(self._bucket, path, data, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
 
-    def _delete(self, path: str) -> None:
-        try:
+    def _get(self, path: str, shown: str) -> bytes:
+        with self._request("read", shown):
+            return bytes(obstore.get(self._bucket, path).bytes())
+
+    def _list(self, path: str, shown: str) -> set[str]:
+        with self._request("list", shown) as request:
+            found = obstore.list_with_delimiter(self._bucket, path)
+            names = {*found["common_prefixes"], *(entry["path"] for entry in found["objects"])}
+            request.count = max(1, math.ceil(len(names) / _NAMES_A_PAGE))
+        return names
+
+    def _delete(self, path: str, shown: str) -> None:
+        with suppress(FileNotFoundError), self._request("delete", shown):
             obstore.delete(self._bucket, path)
-        except FileNotFoundError as error:
-            if not is_missing_object(error):
-                raise
+
+    @contextmanager
+    def _request(self, action: Action, shown: str, requests: int = 1) -> Iterator["_Request"]:
+        """Observe a request, and raise its errors as `StoreError`; but `FileNotFoundError` if an object is missing."""
+        request, started, outcome = _Request(requests), time.perf_counter(), "error"
+        try:
+            with self._errors(action, shown):
+                yield request
+            outcome = "ok"
+        except FileNotFoundError:
+            outcome = "missing"
+            raise
+        finally:
+            self._observe(action, outcome, time.perf_counter() - started, request.count)
 
     @contextmanager
     def _errors(self, action: Action, name: str) -> Iterator[None]:
@@ -137,8 +148,20 @@ class ObjectStore:
         try:
             yield
         except FileNotFoundError as error:
-            if action == "read" and is_missing_object(error):
-                raise
+            if action in ("read", "delete") and is_missing_object(error):
+                raise FileNotFoundError(f"{self._url}/{name}") from None
             raise store_error(action, self._url, name, error) from None
         except (BaseError, ValueError) as error:
             raise store_error(action, self._url, name, error) from None
+
+
+@dataclass
+class _Request:
+    """What one operation has cost."""
+
+    count: int  # of HTTP requests, without those that the library has repeated
+
+
+def _uploads(length: int) -> int:
+    """Requests for an object of this many bytes: one, or one for each part and two around them."""
+    return 1 if length <= _PART_BYTES else math.ceil(length / _PART_BYTES) + 2

@@ -3,6 +3,7 @@
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import obstore
@@ -153,3 +154,28 @@ def test_foreign_objects_are_not_listed(s3: S3Process) -> None:
     for name in ("a/b", "a/two words", "a/~temporary", "a/c d/x", "ab/c"):
         obstore.put(bucket, name, b"")
     assert ObjectStore(f"s3://{BUCKET}/{prefix}").names("a") == ["a/b"]
+
+
+def test_requests_are_counted_as_the_server_counts_them(proxy: S3Proxy) -> None:
+    counted: Counter[tuple[str, str]] = Counter()
+
+    def observe(operation: str, outcome: str, seconds: float, requests: int) -> None:
+        assert seconds > 0
+        counted[operation, outcome] += requests
+
+    store = ObjectStore(f"s3://{BUCKET}/{uuid.uuid4().hex}", observe=observe)
+    store.check()
+    store.write("a/b", b"x")
+    store.write("a/large", bytes(17 * 2**20))
+    store.read("a/b")
+    store.names("a")
+    store.delete("a/b")
+    with pytest.raises(FileNotFoundError):
+        store.read("a/b")
+    assert counted == {
+        ("write", "ok"): 6, ("read", "ok"): 2, ("read", "missing"): 1, ("list", "ok"): 2, ("delete", "ok"): 2,
+    }  # fmt: skip
+    assert proxy.requests == {"write": 6, "read": 3, "list": 2, "delete": 2}
+    proxy.begin(Fault("status", 403, "AccessDenied"))
+    failure(lambda: store.names("a"))
+    assert counted["list", "error"] == 1

@@ -1,5 +1,6 @@
 """The worker's status file: its content, how often it is written, and that its failures do not disturb the worker."""
 
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +28,7 @@ from streampca.worker.listener import (
 )
 from streampca.worker.listeners.status import StatusListener, name_of_process
 from tests.stream.streams import fold_config, fold_of, vectors
-from tests.worker.harness import POISON, TOPIC, Environment, make_worker, worker_config
+from tests.worker.harness import POISON, TOPIC, Environment, SynchronousExecutor, make_worker, worker_config
 
 NAME = "host-7"
 FILE = f"workers/{TOPIC}/{NAME}.json"
@@ -68,7 +69,7 @@ def store() -> CountingStore:
 
 @pytest.fixture
 def listener(store: CountingStore, clocks: Clocks) -> StatusListener:
-    return StatusListener(WorkerStatuses(store, TOPIC), NAME, clocks.wall, clocks.monotonic)
+    return StatusListener(WorkerStatuses(store, TOPIC), NAME, clocks.wall, clocks.monotonic, SynchronousExecutor())
 
 
 def read_status(store: MemoryStore) -> WorkerStatus:
@@ -312,3 +313,29 @@ def test_failing_status_writes_do_not_disturb_the_worker(monkeypatch: pytest.Mon
     env.send(0, vectors(300))
     run_with_status(env, store)
     env.assert_complete()
+
+
+class HangingStore(MemoryStore):
+    """A store whose writes do not return until `released`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.released, self.writes = threading.Event(), threading.Event(), 0
+
+    def write(self, name: str, data: bytes) -> None:
+        self.writes += 1
+        self.entered.set()
+        self.released.wait(20)
+        super().write(name, data)
+
+
+def test_a_store_that_hangs_does_not_stop_the_loop(clocks: Clocks) -> None:
+    store = HangingStore()
+    with StatusListener(WorkerStatuses(store, TOPIC), NAME, clocks.wall, clocks.monotonic) as listener:
+        assert store.entered.wait(20)
+        listener.notify(PartitionsAssigned({0: 5}))
+        run_loop(listener, clocks, seconds=60)  # returns, and starts no second write
+        assert store.writes == 1
+        assert store.names("workers") == []
+        store.released.set()
+    assert read_status(store).state == "stopped"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
-from streampca.metrics import LabelledRegistry
+from streampca.metrics import LabelledRegistry, StoreMetrics
 from streampca.worker.listener import (
     BatchLearned,
     CheckpointPostponed,
@@ -75,6 +75,8 @@ class WorkerMetrics(Listener):
     def __init__(self, topic: str) -> None:
         self.registry: CollectorRegistry = LabelledRegistry(topic=topic)
         ProcessCollector(registry=self.registry)
+        self.store = StoreMetrics()
+        self.store.register(self.registry)
         self._counters = {
             name: Counter(f"streampca_{name}", text, labels, registry=self.registry) for name, labels, text in _COUNTERS
         }

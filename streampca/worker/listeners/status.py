@@ -1,6 +1,7 @@
 """The worker's status report: a listener that writes it to the store, where the sidecar reads it.
 
-The report is a convenience: if it cannot be written, the worker continues.
+The report is a convenience: if it cannot be written, the worker continues. A thread writes it, so that a store that
+hangs does not stop the loop.
 """
 
 import os
@@ -9,6 +10,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Self
 
@@ -37,7 +39,8 @@ from streampca.worker.listener import (
 
 log = structlog.get_logger()
 
-_REPORT_EVERY_S = 3.0  # a report costs one or two fsyncs, in the loop's own thread
+_REPORT_EVERY_S = 3.0  # a report costs one or two fsyncs, or a request
+_LAST_REPORT_AFTER_S = 2.0  # longest wait for the report before it
 _WAITING_AFTER_S = 5.0  # without a message
 _RATE_OVER_S = 10.0
 _LONGEST_NAME = 200
@@ -56,8 +59,11 @@ class StatusListener(Listener):
         name: str,
         clock: Callable[[], float] = time.time,
         ticks: Callable[[], float] = time.monotonic,
+        executor: Executor | None = None,
     ) -> None:
         self._reports, self._name, self._clock, self._ticks = reports, name, clock, ticks
+        self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="status")
+        self._in_flight: Future[None] | None = None
         self._started_at = clock()
         self._state: State = "starting"
         self._problems: dict[str, str] = {}  # what fails → why
@@ -84,7 +90,10 @@ class StatusListener(Listener):
             self._problems["ended"] = str(error)
         self._state = "stopped"
         self._partitions.clear()
+        if self._in_flight is not None:
+            wait([self._in_flight], _LAST_REPORT_AFTER_S)
         self._report()
+        self._executor.shutdown(wait=True)
 
     def notify(self, event: WorkerEvent) -> None:
         match event:
@@ -164,6 +173,10 @@ class StatusListener(Listener):
         self._report()
 
     def _report(self) -> None:
+        """Start to write a report; at the next tick if the one before is still being written."""
+        if self._in_flight is not None and not self._in_flight.done():
+            self._next_report = self._ticks()
+            return
         self._next_report = self._ticks() + _REPORT_EVERY_S
         report = WorkerStatus(
             name=self._name,
@@ -174,6 +187,9 @@ class StatusListener(Listener):
             messages_per_second=0.0 if self._state == "stopped" else self._rate(),
             partitions={str(p): _status_of(known) for p, known in sorted(self._partitions.items())},
         )
+        self._in_flight = self._executor.submit(self._write, report)
+
+    def _write(self, report: WorkerStatus) -> None:
         try:
             self._reports.write(report)
         except StoreError as error:  # a full disk is logged when a checkpoint fails
