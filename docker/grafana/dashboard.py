@@ -104,6 +104,14 @@ CHECKPOINTS = [
           query("60 * sum(rate(streampca_publish_failures_total[$__rate_interval]))", "models"),
           query("60 * sum by (cause) (rate(streampca_model_load_failures_total[$__rate_interval]))",
                 "loading: {{cause}}")),
+    lines("Requests to the object store", "Requests of workers and sidecars per minute, by operation and outcome, "
+          "without the repetitions of those that fail; 0 with a store in a folder.",
+          query("60 * sum by (operation, outcome) (rate(streampca_store_requests_total[$__rate_interval])) "
+                "or vector(0)", "{{operation}} {{outcome}}")),
+    lines("Latency of the object store", "Mean duration of a request, by operation; 0 with a store in a folder.",
+          query("sum by (operation) (rate(streampca_store_request_duration_seconds_sum[$__rate_interval])) / "
+                "sum by (operation) (rate(streampca_store_request_duration_seconds_count[$__rate_interval])) "
+                "or vector(0)", "{{operation}}"), unit="s"),
     lines("Numerical error", "Largest entry of |C†C − I| at each partition's last checkpoint, "
           "normally far below 0.001.",
           query("max by (partition) (streampca_pinv_error)", "{{partition}}"), unit="sci"),

@@ -38,7 +38,7 @@ _SWITCH_INTERVAL_S = 0.0005
 _NOT_ON_THIS_MACHINE = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 
 
-def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics) -> None:
+def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | None = None) -> None:
     """Serve until SIGTERM or SIGINT; requests in flight get 5 s to finish.
 
     Raises `SettingsError` if it cannot listen on the address, `StoreError` if the store cannot be read,
