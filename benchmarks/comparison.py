@@ -12,10 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
+from benchmarks.brokers import broker_of, parser_with_broker
 from benchmarks.children import cpu_seconds, start
-from benchmarks.report import parser, publish
+from benchmarks.report import publish
 from benchmarks.workers import CLIENTS, PARTITIONS, Load, Rate, Sample, fill, rate_of_worker, sustained
-from tests.kafka_broker import Broker
+from tests.broker_client import BrokerClient
 
 PART, RUNS, RIVAL = "comparison", 3, "written by hand"
 LOADS = (Load("float32", 64, 8, 800_000), Load("float32", 784, 20, 140_000), Load("float32", 3072, 100, 30_000))
@@ -23,13 +24,13 @@ LOADS = (Load("float32", 64, 8, 800_000), Load("float32", 784, 20, 140_000), Loa
 
 def main() -> None:
     """Measure and write."""
-    given = parser(__doc__).parse_args()
+    given = parser_with_broker(__doc__).parse_args()
     loads = [replace(LOADS[0], messages=20_000)] if given.smallest else LOADS
     lines = [
         "| d × k | program | messages/s | speed-up | processor time a message, µs | share of the rival's |",
         "|---|---|---|---|---|---|",
     ]
-    with tempfile.TemporaryDirectory() as folder, Broker(Path(folder) / "broker") as broker:
+    with broker_of(given) as broker:
         for load in loads:
             broker.create_topic(load.topic, PARTITIONS)
             fill(broker, load)
@@ -38,7 +39,7 @@ def main() -> None:
     publish(PART, given, lines)
 
 
-def rows(broker: Broker, load: Load, clients: Sequence[str], runs: int) -> list[str]:
+def rows(broker: BrokerClient, load: Load, clients: Sequence[str], runs: int) -> list[str]:
     """The lines of one size."""
     rates: dict[str, list[Rate]] = {name: [] for name in (RIVAL, *clients)}
     for _ in range(runs):
@@ -58,7 +59,7 @@ def rows(broker: Broker, load: Load, clients: Sequence[str], runs: int) -> list[
     return lines
 
 
-def rate_of_rival(broker: Broker, load: Load) -> Rate:
+def rate_of_rival(broker: BrokerClient, load: Load) -> Rate:
     """By the lines that it prints."""
     with tempfile.TemporaryDirectory() as folder:
         words = [broker.bootstrap, load.topic, f"rival-{time.monotonic_ns()}", str(load.d), str(load.k)]

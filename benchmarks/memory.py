@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.report import Bar, parser, publish
+from benchmarks.brokers import broker_of, parser_with_broker
+from benchmarks.report import Bar, publish
 from benchmarks.workers import Load, fill
 from streampca.pca.learning import BLOCK
+from tests.broker_client import BrokerClient
 from tests.guarantees.harness import Group, group
-from tests.kafka_broker import Broker, wait_until
+from tests.kafka_broker import wait_until
 
 PART, D, K, PARTITIONS, BATCH = "memory", 64, 8, 4, 50_000
 BACKLOG_D, BACKLOG_K, COLUMNS = 3072, 20, 30
@@ -36,15 +38,15 @@ FULL, SMALLEST = Size(1_000_000, 10, 60_000, (1, 8, 64), 5.0), Size(5000, 2, 500
 
 def main() -> None:
     """Measure and write."""
-    given = parser(__doc__).parse_args()
+    given = parser_with_broker(__doc__).parse_args()
     size = SMALLEST if given.smallest else FULL
-    with tempfile.TemporaryDirectory() as folder, Broker(Path(folder) / "broker") as broker:
+    with tempfile.TemporaryDirectory() as folder, broker_of(given) as broker:
         lines, growth = over_time(broker, Path(folder), size)
         more, extra = with_backlogs(broker, Path(folder), size)
     publish(PART, given, [*lines, "", *more], [growth, extra])
 
 
-def over_time(broker: Broker, folder: Path, size: Size) -> tuple[list[str], Bar]:
+def over_time(broker: BrokerClient, folder: Path, size: Size) -> tuple[list[str], Bar]:
     """Resident memory at each tenth of the messages."""
     broker.create_topic("memory", PARTITIONS)
     settings: dict[str, Any] = {"dimensions": D, "components": K, "format": "float32", "checkpoint_interval_s": 1}
@@ -59,11 +61,12 @@ def over_time(broker: Broker, folder: Path, size: Size) -> tuple[list[str], Bar]
             sizes.append(resident(members, "VmRSS"))
             lines.append(f"| {learned(members):,} | {sizes[-1]:.1f} |")
             print(lines[-1], flush=True)
+    broker.delete_topic("memory")
     growth = sizes[-1] - sizes[size.samples // 2 - 1]
     return lines, Bar(f"Memory growth over the last half of {size.messages:,} messages", growth, "≤", 5, "MiB")
 
 
-def with_backlogs(broker: Broker, folder: Path, size: Size) -> tuple[list[str], Bar]:
+def with_backlogs(broker: BrokerClient, folder: Path, size: Size) -> tuple[list[str], Bar]:
     """The peak for each number of partitions, and the folds' part of it."""
     volume = size.backlog * BACKLOG_D * 4 // MIB
     lines = [
@@ -89,7 +92,7 @@ def folds(partitions: int) -> float:
     return (partitions * (3 * factor + 2 * pending) + 4 * factor) / MIB
 
 
-def backlog(broker: Broker, folder: Path, partitions: int, size: Size) -> tuple[float, float]:
+def backlog(broker: BrokerClient, folder: Path, partitions: int, size: Size) -> tuple[float, float]:
     """Resident memory in MiB when the worker has its partitions, and its peak until all is learned."""
     topic = f"backlog-{partitions}"
     broker.create_topic(topic, partitions)
@@ -103,10 +106,12 @@ def backlog(broker: Broker, folder: Path, partitions: int, size: Size) -> tuple[
         before = resident(members, "VmRSS")
         fill(broker, Load("float32", BACKLOG_D, BACKLOG_K, size.backlog, topic), partitions)
         members.wait_until_learned(600)
-        return before, resident(members, "VmHWM")
+        peak = resident(members, "VmHWM")
+    broker.delete_topic(topic)
+    return before, peak
 
 
-def produce(broker: Broker, count: int, seed: int) -> None:
+def produce(broker: BrokerClient, count: int, seed: int) -> None:
     """`count` more messages, evenly over the partitions."""
     rng = np.random.default_rng(seed)
     plane = np.random.default_rng(0).standard_normal((K, D))

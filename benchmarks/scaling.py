@@ -12,10 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from benchmarks.report import Bar, parser, publish
+from benchmarks.brokers import broker_of, parser_with_broker
+from benchmarks.report import Bar, publish
 from benchmarks.workers import CLIENTS, Load, fill, sampled, sustained
+from tests.broker_client import BrokerClient
 from tests.guarantees.harness import WorkerProcess, group
-from tests.kafka_broker import Broker
 
 PART, PARTITIONS, RUNS = "scaling", 8, 5
 BAR = 1.8
@@ -24,10 +25,10 @@ FULL, SMALLEST = Load("float32", 3072, 100, 64_000), Load("float32", 64, 8, 20_0
 
 def main() -> None:
     """Measure and write."""
-    given = parser(__doc__).parse_args()
+    given = parser_with_broker(__doc__).parse_args()
     clients = CLIENTS[:1] if given.smallest else CLIENTS
     rates: dict[tuple[str, int], list[float]] = {(client, workers): [] for client in clients for workers in (1, 2)}
-    with tempfile.TemporaryDirectory() as folder, Broker(Path(folder) / "broker") as broker:
+    with broker_of(given) as broker:
         for run in range(1 if given.smallest else RUNS):
             for client, workers in rates:
                 topic = f"{client}-{workers}-run-{run}"
@@ -41,7 +42,7 @@ def main() -> None:
     publish(PART, given, lines, bars, "The broker runs on the same cores.")
 
 
-def rate(broker: Broker, load: Load, client: str, workers: int, topic: str) -> float:
+def rate(broker: BrokerClient, load: Load, client: str, workers: int, topic: str) -> float:
     """Of so many workers, on a topic of its own."""
     load = replace(load, name=topic)
     broker.create_topic(topic, PARTITIONS)

@@ -12,13 +12,13 @@ import tempfile
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import orjson
 
+from benchmarks.brokers import broker_of, parser_with_broker
 from benchmarks.children import output_of
-from benchmarks.report import parser, publish
+from benchmarks.report import publish
 from benchmarks.throughput import LOADS
 from benchmarks.workers import CLIENTS, PARTITIONS, Load, fill
 from streampca.commands import worker
@@ -31,7 +31,7 @@ from streampca.stream.fold import Fold
 from streampca.worker.listener import BatchLearned, WorkerEvent
 from streampca.worker.listeners.metrics import WorkerMetrics
 from streampca.worker.publisher import Publisher
-from tests.kafka_broker import Broker
+from tests.broker_client import BrokerClient
 
 PART = "stages"
 STAGES: dict[str, list[tuple[type[Any], str]]] = {
@@ -46,13 +46,13 @@ STAGES: dict[str, list[tuple[type[Any], str]]] = {
 
 def main() -> None:
     """Measure and write."""
-    given = parser(__doc__).parse_args()
+    given = parser_with_broker(__doc__).parse_args()
     loads = [replace(load, messages=load.messages // 2) for load in LOADS]
     lines = [
         f"| format | d × k | client | {' | '.join(STAGES)} | a message |",
         "|---|---|---|" + "---|" * (len(STAGES) + 1),
     ]
-    with tempfile.TemporaryDirectory() as folder, Broker(Path(folder) / "broker") as broker:
+    with broker_of(given) as broker:
         for load in [replace(LOADS[0], messages=20_000)] if given.smallest else loads:
             broker.create_topic(load.topic, PARTITIONS)
             fill(broker, load)
@@ -63,7 +63,7 @@ def main() -> None:
     publish(PART, given, lines)
 
 
-def row(broker: Broker, load: Load, client: str) -> str:
+def row(broker: BrokerClient, load: Load, client: str) -> str:
     """One line of the table."""
     with tempfile.TemporaryDirectory() as folder:
         settings = {

@@ -4,18 +4,17 @@ From a real broker on this machine, messages a second of a real `streampca worke
 client, codec and threads that learns nothing (benchmarks/bare_consumer.py). In turn; medians.
 """
 
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 
 import orjson
 
 from benchmarks.bare_consumer import Topic
+from benchmarks.brokers import broker_of, parser_with_broker
 from benchmarks.children import output_of
-from benchmarks.report import Bar, parser, publish
+from benchmarks.report import Bar, publish
 from benchmarks.workers import CLIENTS, PARTITIONS, Load, Rate, fill, rate_of_worker
-from tests.kafka_broker import Broker
+from tests.broker_client import BrokerClient
 
 PART, RUNS = "throughput", 5
 LOADS = (
@@ -30,14 +29,14 @@ BARS = {("float32", "kafka-python"): 0.85, ("float32", "confluent"): 0.7, ("json
 
 def main() -> None:
     """Measure and write."""
-    given = parser(__doc__).parse_args()
+    given = parser_with_broker(__doc__).parse_args()
     loads = [replace(LOADS[0], messages=20_000)] if given.smallest else LOADS
     lines = [
         "| format | d × k | client | bare consumer, messages/s | worker, messages/s | worker's share |",
         "|---|---|---|---|---|---|",
     ]
     bars: list[Bar] = []
-    with tempfile.TemporaryDirectory() as folder, Broker(Path(folder) / "broker") as broker:
+    with broker_of(given) as broker:
         for load in loads:
             broker.create_topic(load.topic, PARTITIONS)
             fill(broker, load)
@@ -50,7 +49,7 @@ def main() -> None:
     publish(PART, given, lines, bars)
 
 
-def row(broker: Broker, load: Load, client: str, runs: int) -> tuple[str, Bar]:
+def row(broker: BrokerClient, load: Load, client: str, runs: int) -> tuple[str, Bar]:
     """One line of the table, and its bar."""
     pairs = [(bare_rate(broker, load, client), rate_of_worker(broker, load, client)) for _ in range(runs)]
     bare, worker = median(b.messages for b, _ in pairs), median(w.messages for _, w in pairs)
@@ -60,7 +59,7 @@ def row(broker: Broker, load: Load, client: str, runs: int) -> tuple[str, Bar]:
     return line, Bar(metric, share, "≥", BARS[load.format, client], "×")
 
 
-def bare_rate(broker: Broker, load: Load, client: str) -> Rate:
+def bare_rate(broker: BrokerClient, load: Load, client: str) -> Rate:
     """Of the bare consumer."""
     topic = Topic(broker.bootstrap, load.topic, client, load.format, load.d, load.k, load.messages)
     return Rate(*orjson.loads(output_of("bare_consumer", orjson.dumps(topic._asdict()).decode())))

@@ -13,8 +13,9 @@ import orjson
 from confluent_kafka import Producer
 
 from benchmarks.children import cpu_seconds
+from tests.broker_client import BrokerClient
 from tests.guarantees.harness import WorkerProcess, group
-from tests.kafka_broker import Broker, wait_until
+from tests.kafka_broker import wait_until
 
 CLIENTS = ("kafka-python", "confluent")
 PARTITIONS = 4
@@ -51,7 +52,7 @@ class Rate(NamedTuple):
     cpu_us: float  # of processor time, a message
 
 
-def fill(broker: Broker, load: Load, partitions: int = PARTITIONS) -> None:
+def fill(broker: BrokerClient, load: Load, partitions: int = PARTITIONS) -> None:
     """Produce vectors near a k-dimensional plane, evenly over the partitions of a topic that exists."""
     rng = np.random.default_rng(0)
     plane = rng.standard_normal((load.k, load.d))
@@ -83,7 +84,7 @@ def sustained(samples: Sequence[Sample]) -> Rate:
     return Rate(messages / (last.time - first.time), 1e6 * (last.cpu - first.cpu) / messages)
 
 
-def rate_of_worker(broker: Broker, load: Load, client: str, dtype: str = "float32") -> Rate:
+def rate_of_worker(broker: BrokerClient, load: Load, client: str, dtype: str = "float32") -> Rate:
     """Of `streampca worker` with its default intervals, by its own metrics."""
     settings = {"dimensions": load.d, "components": load.k, "format": load.format, "dtype": dtype,
                 "log_level": "info", "checkpoint_interval_s": 5, "session_timeout_s": 6}  # fmt: skip

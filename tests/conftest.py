@@ -47,20 +47,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A running broker, shared by all tests: a test that stops it must restart it."""
-    running = new_broker(tmp_path_factory)
-    with running:
-        yield running
+    """A running broker, shared by all tests. If it cannot run here, the test is skipped, or fails in CI.
 
-
-def new_broker(tmp_path_factory: pytest.TempPathFactory) -> Broker:
-    """A broker that is not started yet. If it cannot run here, the test is skipped, or fails in CI."""
+    A test that stops it uses `stoppable`.
+    """
     try:
-        return Broker(tmp_path_factory.mktemp("broker"))
+        shared = Broker(tmp_path_factory.mktemp("broker"))
     except BrokerUnavailableError as error:
         if os.environ.get("CI") == "true":
             pytest.fail(f"no broker in CI: {error}")
         pytest.skip(f"no broker here: {error}")
+    with shared:
+        yield shared
+
+
+@pytest.fixture
+def stoppable(broker: Broker) -> Iterator[Broker]:
+    """The shared broker, which runs again after the test: starting one costs six seconds of processor time."""
+    yield broker
+    if not broker.running:
+        broker.start()
 
 
 @pytest.fixture(scope="session")

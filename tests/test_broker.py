@@ -4,7 +4,6 @@ import socket
 
 import pytest
 
-from tests.conftest import new_broker
 from tests.kafka_broker import Broker
 from tests.ports import free_ports
 
@@ -21,28 +20,27 @@ def test_produced_records_can_be_read(broker: Broker, topic: str) -> None:
     assert broker.end_offsets(topic) == {0: 0, 1: 3}
 
 
-def test_ports_and_data_survive_kill_and_stop(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with new_broker(tmp_path_factory) as broker:
-        address = broker.bootstrap
-        broker.create_topic("topic")
-        broker.produce("topic", 0, [b"1", b"2"])
-        for end in (broker.kill, broker.stop):
-            end()
-            assert not broker.running
-            broker.start()
-            assert broker.bootstrap == address
-            assert [r.value for r in broker.read_all("topic")] == [b"1", b"2"]
-
-
-@pytest.mark.parametrize("which", ["plain", "tls"])
-def test_start_fails_if_a_port_is_in_use(tmp_path_factory: pytest.TempPathFactory, which: str) -> None:
-    with new_broker(tmp_path_factory) as broker:
-        broker.stop()
-        with socket.socket() as other:  # bound but not listening, like an outgoing connection
-            other.bind(("127.0.0.1", getattr(broker, which)))
-            with pytest.raises(AssertionError, match="the broker ended"):
-                broker.start()
+def test_ports_and_data_survive_kill_and_stop(stoppable: Broker, topic: str) -> None:
+    broker = stoppable
+    address = broker.bootstrap
+    broker.create_topic(topic)
+    broker.produce(topic, 0, [b"1", b"2"])
+    for end in (broker.kill, broker.stop):
+        end()
+        assert not broker.running
         broker.start()
+        assert broker.bootstrap == address
+        assert [r.value for r in broker.read_all(topic)] == [b"1", b"2"]
+
+
+def test_start_fails_if_a_port_is_in_use(stoppable: Broker) -> None:
+    stoppable.stop()
+    for port in (stoppable.plain, stoppable.tls):
+        with socket.socket() as other:  # bound but not listening, like an outgoing connection
+            other.bind(("127.0.0.1", port))
+            with pytest.raises(AssertionError, match="the broker ended"):
+                stoppable.start()
+    stoppable.start()
 
 
 def test_free_ports_are_unique_and_outside_the_ephemeral_range() -> None:

@@ -4,24 +4,27 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from benchmarks import brokers
 from benchmarks.children import ROOT
 from benchmarks.report import PAGE, PARTS, block
-from tests.broker_process import BrokerUnavailableError, jars
+from tests.kafka_broker import Broker
 
 ON_A_BROKER = ("throughput", "comparison", "stages", "memory", "scaling", "start")
 
 
-def run(part: str, folder: Path) -> str:
+def run(part: str, folder: Path, *options: str) -> str:
     """Run one benchmark on a copy of the page and return its new block."""
     page = folder / "performance.md"
     shutil.copy(PAGE, page)
     page.write_text(page.read_text().replace(f"<!-- {part} -->", f"<!-- {part} -->\nold figures"))
     (folder / "images").mkdir()
-    command = [sys.executable, "-m", f"benchmarks.{part}", "--smallest", "--page", str(page)]
+    command = [sys.executable, "-m", f"benchmarks.{part}", "--smallest", "--page", str(page), *options]
     subprocess.run(command, cwd=ROOT, check=True, timeout=250)
     text = page.read_text()
     for other in PARTS:
@@ -40,12 +43,26 @@ def test_a_benchmark_runs(part: str, tmp_path: Path) -> None:
 
 @pytest.mark.broker
 @pytest.mark.parametrize("part", ON_A_BROKER)
-def test_a_benchmark_on_a_broker_runs(part: str, tmp_path: Path) -> None:
-    try:
-        jars()
-    except BrokerUnavailableError as error:
-        skip_or_fail(f"no broker: {error}")
-    run(part, tmp_path)
+def test_a_benchmark_on_a_broker_runs(broker: Broker, part: str, tmp_path: Path) -> None:
+    topics = set(broker.admin.list_topics())
+    run(part, tmp_path, "--broker", broker.bootstrap)
+    assert set(broker.admin.list_topics()) <= topics | {"__consumer_offsets"}
+
+
+def test_a_benchmark_without_a_running_broker_starts_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+
+    @contextmanager
+    def start(folder: Path) -> Iterator[str]:
+        assert folder.parent.is_dir()
+        steps.append("started")
+        yield "broker"
+        steps.append("stopped")
+
+    monkeypatch.setattr(brokers, "Broker", start)
+    with brokers.broker_of(brokers.parser_with_broker("").parse_args([])) as broker:
+        steps.append(broker)
+    assert steps == ["started", "broker", "stopped"]
 
 
 def test_the_serving_benchmark_runs(tmp_path: Path) -> None:

@@ -1,13 +1,11 @@
 """Broker outages, replaced topics and records removed by retention."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.conftest import new_broker
 from tests.guarantees.harness import BOTH_CLIENTS, as_json, expected_folds, group, vectors
 from tests.kafka_broker import Broker
 
@@ -16,36 +14,29 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 OUTAGE_S = 20
 
 
-@pytest.fixture
-def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker for one test only, which stops it."""
-    with new_broker(tmp_path_factory) as running:
-        yield running
-
-
 @pytest.mark.parametrize(("client", "max_poll_records"), [("kafka-python", 2), ("confluent", 1)])
 def test_a_broker_outage_changes_no_bit(
-    own_broker: Broker, topic: str, tmp_path: Path, client: str, max_poll_records: int
+    stoppable: Broker, topic: str, tmp_path: Path, client: str, max_poll_records: int
 ) -> None:
-    own_broker.create_topic(topic, 2)
-    rows = np.array_split(vectors(50_000, seed=3), 4)
+    stoppable.create_topic(topic, 2)
+    rows = np.split(vectors(26_000, seed=3), [12_500, 25_000, 25_500])
     for partition in (0, 1):
-        own_broker.produce(topic, partition, as_json(rows[partition]))
+        stoppable.produce(topic, partition, as_json(rows[partition]))
     settings = {"max_poll_records": max_poll_records, "checkpoint_interval_s": 0.3}
-    with group(own_broker, topic, tmp_path, [client], **settings) as members:
+    with group(stoppable, topic, tmp_path, [client], **settings) as members:
         worker = members.start()
         members.wait(lambda: members.positions().keys() == {0, 1}, "first checkpoints")
-        own_broker.stop()  # some progress is not in any checkpoint yet
+        stoppable.stop()  # some progress is not in any checkpoint yet
         before = members.positions()
         assert before != {0: 12_500, 1: 12_500}, "the broker must stop before everything is learned"
         time.sleep(OUTAGE_S)  # the length of the outage is what is tested
         assert worker.process.poll() is None, worker.text()[-2000:]
-        own_broker.start()
+        stoppable.start()
         for partition in (0, 1):
-            own_broker.produce(topic, partition, as_json(rows[2 + partition]))
+            stoppable.produce(topic, partition, as_json(rows[2 + partition]))
         members.wait_until_learned(120)
         members.assert_commits_not_ahead()
-        for partition, fold in expected_folds(own_broker, topic).items():
+        for partition, fold in expected_folds(stoppable, topic).items():
             found = members.newest()[partition].fold
             assert (found.position, found.stats) == (fold.position, fold.stats)
             assert found.state.C.tobytes() == fold.state.C.tobytes()
@@ -55,13 +46,13 @@ def test_a_broker_outage_changes_no_bit(
 
 
 @pytest.mark.parametrize("client", BOTH_CLIENTS)
-def test_sigterm_stops_a_worker_during_an_outage(own_broker: Broker, topic: str, tmp_path: Path, client: str) -> None:
-    own_broker.create_topic(topic, 1)
-    own_broker.produce(topic, 0, as_json(vectors(500, seed=5)))
-    with group(own_broker, topic, tmp_path, [client]) as members:
+def test_sigterm_stops_a_worker_during_an_outage(stoppable: Broker, topic: str, tmp_path: Path, client: str) -> None:
+    stoppable.create_topic(topic, 1)
+    stoppable.produce(topic, 0, as_json(vectors(500, seed=5)))
+    with group(stoppable, topic, tmp_path, [client]) as members:
         worker = members.start()
         members.wait_until_learned()
-        own_broker.stop()
+        stoppable.stop()
         assert worker.stop() < 6, worker.text()[-2000:]
         assert worker.process.returncode == 0
 

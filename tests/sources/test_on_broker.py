@@ -27,7 +27,6 @@ from streampca.sources.kafka_python.patches import position_of
 from streampca.sources.kafka_python.source import KafkaPythonSource
 from streampca.stream.record import Assigned, PlainRecord, Revoked
 from tests.certificates import KEY_PASSWORD, Certificates
-from tests.conftest import new_broker
 from tests.kafka_broker import MECHANISMS, PASSWORD, USER, Broker, wait_until
 from tests.sources.backends import OnConfluent, OnKafka, Reader, settings_for
 
@@ -53,13 +52,6 @@ def log(broker: Broker, topic: str) -> Iterator[OnKafka]:
     log = OnKafka(broker, topic, 1)
     yield log
     log.close()
-
-
-@pytest.fixture
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker for this test alone, which may stop it."""
-    with new_broker(tmp_path_factory) as broker:
-        yield broker
 
 
 def refusal(make: Any, *args: Any) -> str:
@@ -156,20 +148,21 @@ def test_authentication_by_client_certificate(broker: Broker, topic: str, tmp_pa
         assert "ssl_certfile" in text
 
 
-def test_replaced_certificates_are_used_for_the_next_connection(own: Broker, topic: str) -> None:
-    log, certificates = OnKafka(own, topic, 1), own.certificates
+def test_replaced_certificates_are_used_for_the_next_connection(stoppable: Broker, topic: str) -> None:
+    log, certificates = OnKafka(stoppable, topic, 1), stoppable.certificates
     log.append(0, values(0, 10))
     secure = {
-        "security_protocol": "SSL", "bootstrap_servers": own.mutual_bootstrap, "ssl_cafile": certificates.authority,
-        "ssl_certfile": certificates.client, "ssl_keyfile": certificates.client_key, "ssl_password": KEY_PASSWORD,
+        "security_protocol": "SSL", "bootstrap_servers": stoppable.mutual_bootstrap, "ssl_password": KEY_PASSWORD,
+        "ssl_cafile": certificates.authority, "ssl_certfile": certificates.client,
+        "ssl_keyfile": certificates.client_key,
     }  # fmt: skip
     reader = Reader(log.open(**secure))
     reader.assigned()
     reader.source.seek({0: None})
     reader.read_to({0: 10})
-    own.stop()
-    own.renew_certificates()
-    own.start()
+    stoppable.stop()
+    stoppable.renew_certificates()
+    stoppable.start()
     log.append(0, values(10, 20))
     _read_on(reader, 0, 20)
     assert reader.values(0) == values(0, 20)
@@ -221,8 +214,8 @@ def test_a_session_timeout_refused_by_the_broker_is_an_error(broker: Broker, top
     log.close()
 
 
-def test_an_outage_is_survived_and_logged_once(own: Broker, topic: str, kind: type[OnKafka]) -> None:
-    log = kind(own, topic, 2)
+def test_an_outage_is_survived_and_logged_once(stoppable: Broker, topic: str, kind: type[OnKafka]) -> None:
+    log = kind(stoppable, topic, 2)
     log.append(0, values(0, 1000))
     letters, acknowledged = log.dead_letters()
     reader = Reader(log.open(max_poll_records=100))
@@ -230,7 +223,7 @@ def test_an_outage_is_survived_and_logged_once(own: Broker, topic: str, kind: ty
     reader.source.seek({0: None, 1: None})
     reader.until(lambda: reader.records(0))
     assert reader.source.status().connected
-    own.stop()
+    stoppable.stop()
     with structlog.testing.capture_logs() as logged:
         letters.send(0, PlainRecord(7, b"bad", 1), "undecodable", "no")
         with pytest.raises(TimeoutError, match="1 dead letters are not acknowledged"):
@@ -243,7 +236,7 @@ def test_an_outage_is_survived_and_logged_once(own: Broker, topic: str, kind: ty
         started = time.monotonic()
         reader.source.commit({0: 5})
         assert time.monotonic() - started < 1.5
-        own.start()
+        stoppable.start()
         log.append(1, values(0, 10))
         for partition, end in ((0, 1000), (1, 10)):
             _read_on(reader, partition, end)
@@ -259,12 +252,12 @@ def test_an_outage_is_survived_and_logged_once(own: Broker, topic: str, kind: ty
 
 
 def test_a_broker_that_hangs_is_not_connected(
-    own: Broker, topic: str, kind: type[OnKafka], monkeypatch: pytest.MonkeyPatch
+    stoppable: Broker, topic: str, kind: type[OnKafka], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connections stay open, but nothing comes over them."""
     monkeypatch.setattr(connection, "_SILENCE_S", 3.0)
     monkeypatch.setattr(confluent_connection, "_PROBE_TIMEOUT_S", 3.0)
-    log = kind(own, topic, 1)
+    log = kind(stoppable, topic, 1)
     reader = Reader(log.open(session_timeout_s=30))
     reader.assigned()
     reader.source.seek({0: None})
@@ -272,12 +265,12 @@ def test_a_broker_that_hangs_is_not_connected(
     while time.monotonic() < quiet:
         reader.poll()
         assert reader.source.status().connected
-    assert own.process is not None
-    own.process.send_signal(signal.SIGSTOP)
+    assert stoppable.process is not None
+    stoppable.process.send_signal(signal.SIGSTOP)
     try:
         reader.until(lambda: not reader.source.status().connected)
     finally:
-        own.process.send_signal(signal.SIGCONT)
+        stoppable.process.send_signal(signal.SIGCONT)
     reader.until(lambda: reader.source.status().connected)
     log.close()
 
@@ -294,12 +287,12 @@ def _read_on(reader: Reader, partition: int, end: int) -> None:
     wait_until(reached, 40, f"the end of {partition}; {reader.events[-5:]}")
 
 
-def test_close_is_quick_during_an_outage(own: Broker, topic: str, kind: type[OnKafka]) -> None:
-    log = kind(own, topic, 1)
+def test_close_is_quick_during_an_outage(stoppable: Broker, topic: str, kind: type[OnKafka]) -> None:
+    log = kind(stoppable, topic, 1)
     letters, _ = log.dead_letters()
     reader = Reader(log.open())
     reader.assigned()
-    own.kill()
+    stoppable.kill()
     letters.send(0, PlainRecord(7, b"bad", 1), "undecodable", "no")
     for close, limit_s in ((letters.close, 2.0), (reader.source.close, 3.0)):
         started = time.monotonic()
