@@ -61,7 +61,6 @@ def over_time(broker: BrokerClient, folder: Path, size: Size) -> tuple[list[str]
             sizes.append(resident(members, "VmRSS"))
             lines.append(f"| {learned(members):,} | {sizes[-1]:.1f} |")
             print(lines[-1], flush=True)
-    broker.delete_topic("memory")
     growth = sizes[-1] - sizes[size.samples // 2 - 1]
     return lines, Bar(f"Memory growth over the last half of {size.messages:,} messages", growth, "≤", 5, "MiB")
 
@@ -106,9 +105,7 @@ def backlog(broker: BrokerClient, folder: Path, partitions: int, size: Size) -> 
         before = resident(members, "VmRSS")
         fill(broker, Load("float32", BACKLOG_D, BACKLOG_K, size.backlog, topic), partitions)
         members.wait_until_learned(600)
-        peak = resident(members, "VmHWM")
-    broker.delete_topic(topic)
-    return before, peak
+        return before, resident(members, "VmHWM")
 
 
 def produce(broker: BrokerClient, count: int, seed: int) -> None:

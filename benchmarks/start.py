@@ -97,7 +97,6 @@ def workers(broker: BrokerClient, folder: Path, runs: int) -> Iterator[tuple[str
         worker(broker, folder / "first", CLIENTS[0])
     for client in CLIENTS:
         yield client, [worker(broker, folder / f"{client}-{i}", client) for i in range(runs)]
-    broker.delete_topic(TOPIC)
 
 
 def worker(broker: BrokerClient, store: Path, client: str) -> Figures:

@@ -122,14 +122,22 @@ class BrokerClient:
 
 
 class RunningBroker(BrokerClient):
-    """A broker that someone else starts and stops."""
+    """A broker that someone else starts and stops; on exit, the topics created here are deleted."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
         self.admin = KafkaAdminClient(bootstrap_servers=bootstrap, bootstrap_timeout_ms=30_000)
+        self._created: set[str] = set()
+
+    def create_topic(self, name: str, partitions: int = 1, **configs: str | int) -> str:
+        """As for every broker."""
+        self._created.add(super().create_topic(name, partitions, **configs))
+        return name
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for name in self._created & set(self.admin.list_topics()):
+            self.delete_topic(name)
         self.admin.close()

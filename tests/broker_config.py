@@ -46,6 +46,7 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 broker.session.timeout.ms=2000
 broker.heartbeat.interval.ms=500
+metadata.max.idle.interval.ms=5000
 group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=1000
 log.retention.ms=-1

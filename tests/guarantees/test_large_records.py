@@ -8,17 +8,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.guarantees.harness import D, WorkerProcess, as_json, group, vectors
+from tests.guarantees.harness import WorkerProcess, as_json, group, vectors
 from tests.kafka_broker import Broker
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 LIMIT_MIB = 512  # docker-compose.yml and docker/kubernetes
 MIB = 2**20
+WIDE = 128  # dimensions: fewer vectors a MiB, which are learned sooner
 
 
 def arrow(rows: np.ndarray, batches: int = 1) -> bytes:
-    column = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), D)
+    column = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), WIDE)
     batch = pa.record_batch([column], ["v"])
     out = io.BytesIO()
     with pa.ipc.new_stream(out, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
@@ -34,17 +35,16 @@ def peak_mib(worker: WorkerProcess) -> float:
 
 @pytest.mark.parametrize("client", ["kafka-python", "confluent"])
 def test_a_small_record_that_becomes_large_is_rejected(broker: Broker, topic: str, tmp_path: Path, client: str) -> None:
-    zeros = np.zeros((MIB // 8 // D * 8, D))  # 8 MiB
-    good = [arrow(row[None]) for row in vectors(300, seed=2)]
+    zeros = np.zeros((MIB // 8 // WIDE * 8, WIDE))  # 8 MiB
+    good = [arrow(row[None]) for row in np.random.default_rng(2).standard_normal((300, WIDE))]
     large = [arrow(zeros)] * 60 + [arrow(zeros, 3)] * 12  # 480 MiB, and 12 times 24 MiB, all allowed
     bomb = arrow(zeros, 128)
     assert len(bomb) < 200_000
     dead = broker.create_topic(f"{topic}-dead", 1)
     broker.create_topic(topic, 1)
     broker.produce(topic, 0, [*good, bomb, *large, bomb])
-    with group(
-        broker, topic, tmp_path, [client], dead_letter_topic=dead, format="arrow", field="v", max_poll_records=500
-    ) as members:
+    settings = {"dead_letter_topic": dead, "dimensions": WIDE, "format": "arrow", "field": "v", "max_poll_records": 500}
+    with group(broker, topic, tmp_path, [client], **settings) as members:
         worker = members.start()
         members.wait_until_learned(120)
         assert peak_mib(worker) < LIMIT_MIB

@@ -1,5 +1,6 @@
 """The rules and the scrape configuration: promtool accepts them, and they use the code's metrics."""
 
+import os
 import re
 import subprocess
 
@@ -19,8 +20,10 @@ KNOWN = {*described(WorkerMetrics("t").registry), *METRICS, "up", "process_start
 
 @pytest.mark.parametrize("words", ["check config prometheus.yml", "check rules rules.yml", "test rules tests.yml"])
 def test_promtool_accepts_the_files(words: str) -> None:
+    environment = {**os.environ, "GOGC": "400"}  # collects garbage less often, which takes a fifth of the time
+    command = [program("promtool"), *words.split()]
     outcome = subprocess.run(
-        [program("promtool"), *words.split()], cwd=FOLDER, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=FOLDER, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
 
