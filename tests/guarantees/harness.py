@@ -24,7 +24,8 @@ from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.codec import Codec
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.record import last_of
-from tests.kafka_broker import Broker, wait_until
+from tests.broker_client import BrokerClient
+from tests.kafka_broker import wait_until
 
 D, K = 12, 3
 BOTH_CLIENTS = ("kafka-python", "confluent")
@@ -46,7 +47,7 @@ CONFIG = FoldConfig(LearningConfig(D, K))
 CODEC = Codec("json", D, CONFIG.learning.largest_value)
 
 
-def expected_folds(broker: Broker, topic: str) -> dict[int, Fold]:
+def expected_folds(broker: BrokerClient, topic: str) -> dict[int, Fold]:
     """The folds of a topic's partitions, computed in this process from all records.
 
     Invalid records are rejected and counted, as in a worker.
@@ -71,7 +72,7 @@ def fold_of(records: Sequence[Any], position: int) -> Fold:
 class Group:
     """Workers of one consumer group, with one topic and one store; their Kafka clients alternate over `clients`."""
 
-    broker: Broker
+    broker: BrokerClient
     topic: str
     folder: Path
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -163,7 +164,7 @@ class Group:
 
 @contextmanager
 def group(
-    broker: Broker, topic: str, folder: Path, clients: Sequence[str] = ("kafka-python",), **settings: Any
+    broker: BrokerClient, topic: str, folder: Path, clients: Sequence[str] = ("kafka-python",), **settings: Any
 ) -> Iterator[Group]:
     """A group whose workers are killed at the end."""
     folder.mkdir(parents=True, exist_ok=True)
