@@ -1,26 +1,40 @@
-"""Beyond the paper: hard orders, many partitions, and merging instead of averaging, for our default and others."""
+"""Beyond the paper: other one-pass methods, hard orders, many partitions, and merging instead of averaging."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.decomposition import IncrementalPCA
 
-from experiments import charts, distributed, passes
-from experiments.baselines import combine
+from experiments import charts, distributed, passes, rivals
+from experiments.baselines import combine, incremental_pca
 from experiments.baselines.orthonormal import orthonormal
 from experiments.datasets import Data, Indices
 from experiments.methods import BLOCK, LABELS, SKLEARN_BATCH, WARM_UP, Default, method
 from experiments.plan import Job, Plan, command, complete
-from experiments.results import Results, average, spread
+from experiments.results import Results, spread
 from streampca.pca import axes
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
 from streampca.pca.merge import merge
 
 ORDERS = ("random order", "sorted by label")
-METHODS = ("implicit", "sklearn", "default")
+METHODS = {
+    "implicit": LABELS["implicit"],
+    **rivals.LABELS,
+    "sklearn": "IncrementalPCA(k)",
+    "sklearn, K": "IncrementalPCA(K)",
+    "default": LABELS["default"],
+}
+SLOW = (*rivals.LABELS, "sklearn", "sklearn, K")
+SOURCES = (
+    "AdaOja (Henriksen & Ward 2019): [ada_oja.py](../experiments/baselines/ada_oja.py), ten messages per step.",
+    "CCIPCA (Weng, Zhang & Hwang 2003): [ccipca.py](../experiments/baselines/ccipca.py), amnesic parameter 2.",
+    "History PCA (Yang, Hsieh & Wang 2018): [history_pca.py](../experiments/baselines/history_pca.py), ten messages "
+    "and one power iteration per step.",
+    "Frequent Directions (Liberty 2013): [frequent_directions.py](../experiments/baselines/frequent_directions.py).",
+    "IncrementalPCA(K): [incremental_pca.py](../experiments/baselines/incremental_pca.py).",
+)
 PARTITIONS = (10, 100)
 SPLITS = ("random", "skewed")
 WAYS = {
@@ -31,13 +45,14 @@ WAYS = {
 
 
 def single(plan: Plan) -> Results:
-    """One stream: percent of excess at the end, and its curve where that is cheap."""
-    return Results(plan.folder / "orders.csv", ("data", "k", "order", "method", "seed"), ("excess",))
+    """One stream: percent of excess at the end."""
+    return Results(plan.folder / "orders.csv", ("data", "k", "order", "method", "seed"), ("eta0", "excess"))
 
 
 def many(plan: Plan) -> Results:
     """Many streams: percent of excess of all of them combined at the end."""
-    return Results(plan.folder / "partitions.csv", ("data", "k", "partitions", "split", "way", "seed"), ("excess",))
+    keys = ("data", "k", "partitions", "split", "way", "seed")
+    return Results(plan.folder / "partitions.csv", keys, ("eta0", "excess"))
 
 
 def run(plan: Plan) -> None:
@@ -58,8 +73,9 @@ def _single_jobs(plan: Plan) -> Any:
         for k in distributed.ks(plan):
             for order in ORDERS:
                 for each in METHODS:
-                    for seed in range(slow if each == "sklearn" else plan.runs):
-                        arguments = (k, order, each, _eta0(plan, name, k), seed)
+                    eta0 = _eta0(plan, name, k) if each == "implicit" else 1.0
+                    for seed in range(slow if each in SLOW else plan.runs):
+                        arguments = (k, order, each, eta0, seed)
                         yield Job((name, k, order, each, seed), one_stream, name, arguments)
 
 
@@ -70,7 +86,8 @@ def _many_jobs(plan: Plan) -> Any:
             for partitions in PARTITIONS:
                 for split in SPLITS:
                     for way in WAYS:
-                        arguments = (k, partitions, split, way, _eta0(plan, name, k), seed)
+                        eta0 = 1.0 if way == "merge" else _eta0(plan, name, k)
+                        arguments = (k, partitions, split, way, eta0, seed)
                         yield Job((name, k, partitions, split, way, seed), many_streams, name, arguments)
 
 
@@ -79,26 +96,20 @@ def ordered(data: Data, order: Indices, how: str) -> Indices:
     return order if how in ("random order", "random") else order[np.argsort(data.y[order], kind="stable")]
 
 
-def one_stream(data: Data, k: int, how: str, name: str, eta0: float, seed: int) -> tuple[float]:
-    """Percent of excess after one pass; raw pixels with a running mean, but for the paper's update the batch mean."""
+def one_stream(data: Data, k: int, how: str, name: str, eta0: float, seed: int) -> tuple[float, float]:
+    """η₀ and the percent of excess after one pass; our default and IncrementalPCA get raw pixels, others centred."""
     order, C = passes.beginning(data, k, seed)
     order = ordered(data, order, how)
-    if name == "sklearn":
-        return (round(data.batch.excess(*_sklearn(data, order, k)), 6),)
+    if name.startswith("sklearn"):
+        columns = k if name == "sklearn" else LearningConfig(data.d, k).columns
+        batches = (data.raw(order[i : i + SKLEARN_BATCH]) for i in range(0, len(order), SKLEARN_BATCH))
+        return eta0, round(data.batch.excess(*incremental_pca.components(batches, k, columns)), 6)
     if name == "default":
         state = fold(data, order, k)
-        return (round(data.batch.excess(axes.principal(state.C, k)[0], state.mean), 6),)
-    way = method(name, k, eta0)
+        return eta0, round(data.batch.excess(axes.principal(state.C, k)[0], state.mean), 6)
+    way = rivals.rival(name, k) if name in rivals.LABELS else method(name, k, eta0)
     *_, last = passes.states(way, data, order, C, 0)
-    return (round(data.excess(way.basis(last)), 6),)
-
-
-def _sklearn(data: Data, order: Indices, k: int) -> tuple[F64, F64]:
-    pca = IncrementalPCA(k)
-    for start in range(0, len(order), SKLEARN_BATCH):
-        if len(part := order[start : start + SKLEARN_BATCH]) >= k:
-            pca.partial_fit(data.raw(part))
-    return pca.components_, pca.mean_
+    return eta0, round(data.excess(way.basis(last)), 6)
 
 
 def fold(data: Data, order: Indices, k: int) -> Any:
@@ -112,19 +123,19 @@ def fold(data: Data, order: Indices, k: int) -> Any:
 
 def many_streams(
     data: Data, k: int, partitions: int, split: str, how: str, eta0: float, seed: int
-) -> tuple[float]:  # fmt: skip
-    """Percent of excess of the combination of all partitions, each learned by itself; nothing is sent back."""
+) -> tuple[float, float]:  # fmt: skip
+    """η₀ and the percent of excess of all partitions combined, each learned by itself; nothing is sent back."""
     order, C = passes.beginning(data, k, seed)
     parts = np.array_split(ordered(data, order, split), partitions)
     if how == "merge":
         state = merge([fold(data, part, k) for part in parts], LearningConfig(data.d, k).columns)
-        return (round(data.batch.excess(axes.principal(state.C, k)[0], state.mean), 6),)
+        return eta0, round(data.batch.excess(axes.principal(state.C, k)[0], state.mean), 6)
     starts = [
         C if how == "average" else passes.beginning(data, k, 10_000 * (seed + 1) + i)[1] for i in range(partitions)
     ]
     factors = [_factor(data, part, start, eta0) for part, start in zip(parts, starts, strict=True)]
     combined = combine.average(factors, [len(part) for part in parts])
-    return (round(data.excess(np.asarray(orthonormal(combined), np.float64)), 6),)
+    return eta0, round(data.excess(np.asarray(orthonormal(combined), np.float64)), 6)
 
 
 def _factor(data: Data, part: Indices, C: F64, eta0: float) -> F64:
@@ -140,21 +151,31 @@ def draw(plan: Plan) -> None:
             k = plan.ks[-1]
             for way, colour in zip(WAYS, ("black", "tab:red", "tab:pink"), strict=True):
                 for split, line in zip(SPLITS, ("-", "--"), strict=True):
-                    means = [average(many(plan).numbers("excess", data=name, k=k, partitions=p, split=split, way=way))
-                             for p in PARTITIONS]  # fmt: skip
-                    panel.loglog(PARTITIONS, means, line, marker="o", color=colour, label=f"{WAYS[way]}; {split}")
+                    runs_of = [many(plan).numbers("excess", data=name, k=k, partitions=p, split=split, way=way)
+                               for p in PARTITIONS]  # fmt: skip
+                    curves = list(zip(*runs_of, strict=True))
+                    label = f"{WAYS[way]}; {split}"
+                    charts.spread(panel, PARTITIONS, curves, line, marker="o", color=colour, label=label)
             title = f"{charts.NAMES.get(name, name)}, k = {k}"
-            panel.set(title=title, xlabel="partitions", ylabel="excess loss, %")
+            panel.set(title=title, xlabel="partitions", ylabel="excess loss, %", xscale="log", yscale="log")
+        charts.explain(panels[0, 0], {})
 
 
 def section(folder: Path) -> list[str]:
     """Tables and picture."""
     plan = Plan({}, folder)
     lines = ["## Beyond the paper: hard orders and partitions", ""]
-    lines += ["Excess loss over batch PCA in percent, after one pass; the number of runs in brackets. The default",
-              "and scikit-learn's IncrementalPCA (1000 messages per step) get raw pixels and keep a running mean; the",
-              "paper's update gets data centred by the batch mean.", ""]  # fmt: skip
-    lines += _orders(single(plan).rows())
+    lines += [
+        "Excess loss over batch PCA in percent, after one pass; the number of runs in brackets. Our default and "
+        f"scikit-learn's IncrementalPCA ({SKLEARN_BATCH} messages per step) get raw pixels and keep a running mean; "
+        "the paper's update and the others, which assume a mean of zero, get data centred by the batch mean. "
+        f"K is the number of columns that our default tracks ({_columns()}); k of them are compared. "
+        "None but the paper's update has a step size to choose.",
+        "",
+        *_orders(single(plan).rows()),
+        "",
+        *(f"- {line}" for line in SOURCES),
+    ]
     lines += ["", *_partitions(many(plan).rows()), ""]
     lines += [charts.embedded("beyond.svg", "Excess loss against the number of partitions"), ""]
     lines += [
@@ -176,16 +197,24 @@ def _verdict(results: Results) -> list[str]:
     return [f"- Over all of these runs: {'; '.join(ranges)}."]
 
 
+def _columns() -> str:
+    return ", ".join(f"{LearningConfig(784, k).columns} for k = {k}" for k in (5, 20))
+
+
 def _cell(rows: Sequence[dict[str, str]], **chosen: Any) -> str:
     values = [float(row["excess"]) for row in rows if all(row[key] == str(v) for key, v in chosen.items())]
-    return f"{spread(values, 4)} ({len(values)})"
+    return f"{spread(values, 4)} ({len(values)})" if values else "–"
 
 
 def _orders(rows: Sequence[dict[str, str]]) -> list[str]:
-    lines = ["| data | k | order | " + " | ".join(LABELS[m] for m in METHODS) + " |", "|---" * 6 + "|"]
-    for name, k, order in dict.fromkeys((row["data"], row["k"], row["order"]) for row in rows):
-        cells = [_cell(rows, data=name, k=k, order=order, method=each) for each in METHODS]
-        lines.append(f"| {name} | {k} | {order} | " + " | ".join(cells) + " |")
+    found = dict.fromkeys((row["data"], row["k"], row["order"]) for row in rows)
+    settings = sorted(found, key=lambda each: (list(charts.NAMES).index(each[0]), int(each[1]), each[2]))
+    head = "| method | " + " | ".join(f"{name} k={k}, {order}" for name, k, order in settings) + " |"
+    lines = [head, "|---" * (len(settings) + 1) + "|"]
+    for each, label in METHODS.items():
+        cells = [_cell(rows, data=name, k=k, order=order, method=each) for name, k, order in settings]
+        if set(cells) != {"–"}:
+            lines.append(f"| {label} | " + " | ".join(cells) + " |")
     return lines
 
 

@@ -65,7 +65,8 @@ def parallel(data: Data, k: int, name: str, eta0: float, seed: int, every: int) 
     while start < len(parts[0]):
         stop = start + every
         states = [_learn(way, s, data, part[start:stop], start) for s, part in zip(states, parts, strict=True)]
-        alone.append(fmean(data.excess(way.basis(state)) for state in states))
+        losses = data.losses(np.stack([way.basis(state) for state in states]))
+        alone.append(100 * (fmean(losses) / data.batch.loss(k) - 1))
         basis, states = _exchanged(way, name, states, k)
         combined.append(data.excess(basis))
         start = stop
@@ -110,13 +111,15 @@ def draw(plan: Plan) -> None:
     with charts.picture(plan.folder / "figure2.svg", 1, len(settings)) as axes:
         for panel, (name, k) in zip(axes[0], settings, strict=True):
             for each in METHODS:
-                for column, line in (("combined", "-"), ("alone", "--")):
-                    mean = charts.mean_curve(runs(plan).curves(column, data=name, k=k, method=each))
-                    t = charts.points(len(mean), plan.every, len(plan.data[name].X) // MACHINES)
-                    label = f"{LABELS[each]}{', folds merged' if each == 'default' else ''}" if line == "-" else None
-                    panel.semilogy(t, mean, line, color=charts.COLOURS[each], label=label)
+                label = f"{LABELS[each]}{', folds merged' if each == 'default' else ''}"
+                combined, alone = (runs(plan).curves(c, data=name, k=k, method=each) for c in ("combined", "alone"))
+                t = charts.points(len(combined[0]), plan.every, len(plan.data[name].X) // MACHINES)
+                charts.spread(panel, t, combined, label=label, **charts.style(each))
+                panel.plot(t, charts.mean_curve(alone), "--", **charts.style(each))
+            panel.set_yscale("log")
             title = f"{charts.NAMES.get(name, name)}, k = {k}"
             panel.set(title=title, xlabel="messages of each machine", ylabel="excess loss, %")
+        charts.explain(axes[0, 0], {"-": "solid: the ten combined", "--": "dashed: one machine alone, on average"})
 
 
 def section(folder: Path) -> list[str]:
@@ -144,7 +147,8 @@ def section(folder: Path) -> list[str]:
         "the factors are averaged (eq. 17; followed by a QR for Oja, Krasulina and the incremental "
         "update) and sent back. "
         "t in η₀/t^γ counts a machine's own messages; η₀ is the one chosen for a single machine. Solid: the combined "
-        "model. Dashed: mean of the machines before they are combined. With our default nothing is sent back: the "
+        "model, with a band from the least to the greatest of the runs. Dashed: mean of the machines before they are "
+        "combined. Oja's line is wide and pale, as Krasulina's lies on it. With our default nothing is sent back: the "
         f"folds stay independent and are merged only to be evaluated. Runs: {_least_runs(several)}.",
         "",
         *rows,

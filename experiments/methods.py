@@ -110,7 +110,7 @@ class Incremental:
 
 @dataclass(frozen=True)
 class Default:
-    """This package's own: unit gauge, oversampling 10 (the default for k ≤ 16), running mean, no step size."""
+    """This package's own with its default settings: unit gauge, oversampling, running mean, no step size."""
 
     k: int
 
@@ -120,7 +120,7 @@ class Default:
 
     def learn(self, state: State, Y: F64) -> State:
         """A block."""
-        return learning.learn(state, Y, np.ones(len(Y)), LearningConfig(Y.shape[1], self.k, 10))[0]
+        return learning.learn(state, Y, np.ones(len(Y)), LearningConfig(Y.shape[1], self.k))[0]
 
     def basis(self, state: State) -> F64:
         """The k leading axes."""

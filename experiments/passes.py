@@ -18,6 +18,7 @@ from experiments.results import Results, average, curve
 from streampca.pca.arrays import F64
 
 GRID = tuple(float(f"{m}e{e}") for e in range(-3, 4) for m in (1, 3))  # 0.001, 0.003, … 3000
+BEYOND = tuple(float(f"{m}e{e}") for e in range(4, 13) for m in (1, 3))  # … 3e12, for the implicit update
 FINALISTS = 3  # values that are tried again
 SCALES = (0.1, 1.0, 10.0)
 
@@ -36,9 +37,14 @@ def passes(plan: Plan) -> Results:
 def choose(plan: Plan) -> None:
     """Run the grid, and the best of it again."""
     cases = [(name, k, tuned) for name in plan.data for k in plan.ks for tuned in TUNED]
-    _validate(plan, [(*case, eta0, 0) for case in cases for eta0 in GRID])
+    _validate(plan, [(*case, eta0, 0) for case in cases for eta0 in grid(case[-1])])
     again = [(*case, eta0, seed) for case in cases for eta0 in finalists(validations(plan), *case) for seed in (1, 2)]
     _validate(plan, again)
+
+
+def grid(tuned: str) -> tuple[float, ...]:
+    """The values of η₀ that are tried for a method."""
+    return GRID + BEYOND * (tuned == "implicit")
 
 
 def _validate(plan: Plan, keys: Sequence[tuple[str, int, str, float, int]]) -> None:

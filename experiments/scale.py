@@ -178,8 +178,8 @@ def section(folder: Path) -> list[str]:
     lines += _table(costs(plan), ("d", "k", "µs/message", "fold, MB", "block, MB"))
     lines += [
         "",
-        "The time grows with d·(K + 64), K = k + 10; memory with d·K for each partition, and one block "
-        "for each worker.",
+        "The time grows with d·(K + 64), where K = k + 10 in these runs; memory with d·K for each partition, and "
+        "one block for each worker.",
         "",
     ]
     lines += [

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import beyond, methods, passes, sensitivity
+from experiments import beyond, figure1, methods, passes, sensitivity
 from experiments.datasets import Data
 from experiments.plan import Plan
 
@@ -25,7 +25,9 @@ def small_data(seed: int, d: int = 40) -> Data:
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     """One run of every method on the small data."""
-    monkeypatch.setattr(passes, "GRID", (0.1, 1.0, 10.0, 100.0))
+    monkeypatch.setattr(passes, "GRID", (0.1, 1.0, 10.0))
+    monkeypatch.setattr(passes, "BEYOND", (100.0,))
+    monkeypatch.setattr(figure1, "MORE", (2,))
     monkeypatch.setattr(beyond, "PARTITIONS", (4, 10))
     for module in (beyond, methods):
         monkeypatch.setattr(module, "SKLEARN_BATCH", 100)

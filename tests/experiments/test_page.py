@@ -1,9 +1,15 @@
-"""The committed page is up to date with the committed CSV files."""
+"""The committed page is up to date with the committed CSV files, and they with the step sizes that were chosen."""
 
 import re
+from functools import cache
 
-from experiments import page
-from experiments.plan import FOLDER
+import pytest
+
+from experiments import beyond, distributed, figure1, page, passes
+from experiments.methods import TUNED
+from experiments.plan import FOLDER, Plan
+
+PLAN = Plan({})
 
 
 def test_page_is_up_to_date():
@@ -15,3 +21,33 @@ def test_pictures_exist_and_are_small():
     assert names
     for name in names:
         assert 0 < (FOLDER / name).stat().st_size < 300_000, name
+
+
+TUNED_RUNS = [
+    (passes.passes, lambda row: row["method"] in TUNED),
+    (distributed.runs, lambda row: row["method"].removesuffix(distributed.LAPACK) in TUNED),
+    (beyond.single, lambda row: row["method"] == "implicit"),
+    (beyond.many, lambda row: row["way"] != "merge"),
+]
+
+
+@pytest.mark.parametrize(("results", "tuned"), TUNED_RUNS, ids=["table 1", "ten machines", "orders", "partitions"])
+def test_runs_have_the_step_size_that_validation_chose(results, tuned):
+    rows = [row for row in results(PLAN).rows() if tuned(row)]
+    assert rows
+    for row in rows:
+        method = row.get("method", "implicit").removesuffix(distributed.LAPACK)
+        expected = chosen(row["data"], row["k"], method) * float(row.get("scale", 1))
+        assert float(row["eta0"]) == pytest.approx(expected), row
+
+
+@pytest.mark.parametrize("method", TUNED)
+@pytest.mark.parametrize(("data", "k"), figure1.settings())
+def test_the_chosen_step_size_lies_inside_the_grid(data, k, method):
+    grid = passes.grid(method)
+    assert grid[0] < chosen(data, k, method) < grid[-1]
+
+
+@cache
+def chosen(data, k, method):
+    return passes.chosen(passes.validations(PLAN), data, k, method)
