@@ -25,7 +25,8 @@ $(INSTALLED): requirements.lock pyproject.toml
 demo: setup  ## Run broker, producer, workers and sidecar on this machine; make demo ARGS="--seconds 20"
 	$(BIN)/streampca demo $(ARGS)
 
-PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+# Bytecode is always written: the tests start a hundred processes.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 test: setup java prometheus browser load-generators  ## Run every test, those on a real Kafka broker included (15 min); make test ARGS="-k fold"
 	$(PYTEST) $(ARGS)

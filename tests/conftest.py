@@ -2,6 +2,8 @@
 
 import logging
 import os
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +34,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Do not even import the slow folders when slow tests are deselected."""
     slow = collection_path.parent == Path(__file__).parent and collection_path.name in SLOW
     return True if slow and "not slow" in config.option.markexpr else None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before the test processes start, compile the kernels once: otherwise each would, all at the same time."""
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        script = Path(__file__).parents[1] / "docker" / "compile_kernels.py"
+        subprocess.run([sys.executable, script], check=True)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
