@@ -4,7 +4,7 @@ The file names its topic, the topic's id, the partition, the offset, and all set
 it depends on the time or the machine: the same records give the same bytes.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ class Checkpoint:
 def encode(checkpoint: Checkpoint) -> bytes:
     """The bytes of a checkpoint file."""
     fold = checkpoint.fold
-    state = fold.state
+    state, clock = fold.state, fold.event_time
     header = {
         "kind": KIND,
         "format_version": FORMAT_VERSION,
@@ -55,8 +55,8 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "count": state.count,
         "blocks": state.blocks,
         "older": state.older,
-        "clock": asdict(fold.event_time),
-        "tally": {**asdict(fold.stats), "rejected": dict(fold.stats.rejected)},
+        "clock": {"now_ms": clock.now_ms, "recent": clock.recent, "ahead": clock.ahead},
+        "tally": {**vars(fold.stats), "rejected": dict(fold.stats.rejected)},
     }
     arrays = {
         "C": state.C,

@@ -5,7 +5,7 @@ a block are pending: part of the checkpoint, and learned provisionally for each 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -35,10 +35,9 @@ class FoldConfig:
 
     def as_dict(self) -> dict[str, Any]:
         """Names and values as stored in a checkpoint."""
-        own = asdict(self)
-        learning_config = own.pop("learning")
+        own = {name: value for name, value in vars(self).items() if name != "learning"}
         return {
-            **learning_config,
+            **vars(self.learning),
             "oversampling": self.learning.beyond,
             **own,
             "block": self.learning.block,
