@@ -53,7 +53,7 @@ def over_time(broker: BrokerClient, folder: Path, size: Size) -> tuple[list[str]
     lines = [f"Over time: d = {D}, k = {K}, {PARTITIONS} partitions, raw float32, one worker.", ""]
     lines += ["| messages learned | resident, MiB |", "|---|---|"]
     sizes: list[float] = []
-    with group(broker, "memory", folder / "time", log_level="info", **settings) as members:
+    with group(broker, "memory", folder / "time", forked=False, log_level="info", **settings) as members:
         members.start()
         for tenth in range(size.samples):
             produce(broker, size.messages // size.samples, seed=tenth)
@@ -99,7 +99,7 @@ def backlog(broker: BrokerClient, folder: Path, partitions: int, size: Size) -> 
         "dimensions": BACKLOG_D, "components": BACKLOG_K, "format": "float32", "log_level": "info",
         "checkpoint_interval_s": size.checkpoint_interval_s,
     }  # fmt: skip
-    with group(broker, topic, folder / topic, **settings) as members:
+    with group(broker, topic, folder / topic, forked=False, **settings) as members:
         worker = members.start()
         members.wait(lambda: worker.count("partitions assigned"), "the partitions", 120)
         before = resident(members, "VmRSS")

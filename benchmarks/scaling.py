@@ -48,7 +48,10 @@ def rate(broker: BrokerClient, load: Load, client: str, workers: int, topic: str
     broker.create_topic(topic, PARTITIONS)
     settings = {"dimensions": load.d, "components": load.k, "format": load.format, "log_level": "info",
                 "checkpoint_interval_s": 5, "session_timeout_s": 300}  # fmt: skip
-    with tempfile.TemporaryDirectory() as folder, group(broker, topic, Path(folder), [client], **settings) as members:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        group(broker, topic, Path(folder), [client], False, **settings) as members,
+    ):
         for _ in range(workers):
             members.start()
         members.wait(lambda: all(owned(w) == PARTITIONS // workers for w in members.workers), "the partitions", 120)

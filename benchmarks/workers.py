@@ -90,7 +90,9 @@ def rate_of_worker(broker: BrokerClient, load: Load, client: str, dtype: str = "
                 "log_level": "info", "checkpoint_interval_s": 5, "session_timeout_s": 6}  # fmt: skip
     with (
         tempfile.TemporaryDirectory() as folder,
-        group(broker, load.topic, Path(folder), [client], **settings, group_id=f"w-{time.monotonic_ns()}") as members,
+        group(
+            broker, load.topic, Path(folder), [client], False, **settings, group_id=f"w-{time.monotonic_ns()}"
+        ) as members,
     ):
         worker = members.start()
         samples = sampled([worker], load.messages)

@@ -25,6 +25,7 @@ from streampca.stream.codec import Codec
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.record import last_of
 from tests.broker_client import BrokerClient
+from tests.forked import ForkedProcess
 from tests.kafka_broker import wait_until
 
 D, K = 12, 3
@@ -77,6 +78,7 @@ class Group:
     folder: Path
     settings: Mapping[str, Any] = field(default_factory=dict)
     clients: Sequence[str] = ("kafka-python",)
+    forked: bool = True
     workers: list["WorkerProcess"] = field(default_factory=list)
 
     @property
@@ -91,7 +93,8 @@ class Group:
         """Start another worker."""
         number = len(self.workers)
         client = {"kafka_client": self.clients[number % len(self.clients)]}
-        worker = WorkerProcess(self._environment(client | settings), self.folder / f"worker-{number}.log")
+        log = self.folder / f"worker-{number}.log"
+        worker = WorkerProcess(self._environment(client | settings), log, self.forked)
         self.workers.append(worker)
         return worker
 
@@ -164,11 +167,16 @@ class Group:
 
 @contextmanager
 def group(
-    broker: BrokerClient, topic: str, folder: Path, clients: Sequence[str] = ("kafka-python",), **settings: Any
+    broker: BrokerClient,
+    topic: str,
+    folder: Path,
+    clients: Sequence[str] = ("kafka-python",),
+    forked: bool = True,
+    **settings: Any,
 ) -> Iterator[Group]:
-    """A group whose workers are killed at the end."""
+    """A group whose workers are killed at the end. What is measured (memory, time) must not be `forked`."""
     folder.mkdir(parents=True, exist_ok=True)
-    members = Group(broker, topic, folder, settings, clients)
+    members = Group(broker, topic, folder, settings, clients, forked)
     try:
         yield members
     finally:
@@ -176,15 +184,12 @@ def group(
 
 
 class WorkerProcess:
-    """A process of `python -m streampca worker` that logs to a file."""
+    """A process of `streampca worker` that logs to a file; forked from one that has imported everything, or not."""
 
-    def __init__(self, environment: dict[str, str], log: Path) -> None:
+    def __init__(self, environment: dict[str, str], log: Path, forked: bool = True) -> None:
         self.log, self.end_expected = log, False
-        with log.open("wb") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "streampca", "worker"],
-                env={**os.environ, **environment}, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+        start = ForkedProcess if forked else _own_interpreter
+        self.process = start(["worker"], {**os.environ, **environment}, log)
 
     def kill(self) -> None:
         """Send SIGKILL."""
@@ -221,6 +226,15 @@ class WorkerProcess:
     def assert_alive_or_end_expected(self) -> None:
         if not self.end_expected and self.process.poll() is not None:
             raise AssertionError(f"a worker ended unexpectedly ({self.process.returncode}):\n{self.text()[-3000:]}")
+
+
+def _own_interpreter(arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> "subprocess.Popen[bytes]":
+    """`python -m streampca`, as a user starts it."""
+    with log.open("wb") as out:
+        return subprocess.Popen(
+            [sys.executable, "-m", "streampca", *arguments],
+            env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
 
 
 def temporary_files(store: Path) -> Iterable[Path]:

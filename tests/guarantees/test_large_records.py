@@ -44,7 +44,7 @@ def test_a_small_record_that_becomes_large_is_rejected(broker: Broker, topic: st
     broker.create_topic(topic, 1)
     broker.produce(topic, 0, [*good, bomb, *large, bomb])
     settings = {"dead_letter_topic": dead, "dimensions": WIDE, "format": "arrow", "field": "v", "max_poll_records": 500}
-    with group(broker, topic, tmp_path, [client], **settings) as members:
+    with group(broker, topic, tmp_path, [client], False, **settings) as members:
         worker = members.start()
         members.wait_until_learned(120)
         assert peak_mib(worker) < LIMIT_MIB
@@ -65,7 +65,7 @@ def test_small_batches_that_become_large_are_rejected_or_read_a_few_at_a_time(
         producer.send(topic, value, partition=0)
     producer.flush(60)
     producer.close()
-    with group(broker, topic, tmp_path, ["kafka-python"], on_bad_record="skip") as members:
+    with group(broker, topic, tmp_path, ["kafka-python"], False, on_bad_record="skip") as members:
         worker = members.start()
         members.wait_until_learned(120)
         assert peak_mib(worker) < LIMIT_MIB

@@ -1,0 +1,9 @@
+"""What `tests.forked` imports once, for all the processes that it forks."""
+
+from streampca.commands import worker  # noqa: F401
+from streampca.pca.compilation import compile_kernels
+from streampca.pca.learning import LearningConfig
+from streampca.sources.confluent import source as confluent  # noqa: F401
+from streampca.sources.kafka_python import source as kafka_python  # noqa: F401
+
+compile_kernels(LearningConfig(3, 2))
