@@ -48,6 +48,12 @@ class Store(Protocol):
     def names(self, folder: str) -> list[str]:
         """Full names of the files and folders directly in `folder`, sorted; [] if it does not exist."""
 
+    def snapshot(self, folder: str) -> "Store":
+        """The same store, whose listings below `folder` may be as of now, but for what is written through the snapshot.
+
+        Where listings cost, all of them together cost one. For a moment's work: others' later writes are not listed.
+        """
+
     def delete(self, name: str) -> None:
         """Remove the file; does nothing if it does not exist."""
 

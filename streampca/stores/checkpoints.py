@@ -1,5 +1,6 @@
 """Checkpoints in a store: `checkpoints/<topic>/<partition>/<next offset, 20 digits>.npz`."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
@@ -21,6 +22,12 @@ class Checkpoints:
         self._store, self._topic, self._folder, self._keep = store, topic, f"checkpoints/{topic}", keep
         self._skipped: set[tuple[int, int]] = set()  # partition, offset: damaged, so an older one was used
         self._held: dict[int, int] = {}  # partition → offset of the newest checkpoint loaded or saved
+
+    def snapshot(self) -> "Checkpoints":
+        """The same checkpoints; all listings may be as of now, and cost one together. For the work of a moment."""
+        same = copy.copy(self)  # shares what is known of damaged files and of those that were loaded or saved
+        same._store = self._store.snapshot(self._folder)
+        return same
 
     def partitions(self) -> list[int]:
         """Partitions that have checkpoints, ascending."""

@@ -57,6 +57,10 @@ class MemoryStore:
                 raise StoreError(f"cannot list {folder}: a file is in the place of a folder")
             return sorted({f"{folder}/{rest.split('/', 1)[0]}" for rest in self._inside(folder)})
 
+    def snapshot(self, folder: str) -> "MemoryStore":
+        """The store itself."""
+        return self
+
     def delete(self, name: str) -> None:
         """Remove the file."""
         check_name(name)

@@ -1,5 +1,7 @@
 """Published models in a store: `models/<topic>/<version, 20 digits>.npz`."""
 
+import copy
+
 import structlog
 
 from streampca.errors import DamagedFileError, StaleListingError
@@ -16,6 +18,12 @@ class Models:
 
     def __init__(self, store: Store, topic: str, keep: int = 100) -> None:
         self._store, self._folder, self._keep = store, f"models/{topic}", max(keep, 1)
+
+    def snapshot(self) -> "Models":
+        """The same models; all listings may be as of now, and cost one together. For the work of a moment."""
+        same = copy.copy(self)
+        same._store = self._store.snapshot(self._folder)
+        return same
 
     @property
     def folder(self) -> str:

@@ -21,6 +21,7 @@ from obstore.store import from_url
 from streampca import store_url
 from streampca.errors import StoreError
 from streampca.stores.base import Observe, check_name, ignore, is_part
+from streampca.stores.listing_snapshot import Snapshot
 from streampca.stores.object_errors import Action, is_missing_object, store_error
 
 _PART_BYTES = 16 * 2**20  # larger objects are uploaded in parts of this size, so that a timeout covers one part
@@ -88,6 +89,14 @@ class ObjectStore:
         start = f"{folder}/"
         found = self._list(folder, folder)
         return sorted(name for name in found if name.startswith(start) and is_part(name.removeprefix(start)))
+
+    def snapshot(self, folder: str) -> "Snapshot":
+        """The same store; listings of the folder and all that is in it are answered from a single one, made now."""
+        check_name(folder)
+        with self._request("list", folder) as request:
+            found = [entry["path"] for entry in obstore.list(self._bucket, folder).collect()]
+            request.count = max(1, math.ceil(len(found) / _NAMES_A_PAGE))
+        return Snapshot(self, folder, found)
 
     def delete(self, name: str) -> None:
         """Remove the object."""

@@ -56,28 +56,32 @@ class CheckpointWriter:
     def _write(self, checkpoints: Sequence[Checkpoint], publish: bool) -> SaveResult:
         result = SaveResult()
         try:
-            self._save(checkpoints, result)
+            stored = self.checkpoints.snapshot()  # one listing for all partitions
+            self._save(stored, checkpoints, result)
             if publish:
-                self._publish(result)
+                self._publish(stored, result)
+        except StoreError as error:
+            result.postponed = str(error) if checkpoints else None
+            result.unpublished = str(error) if publish else None
         except StreampcaError as error:
             result.error = error
         return result
 
-    def _save(self, checkpoints: Sequence[Checkpoint], result: SaveResult) -> None:
+    def _save(self, stored: Checkpoints, checkpoints: Sequence[Checkpoint], result: SaveResult) -> None:
         for checkpoint in checkpoints:
             started = time.perf_counter()
             try:
-                self.checkpoints.save(checkpoint)
+                stored.save(checkpoint)
             except StoreError as error:
                 result.postponed = str(error)
                 return
             result.saved.append((checkpoint, time.perf_counter() - started))
             _ = checkpoint.fold.state.pinv_error  # cached for the metrics; computed here, it does not delay learning
 
-    def _publish(self, result: SaveResult) -> None:
+    def _publish(self, stored: Checkpoints, result: SaveResult) -> None:
         started = time.perf_counter()
         try:
-            model = self._publisher.publish([checkpoint for checkpoint, _ in result.saved])
+            model = self._publisher.publish([checkpoint for checkpoint, _ in result.saved], stored)
         except (StoreError, DamagedFileError) as error:
             result.unpublished = str(error)
             return

@@ -27,28 +27,27 @@ class Publisher:
     ) -> None:
         self._checkpoints, self._models, self._fold_config, self._now = checkpoints, models, fold_config, now
 
-    def publish(self, just_saved: Sequence[Checkpoint] = ()) -> PublishedModel | None:
+    def publish(
+        self, just_saved: Sequence[Checkpoint] = (), stored: Checkpoints | None = None
+    ) -> PublishedModel | None:
         """Write the model of the newest checkpoints; None if it exists already, or there are too few messages.
 
-        `just_saved` are checkpoints in memory, which are not read from the store if they are the newest.
+        `just_saved` are checkpoints in memory, which are not read from the store if they are the newest; `stored` is a
+        snapshot of the checkpoints, by default a new one.
         """
+        stored, models = stored or self._checkpoints.snapshot(), self._models.snapshot()
         saved = {checkpoint.partition: checkpoint for checkpoint in just_saved}
-        folds = [found for p in self._checkpoints.partitions() if (found := self._newest(p, saved.get(p)))]
+        folds = [found for p in stored.partitions() if (found := _newest(stored, p, saved.get(p)))]
         topic_id = _topic_id(folds)
         for checkpoint in folds:
             compatibility.refuse_other_settings(checkpoint, self._fold_config)
             compatibility.refuse_other_topic(checkpoint, topic_id)
         version = sum(checkpoint.fold.stats.learned for checkpoint in folds)
-        newest = self._models.newest()
+        newest = models.newest()
         if version < _FEWEST or (newest and version <= newest.version):
             return None
         model = self._merged(folds, newest)
-        return model if self._models.save(model) else None
-
-    def _newest(self, partition: int, just_saved: Checkpoint | None) -> Checkpoint | None:
-        if just_saved and self._checkpoints.offsets(partition)[-1:] == [just_saved.fold.position]:
-            return just_saved
-        return self._checkpoints.newest(partition)
+        return model if models.save(model) else None
 
     def _merged(self, folds: list[Checkpoint], previous: PublishedModel | None) -> PublishedModel:
         learning_config = self._fold_config.learning
@@ -74,6 +73,12 @@ class Publisher:
             subspace_error=error.subspace if error else None,
             axis_errors=error.axes.tolist() if error else None,
         )
+
+
+def _newest(stored: Checkpoints, partition: int, just_saved: Checkpoint | None) -> Checkpoint | None:
+    if just_saved and stored.offsets(partition)[-1:] == [just_saved.fold.position]:
+        return just_saved
+    return stored.newest(partition)
 
 
 def _elapsed(times: Sequence[int], now_ms: int) -> list[int]:

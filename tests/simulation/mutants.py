@@ -74,10 +74,12 @@ def _forgets_pending(self: Checkpointer, partition: int) -> Fold:
     return replace(fold, pending=fold.pending[:0], retention=fold.retention[:0])
 
 
-def _takes_failed_for_saved(self: CheckpointWriter, checkpoints: Sequence[Checkpoint], result: SaveResult) -> None:
+def _takes_failed_for_saved(
+    self: CheckpointWriter, stored: Checkpoints, checkpoints: Sequence[Checkpoint], result: SaveResult
+) -> None:
     for checkpoint in checkpoints:
         with suppress(StoreError):
-            self.checkpoints.save(checkpoint)
+            stored.save(checkpoint)
         result.saved.append((checkpoint, 0.0))
 
 

@@ -264,3 +264,18 @@ def test_a_folder_may_have_more_files_than_a_page_of_a_listing(store: Store) -> 
 def test_a_store_that_was_written_to_exists(store: Store) -> None:
     store.write("a/b", b"")
     assert store.missing() is None
+
+
+def test_a_snapshot_lists_what_was_there_and_what_is_written_through_it(store: Store) -> None:
+    store.write("a/0/1", b"1")
+    store.write("a/10/1", b"2")
+    store.write("b/1", b"3")
+    snapshot = store.snapshot("a")
+    snapshot.write("a/0/2", b"4")
+    snapshot.delete("a/10/1")
+    assert snapshot.names("a/0") == store.names("a/0") == ["a/0/1", "a/0/2"]
+    assert (snapshot.names("a/10"), snapshot.names("b"), snapshot.names("none")) == ([], ["b/1"], [])
+    assert "a/0" in snapshot.names("a")
+    assert snapshot.read("a/0/2") == store.read("a/0/2") == b"4"
+    with pytest.raises(StoreError, match="is not a valid file name"):
+        snapshot.names("a/..")

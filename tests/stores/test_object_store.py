@@ -4,18 +4,27 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import obstore
 import pytest
 from obstore.store import from_url
 
 from streampca.errors import StoreError
+from streampca.pca.arrays import Array
+from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import store_of
+from streampca.stores.models import Models
 from streampca.stores.object_store import ObjectStore, Patience
+from streampca.stream.checkpoint import Checkpoint
+from streampca.stream.fold import Fold
+from streampca.worker.checkpoint_writer import CheckpointWriter
+from streampca.worker.publisher import Publisher
 from tests.object_server import Fault, S3Proxy
 from tests.ports import free_ports
 from tests.s3_process import BUCKET, S3Process
+from tests.stream.streams import fold_config, fold_of, vectors
+from tests.worker.harness import TOPIC, SynchronousExecutor
 
 pytestmark = pytest.mark.slow
 
@@ -179,3 +188,35 @@ def test_requests_are_counted_as_the_server_counts_them(proxy: S3Proxy) -> None:
     proxy.begin(Fault("status", 403, "AccessDenied"))
     failure(lambda: store.names("a"))
     assert counted["list", "error"] == 1
+
+
+def test_an_interval_is_one_listing_and_one_write_for_each_partition_that_moved(proxy: S3Proxy) -> None:
+    """Counted at the server: four partitions of this worker, two of another, and the publisher."""
+    store = ObjectStore(f"s3://{BUCKET}/{uuid.uuid4().hex}")
+    checkpoints = Checkpoints(store, TOPIC)
+    publisher = Publisher(checkpoints, Models(store, TOPIC), fold_config(), lambda: 0.0)
+    writer = CheckpointWriter(checkpoints, publisher, SynchronousExecutor())
+    folds = {partition: fold_of(vectors(300, seed=partition), fold_config()) for partition in range(6)}
+
+    def interval(moved: Collection[int], publish: bool) -> Counter[str]:
+        proxy.requests.clear()
+        for partition in moved:
+            folds[partition] = learned(folds[partition], vectors(100, seed=partition))
+        settings = fold_config().as_dict()
+        writer.start([Checkpoint(TOPIC, "", p, folds[p], settings) for p in moved], publish=publish)
+        result = writer.take_result(wait=True)
+        assert result is not None
+        assert (len(result.saved), result.postponed, result.unpublished, result.error) == (len(moved), None, None, None)
+        return proxy.requests
+
+    interval(range(6), publish=True)
+    assert interval([0, 1, 2, 3], publish=False) == {"list": 1, "write": 4}
+    assert interval([0], publish=False) == {"list": 1, "write": 1}
+    assert interval([0, 1, 2, 3], publish=True) == {"list": 2, "write": 5, "read": 3, "delete": 1}
+    assert interval(range(4), publish=True) == {"list": 2, "write": 5, "read": 3, "delete": 4}
+
+
+def learned(fold: Fold, rows: Array) -> Fold:
+    """The fold after these rows, at the next offsets."""
+    after, _ = fold.learn(rows, [-1] * len(rows), fold.position + len(rows), fold_config())
+    return after

@@ -15,6 +15,7 @@ import numpy as np
 from streampca.pca.arrays import Array
 from streampca.sources.memory import Do, MemoryDeadLetters, MemorySource, MemoryTopic, Step
 from streampca.sources.prefetch import Prefetch
+from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
@@ -348,6 +349,9 @@ class SpyStore:
     def names(self, folder: str) -> list[str]:
         self._hook("names")
         return self._store.names(folder)
+
+    def snapshot(self, folder: str) -> Store:
+        return self
 
     def delete(self, name: str) -> None:
         self._hook("delete")
