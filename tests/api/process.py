@@ -15,11 +15,11 @@ from streampca import logs
 from streampca.api.server import run
 from streampca.errors import StreampcaError
 from streampca.settings import ServeSettings
-from streampca.stores.directory import DirectoryStore
+from streampca.stores.choice import store_of
 logs.configure("info", "json")
 settings = ServeSettings(**json.loads(sys.argv[1]))
 try:
-    run(settings, DirectoryStore(settings.store))
+    run(settings, store_of(settings.store))
 except StreampcaError as error:
     sys.exit(f"streampca: {error}")
 """
@@ -28,7 +28,7 @@ except StreampcaError as error:
 class SidecarProcess:
     """Starts on entry, accepts requests once `url` returns, is killed on exit if it still runs."""
 
-    def __init__(self, store: Path, **settings: Any) -> None:
+    def __init__(self, store: Path | str, **settings: Any) -> None:
         self._settings = {"topic": TOPIC, "store": str(store), "port": 0, "reload_interval_s": 0.02} | settings
 
     def __enter__(self) -> Self:

@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from streampca.pca.learning import LearningConfig
 from streampca.stores.checkpoints import Checkpoints
-from streampca.stores.directory import DirectoryStore
+from streampca.stores.choice import store_of
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.codec import Codec
 from streampca.stream.fold import Fold, FoldConfig
@@ -86,8 +86,13 @@ class Group:
         return self.folder / "store"
 
     @property
+    def place(self) -> str:
+        """The store's folder or URL."""
+        return str(self.settings.get("store", self.store))
+
+    @property
     def checkpoints(self) -> Checkpoints:
-        return Checkpoints(DirectoryStore(self.store), self.topic)
+        return Checkpoints(store_of(self.place), self.topic)
 
     def start(self, **settings: Any) -> "WorkerProcess":
         """Start another worker."""
@@ -120,9 +125,9 @@ class Group:
 
     def files(self) -> dict[int, bytes]:
         """The bytes of each partition's newest checkpoint."""
+        store = store_of(self.place)
         return {
-            p: (self.store / f"checkpoints/{self.topic}/{p}/{offset:020d}.npz").read_bytes()
-            for p, offset in self.positions().items()
+            p: store.read(f"checkpoints/{self.topic}/{p}/{offset:020d}.npz") for p, offset in self.positions().items()
         }
 
     def wait_until_learned(self, timeout_s: float = 60) -> None:

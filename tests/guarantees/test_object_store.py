@@ -1,0 +1,107 @@
+"""Workers whose store is a bucket: killed, joining and leaving, and through outages they learn the same bits."""
+
+import random
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.api.process import SidecarProcess
+from tests.guarantees.harness import BOTH_CLIENTS, WorkerProcess, as_json, expected_folds, group, vectors
+from tests.guarantees.test_exactly_once import assert_same_bits, learned
+from tests.kafka_broker import Broker
+from tests.object_server import Fault, S3Proxy
+from tests.ports import free_ports
+from tests.s3_process import BUCKET, S3Process
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+
+PARTITIONS, MESSAGES, KILLS = 2, 22_000, 20
+ROUNDS = KILLS + 2  # the last two stop a worker of two with SIGTERM
+
+
+@pytest.fixture
+def proxy(s3: S3Process, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
+    """A proxy in front of the S3 server, which the workers use."""
+    with S3Proxy(s3.port) as running:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", running.endpoint)
+        yield running
+
+
+@pytest.fixture
+def url(proxy: S3Proxy) -> str:
+    return f"s3://{BUCKET}/{uuid.uuid4().hex}"
+
+
+def test_workers_that_are_killed_join_and_leave_give_the_bits_of_a_disk(
+    broker: Broker, topic: str, tmp_path: Path, proxy: S3Proxy, url: str
+) -> None:
+    rng = random.Random(15)
+    broker.create_topic(topic, PARTITIONS)
+    settings = {"store": url, "max_poll_records": 25, "checkpoint_interval_s": 0.05}
+    with group(broker, topic, tmp_path / "killed", BOTH_CLIENTS, **settings) as members:
+        running: list[WorkerProcess] = []
+        for step in range(ROUNDS):
+            while len(running) < 2:
+                running.append(members.start())
+            members.wait(lambda w=running[0]: w.count("partitions assigned"), "an assignment")
+            writes = proxy.requests["write"]
+            for partition in range(PARTITIONS):
+                broker.produce(topic, partition, as_json(vectors(MESSAGES // ROUNDS // 2, seed=2 * step + partition)))
+            leaving = running.pop(0)
+            if step >= KILLS:
+                assert leaving.stop() < 10
+                assert leaving.process.returncode == 0, leaving.text()[-2000:]
+                continue
+            deadline = time.monotonic() + rng.choice([0.0, 0.3, 2.0])
+            while proxy.requests["write"] == writes and time.monotonic() < deadline:
+                time.sleep(0.001)
+            leaving.kill()
+            members.assert_commits_not_ahead()
+        members.wait_until_learned(120)
+        assert learned(members) == MESSAGES
+        members.assert_commits_not_ahead()
+        assert_same_bits(members, tmp_path / "undisturbed")
+
+
+def test_learning_continues_while_the_store_is_away(
+    broker: Broker, topic: str, tmp_path: Path, proxy: S3Proxy, url: str
+) -> None:
+    """The store hangs, then answers 503: nothing is lost, and a line of the log begins the outage and ends it."""
+    broker.create_topic(topic, 1)
+    (worker_port,) = free_ports(1)
+    with (
+        group(broker, topic, tmp_path, store=url, worker_port=worker_port) as members,
+        SidecarProcess(url, topic=topic) as sidecar,
+    ):
+        worker = members.start()
+        broker.produce(topic, 0, as_json(vectors(1000, seed=1)))
+        members.wait_until_learned()
+        ready = f"{sidecar.url()}/readyz"
+        members.wait(lambda: httpx.get(ready).status_code == 200, "a model")
+        proxy.begin(Fault("hang"))
+        broker.produce(topic, 0, as_json(vectors(1000, seed=2)))
+        members.wait(lambda: metric(worker_port, "streampca_next_offset") == 2000, "learning during the outage")
+        members.wait(lambda: worker.count("checkpoint postponed"), "an error")
+        members.wait(lambda: "store cannot be read" in httpx.get(ready).text, "a sidecar that is not ready")
+        assert metric(worker_port, 'outcome="error"') >= 1
+        proxy.begin(Fault("status", 503, "SlowDown"))
+        broker.produce(topic, 0, as_json(vectors(1000, seed=3)))
+        members.wait(lambda: metric(worker_port, "streampca_next_offset") == 3000, "learning during the outage")
+        proxy.end()
+        members.wait_until_learned()
+        members.wait(lambda: httpx.get(ready).status_code == 200, "a sidecar that is ready again")
+        members.wait(lambda: worker.count("checkpoint saved again"), "the end of the outage")
+        assert worker.count("checkpoint saved again") == 1
+        members.assert_commits_not_ahead()
+        assert members.newest()[0].fold.stats == expected_folds(broker, topic)[0].stats
+        assert worker.stop() < 10
+
+
+def metric(port: int, name: str) -> float:
+    """The sum of the samples of `streampca_…` whose line contains this."""
+    lines = httpx.get(f"http://127.0.0.1:{port}/metrics").text.splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if name in line and line.startswith("streampca_"))
