@@ -26,6 +26,7 @@ PARTS = (
     "comparison",
     "stages",
     "checkpoints",
+    "publishing",
     "memory",
     "serving",
     "start",

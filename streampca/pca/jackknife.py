@@ -7,23 +7,21 @@ The streams are dealt into G groups of weights w_j, W = Σ w_j. The model is com
 which for equal weights is (G − 1)/G Σ_j sin² (J. W. Tukey 1958, B. Efron 1982). The factors for unequal groups are
 those of Busing, Meijer and van der Leeden (1999). docs/mathematics.md, section 7, says where the estimate is wrong.
 
-Everything is computed from the Gram matrix of the columns F of `merge`. Columns of several streams, which are about the
-mean of all, are about their own mean as F (I − s sᵀ), where s has √(w_i / Σ w_i) at the column of each mean.
+Everything is computed from the Gram matrix of the columns F of all groups, of which those of group j are its factor and
+its mean about that of all, times √(w_j/W). Columns of several groups are about their own mean as F (I − s sᵀ), where s
+has √(w_i / Σ w_i) at the column of each mean.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import eigh
 
-from streampca.pca.arrays import F64, Array
-from streampca.pca.merge import stacked, weighted
+from streampca.pca.arrays import F64
+from streampca.pca.merge import grouped
 from streampca.pca.state import State
 
 FEWEST = 4  # streams, and groups; fewer say little about an error
-_MOST = 8  # groups; more cost more and improve the estimate little
-_COLUMNS = 512  # of all groups, if four groups do not have more: the cost grows with its cube
 _ROUNDING = 1e-13  # share of the largest variance below which a direction counts as rounding errors
 
 
@@ -38,33 +36,27 @@ class SamplingError:
 def jackknife(
     states: Sequence[State], components: int, columns: int, decay: Sequence[float] | None = None
 ) -> SamplingError | None:
-    """The error of the `components` leading axes of `merge(states, columns, decay)`.
+    """The error of the `components` leading axes of `merge(states, columns, decay)`; None as `sampling_error`."""
+    return sampling_error(grouped(states, columns, decay), components, columns)
 
-    None with fewer than four states that have messages, or without variance. Axes without variance are arbitrary: their
-    error is π/2, and the subspace is that of the others.
+
+def sampling_error(groups: Sequence[State], components: int, columns: int) -> SamplingError | None:
+    """The error of the leading axes of the merged groups of a `Merger`, from at most `columns` columns of each.
+
+    None with fewer than four groups, as there are fewer than four states with messages, or without variance. Axes
+    without variance are arbitrary: their error is π/2, and the subspace is that of the others.
     """
-    parts = weighted(states, decay)
-    if len(parts) < FEWEST:
+    if len(groups) < FEWEST:
         return None
-    size = min(len(parts), _MOST, max(_COLUMNS // (columns + 1), FEWEST))
-    F, weights = _scaled(stacked(parts)[2]), np.array([w for _, w in parts]) / sum(w for _, w in parts)
-    groups = [_group(F[i::size], weights[i::size], columns) for i in range(size)]
-    return _error(groups, np.array([weights[i::size].sum() for i in range(size)]), components)
-
-
-def _scaled(F: Sequence[Array]) -> list[F64]:
-    """The columns in float64, scaled so that no square overflows."""
-    largest = max(float(np.abs(f).max()) for f in F) or 1.0
-    return [f.astype(np.float64) / largest for f in F]
-
-
-def _group(F: Sequence[F64], weights: F64, columns: int) -> F64:
-    """The columns of several streams as those of one: the at most `columns` leading ones, and that of their mean."""
-    if len(F) == 1:
-        return F[0]
-    stack, s = np.hstack(F), _means([f.shape[1] for f in F], weights)
-    _, vectors = _leading(_about_mean(stack.T @ stack, s), columns)
-    return np.column_stack([stack @ vectors, stack @ s])
+    weights = np.array([group.weight for group in groups])
+    weights /= weights.sum()
+    mean = np.sum([w * group.mean for group, w in zip(groups, weights, strict=True)], axis=0)
+    F = [
+        np.sqrt(w) * np.column_stack([group.C[:, :columns], group.mean - mean])
+        for group, w in zip(groups, weights, strict=True)
+    ]
+    largest = max(float(np.abs(f).max()) for f in F) or 1.0  # scaled by it, no square overflows
+    return _error([f / largest for f in F], weights, components)
 
 
 def _error(groups: Sequence[F64], weights: F64, components: int) -> SamplingError | None:
@@ -101,9 +93,8 @@ def _about_mean(N: F64, s: F64) -> F64:
 
 def _leading(N: F64, most: int) -> tuple[F64, F64]:
     """The at most `most` leading eigenvalues above rounding, descending, and their eigenvectors as columns."""
-    n = len(N)
-    variance, vectors = eigh(N, subset_by_index=[max(n - most, 0), n - 1])
-    variance, vectors = variance[::-1], vectors[:, ::-1]
+    variance, vectors = np.linalg.eigh(N)
+    variance, vectors = variance[::-1][:most], vectors[:, ::-1][:, :most]
     known = variance > _ROUNDING * max(variance[0], 0.0)
     return variance[known], vectors[:, known]
 

@@ -1,8 +1,9 @@
 """Merge the states of several streams into one: pooled covariance about the common mean.
 
-With weights w_i, W = Σ w_i and m = Σ w_i m_i / W, the columns √(w_i/W) C_i and √(w_i/W) (m_i − m), side by side as F,
-give F Fᵀ = the pooled covariance (within the spans of the states). Its K leading directions are the merged factor. The
-order of the states changes the result to rounding only; with K = d it is exact.
+With weights w_i, W = Σ w_i and m = Σ w_i m_i / W, the pooled covariance is Σ w_i/W (C_i C_iᵀ + (m_i − m)(m_i − m)ᵀ),
+within the spans of the states; its K leading directions are the merged factor. With K = d it is exact.
+
+States are added one by one, and cuts keep the memory constant: docs/mathematics.md, section 7, has their cost.
 """
 
 from collections.abc import Sequence
@@ -14,8 +15,86 @@ from streampca.pca import axes
 from streampca.pca.arrays import F64, Array
 from streampca.pca.state import State
 
-_WIDE = 512  # columns from which on the singular directions are computed from a Gram matrix
-_MOST = 2048  # columns from which on states are merged in groups first
+_MOST_GROUPS = 8  # more cost more, and improve the estimate of the sampling error little
+_FEWEST_GROUPS = 4
+_GROUPED = 512  # columns of all groups, if the fewest groups do not have more: their cost grows with its cube
+_SPARE = 32  # columns beyond K of a cut, at least: as many as a state may have
+_GRADED = 1e-10  # share of the largest variance below which variances from a Gram matrix have few correct digits
+
+
+class Pool:
+    """The pooled covariance of the states added so far, as F Fᵀ with columns F (d, n), and their mean."""
+
+    def __init__(self, columns: int, uncut: int = 0) -> None:
+        """For a result of K = `columns`: more than 4K columns, and more than `uncut`, are cut to 2K."""
+        self._cut = columns + max(columns, _SPARE)
+        self._most = max(2 * self._cut, uncut)
+        self._parts: list[tuple[float, Array]] = []  # side by side, each times its factor, they are F
+        self._mean: F64 = np.zeros(0)
+        self._total_variance, self._count = 0.0, 0
+        self.weight = 0.0  # W
+
+    def fade(self, share: float) -> None:
+        """Multiply the weights of all states so far by `share`."""
+        self.weight *= share
+
+    def add(self, state: State, share: float = 1.0) -> None:
+        """Add a state with this share of its weight, which must be above 0."""
+        added = state.weight * share
+        W = self.weight + added
+        past, new = self.weight / W, added / W
+        step = state.mean - self._mean if past else state.mean
+        between = np.sqrt(past * new) * step
+        self._parts = [(np.sqrt(past) * factor, part) for factor, part in self._parts] if past else []
+        self._parts += [(np.sqrt(new), state.C), (1.0, between[:, None])] if past else [(1.0, state.C)]
+        self._total_variance = past * self._total_variance + new * state.total_variance + float(between @ between)
+        self._mean, self.weight = self._mean + new * step if past else state.mean, W
+        self._count += state.count
+        if sum(part.shape[1] for _, part in self._parts) > self._most:
+            self._parts = [(1.0, _leading(self._stack(), self._cut, np.float64)[0])]
+
+    def state(self, columns: int | None = None, dtype: Any = np.float64) -> State:
+        """The pooled state with at most `columns` columns, by default as many as a cut leaves."""
+        C, variance = _leading(self._stack(), columns or self._cut, dtype)
+        return State(C, np.diag(variance), self._mean, self.weight, self._total_variance, self._count, 0)
+
+    def _stack(self) -> F64:
+        return np.hstack([factor * part.astype(np.float64, copy=False) for factor, part in self._parts])
+
+
+class Merger:
+    """Merges states that are added one by one; a function of their sequence, whose memory does not grow with it.
+
+    They are dealt into groups, like cards, so that the groups can be compared (jackknife.py).
+    """
+
+    def __init__(self, columns: int) -> None:
+        """For merged states of K = `columns`."""
+        size = min(_MOST_GROUPS, max(_GROUPED // (columns + 1), _FEWEST_GROUPS))
+        self._groups, self._added = [Pool(columns) for _ in range(size)], 0
+
+    def fade(self, share: float) -> None:
+        """Multiply the weights of all states so far by `share`."""
+        for group in self._groups:
+            group.fade(share)
+
+    def add(self, state: State, share: float = 1.0) -> None:
+        """Add a state with this share of its weight; one without weight is left out."""
+        if state.weight * share > 0:
+            self._groups[self._added % len(self._groups)].add(state, share)
+            self._added += 1
+
+    def groups(self) -> list[State]:
+        """The pooled states of the groups with weight, in float64, of at most 2K columns each, by falling variance."""
+        return [group.state() for group in self._groups if group.weight > 0]
+
+
+def pooled(groups: Sequence[State], columns: int, dtype: Any) -> State:
+    """The groups of a `Merger` as one state with at most `columns` columns. There must be one."""
+    pool = Pool(columns, uncut=_GROUPED)
+    for group in groups:
+        pool.add(group)
+    return pool.state(columns, dtype)
 
 
 def merge(states: Sequence[State], columns: int, decay: Sequence[float] | None = None) -> State:
@@ -23,50 +102,25 @@ def merge(states: Sequence[State], columns: int, decay: Sequence[float] | None =
 
     `count` is the sum of the counts, `weight` is W. States without messages are left out.
     """
-    parts = weighted(states, decay)
-    if not parts:
-        return states[0]
-    W, mean, F = stacked(parts)
-    dtype = parts[0][0].C.dtype
-    C, variance = _leading(_reduced(F, columns, dtype), columns, dtype)
-    total = sum(w / W * s.total_variance for s, w in parts) + sum(float(f[:, -1] @ f[:, -1]) for f in F)
-    return State(C, np.diag(variance), mean, W, float(total), sum(s.count for s in states), 0)
+    groups = grouped(states, columns, decay)
+    return pooled(groups, columns, states[0].C.dtype) if groups else states[0]
 
 
-def weighted(states: Sequence[State], decay: Sequence[float] | None) -> list[tuple[State, float]]:
-    """The states that have messages, each with its weight at the common time."""
-    shares = decay if decay is not None else [1.0] * len(states)
-    return [(s, s.weight * share) for s, share in zip(states, shares, strict=True) if s.weight * share > 0]
+def grouped(states: Sequence[State], columns: int, decay: Sequence[float] | None = None) -> list[State]:
+    """The groups of these states, for `pooled` and for the jackknife."""
+    merger = Merger(columns)
+    for state, share in zip(states, decay if decay is not None else [1.0] * len(states), strict=True):
+        merger.add(state, share)
+    return merger.groups()
 
 
-def stacked(parts: Sequence[tuple[State, float]]) -> tuple[float, F64, list[Array]]:
-    """W, the common mean m, and the columns of F that each part contributes, that of its mean last."""
-    W = sum(w for _, w in parts)
-    mean = sum((w / W * s.mean for s, w in parts), start=np.zeros_like(parts[0][0].mean))
-    F = [np.column_stack([np.sqrt(w / W) * s.C, np.sqrt(w / W) * (s.mean - mean)]) for s, w in parts]
-    return float(W), mean, F
-
-
-def _reduced(F: list[Array], columns: int, dtype: Any) -> Array:
-    """All columns side by side; if there are too many for one step, groups of them are reduced to 2K columns first."""
-    d = F[0].shape[0]
-    while min(d, sum(f.shape[1] for f in F)) > _MOST and len(F) > 1:
-        size = max(2, _MOST // max(f.shape[1] for f in F))
-        groups = [np.hstack(F[i : i + size]) for i in range(0, len(F), size)]
-        if len(groups) == len(F):
-            break
-        F = [_leading(group, 2 * columns, dtype)[0] for group in groups]
-    return np.hstack(F)
-
-
-def _leading(F: Array, most: int, dtype: Any) -> tuple[Array, F64]:
-    """As `axes.leading`, but for wide F from the smaller Gram matrix, which is faster and accurate enough."""
+def _leading(F: F64, most: int, dtype: Any) -> tuple[Array, F64]:
+    """As `axes.leading`, but from the smaller Gram matrix where that is faster and accurate enough."""
     d, n = F.shape
-    if min(d, n) <= _WIDE:
-        return axes.leading(F, most, dtype)
-    F = F.astype(np.float64, copy=False)
     variance, vectors = np.linalg.eigh(F @ F.T if d <= n else F.T @ F)
     variance, vectors = variance[::-1][:most], vectors[:, ::-1][:, :most]
+    if min(d, n) <= _GROUPED and not (len(variance) and variance[-1] > _GRADED * variance[0]):
+        return axes.leading(F, most, dtype)
     r = int(np.sum(variance > axes.tolerance(np.float64) * variance[0])) if variance[0] > 0 else 0
     variance, vectors = variance[:r], vectors[:, :r]
     C = vectors * np.sqrt(variance) if d <= n else F @ vectors

@@ -38,16 +38,17 @@ class Checkpoints:
         """Next offsets of a partition's checkpoints, ascending."""
         return numbered.numbers(self._store, self._folder_of(partition))
 
-    def newest(self, partition: int) -> Checkpoint | None:
+    def newest(self, partition: int, *, trusted: bool = False) -> Checkpoint | None:
         """The newest checkpoint that is undamaged and can be read; None if there are none. Others are logged.
 
+        `trusted`: of an undamaged file, not everything is checked again that its writer has checked.
         Raises `DamagedFileError` if all files are damaged: a person must decide whether to start from scratch.
         Raises `StoreError` if a retry can help: none can be read, or all that were listed are gone.
         """
         failures: dict[int, Exception] = {}
         while left := [offset for offset in self.offsets(partition) if offset not in failures]:
             try:
-                found = self._load(partition, left[-1])
+                found = self._load(partition, left[-1], trusted=trusted)
             except (FileNotFoundError, DamagedFileError, StoreError) as error:
                 failures[left[-1]] = error  # not found: pruned since it was listed, so a newer one exists
             else:
@@ -124,8 +125,8 @@ class Checkpoints:
             return False
         return True
 
-    def _load(self, partition: int, offset: int) -> Checkpoint:
-        found = files.decode(self._store.read(self._path(partition, offset)))
+    def _load(self, partition: int, offset: int, *, trusted: bool = False) -> Checkpoint:
+        found = files.decode(self._store.read(self._path(partition, offset)), trusted=trusted)
         held = (found.topic, found.partition, found.fold.position)
         if held != (self._topic, partition, offset):
             raise DamagedFileError("it holds the checkpoint of topic {}, partition {}, offset {}".format(*held))

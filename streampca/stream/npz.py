@@ -8,6 +8,7 @@ has no checksum of its own.
 import hashlib
 import io
 import zipfile
+from collections.abc import Collection
 from typing import Any, TypeVar
 
 import numpy as np
@@ -38,14 +39,19 @@ def encode(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> bytes:
     return body + hashlib.sha256(body).hexdigest().encode()
 
 
-def decode(data: bytes, kind: str, *format_versions: int) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Header and arrays. Raises `DamagedFileError` unless `encode` wrote `data`, with this kind and such a version."""
+def decode(
+    data: bytes, kind: str, *format_versions: int, without: Collection[str] = ()
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Header and arrays, except those that are named in `without`.
+
+    Raises `DamagedFileError` unless `encode` wrote `data`, with this kind and such a version.
+    """
     body, digest = data[:-_DIGEST_LENGTH], data[-_DIGEST_LENGTH:]
     if hashlib.sha256(body).hexdigest().encode() != digest:
         raise DamagedFileError("the digest at the file's end does not match the file: it is cut short or damaged")
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as members:
-            arrays = {name: members[name] for name in members.files}
+            arrays = {name: members[name] for name in members.files if name not in without}
         header = orjson.loads(arrays.pop("header").tobytes())
     except Exception as error:  # zipfile and NumPy raise a dozen kinds for foreign bytes with a valid digest
         raise DamagedFileError(f"not a streampca file: {error!r}") from None

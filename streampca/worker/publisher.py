@@ -4,11 +4,13 @@ A model is a function of the positions of its folds, and of the clock only if ti
 its axes follow the previous version, so that coordinates do not flip.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from streampca.pca.axes import model_of
-from streampca.pca.jackknife import jackknife
-from streampca.pca.merge import merge
+from streampca.pca.jackknife import sampling_error
+from streampca.pca.merge import Merger, pooled
+from streampca.pca.state import State
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
 from streampca.stream import compatibility
@@ -26,6 +28,7 @@ class Publisher:
         self, checkpoints: Checkpoints, models: Models, fold_config: FoldConfig, now: Callable[[], float]
     ) -> None:
         self._checkpoints, self._models, self._fold_config, self._now = checkpoints, models, fold_config, now
+        self._published: PublishedModel | None = None
 
     def publish(
         self, just_saved: Sequence[Checkpoint] = (), stored: Checkpoints | None = None
@@ -36,34 +39,42 @@ class Publisher:
         snapshot of the checkpoints, by default a new one.
         """
         stored, models = stored or self._checkpoints.snapshot(), self._models.snapshot()
-        saved = {checkpoint.partition: checkpoint for checkpoint in just_saved}
-        folds = [found for p in stored.partitions() if (found := _newest(stored, p, saved.get(p)))]
-        topic_id = _topic_id(folds)
-        for checkpoint in folds:
+        offsets = {p: found[-1] for p in stored.partitions() if (found := stored.offsets(p))}
+        last = self._published
+        if last and offsets == last.positions and last.version in models.versions():
+            return None
+        newest = models.newest()
+        model = self._merged(_newest(stored, offsets, just_saved), newest)
+        if model is None or (newest and model.version <= newest.version):
+            return None
+        written = models.save(model)
+        self._published = model
+        return model if written else None
+
+    def _merged(self, checkpoints: Iterable[Checkpoint], previous: PublishedModel | None) -> PublishedModel | None:
+        learning_config, parts = self._fold_config.learning, []
+        timed = _TimedMerger(self._fold_config, int(1000 * self._now()))
+        topic, topic_id = "", ""
+        for checkpoint in checkpoints:
             compatibility.refuse_other_settings(checkpoint, self._fold_config)
             compatibility.refuse_other_topic(checkpoint, topic_id)
-        version = sum(checkpoint.fold.stats.learned for checkpoint in folds)
-        newest = models.newest()
-        if version < _FEWEST or (newest and version <= newest.version):
+            topic, topic_id = checkpoint.topic, topic_id or checkpoint.topic_id
+            timed.add(checkpoint.fold.provisional(learning_config), checkpoint.fold.event_time.now_ms)
+            parts.append(_Part(checkpoint.partition, checkpoint.fold.position, checkpoint.fold.stats))
+        version = sum(part.stats.learned for part in parts)
+        if version < _FEWEST:
             return None
-        model = self._merged(folds, newest)
-        return model if models.save(model) else None
-
-    def _merged(self, folds: list[Checkpoint], previous: PublishedModel | None) -> PublishedModel:
-        learning_config = self._fold_config.learning
-        elapsed = _elapsed([checkpoint.fold.event_time.now_ms for checkpoint in folds], int(1000 * self._now()))
-        states = [checkpoint.fold.provisional(learning_config) for checkpoint in folds]
-        decay = [self._fold_config.decay(e) for e in elapsed]
-        state = merge(states, learning_config.columns, decay)
-        error = jackknife(states, learning_config.components, learning_config.columns, decay)
-        all_stats = [checkpoint.fold.stats for checkpoint in folds]
+        groups = timed.merger.groups()
+        state = pooled(groups, learning_config.columns, learning_config.dtype)
+        error = sampling_error(groups, learning_config.components, learning_config.columns)
+        all_stats = [part.stats for part in parts]
         first = [t.first_ms for t in all_stats if t.first_ms >= 0]
         return PublishedModel(
-            version=sum(stats.learned for stats in all_stats),
+            version=version,
             model=model_of(state, learning_config.components, previous.model.components if previous else None),
-            topic=folds[0].topic,
-            topic_id=_topic_id(folds),
-            positions={checkpoint.partition: checkpoint.fold.position for checkpoint in folds},
+            topic=topic,
+            topic_id=topic_id,
+            positions={part.partition: part.position for part in parts},
             rejected=sum(sum(stats.rejected.values()) for stats in all_stats),
             **_losses(all_stats),
             first_timestamp_ms=min(first, default=-1),
@@ -75,19 +86,39 @@ class Publisher:
         )
 
 
-def _newest(stored: Checkpoints, partition: int, just_saved: Checkpoint | None) -> Checkpoint | None:
-    if just_saved and stored.offsets(partition)[-1:] == [just_saved.fold.position]:
-        return just_saved
-    return stored.newest(partition)
+class _Part(NamedTuple):
+    """What a model says about one partition."""
+
+    partition: int
+    position: int
+    stats: FoldStats
 
 
-def _elapsed(times: Sequence[int], now_ms: int) -> list[int]:
-    """Milliseconds from the time of each partition (-1: unknown) to the common one, the latest not in the future.
+class _TimedMerger:
+    """Merges states, each decayed to the latest of their times that is not in the future.
 
     A partition whose timestamps are ahead counts as current: it must not make the others count for nothing.
     """
-    common = min(max(times), now_ms)
-    return [max(common - time, 0) if time >= 0 else 0 for time in times]
+
+    def __init__(self, fold_config: FoldConfig, now_ms: int) -> None:
+        self.merger = Merger(fold_config.learning.columns)
+        self._decay, self._now_ms, self._latest_ms = fold_config.decay, now_ms, -1
+
+    def add(self, state: State, time_ms: int) -> None:
+        """Add a state of this time (-1: unknown, counts as current)."""
+        time_ms = min(time_ms, self._now_ms)
+        if time_ms > self._latest_ms >= 0:
+            self.merger.fade(self._decay(time_ms - self._latest_ms))
+        self._latest_ms = max(time_ms, self._latest_ms)
+        self.merger.add(state, self._decay(self._latest_ms - time_ms) if time_ms >= 0 else 1.0)
+
+
+def _newest(stored: Checkpoints, offsets: Mapping[int, int], just_saved: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
+    """The newest checkpoints, by partition; at most one that is not in memory already is held at a time."""
+    saved = {(checkpoint.partition, checkpoint.fold.position): checkpoint for checkpoint in just_saved}
+    for partition, offset in offsets.items():
+        if found := saved.get((partition, offset)) or stored.newest(partition, trusted=True):
+            yield found
 
 
 def _losses(all_stats: list[FoldStats]) -> dict[str, float | None]:
@@ -105,8 +136,3 @@ def _losses(all_stats: list[FoldStats]) -> dict[str, float | None]:
         "loss_ratio": mean("loss") / norm if norm else 0.0,
         "loss_ewma": mean("loss_ewma") / norm_ewma if norm_ewma else 0.0,
     }
-
-
-def _topic_id(checkpoints: Sequence[Checkpoint]) -> str:
-    """The topic's id; some checkpoints may have been written before the brokers gave it one."""
-    return next((checkpoint.topic_id for checkpoint in checkpoints if checkpoint.topic_id), "")

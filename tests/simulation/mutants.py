@@ -96,7 +96,7 @@ def _prunes_newer(store: Any, folder: str, number: int, data: bytes, existing: l
             store.delete(numbered.path(folder, high))
 
 
-def _never_falls_back(self: Checkpoints, partition: int) -> Checkpoint | None:
+def _never_falls_back(self: Checkpoints, partition: int, **_: bool) -> Checkpoint | None:
     offsets = self.offsets(partition)
     return self._load(partition, offsets[-1]) if offsets else None
 

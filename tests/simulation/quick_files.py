@@ -25,8 +25,8 @@ def installed() -> Iterator[None]:
 
 
 def _remembering(
-    encode: Callable[[T], bytes], decode: Callable[[bytes], T]
-) -> tuple[Callable[[T], bytes], Callable[[bytes], T]]:
+    encode: Callable[[T], bytes], decode: Callable[..., T]
+) -> tuple[Callable[[T], bytes], Callable[..., T]]:
     encoded: dict[bytes, T] = {}
 
     def remember(thing: T) -> bytes:
@@ -34,8 +34,8 @@ def _remembering(
         encoded[data] = thing
         return data
 
-    def recall(data: bytes) -> T:
+    def recall(data: bytes, **options: bool) -> T:
         found = encoded.get(data)
-        return decode(data) if found is None else found
+        return decode(data, **options) if found is None else found
 
     return remember, recall

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -241,6 +242,33 @@ def test_unchanged_folds_are_not_published_again(fixture: PublisherFixture) -> N
     assert fixture.models.versions() == [100]
 
 
+def test_unchanged_checkpoints_are_not_read_again(fixture: PublisherFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    for partition in range(3):
+        fixture.save(partition, fold_of(vectors(100), CONFIG))
+    fixture.publish()
+    with monkeypatch.context() as patched:
+        patched.setattr(fixture.checkpoints, "newest", lambda *_, **__: pytest.fail("read again"))
+        assert fixture.publisher.publish() is None
+    fixture.store.delete(f"models/readings/{300:020d}.npz")
+    assert fixture.publish().version == 300
+
+
+def test_checkpoints_are_read_one_at_a_time(fixture: PublisherFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    for partition in range(6):
+        fixture.save(partition, fold_of(vectors(100 + partition), CONFIG))
+    newest, held = fixture.checkpoints.newest, WeakSet[Fold]()
+
+    def counted(partition: int, *, trusted: bool) -> Checkpoint | None:
+        found = newest(partition, trusted=trusted)
+        assert found is not None
+        held.add(found.fold)
+        assert len(held) <= 2
+        return found
+
+    monkeypatch.setattr(fixture.checkpoints, "newest", counted)
+    assert fixture.publish().positions == {p: 100 + p for p in range(6)}
+
+
 def test_the_version_never_decreases(fixture: PublisherFixture) -> None:
     """Not even when the newest checkpoint is damaged and the previous one has learned less."""
     for n in (100, 200):
@@ -269,6 +297,7 @@ def test_a_late_publisher_computes_the_same_model(fixture: PublisherFixture) -> 
     folds = [checkpoint for p in fixture.checkpoints.partitions() if (checkpoint := fixture.checkpoints.newest(p))]
     first = fixture.publish()
     late = fixture.publisher._merged(folds, None)
+    assert late is not None
     np.testing.assert_array_equal(late.model.components, first.model.components)
     assert fixture.models.save(late) is False
     assert fixture.models.load(100).published_at == first.published_at
