@@ -1,38 +1,46 @@
 """The undisturbed run: every partition learned in one batch from checkpoint to checkpoint, without a worker."""
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from streampca.stream import plausibility
 from streampca.stream.checkpoint import Checkpoint, encode
 from streampca.stream.fold import Fold
-from streampca.stream.record import Records
+from streampca.stream.record import PlainRecord, Records
+from streampca.worker.loop import WorkerConfig
+from tests.simulation.history import Course
 from tests.simulation.plan import TOPIC
-from tests.simulation.world import World
 
 
 class Calm:
-    """The folds of one partition."""
+    """The folds of one course of a partition."""
 
-    def __init__(self, world: World, partition: int) -> None:
-        self._world, self._partition = world, partition
-        self.fold = Fold.empty(world.config.fold.learning)
-        self.rejected: set[int] = set()  # offsets of the records that cannot be learned, up to the fold's position
+    def __init__(self, config: WorkerConfig, partition: int, course: Course) -> None:
+        self._config, self._partition, self._course = config, partition, course
+        self._jump = course.jump
+        self.fold = Fold.empty(config.fold.learning)
+        self.rejected: set[PlainRecord] = set()  # that cannot be learned, up to the fold's position
 
     def checkpoints(self, offsets: Collection[int]) -> dict[int, bytes]:
-        """The checkpoints at these offsets; the fold is then at the greatest."""
-        return {offset: self._checkpoint(offset) for offset in sorted(offsets)}
+        """The checkpoints of this course at those of the offsets that it has; the fold is then at the greatest."""
+        first = self._jump.to if self._jump else 0
+        return {offset: self._checkpoint(offset) for offset in sorted(offsets) if first <= offset <= self._course.end}
 
     def learn(self, offset: int) -> None:
-        """Advance the fold to this offset."""
-        config, history = self._world.config, self._world.history(self._partition)
-        records = [record for record in history if self.fold.position <= record.offset < offset]
-        event = config.codec.vectors_of(Records(self._partition, records, offset, offset))
-        fold, _, rejects = plausibility.learn(self.fold, event, config.fold, config.implausible_factor)
+        """Advance the fold to this offset, beyond the jump if there is one."""
+        if self._jump:
+            jump, self._jump = self._jump, None
+            self.learn(jump.at)
+            stats = replace(self.fold.stats, gap=jump.to - jump.lost_from)
+            self.fold = replace(self.fold, position=jump.to, last=None, stats=stats)
+        records = [record for record in self._course.records if self.fold.position <= record.offset < offset]
+        event = self._config.codec.vectors_of(Records(self._partition, records, offset, offset))
+        fold, _, rejects = plausibility.learn(self.fold, event, self._config.fold, self._config.implausible_factor)
         fold = fold.after(event.last) if records else fold
         self.fold = fold.reject([reject.reason for reject in rejects])
-        self.rejected |= {records[reject.place].offset for reject in rejects}
+        self.rejected |= {records[reject.place] for reject in rejects}
 
     def _checkpoint(self, offset: int) -> bytes:
         self.learn(offset)
-        world = self._world
-        return encode(Checkpoint(TOPIC, world.cluster.id, self._partition, self.fold, world.config.fold.as_dict()))
+        settings = self._config.fold.as_dict()
+        return encode(Checkpoint(TOPIC, self._course.topic_id, self._partition, self.fold, settings))

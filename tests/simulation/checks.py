@@ -2,12 +2,23 @@
 
 import itertools
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from streampca.api.model_cache import ModelCache
+from streampca.errors import (
+    ForeignStoreError,
+    OffsetGapError,
+    SourceError,
+    StoreError,
+    StreampcaError,
+    TopicReplacedError,
+)  # fmt: skip
 from streampca.stream import model_file
+from streampca.stream.checkpoint import decode
+from streampca.stream.record import LastRecord, PlainRecord
 from tests.simulation.calm import Calm
-from tests.simulation.disk import STALE_S, File, Volume
+from tests.simulation.disk import STALE_S, File, Mount, Volume
+from tests.simulation.history import Course
 from tests.simulation.plan import TOPIC
 from tests.simulation.world import POISON, World
 
@@ -22,7 +33,8 @@ class Checks:
         self._written: dict[tuple[int, int], set[bytes]] = {}  # partition, offset → contents written by workers
         self._newest_model: dict[Volume, int] = {}
         self._read: tuple[ModelCache | None, int] = (None, 0)
-        self._learnable = 0
+        self._learnable: int | None = None  # messages, in all
+        self._refusals = 0  # before the last records came
         self._oldest: dict[int, list[tuple[float, int]]] = {}  # partition → times, and the oldest checkpoint since then
         world.changed.append(self._on_change)
         world.cluster.on_commit = self._on_commit
@@ -30,46 +42,82 @@ class Checks:
         world.assigned = self._on_assigned
 
     def is_complete(self) -> bool:
-        """Whether every record is in a checkpoint or a dead letter, and the reader has the model of all."""
-        return not self.missing()
+        """Whether every record is in a checkpoint or a dead letter, and the reader has the model of all.
+
+        Or the workers refuse a topic that is not the one that they have learned, as they should.
+        """
+        return not self.missing() or self._is_refused()
 
     def missing(self) -> list[str]:
         """What is not done yet."""
-        found = []
-        for partition, log in enumerate(self._world.cluster.logs):
-            file = self._world.volume.entries.get(f"{_CHECKPOINTS}/{partition}/{log.end:020d}.npz")
-            if file is None or file.is_damaged:
-                found.append(f"checkpoint {log.end} of partition {partition}")
-        if self._read[1] != self._learnable:
+        paths = [_path(partition, log.end) for partition, log in enumerate(self._world.cluster.logs)]
+        files = [self._world.volume.entries.get(path) for path in paths]
+        found = [path for path, file in zip(paths, files, strict=True) if file is None or file.is_damaged]
+        if not found and self._learnable is None:  # `at_the_end` compares the files with the calm run's
+            self._learnable = sum(decode(file.data).fold.stats.learned for file in files if file)
+        if found or self._read[1] != self._learnable:
             found.append(f"model {self._learnable}: the reader has {self._read[1]}")
         return found
 
-    def at_the_end(self) -> None:
-        """Compare all checkpoints that were written with those of the calm run, and count records."""
-        for partition, log in enumerate(self._world.cluster.logs):
-            offsets = [offset for p, offset in self._written if p == partition]
-            calm = Calm(self._world, partition)
-            for offset, data in calm.checkpoints(offsets).items():
-                if self._written[partition, offset] != {data}:
-                    self._world.report(f"checkpoint {offset} of partition {partition} differs from the calm run's")
-            calm.learn(log.end)
-            self._compare_rejected(partition, calm.rejected)
-        self._check_last_model()
-
     def expect_all(self) -> None:
         """No more records will come: `is_complete` waits for those that exist."""
-        self._learnable = 0
-        for partition, log in enumerate(self._world.cluster.logs):
-            calm = Calm(self._world, partition)
-            calm.learn(log.end)
-            self._learnable += calm.fold.stats.learned
+        self._refusals = len(self._world.refusals)
 
-    def _compare_rejected(self, partition: int, rejected: set[int]) -> None:
-        sent = {offset for p, offset in self._world.cluster.dead_letters if p == partition}
-        if rejected - sent:
-            self._world.report(f"partition {partition}: {sorted(rejected - sent)} are not in the dead-letter topic")
-        if sent - rejected:
-            self._world.report(f"partition {partition}: {sorted(sent - rejected)} were learned, and are dead letters")
+    def at_the_end(self) -> None:
+        """Compare all checkpoints that were written with those of the calm run, and count records."""
+        for partition in range(len(self._world.cluster.logs)):
+            self._compare(partition, {offset: data for (p, offset), data in self._written.items() if p == partition})
+        if not self._is_refused():
+            self._check_last_model()
+
+    def is_expected(self, error: StreampcaError) -> bool:
+        """Whether a worker may end with this error, to be started again."""
+        replaced, cut = self._world.history.is_replaced, self._world.history.cuts
+        return (
+            type(error) in (StoreError, ForeignStoreError, SourceError)
+            or (isinstance(error, TopicReplacedError) and replaced)
+            or (isinstance(error, OffsetGapError) and bool(cut) and self._world.config.offset_gap == "fail")
+        )
+
+    def _compare(self, partition: int, written: Mapping[int, set[bytes]]) -> None:
+        """Compare a partition's checkpoints and dead letters with those of the calm runs."""
+        newest, right = max(written, default=-1), dict[int, set[bytes]]()
+        sent = {r for p, r in self._world.cluster.dead_letters if p == partition and r.offset < newest}
+        courses = self._world.history.courses(partition)
+        for course in courses:
+            calm = Calm(self._world.config, partition, course)
+            for offset, data in calm.checkpoints(written).items():
+                right.setdefault(offset, set()).add(data)
+                if offset == newest and data in written[offset] and not calm.rejected <= sent:
+                    lost = _offsets(calm.rejected - sent)
+                    self._world.report(f"partition {partition}: {lost} are not in the dead-letter topic")
+            if len(courses) == 1 and sent - calm.rejected:
+                both = _offsets(sent - calm.rejected)
+                self._world.report(f"partition {partition}: {both} were learned, and are dead letters")
+        for offset, found in written.items():
+            if not found <= right.get(offset, set()):
+                self._world.report(f"checkpoint {offset} of partition {partition} differs from the calm run's")
+
+    def _is_refused(self) -> bool:
+        """Whether the workers end, again and again, because the newest checkpoint is of records that are gone."""
+        refusals = {type(error) for error in self._world.refusals[self._refusals :]}
+        partitions = range(len(self._world.cluster.logs))
+        return bool(refusals & {TopicReplacedError, OffsetGapError}) and any(map(self._is_outdated, partitions))
+
+    def _is_outdated(self, partition: int) -> bool:
+        """Whether the newest checkpoint of a partition must be refused."""
+        entries = self._world.volume.entries
+        files = [entries[path] for path in self._world.volume.files(f"{_CHECKPOINTS}/{partition}/")]
+        if not (whole := [file for file in files if not file.is_damaged]):
+            return False
+        newest = decode(whole[-1].data)
+        if newest.topic_id != self._world.cluster.id:
+            return True
+        last, cut = newest.fold.last, self._world.history.cuts.get(partition)
+        if self._world.config.offset_gap != "fail" or cut is None or last is None or last.offset < cut:
+            return False
+        records = self._world.cluster.logs[partition].records
+        return last not in {LastRecord(record.offset, record.leader_epoch) for record in records}
 
     def _on_change(self, path: str) -> None:
         volume, name = self._world.mounted, posixpath.basename(path)
@@ -87,11 +135,17 @@ class Checks:
 
     def _on_checkpoint(self, partition: int, offset: int, file: File) -> None:
         self._written.setdefault((partition, offset), set()).add(file.data)
-        for record in self._world.history(partition):
-            bad = record.offset < offset and record.value == POISON
-            if bad and (partition, record.offset) not in self._world.cluster.dead_letters:
-                self._world.report(f"checkpoint {offset} of partition {partition} passes an unsent dead letter")
-                return
+        if not any(self._has_sent(partition, offset, course) for course in self._world.history.courses(partition)):
+            self._world.report(f"checkpoint {offset} of partition {partition} passes an unsent dead letter")
+
+    def _has_sent(self, partition: int, offset: int, course: Course) -> bool:
+        """Whether the bad records of a course before an offset are in the dead-letter topic."""
+        sent = self._world.cluster.dead_letters
+        return all(
+            (partition, record) in sent
+            for record in course.records
+            if record.value == POISON and record.offset < offset
+        )
 
     def _note_oldest(self, partition: int) -> None:
         """Note the oldest checkpoint that is left."""
@@ -100,10 +154,13 @@ class Checks:
         offsets = [int(name[:20]) for name in names if not entries[f"{folder}/{name}"].is_damaged]
         self._oldest.setdefault(partition, []).append((self._world.scheduler.now, min(offsets, default=-1)))
 
-    def _on_assigned(self, positions: Mapping[int, int]) -> None:
+    def _on_assigned(self, mount: Mount, positions: Mapping[int, int]) -> None:
         """A worker continues from a checkpoint that exists, or existed when its view of the store was made."""
         since = self._world.scheduler.now - 2 * STALE_S
         for partition, position in positions.items():
+            listed = sorted(name for name in mount.seen(f"{_CHECKPOINTS}/{partition}") if name.endswith(".npz"))
+            if position < 0 and listed:
+                self._world.report(f"partition {partition} starts again, although {listed} are listed")
             self._note_oldest(partition)
             seen = self._oldest[partition]
             recent = [oldest for (_, oldest), (until, _) in itertools.pairwise(seen) if until >= since]
@@ -137,3 +194,11 @@ class Checks:
         ends = {p: log.end for p, log in enumerate(self._world.cluster.logs)}
         if dict(model.positions) != ends:
             self._world.report(f"the last model is of {model.positions}, the ends are {ends}")
+
+
+def _path(partition: int, offset: int) -> str:
+    return f"{_CHECKPOINTS}/{partition}/{offset:020d}.npz"
+
+
+def _offsets(records: Iterable[PlainRecord]) -> list[int]:
+    return sorted(record.offset for record in records)

@@ -18,7 +18,7 @@ class Cluster(MemoryTopic):
 
     def __init__(self, scheduler: Scheduler, partitions: int, name: str) -> None:
         self.scheduler, self._waiting, self._created = scheduler, list[Task](), 0
-        self.dead_letters: set[tuple[int, int]] = set()  # acknowledged: partition, offset
+        self.dead_letters: set[tuple[int, Record]] = set()  # acknowledged, with their partitions
         self.delivered: dict[int, int] = {}  # of each partition, the end of what anybody has read
         self.on_commit: Callable[[Mapping[int, int]], object] = lambda positions: None
         super().__init__(partitions, name)
@@ -132,10 +132,10 @@ class ClusterDeadLetters:
     """See `streampca.sources.base.DeadLetters`."""
 
     def __init__(self, source: ClusterSource) -> None:
-        self._source, self._sent = source, list[tuple[int, int]]()
+        self._source, self._sent = source, list[tuple[int, Record]]()
 
     def send(self, partition: int, record: Record, reason: str, message: str) -> None:
-        self._sent.append((partition, record.offset))
+        self._sent.append((partition, record))
 
     def flush(self, timeout_s: float) -> None:
         self._source.process.call("flush")

@@ -116,6 +116,11 @@ class Mount:
             self._listings[folder] = self.now, self.volume, names
         return names
 
+    def seen(self, folder: str) -> set[str]:
+        """The names that were last listed in a folder of the volume that is mounted now."""
+        _, volume, names = self._listings.get(folder, (0.0, self.volume, set[str]()))
+        return names if volume is self.volume else set()
+
     def change(self, folder: str, changes: Changes) -> None:
         """Change entries; this machine's own changes are in its listings at once."""
         self.volume.change(folder, changes)

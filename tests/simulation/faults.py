@@ -3,7 +3,7 @@
 import posixpath
 from collections.abc import Callable
 
-from tests.simulation.disk import File, Volume
+from tests.simulation.disk import STALE_S, File, Volume
 from tests.simulation.plan import TOPIC, Fault
 from tests.simulation.world import Machine, World
 
@@ -23,7 +23,7 @@ class Faults:
         """Let these faults happen at their times."""
         for fault in faults:
             self._world.scheduler.at(fault.at, lambda f=fault: getattr(self, f.kind)(f))  # type: ignore[misc]
-            self.last_end = max(self.last_end, fault.at + fault.seconds)
+            self.last_end = max(self.last_end, fault.at + (STALE_S if fault.kind == "mislead" else fault.seconds))
 
     def heal(self) -> None:
         """End what has no end of its own."""
@@ -140,20 +140,46 @@ class Faults:
         """Retention removes records that every checkpoint has passed."""
         partition = fault.target % len(self._world.cluster.logs)
         files = self._world.volume.files(f"{_STORE}/{partition}/")
-        if len(files) > 1 and partition not in self._spoiled and not self._is_expired:
+        if len(files) > 1 and partition not in self._spoiled and not self._is_expired and self._is_whole(partition):
             self._is_trimmed = True
             self._spoiled.add(partition)  # a damaged checkpoint would need them again
-            self._world.trim(partition, int(posixpath.basename(files[0])[:20]))
+            self._world.history.trim(partition, int(posixpath.basename(files[0])[:20]))
 
     def truncate(self, fault: Fault) -> None:
         """A broker that is behind becomes leader: the records that nobody has read yet are gone."""
         partition = fault.target % len(self._world.cluster.logs)
-        self._world.truncate(partition, 1 + fault.target)
+        self._world.history.truncate(partition, 1 + fault.target)
+
+    def cut_log(self, fault: Fault) -> None:
+        """A broker that is far behind becomes leader: records that were read are gone, and others take their places."""
+        self._world.cut(fault.target % len(self._world.cluster.logs), 1 + round(40 * fault.seconds))
+
+    def replace(self, fault: Fault) -> None:
+        """The topic is deleted and created again. Not while the store is away: nothing else knows of the old one."""
+        if self._world.mounted is self._world.volume:
+            self._world.replace_topic(40 * fault.target)
+
+    def mislead(self, fault: Fault) -> None:
+        """One machine lists folders as they were, until all their files are others and the group has no offsets."""
+        machine, plan = self._machine(fault), self._world.plan
+        if (plan.keep + 2) * plan.interval_s > STALE_S:
+            return  # the listings would be new again
+        for partition in range(len(self._world.cluster.logs)):
+            machine.mount.names(f"{_STORE}/{partition}")
+        machine.mount.stale_until = self._world.scheduler.now + STALE_S
+        for place in range(plan.keep + 1):
+            self._later(place * plan.interval_s, lambda: self._world.append_to_all(3))
+        evicted = [other for other in self._world.machines if (other is machine) == (fault.target >= 6)]
+        self._later((plan.keep + 2) * plan.interval_s, lambda: self._expire_and_evict(fault, evicted))
 
     def grow(self, fault: Fault) -> None:
         cluster = self._world.cluster
         if len(cluster.logs) < 4:
             cluster.add_partitions(len(cluster.logs) + 1)
+
+    def _is_whole(self, partition: int) -> bool:
+        """Whether no records of the partition were replaced."""
+        return len(self._world.history.courses(partition)) == 1
 
     def _machine(self, fault: Fault) -> Machine:
         return self._world.machines[fault.target % len(self._world.machines)]
@@ -178,6 +204,11 @@ class Faults:
     def _evict(self, machine: Machine) -> None:
         if machine.source in self._world.cluster._members:
             self._world.cluster.evict(machine.source)
+
+    def _expire_and_evict(self, fault: Fault, machines: list[Machine]) -> None:
+        self.expire(fault)
+        for machine in machines:
+            self._evict(machine)
 
     def _fail(self, fault: Fault, kind: str) -> None:
         mount = self._any_machine(fault).mount

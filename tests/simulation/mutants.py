@@ -11,8 +11,9 @@ from typing import Any
 from unittest import mock
 
 from streampca.api.model_cache import ModelCache
-from streampca.errors import StoreError
+from streampca.errors import StaleListingError, StoreError
 from streampca.pca.compilation import compile_kernels
+from streampca.sources.memory_log import Log
 from streampca.sources.prefetch import Prefetch, _Polled, _Queue
 from streampca.stores import directory, numbered
 from streampca.stores.checkpoints import Checkpoints
@@ -32,6 +33,7 @@ Mutant = Callable[[], AbstractContextManager[Any]]
 _start_save, _load = Checkpointer.start_save, Checkpointer._load
 _write_numbered = numbered.write
 _partitions, _write_durably = Checkpoints.partitions, directory._write_durably
+_raise_unusable = Checkpoints._raise_unusable
 
 
 def _commits_first(self: Checkpointer, folds: Mapping[int, Fold], *, publish: bool) -> None:
@@ -96,9 +98,22 @@ def _prunes_newer(store: Any, folder: str, number: int, data: bytes, existing: l
             store.delete(numbered.path(folder, high))
 
 
-def _never_falls_back(self: Checkpoints, partition: int, **_: bool) -> Checkpoint | None:
+def _never_falls_back(self: Checkpoints, partition: int) -> Checkpoint | None:
     offsets = self.offsets(partition)
     return self._load(partition, offsets[-1]) if offsets else None
+
+
+def _ignores_stale_listing(self: Checkpoints, partition: int, failures: Mapping[int, Exception]) -> None:
+    with suppress(StaleListingError):
+        _raise_unusable(self, partition, failures)
+
+
+def _never_ends(self: Log, epoch: int) -> int:
+    return sys.maxsize
+
+
+def _skips_silently(self: Fold, position: int, lost_from: int | None = None) -> Fold:
+    return replace(self, position=position, last=None)
 
 
 def _pause_keeps_queued(self: Prefetch, partitions: frozenset[int]) -> None:
@@ -115,14 +130,14 @@ def _patched(owner: Any, **attributes: Any) -> Mutant:
 
 MUTANTS: dict[str, tuple[Mutant, int]] = {
     "offsets are committed before the checkpoint is saved": (_patched(Checkpointer, start_save=_commits_first), 1),
-    "dead letters are not flushed before a save": (_patched(Checkpointer, start_save=_does_not_flush), 3),
+    "dead letters are not flushed before a save": (_patched(Checkpointer, start_save=_does_not_flush), 1),
     "reading starts at the earliest record, not at the checkpoint": (
         _patched(Worker, _start_reading=_seeks_to_the_start),
         2,
     ),
     "reading starts at the committed offset, not at the checkpoint": (
         _patched(Worker, _start_reading=_seeks_to_committed),
-        17,
+        2,
     ),
     "files are written in place, not renamed": (_patched(directory.DirectoryStore, write=_writes_in_place), 1),
     "files are not flushed": (_patched(directory, _write_durably=_does_not_flush_the_file), 1),
@@ -131,24 +146,29 @@ MUTANTS: dict[str, tuple[Mutant, int]] = {
         _patched(Checkpoints, partitions=lambda self: _partitions(self)[1:] or _partitions(self)),
         1,
     ),
-    "prefetched records are not dropped at a rebalance": (_patched(_Queue, drop=_nothing), 232),
-    "prefetched records are not dropped at a pause": (_patched(Prefetch, _pause=_pause_keeps_queued), 232),
-    "polling continues before a rebalance is handled": (_patched(_Polled, blocks_polling=False), 2),
+    "prefetched records are not dropped at a rebalance": (_patched(_Queue, drop=_nothing), 1108),
+    "prefetched records are not dropped at a pause": (_patched(Prefetch, _pause=_pause_keeps_queued), 1108),
+    "polling continues before a rebalance is handled": (_patched(_Polled, blocks_polling=False), 3),
     "pending vectors are forgotten": (_patched(Checkpointer, _load=_forgets_pending), 2),
-    "a store behind the group is accepted": (_patched(compatibility, refuse_foreign_store=_nothing), 185),
-    "a failed write counts as saved": (_patched(CheckpointWriter, _save=_takes_failed_for_saved), 20),
+    "a store behind the group is accepted": (_patched(compatibility, refuse_foreign_store=_nothing), 205),
+    "a failed write counts as saved": (_patched(CheckpointWriter, _save=_takes_failed_for_saved), 2),
     "old checkpoints are deleted before the new one is written": (_patched(numbered, write=_prunes_first), 1),
     "zombies are not fenced: they delete newer checkpoints": (
         lambda: _both(_patched(numbered, write=_prunes_newer), _patched(Checkpoints, _refuse_ahead=_nothing)),
-        562,
+        274,
     ),
-    "a damaged checkpoint has no fallback": (_patched(Checkpoints, newest=_never_falls_back), 35),
+    "a damaged checkpoint has no fallback": (_patched(Checkpoints, newest=_never_falls_back), 2),
     "the reader goes back when its model's file is damaged": (
         _patched(ModelCache, _candidates=lambda self, versions: list(reversed(versions))),
-        130,
+        145,
     ),
-    "a restore that failed is not retried": (_patched(Assignment, retry_when_due=_nothing), 27),
-    "paused partitions are not resumed": (_patched(PausedPartitions, retry_when_due=_nothing), 63),
+    "a restore that failed is not retried": (_patched(Assignment, retry_when_due=_nothing), 67),
+    "a stale listing counts as no checkpoint": (_patched(Checkpoints, _raise_unusable=_ignores_stale_listing), 154),
+    "a log that was cut is not noticed": (_patched(Log, end_of=_never_ends), 2),
+    "a topic that was replaced is not noticed in a save": (_patched(compatibility, refuse_replaced=_nothing), 27),
+    "a topic that was replaced is not noticed at a start": (_patched(compatibility, refuse_other_topic=_nothing), 195),
+    "records that a cut has removed are not counted": (_patched(Fold, skip=_skips_silently), 33),
+    "paused partitions are not resumed": (_patched(PausedPartitions, retry_when_due=_nothing), 42),
 }
 
 

@@ -56,6 +56,7 @@ class Plan:
     prefetch: int
     keep: int
     half_life: str
+    offset_gap: str
     bursts: tuple[Burst, ...]
     faults: tuple[Fault, ...]
 
@@ -78,6 +79,7 @@ class Plan:
             fold,
             codec,
             bad_records="dead_letter",
+            offset_gap=self.offset_gap,
             checkpoint_interval_s=self.interval_s,
             checkpoint_messages=self.many,
         )
@@ -87,7 +89,7 @@ class Plan:
 KINDS = {
     "kill": 8, "pause": 6, "stop": 2, "evict": 3, "cut": 3, "outage": 2, "registry": 2, "fail_reads": 3,
     "fail_writes": 3, "slow": 1, "stale": 5, "damage": 2, "misplace": 2, "power": 2, "swap": 1, "clock": 1, "trim": 1,
-    "truncate": 1, "grow": 1, "lapse": 2, "expire": 2, "unmount": 2,
+    "truncate": 1, "grow": 1, "lapse": 2, "expire": 2, "unmount": 2, "cut_log": 2, "replace": 1, "mislead": 2,
 }  # fmt: skip
 
 
@@ -105,6 +107,7 @@ def plan_of(seed: int) -> Plan:
         prefetch=random.choice([20, 100, 1000]),
         keep=random.choice([2, 3]),
         half_life=random.choice(["none", "none", "seconds", "messages"]),
+        offset_gap=random.choice(["fail", "earliest", "latest"]),
         bursts=tuple(_burst(random, partitions) for _ in range(random.randint(4, 8))),
         faults=tuple(sorted((_fault(random) for _ in range(random.randint(1, 8))), key=lambda fault: fault.at)),
     )

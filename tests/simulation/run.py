@@ -11,19 +11,17 @@ from unittest import mock
 
 import structlog.testing
 
-from streampca.errors import ForeignStoreError, SourceError, StoreError
 from streampca.pca.compilation import compile_kernels
 from streampca.sources import prefetch
 from streampca.worker import loop
 from tests.simulation import mounted_path, quick_files
 from tests.simulation.checks import Checks
 from tests.simulation.faults import Faults
-from tests.simulation.plan import QUIET_AFTER_S, Burst, Fault, Plan, plan_of
+from tests.simulation.plan import QUIET_AFTER_S, Fault, Plan, plan_of
 from tests.simulation.world import World
 
 PROGRESS_S = 90.0  # within this time after the last fault, everything must be learned; a store may be late by a minute
 _STOP_S = 30.0
-_EXPECTED = {StoreError, ForeignStoreError, SourceError}  # errors with which a worker may end, to be started again
 
 
 @dataclass(frozen=True)
@@ -57,8 +55,7 @@ def _run(world: World) -> None:
     world.begin()
     world.scheduler.run(max(QUIET_AFTER_S, faults.last_end))
     faults.heal()
-    for partition in range(len(world.cluster.logs)):
-        world.append(partition, Burst(world.scheduler.now, partition, 2, 0, 0))
+    world.append_to_all(2)
     checks.expect_all()
     deadline = world.scheduler.now + PROGRESS_S
     while world.scheduler.now < deadline and not checks.is_complete():
@@ -73,7 +70,7 @@ def _run(world: World) -> None:
         world.report("a worker does not stop")
     checks.at_the_end()
     for refusal in world.refusals:
-        if type(refusal) not in _EXPECTED:
+        if not checks.is_expected(refusal):
             world.report(f"a worker ended with {refusal!r}")
 
 

@@ -11,13 +11,14 @@ from streampca.sources.prefetch import Prefetch
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
-from streampca.stream.record import Event, PlainRecord, Records, Undecoded
+from streampca.stream.record import Event, Records, Undecoded
 from streampca.worker.checkpoint_writer import CheckpointWriter
-from streampca.worker.listener import Listener, PartitionsAssigned, WorkerEvent
+from streampca.worker.listener import BatchLearned, Listener, OffsetsSkipped, PartitionsAssigned, WorkerEvent
 from streampca.worker.loop import Worker
 from streampca.worker.publisher import Publisher
 from tests.simulation.cluster import Cluster, ClusterDeadLetters, ClusterSource
 from tests.simulation.disk import Mount, Volume
+from tests.simulation.history import History, Jump
 from tests.simulation.mounted_path import MountedPath
 from tests.simulation.plan import TOPIC, Burst, Plan
 from tests.simulation.scheduler import Process, Scheduler
@@ -26,6 +27,7 @@ from tests.simulation.threads import executor_of, threads_of
 POISON = b"poison"
 _VECTORS = [row.tobytes() for row in np.random.default_rng(0).standard_normal((4099, 3)) * [3, 2, 1] + [1, 0, 5]]
 _IMPLAUSIBLE = np.array([1e9, 0.0, -1e9]).tobytes()  # if the model has begun
+_LATER = 1000  # numbers of bursts that are not the plan's
 _SAME_TIME = 10  # records with the same timestamp
 _WALL_S = 1.8e9
 _RESTART_S, _CHECK_SESSIONS_S, _READ_MODELS_S = 1.0, 0.5, 1.0
@@ -59,9 +61,9 @@ class World:
         self.violations: list[str] = []
         self.refusals: list[StreampcaError] = []  # errors with which workers ended
         self.changed: list[Callable[[str], object]] = []
-        self.assigned: Callable[[Mapping[int, int]], object] = lambda positions: None
+        self.assigned: Callable[[Mount, Mapping[int, int]], object] = lambda mount, positions: None
         self.model_loaded: Callable[[ModelCache], object] = lambda cache: None
-        self._trimmed: dict[int, list[PlainRecord]] = {}  # removed by retention
+        self.history = History(self.cluster)
         self.machines = [self._machine() for _ in range(plan.machines)]
         self.reader = self._machine()
 
@@ -89,21 +91,20 @@ class World:
             self.cluster.append(burst.partition, *values, timestamp=stamp)
         self.cluster.skip(burst.partition, burst.gap)
 
-    def trim(self, partition: int, start: int) -> None:
-        """Remove the records before an offset, as retention does."""
-        gone = [record for record in self.cluster.logs[partition].records if record.offset < start]
-        self._trimmed[partition] = self._trimmed.get(partition, []) + gone
-        self.cluster.trim(partition, start)
+    def cut(self, partition: int, records: int) -> None:
+        """Let a broker become leader that has not got the last records; as many others take their places."""
+        if gone := self.history.cut(partition, records):
+            self.append(_LATER + partition, Burst(self.scheduler.now, partition, gone + 2, 0, 0))
 
-    def truncate(self, partition: int, records: int) -> None:
-        """Remove up to so many of the last records, but none that anybody has read."""
-        log, read = self.cluster.logs[partition], self.cluster.delivered.get(partition, 0)
-        if log.end > read:
-            self.cluster.truncate(partition, max(read, log.end - records))
+    def replace_topic(self, records: int) -> None:
+        """Delete the topic and create it again, with so many other records in each partition."""
+        self.history.replace()
+        self.append_to_all(records)
 
-    def history(self, partition: int) -> list[PlainRecord]:
-        """All records of a partition, with those that retention has removed."""
-        return self._trimmed.get(partition, []) + self.cluster.logs[partition].records
+    def append_to_all(self, records: int) -> None:
+        """Append so many good records to each partition."""
+        for partition in range(len(self.cluster.logs)):
+            self.append(_LATER + partition, Burst(self.scheduler.now, partition, records, 0, 0))
 
     def start_worker(self, machine: Machine) -> None:
         """Start a worker, as the supervisor does."""
@@ -156,7 +157,7 @@ class World:
         dead_letters = ClusterDeadLetters(source)
         read = Prefetch(source, self.plan.prefetch, 10**6, self._decode, threads_of(process))
         writer = CheckpointWriter(checkpoints, publisher, executor_of(process))
-        machine.worker = Worker(self.config, read, dead_letters, writer, _AssignmentListener(self))
+        machine.worker = Worker(self.config, read, dead_letters, writer, _WorkerListener(self, machine.mount))
         machine.worker.run(lambda: self.scheduler.now)
 
     def _wall(self) -> float:
@@ -202,10 +203,20 @@ def _value(burst: Burst, place: int, number: int) -> bytes:
     return _IMPLAUSIBLE if burst.poison and place % 37 == 36 else _VECTORS[number % len(_VECTORS)]
 
 
-class _AssignmentListener(Listener):
-    def __init__(self, world: World) -> None:
-        self._world = world
+class _WorkerListener(Listener):
+    """Notes from where partitions are read, and what a worker skips."""
+
+    def __init__(self, world: World, mount: Mount) -> None:
+        self._world, self._mount, self._positions = world, mount, dict[int, int]()
 
     def notify(self, event: WorkerEvent) -> None:
-        if isinstance(event, PartitionsAssigned):
-            self._world.assigned(event.positions)
+        match event:
+            case PartitionsAssigned(positions):
+                self._positions |= positions
+                self._world.assigned(self._mount, positions)
+            case BatchLearned(partition, fold):
+                self._positions[partition] = fold.position
+            case OffsetsSkipped(partition, lost_from, to):
+                jump = Jump(self._positions[partition], lost_from, to)
+                if not self._world.history.jump(partition, jump):
+                    self._world.report(f"partition {partition}: {jump}, but nothing was cut there")
