@@ -57,8 +57,9 @@ def cost(d: int, k: int, *, partitions: int = 1, stretch: int | None = None) -> 
     """Folds that are past their start learn a poll of messages each, in turn."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((MESSAGES, k)) @ rng.standard_normal((k, d)) + rng.standard_normal((MESSAGES, d))
-    fold_config = FoldConfig(LearningConfig(d, k), format="float64")
-    begun, _ = Fold.empty(fold_config.learning).learn(X, [0] * MESSAGES, MESSAGES, fold_config)
+    fold_config, begun = FoldConfig(LearningConfig(d, k), format="float64"), Fold.empty(LearningConfig(d, k))
+    while begun.state.count < fold_config.learning.settled:
+        begun, _ = begun.learn(X, [0] * MESSAGES, begun.position + MESSAGES, fold_config)
     folds = [begun] * partitions
     poll = max(MESSAGES // partitions, learning.BLOCK)
 

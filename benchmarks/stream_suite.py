@@ -1,19 +1,16 @@
-"""The streams of `benchmarks.streams`: real tables first, then made-up ones that are hard for streaming PCA.
+"""Streams of `benchmarks.streams`: what one is, and made-up ones that are hard for streaming PCA.
 
-Each stream is a table of rows, the order in which they come, and numbers of components. Orders and made-up rows depend
-on the seed.
+Each stream is a table of rows, the order in which they come, and numbers of components. Made-up rows depend on the
+seed. Real ones: `real_streams.py`.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.data import load
 from streampca.pca.arrays import F64
 
 Rows = NDArray[Any]
@@ -54,86 +51,10 @@ class Stream:
     stationary: bool = False  # random order, Gaussian tails
 
 
-def natural(seed: int, folder: Path | None) -> Iterator[Stream]:
-    """Real tables: all that scikit-learn ships, image patches, words of source code, and with a folder the images."""
-    for name, table, y, ks in _scikit_learn():
-        for how, scaled in (("raw", table), ("standardised", table.standardised())):
-            yield Stream(f"{name}, {how}", "shuffled", scaled, _shuffled(len(table), seed), ks)
-            yield Stream(f"{name}, {how}", "sorted by target", scaled, np.argsort(y, kind="stable"), ks[-1:])
-    patches = _patches()
-    yield Stream("image patches 8 × 8 × 3", "row by row", patches, np.arange(len(patches)), (5, 20))
-    yield Stream("image patches 8 × 8 × 3", "shuffled", patches, _shuffled(len(patches), seed), (20,))
-    words = _words()
-    yield Stream("token counts of Python's library", "file by file", words, np.arange(len(words)), (5, 20))
-    yield Stream("token counts of Python's library", "shuffled", words, _shuffled(len(words), seed), (20,))
-    normed = Table(words.rows / np.maximum(np.linalg.norm(words.rows, axis=1, keepdims=True), 1.0))
-    yield Stream("token counts, unit length", "file by file", normed, np.arange(len(words)), (20,))
-    if folder is not None:
-        yield from _images(seed, folder)
-
-
 def hard(seed: int, size: float = 1.0) -> Iterator[Stream]:
     """Made-up streams: what a factor cannot see, heavy tails, changes."""
     for number, make in enumerate(_HARD):
         yield from make(np.random.default_rng([seed, number]), size)
-
-
-def _images(seed: int, folder: Path) -> Iterator[Stream]:
-    for name in ("mnist", "cifar10"):
-        X, y = load(name, folder)
-        table = Table(X, 0.0, 1 / 255)
-        yield Stream(name, "shuffled", table, _shuffled(len(X), seed), (5, 10, 20, 50, 100))
-        yield Stream(name, "sorted by label", table, np.argsort(y, kind="stable"), (5, 20))
-        if name == "mnist":
-            yield Stream("mnist, standardised", "shuffled", table.standardised(), _shuffled(len(X), seed), (20,))
-            by_weight = np.argsort(X.sum(axis=1), kind="stable")
-            yield Stream(name, "sorted by brightness", table, by_weight, (20,))
-
-
-def _scikit_learn() -> Iterator[tuple[str, Table, Rows, tuple[int, ...]]]:
-    from sklearn import datasets
-
-    sizes: dict[str, tuple[int, ...]] = {
-        "digits": (5, 20, 40),
-        "breast_cancer": (2, 10),
-        "wine": (2, 5),
-        "iris": (2,),
-        "diabetes": (2, 5),
-    }
-    for name, ks in sizes.items():
-        X, y = getattr(datasets, f"load_{name}")(return_X_y=True)
-        yield name, Table(X), y, ks
-
-
-@cache
-def _patches() -> Table:
-    from sklearn.datasets import load_sample_images
-
-    found = []
-    for image in load_sample_images().images:
-        height, width = (side // 8 * 8 for side in image.shape[:2])
-        blocks = image[:height, :width].reshape(height // 8, 8, width // 8, 8, 3)
-        found.append(blocks.swapaxes(1, 2).reshape(-1, 192))
-    return Table(np.concatenate(found), 0.0, 1 / 255)
-
-
-@cache
-def _words(columns: int = 400, lines: int = 40, most: int = 20_000) -> Table:
-    """Counts of the commonest words in pieces of 40 lines of Python's standard library, file by file."""
-    import sysconfig
-
-    from sklearn.feature_extraction.text import CountVectorizer
-
-    pieces: list[str] = []
-    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("**/*.py")):
-        if "site-packages" not in path.parts and len(pieces) < most:
-            text = path.read_text(encoding="utf-8", errors="replace").splitlines()
-            pieces += ["\n".join(text[i : i + lines]) for i in range(0, len(text), lines)]
-    return Table(CountVectorizer(max_features=columns).fit_transform(pieces[:most]).toarray().astype(np.uint16))
-
-
-def _shuffled(n: int, seed: int) -> Indices:
-    return np.random.default_rng(seed).permutation(n)
 
 
 def _made(name: str, order: str, X: F64, *components: int, **more: bool) -> Stream:

@@ -21,7 +21,7 @@ from sklearn.decomposition import IncrementalPCA
 from sklearn.utils import gen_batches
 from threadpoolctl import threadpool_limits
 
-from benchmarks import stream_suite
+from benchmarks import real_streams, stream_suite
 from benchmarks.batch import Batch
 from benchmarks.data import default_folder
 from benchmarks.machine import machine
@@ -163,7 +163,7 @@ def _streams(given: argparse.Namespace) -> Iterator[Stream]:
     if given.smallest:
         streams = stream_suite.hard(given.seed, 0.02)
     else:
-        streams = chain(stream_suite.natural(given.seed, given.data), stream_suite.hard(given.seed))
+        streams = chain(real_streams.real(given.seed, given.data), stream_suite.hard(given.seed))
     return (each for each in streams if given.only in f"{each.name}, {each.order}")
 
 

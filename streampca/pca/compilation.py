@@ -12,19 +12,19 @@ from streampca.pca.learning import LearningConfig
 from streampca.pca.state import State
 
 _D, _K = 3, 2  # sizes are not part of the compiled code, so small ones will do
-_START, _BLOCK = 100, 10  # messages: a first block, which is absorbed, and one that Algorithm 1 learns
+_EARLY, _BLOCK = 100, 10  # messages: some that are absorbed, and some that Algorithm 1 learns
 
 
 def compile_kernels(config: LearningConfig, on_compile: Callable[[], None] = lambda: None) -> None:
-    """Learn two small blocks in the way that `config` asks for, so that all of its kernels are in memory.
+    """Learn small blocks in the way that `config` asks for, so that all of its kernels are in memory.
 
     `on_compile` is called once, when numba starts to compile; not if everything is loaded from the cache.
     """
-    small = LearningConfig(_D, _K, 0, config.center, config.dtype, warm_up=_START)
-    V, retention = np.random.default_rng(0).standard_normal((_START + _BLOCK, _D)), np.ones(_START + _BLOCK)
+    small = LearningConfig(_D, _K, 0, config.center, config.dtype, warm_up=_EARLY // learning.STARTS)
+    V, retention = np.random.default_rng(0).standard_normal((_EARLY + _BLOCK, _D)), np.ones(_EARLY + _BLOCK)
     with _first_compilation(on_compile):
-        state, _ = learning.learn(State.empty(_D, config.dtype), V[:_START], retention[:_START], small)
-        learning.learn(state, V[_START:], retention[_START:], small)
+        state, _ = learning.learn(State.empty(_D, config.dtype), V[:_EARLY], retention[:_EARLY], small)
+        learning.learn(state, V[_EARLY:], retention[_EARLY:], small)
 
 
 class _Once(event.Listener):  # type: ignore[misc]  # numba has no types

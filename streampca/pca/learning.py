@@ -5,12 +5,13 @@ A block is learned in one of two ways.
 - *By Algorithm 1* (blocked/update.py): each message in turn, exactly, with η = 1/w, then the unit gauge. This is the
   normal case.
 - *By absorbing it*: factor and block are stacked side by side and the K leading singular directions are kept. This is
-  exact as long as there are at most K directions. It is used at the start, where the factor has fewer than K columns;
-  where little of the past is left: after a message that weighs much, because the half-life is short, or that dwarfs
-  everything before it; and where messages vary in a direction that the factor cannot see (blocked/watch.py).
+  exact as long as there are at most K directions. It is used for the first thousand messages, since a short stream ends
+  before Algorithm 1 has converged; where the factor has fewer than K columns; where little of the past is left: after a
+  message that weighs much, because the half-life is short, or that dwarfs everything before it; and where messages vary
+  in a direction that the factor cannot see (blocked/watch.py).
 
-From a block that is absorbed later than at the start, 32 more directions are kept. They are learned like the others,
-until half of the weight is younger than the block: what is new needs so long to become as strong as the past.
+From an absorbed block 32 more directions are kept. They are learned like the others, until half of the weight is
+younger than the block: what is new needs so long to become as strong as the past.
 
 Both estimate the same weighted covariance, mean and total variance; they differ only in the directions they drop.
 """
@@ -21,7 +22,7 @@ import numpy as np
 
 from streampca.pca import axes
 from streampca.pca.arrays import F64, Array
-from streampca.pca.blocked import centring, update
+from streampca.pca.blocked import centring, gauge, update
 from streampca.pca.blocked.centring import Weights
 from streampca.pca.blocked.update import BlockConfig, Iterate
 from streampca.pca.scores import NO_SCORES, Scores
@@ -31,7 +32,8 @@ BLOCK = 256  # messages
 STRETCH = 64  # messages of a block that share one pass over C; measured, see docs/mathematics.md
 WIDE, WIDE_STRETCH = 96, 128  # from so many columns on, a longer stretch is faster
 BLOCKS_BETWEEN_TURNS = 16
-SPARE = 32  # columns beyond K, after a block that showed what the factor could not see
+STARTS = 5  # first blocks' lengths that are absorbed: where a stream may end before Algorithm 1 has converged
+SPARE = 32  # columns beyond K, after an absorbed block
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,16 @@ class LearningConfig:
         return max(200, 2 * self.columns) if self.warm_up is None else self.warm_up
 
     @property
+    def early(self) -> int:
+        """Messages until which every block is absorbed."""
+        return STARTS * self.start
+
+    @property
+    def settled(self) -> int:
+        """Messages until which there may be columns beyond K from the start of the stream."""
+        return 2 * self.early + (BLOCKS_BETWEEN_TURNS + 1) * self.block
+
+    @property
     def largest_value(self) -> float:
         """Vectors with larger entries are rejected: sums of their squares over a block would overflow."""
         return float(np.sqrt(np.finfo(self.dtype).max / (2**14 * self.dimensions)))
@@ -102,6 +114,19 @@ def learn(state: State, V: Array, retention: F64, config: LearningConfig) -> tup
     return state, scores[-1] if len(scores) <= 2 else Scores(*map(np.concatenate, zip(*scores, strict=True)))
 
 
+def unseen_variance_ratio(state: State, config: LearningConfig) -> float:
+    """Of the largest variance beyond the K regular columns to the smallest served one; 0 without any.
+
+    Above 0: the stream has recently shown directions that the factor could not see. At 1 they are served. Also 0 where
+    every block is absorbed: at the start of a stream, and with a very short half-life.
+    """
+    always = state.count < config.settled or state.weight * gauge.LARGEST_SHARE < 1
+    if always or state.rank <= config.columns:
+        return 0.0
+    variance = np.sort(state.N.diagonal())[::-1]
+    return float(variance[config.columns] / variance[config.components - 1])
+
+
 def mean_before(state: State, V: Array, center: bool) -> F64:
     """The mean to subtract from the messages V (n, d) at first.
 
@@ -112,7 +137,7 @@ def mean_before(state: State, V: Array, center: bool) -> F64:
 
 def _update(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Scores] | None:
     """Learn as many leading blocks as possible by Algorithm 1 in the unit gauge; None if there is no such block."""
-    if state.rank < config.columns:
+    if state.rank < config.columns or state.count < config.early:
         return None
     most = config.block * (BLOCKS_BETWEEN_TURNS - state.blocks)
     V, weights = V[:most], centring.weights(state.weight, retention[:most], config.block, config.center)
@@ -126,7 +151,7 @@ def _update(state: State, V: Array, retention: F64, config: LearningConfig) -> t
 
 
 def _absorb(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Scores]:
-    """Learn one block by keeping the K leading directions of the covariance of factor and block together."""
+    """Learn one block by keeping the leading directions of the covariance of factor and block together."""
     weights, m0 = centring.weights(state.weight, retention, len(V), config.center), mean_before(state, V, config.center)
     Y = V - m0
     mean = m0 + (weights.c @ Y if config.center else 0.0)
@@ -137,7 +162,7 @@ def _absorb(state: State, V: Array, retention: F64, config: LearningConfig) -> t
         scores = Scores(np.clip(norm - explained, 0.0, norm), norm)
     Y *= np.sqrt(weights.c * (1 - weights.a))[:, None]
     F = np.hstack([np.sqrt(weights.past) * state.C, Y.T])
-    C, variance = axes.leading(F, config.columns + (SPARE if state.rank >= config.columns else 0), config.dtype)
+    C, variance = axes.leading(F, config.columns + SPARE, config.dtype)
     squares = np.array([weights.c @ (norm * (1 - weights.a))])
     after = Iterate(C, np.diag(variance), np.eye(len(variance)), mean)
     return replace(advance(state, after, len(V), squares, weights), older=1.0), scores

@@ -13,7 +13,7 @@ class State:
     """Factor, mean and weight of a stream: CCᵀ estimates the covariance within the span of C.
 
     C always has full column rank: until the stream has shown K distinct directions, it has fewer columns. After a block
-    that showed what C could not see it has up to `learning.SPARE` more, for half of the stream's weight.
+    that was absorbed it has up to `learning.SPARE` more, until half of the weight is younger.
     """
 
     C: Array  # (d, r), r ≤ K + SPARE
@@ -34,16 +34,6 @@ class State:
     def rank(self) -> int:
         """Columns of C."""
         return int(self.C.shape[1])
-
-    def unseen_variance_ratio(self, components: int, columns: int) -> float:
-        """Of the largest variance beyond the K = `columns` regular ones to the smallest served one; 0 without any.
-
-        Above 0: the stream has recently shown directions that the factor could not see. At 1 they are served.
-        """
-        if self.rank <= columns:
-            return 0.0
-        variance = np.sort(self.N.diagonal())[::-1]
-        return float(variance[columns] / variance[components - 1])
 
     @property
     def S(self) -> F64:  # noqa: N802 - the letter of the paper

@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import Collection, Mapping
 
 from streampca.errors import StaleListingError, StoreError
+from streampca.pca.learning import unseen_variance_ratio
 from streampca.sources.base import DeadLetters, Source
 from streampca.stream import compatibility
 from streampca.stream.checkpoint import Checkpoint
@@ -105,9 +106,8 @@ class Checkpointer:
             return
         for checkpoint, seconds in result.saved:
             self._saved[checkpoint.partition] = checkpoint.fold
-            learning, fold = self._fold_config.learning, checkpoint.fold
-            unseen = fold.state.unseen_variance_ratio(learning.components, learning.columns)
-            self._listener.notify(CheckpointSaved(checkpoint.partition, fold, seconds, unseen))
+            unseen = unseen_variance_ratio(checkpoint.fold.state, self._fold_config.learning)
+            self._listener.notify(CheckpointSaved(checkpoint.partition, checkpoint.fold, seconds, unseen))
         if result.postponed:
             self._postpone(result.postponed)
         elif result.saved:

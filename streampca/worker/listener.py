@@ -86,7 +86,7 @@ class CheckpointSaved:
     partition: int
     fold: Fold
     seconds: float
-    unseen_variance_ratio: float = 0.0  # see `State.unseen_variance_ratio`
+    unseen_variance_ratio: float = 0.0  # see `pca.learning.unseen_variance_ratio`
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,17 +112,20 @@ def test_rotating_the_data_rotates_the_model() -> None:
 
 @pytest.mark.parametrize("center", [True, False])
 def test_every_state_is_consistent(center: bool) -> None:
-    """N = CᵀC and C†C = I after every block, also between rotations onto the axes."""
-    X = gaussian(5, 3000, 1 / np.arange(1, 21.0), offset=0.3)
+    """N = CᵀC and C†C = I after every block, also between rotations onto the axes, and with spare columns."""
+    X = gaussian(5, 7000, 1 / np.arange(1, 21.0), offset=0.3)
     config = LearningConfig(20, 4, 3, center)
-    state, start = State.empty(20), 0
+    state, start, ranks = State.empty(20), 0, []
     while start < len(X):
         V = X[start : start + config.next_block(state)]
         state, _ = learn(state, V, np.ones(len(V)), config)
         start += len(V)
         assert close(state.N, state.C.T @ state.C, 1e-11)
         assert np.abs(state.C_pinv @ state.C - np.eye(state.rank)).max() <= 1e-10
-        assert state.rank == 7
+        ranks.append(state.rank)
+    dropped = ranks.index(7)
+    assert ranks == [20] * dropped + [7] * (len(ranks) - dropped)
+    assert config.early < config.start + dropped * BLOCK <= config.settled
 
 
 def test_the_gauge_keeps_whitened_coordinates_at_variance_one() -> None:
@@ -323,7 +326,8 @@ def test_the_factor_is_rotated_onto_its_axes_regularly() -> None:
         if not off_diagonal.any():
             assert (np.diff(np.diag(state.N)) < 0).all()
             turned.append(blocks)
-    assert turned == [0, 16, 32]
+    absorbed = [0, 1, 2, 3, 4]
+    assert turned == [*absorbed, 16, 32]
 
 
 def test_the_gram_matrix_does_not_drift_from_the_factor() -> None:

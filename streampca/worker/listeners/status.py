@@ -69,6 +69,7 @@ class StatusListener(Listener):
         self._problems: dict[str, str] = {}  # what fails → why
         self._stalled: set[int] = set()
         self._partitions: dict[int, PartitionStatus | BatchLearned] = {}
+        self._unseen: dict[int, float] = {}  # partition → ratio at its last checkpoint
         self._learned = 0  # messages
         self._last_learned = self._next_report = ticks()
         self._samples: deque[tuple[float, int]] = deque([(self._last_learned, 0)])  # time, messages learned
@@ -103,8 +104,9 @@ class StatusListener(Listener):
                 self._on_poll(status)
             case BatchLearned():
                 self._on_batch(event)
-            case CheckpointSaved():
+            case CheckpointSaved(partition):
                 self._problems.pop("checkpoint", None)
+                self._unseen[partition] = event.unseen_variance_ratio
             case CheckpointPostponed(cause):
                 self._problems["checkpoint"] = cause
             case ModelPublished():
@@ -136,6 +138,7 @@ class StatusListener(Listener):
     def _on_release(self, partitions: Sequence[int]) -> None:
         for partition in partitions:
             self._partitions.pop(partition, None)
+            self._unseen.pop(partition, None)
             self._on_decoded(partition)
         self._problems.pop("restore", None)
         self._report()
@@ -185,7 +188,10 @@ class StatusListener(Listener):
             started_at=self._started_at,
             updated_at=self._clock(),
             messages_per_second=0.0 if self._state == "stopped" else self._rate(),
-            partitions={str(p): _status_of(known) for p, known in sorted(self._partitions.items())},
+            partitions={
+                str(p): _status_of(known).model_copy(update={"unseen_variance_ratio": self._unseen.get(p)})
+                for p, known in sorted(self._partitions.items())
+            },
         )
         self._in_flight = self._executor.submit(self._write, report)
 
