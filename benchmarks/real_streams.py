@@ -96,7 +96,7 @@ def _shipped() -> Iterator[tuple[str, str, Table, tuple[int, ...]]]:
 def _matplotlib() -> Iterator[tuple[str, str, Table, tuple[int, ...]]]:
     from matplotlib.cbook import get_sample_data
 
-    elevation = get_sample_data("jacksboro_fault_dem.npz")["elevation"][..., None]
+    elevation = np.load(str(get_sample_data("jacksboro_fault_dem.npz", asfileobj=False)))["elevation"][..., None]
     yield "patches of an elevation map, 8 × 8", "row by row", Table(_patches(elevation, 8)), (3, 10)
     prices = np.genfromtxt(get_sample_data("Stocks.csv"), delimiter=",", skip_header=2)[:, 1:]
     prices = prices[:, np.isnan(prices).mean(axis=0) < 0.5]

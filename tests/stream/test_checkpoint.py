@@ -184,8 +184,11 @@ def test_a_file_of_version_1_is_read() -> None:
     assert loaded.settings == config.as_dict()
     assert (loaded.fold.state.older, loaded.fold.state.rank) == (1.0, config.learning.columns)
     assert loaded.fold.state.C.tobytes() == arrays["C"].tobytes()
-    now = fold.state.C[:, : config.learning.columns]  # without spare columns
-    np.testing.assert_allclose(loaded.fold.state.C, now, rtol=1e-9, atol=1e-12)
+    then, now = (
+        loaded.fold.state.C,
+        fold.state.C[:, : config.learning.columns],
+    )  # now there are spare columns beside them
+    np.testing.assert_allclose(then @ then.T, now @ now.T, rtol=1e-9, atol=1e-12)
     more, stamps = vectors(500, seed=1), [10**12 + 7 * i for i in range(250, 750)]
     continued = loaded.fold.learn(more, stamps, 1000, config)[0]
     assert (continued.state.count, len(continued.pending)) == (20 + 2 * 256, 218)
