@@ -15,6 +15,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 TEXT = (DOCS / "estimator.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """On random images instead of the download."""
     pictures = np.random.default_rng(0).integers(0, 256, (700, 784)).astype(np.float64)

@@ -51,6 +51,7 @@ def test_documented_make_targets_exist() -> None:
         assert set(re.findall(r"^make ([a-z-]+)", page.read_text(), re.MULTILINE)) <= targets
 
 
+@pytest.mark.slow
 def test_python_examples_run(tmp_path: Path) -> None:
     examples = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
     assert examples

@@ -71,6 +71,7 @@ def running(worker: WorkerFixture) -> Iterator[list[BaseException]]:
         assert not thread.is_alive()
 
 
+@pytest.mark.slow
 def test_joining_and_evicted_workers() -> None:
     """Prefetched batches of a partition that is assigned to another worker are discarded."""
     env = Environment(PARTITIONS)

@@ -1,6 +1,6 @@
 """Decorators that compile functions with numba and cache the machine code, if possible, in a folder.
 
-numba's own cache differs in three ways that matter here, and offers no public way to change them:
+numba's own cache differs in four ways that matter here, and offers no public way to change them:
 - It ignores a folder that is read-only. An image's kernels are compiled when the image is built, and must be loaded
   from its read-only file system.
 - Where it finds no writable folder, or fails to write later, it raises. Here each start compiles the function.
@@ -10,13 +10,14 @@ numba's own cache differs in three ways that matter here, and offers no public w
 
 import contextlib
 import hashlib
+import pickle
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from numba import njit
-from numba.core.caching import CompileResultCacheImpl, FunctionCache, UserProvidedCacheLocator
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, UserProvidedCacheLocator
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -78,13 +79,32 @@ class _Files(CompileResultCacheImpl):  # type: ignore[misc]
         self.locator.get_source_stamp = lambda: _digest(Path(function.__code__.co_filename).parent)
 
 
+class _FileBySignature(IndexDataCacheFile):  # type: ignore[misc]
+    """One file for each signature, named by a digest of all that its code depends on; no index."""
+
+    def load(self, key: Any) -> Any:
+        return self._load_data(self._name(key))
+
+    def save(self, key: Any, data: Any) -> None:
+        self._save_data(self._name(key), data)
+
+    def _name(self, key: Any) -> str:
+        digest = hashlib.sha256(repr((self._version, self._source_stamp, key)).encode()).hexdigest()
+        return str(self._data_name_pattern.format(number=int(digest[:16], 16)))
+
+
 class _Cache(FunctionCache):  # type: ignore[misc]
     """A cache that is not used where it cannot be."""
 
     _impl_class = _Files
 
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)
+        stamp = self._impl.locator.get_source_stamp()
+        self._cache_file = _FileBySignature(self._cache_path, self._impl.filename_base, stamp)
+
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError):  # absent, or torn by a power failure
             return super().load_overload(sig, target_context)
         return None
 

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from numba import config
 
@@ -22,6 +23,36 @@ def test_code_is_cached_and_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(list(tmp_path.rglob("*.nbc"))) == 1
     assert sum(first.stats.cache_misses.values()) == 1  # type: ignore[attr-defined]
     assert sum(second.stats.cache_hits.values()) == 1  # type: ignore[attr-defined]
+
+
+def test_processes_that_compile_at_the_same_time_share_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sees an empty folder, compiles for its own type and writes; a third one loads both."""
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "cache"))
+    one, other, third = compiled(product), compiled(product), compiled(product)
+    one(2.0, 3.0)
+    written = {path: path.read_bytes() for path in tmp_path.rglob("*.nb?")}
+    for path in written:
+        path.unlink()
+    other(np.float32(2), np.float32(3))
+    for path, content in written.items():  # by the first one, which had looked before the other wrote
+        path.write_bytes(content)
+    assert third(2.0, 3.0) == 6.0
+    assert third(np.float32(0.1), np.float32(3)) == np.float32(0.1) * np.float32(3)
+    assert sum(third.stats.cache_hits.values()) == 2  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("damage", [b"", b"torn", bytes(4096)])
+def test_a_function_works_where_its_file_is_damaged(
+    damage: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    compiled(product)(2.0, 3.0)
+    (path,) = tmp_path.rglob("*.nbc")
+    path.write_bytes(damage)
+    assert compiled(product)(2.0, 3.0) == 6.0
+    repaired = compiled(product)
+    assert repaired(2.0, 3.0) == 6.0
+    assert sum(repaired.stats.cache_hits.values()) == 1  # type: ignore[attr-defined]
 
 
 @pytest.mark.slow

@@ -125,6 +125,7 @@ def heavy_tails(seed: int) -> F64:
     return np.asarray(random.standard_t(3, (8000, 40)) / np.arange(1, 41) ** 0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stream", "k", "center", "percent", "without"),
     [(new_sensors, 5, False, 0.01, 300), (new_categories, 5, True, 0.01, 0.1), (device_kinds, 8, True, 0.2, 1),
