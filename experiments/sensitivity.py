@@ -14,6 +14,8 @@ from streampca.pca.learning import BLOCK, LearningConfig, learn
 from streampca.pca.state import State
 
 STANDARD = {"oversampling": 10, "block": BLOCK, "warm-up": 200}  # the package's own oversampling is max(10, 3k/5)
+DIGITS = 6  # of the excess in percent, in the CSV file
+RESOLUTION = 10.0**-DIGITS
 WHAT = {
     "oversampling": "columns beyond k (0 … 2k)",
     "block": "messages in a block",
@@ -56,7 +58,7 @@ def one_pass(data: Data, k: int, setting: str, value: int, seed: int) -> tuple[f
     state = State.empty(data.d)
     for part in np.split(order, np.arange(chosen["warm-up"], len(order), chosen["block"])):
         state, _ = learn(state, data.raw(part), np.ones(len(part)), config)
-    return (round(data.batch.excess(axes.principal(state.C, k)[0], state.mean), 6),)
+    return (round(data.batch.excess(axes.principal(state.C, k)[0], state.mean), DIGITS),)
 
 
 def draw(plan: Plan) -> None:
@@ -68,7 +70,7 @@ def draw(plan: Plan) -> None:
             for colour, (name, k) in enumerate(cases):
                 tried = values(k)[setting]
                 runs_of = [rows.numbers("excess", data=name, k=k, setting=setting, value=v) for v in tried]
-                curves = list(zip(*runs_of, strict=True))
+                curves = [[max(x, RESOLUTION) for x in curve] for curve in zip(*runs_of, strict=True)]  # a log axis
                 label = f"{charts.NAMES.get(name, name)}, k = {k}"
                 charts.spread(panel, tried, curves, marker=".", label=label, color=f"C{colour}")
             panel.set_yscale("log")
@@ -102,6 +104,7 @@ def section(folder: Path) -> list[str]:
         "",
         f"One setting is changed at a time; the others are {STANDARD['oversampling']} columns of oversampling (the "
         f"default is 10 for k = 5 and 12 for k = 20), blocks of {STANDARD['block']}, warm-up {STANDARD['warm-up']}. "
+        "Only the first block was absorbed in these runs; now the first five blocks' length is. "
         f"Means of {seeds} run{'s' * (seeds > 1)}.",
         "",
         *lines,

@@ -1,6 +1,7 @@
 """The test broker works as other tests rely on."""
 
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -33,14 +34,15 @@ def test_ports_and_data_survive_kill_and_stop(stoppable: Broker, topic: str) -> 
         assert [r.value for r in broker.read_all(topic)] == [b"1", b"2"]
 
 
-def test_start_fails_if_a_port_is_in_use(stoppable: Broker) -> None:
-    stoppable.stop()
-    for port in (stoppable.plain, stoppable.tls):
+@pytest.mark.usefixtures("broker")  # can a broker run here?
+def test_start_fails_if_a_port_is_in_use(tmp_path: Path) -> None:
+    """One that never ran: the ports of the shared one have lingering connections, so that nothing can bind to them."""
+    unused = Broker(tmp_path)
+    for port in (unused.plain, unused.tls):
         with socket.socket() as other:  # bound but not listening, like an outgoing connection
             other.bind(("127.0.0.1", port))
             with pytest.raises(AssertionError, match="the broker ended"):
-                stoppable.start()
-    stoppable.start()
+                unused.start()
 
 
 def test_free_ports_are_unique_and_outside_the_ephemeral_range() -> None:

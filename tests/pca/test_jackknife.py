@@ -83,12 +83,11 @@ def test_agrees_with_eigenvectors_of_the_covariance_of_all_messages_but_a_group(
 @pytest.mark.parametrize("partitions", [4, 7, 8, 9, 20])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_agrees_with_merging_all_but_one_group(partitions: int, dtype: str) -> None:
-    """Group j consists of the partitions j, j + 8, j + 16 …; one partition alone keeps all of its columns."""
+    """Group j consists of the partitions j, j + 8, j + 16 …, of which K columns count."""
     config = LearningConfig(25, 3, 5, dtype=dtype)
     spectrum = 1 / np.arange(1, 26.0)
     states = [stream_state(p, 200 + 30 * p, spectrum, config) for p in range(partitions)]
-    dealt = [states[j::MOST] for j in range(min(partitions, MOST))]
-    groups = [group[0] if len(group) == 1 else merge(group, config.columns) for group in dealt]
+    groups = [merge(states[j::MOST], config.columns) for j in range(min(partitions, MOST))]
 
     def of(chosen: list[State]) -> F64:
         return axes.principal(merge(chosen, config.columns).C, 3)[0]
