@@ -28,10 +28,10 @@ demo: setup  ## Run broker, producer, workers and sidecar on this machine; make 
 # Bytecode is always written: the tests start a hundred processes.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-test: setup java prometheus browser load-generators  ## Run every test, those on a real Kafka broker included (15 min); make test ARGS="-k fold"
+test: setup java prometheus browser load-generators  ## Run every test, those on a real Kafka broker included (12 min); make test ARGS="-k fold"
 	$(PYTEST) $(ARGS)
 
-test-fast: setup  ## Run the tests that need no broker and no browser and are quick (1 min)
+test-fast: setup  ## Run the tests that need no broker and no browser and are quick (2 min)
 	$(PYTEST) -m "not broker and not browser and not slow" --hypothesis-profile fast $(ARGS)
 
 image-test: setup java image-tools  ## Build the image and run it against a real Kafka broker, as root (5 min)
