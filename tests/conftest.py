@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.kafka_broker import Broker, BrokerUnavailableError
+from tests.java_server import available
+from tests.kafka_broker import Broker
 from tests.kafka_sockets import close_unused_sockets
 from tests.s3_process import S3Process
 
@@ -60,13 +61,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
     A test that stops it uses `stoppable`.
     """
-    try:
-        shared = Broker(tmp_path_factory.mktemp("broker"))
-    except BrokerUnavailableError as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"no broker in CI: {error}")
-        pytest.skip(f"no broker here: {error}")
-    with shared:
+    with available(lambda: Broker(tmp_path_factory.mktemp("broker")), "broker") as shared:
         yield shared
 
 
@@ -81,13 +76,7 @@ def stoppable(broker: Broker) -> Iterator[Broker]:
 @pytest.fixture(scope="session")
 def s3_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Process]:
     """A running S3 server, shared by all tests. If it cannot run here, the test is skipped, or fails in CI."""
-    try:
-        process = S3Process(tmp_path_factory.mktemp("s3"))
-    except BrokerUnavailableError as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"no S3 server in CI: {error}")
-        pytest.skip(f"no S3 server here: {error}")
-    with process as running:
+    with available(lambda: S3Process(tmp_path_factory.mktemp("s3")), "S3 server") as running:
         yield running
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from tests.broker_client import BrokerClient
 from tests.broker_config import MECHANISMS, PASSWORD, SASL, USER
-from tests.broker_process import BrokerProcess, BrokerUnavailableError, wait_until
+from tests.broker_process import BrokerProcess, wait_until
 
-__all__ = ["MECHANISMS", "PASSWORD", "SASL", "USER", "Broker", "BrokerUnavailableError", "wait_until"]
+__all__ = ["MECHANISMS", "PASSWORD", "SASL", "USER", "Broker", "wait_until"]
 
 
 class Broker(BrokerProcess, BrokerClient):

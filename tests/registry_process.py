@@ -6,24 +6,20 @@ It is downloaded from Maven Central once and cached in the folder STREAMPCA_REGI
 import os
 import shutil
 import signal
-import subprocess
 import tarfile
 import tempfile
-import urllib.error
-import urllib.request
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from tests.broker_process import BrokerUnavailableError, wait_until
+from tests.broker_process import BrokerUnavailableError
 from tests.certificates import Certificates
+from tests.java_server import JavaServer
 from tests.maven import maven
 from tests.ports import free_ports
 
 VERSION = "3.0.9"  # the last version that runs on Java 17
 ARTIFACT = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
-START_TIMEOUT_S = 60
 _UNPACK_OPTIONS: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # since Python 3.11.4
 
 
@@ -47,17 +43,16 @@ def application() -> Path:
     return home
 
 
-class RegistryProcess:
+class RegistryProcess(JavaServer):
     """One registry process; it forgets its schemas when it stops."""
 
+    name = "registry"
+
     def __init__(self, folder: Path) -> None:
-        if shutil.which("java") is None:
-            raise BrokerUnavailableError("java is not installed")
+        super().__init__(folder / "registry.log")
         self._program = next(application().glob("*-runner.jar"))
         self._port, self._tls_port = free_ports(2)
         self.certificates = Certificates(folder).make()
-        self._log = folder / "registry.log"
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
@@ -68,27 +63,17 @@ class RegistryProcess:
         """The same over TLS, with a certificate signed by `certificates.authority`."""
         return f"https://127.0.0.1:{self._tls_port}/apis/ccompat/v7"
 
-    def start(self) -> None:
-        """Start the process on the same port as before; return when it is ready."""
+    def _arguments(self) -> list[str]:
         options = {
             "host": "127.0.0.1", "port": self._port, "ssl-port": self._tls_port,
             "insecure-requests": "enabled", "ssl.certificate.files": self.certificates.server,
             "ssl.certificate.key-files": self.certificates.server_key,
         }  # fmt: skip
         properties = [f"-Dquarkus.http.{name}={value}" for name, value in options.items()]
-        with self._log.open("ab") as out:
-            self._process = subprocess.Popen(
-                ["java", "-Xmx384m", "-XX:TieredStopAtLevel=1", *properties, "-jar", str(self._program)],
-                cwd=self._log.parent, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
-        wait_until(self._is_ready, START_TIMEOUT_S, "the registry's startup")
+        return ["-Xmx384m", *properties, "-jar", str(self._program)]
 
-    def stop(self) -> None:
-        """Kill the process."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+    def _probe(self) -> str:
+        return f"{self.url}/subjects"
 
     def freeze(self) -> None:
         """Suspend the process: it keeps its schemas but does not respond."""
@@ -99,20 +84,3 @@ class RegistryProcess:
         """Resume the process."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
-
-    def _is_ready(self) -> bool:
-        assert self._process is not None
-        assert self._process.poll() is None, f"the registry ended: {self._log.read_text()[-2000:]}"
-        with (
-            suppress(OSError, urllib.error.URLError),
-            urllib.request.urlopen(f"{self.url}/subjects", timeout=5) as answer,  # noqa: S310 - ours
-        ):
-            return answer.status == 200
-        return False

@@ -22,9 +22,9 @@ from streampca.sources.schema_registry import SchemaRegistry
 from streampca.stream.formats.protobuf import compiled
 from streampca.stream.formats.schemas import WriterSchema
 from streampca.stream.record import PlainRecord
-from tests.broker_process import BrokerUnavailableError
 from tests.certificates import Certificates
 from tests.guarantees.harness import Group, as_json, fold_of, group, vectors
+from tests.java_server import available
 from tests.kafka_broker import Broker
 from tests.ports import free_ports
 from tests.registry_process import RegistryProcess
@@ -36,13 +36,7 @@ ROWS = 700
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryProcess]:
-    try:
-        running = RegistryProcess(tmp_path_factory.mktemp("registry"))
-    except BrokerUnavailableError as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"no registry in CI: {error}")
-        pytest.skip(f"no registry here: {error}")
-    with running:
+    with available(lambda: RegistryProcess(tmp_path_factory.mktemp("registry")), "registry") as running:
         yield running
 
 
