@@ -19,7 +19,7 @@ from benchmarks.machine import machine
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 PARTS = (
-    "accuracy",
+    "merging",
     "speed",
     "decoding",
     "throughput",
