@@ -4,7 +4,7 @@ Microseconds a message, medians of five rounds, the contestants in turn within e
 
 - scikit-learn's IncrementalPCA after its first batch, at equal columns and memory: as many columns as streampca tracks
   (K), in batches of 256,
-- the same with k columns, which is less accurate, by the best of its batch sizes from k + 1 to 5000 (all are tried once,
+- the same with k columns, which is less accurate, by the best of its batch sizes from k + 1 to 5000 (each is tried,
   and the best three take part), which need up to twenty times the memory,
 - Algorithm 1 message by message in NumPy, with k columns,
 - the machine's limit: the three products of size d that a block needs, alone, by NumPy's BLAS,
