@@ -8,7 +8,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 INSTALLED := $(VENV)/.installed
 
 .PHONY: help setup demo test test-fast simulate lint format bench experiments screenshots wheel lock clean \
-	image-test k8s-test java prometheus browser load-generators image-tools kubernetes
+	image-test helm-test k8s-test java prometheus browser load-generators image-tools kubernetes kubectl helm go
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /' | sort
@@ -40,8 +40,11 @@ image-test: setup java image-tools  ## Build the image and run it against a real
 simulate: setup  ## Run the simulation on many seeds; make simulate SEEDS=100000 FROM=1
 	$(BIN)/python -m tests.simulation.run --seeds $(or $(SEEDS),10000) --from $(or $(FROM),1)
 
-k8s-test: setup kubernetes  ## Apply the manifests to a real Kubernetes API server, which is built first (10 min)
-	STREAMPCA_KUBERNETES=$(KUBERNETES) $(BIN)/python -m pytest tests/deploy/kubernetes.py $(ARGS)
+helm-test: setup helm kubectl  ## Compare the Helm chart with the manifests; builds Helm and kubectl first (5 min)
+	STREAMPCA_KUBERNETES=$(KUBERNETES) STREAMPCA_HELM=$(HELM) $(BIN)/python -m pytest tests/deploy/helm.py $(ARGS)
+
+k8s-test: setup kubernetes helm kubectl  ## Apply manifests and chart to a real Kubernetes API server, which is built first (10 min)
+	STREAMPCA_KUBERNETES=$(KUBERNETES) STREAMPCA_HELM=$(HELM) $(BIN)/python -m pytest tests/deploy/kubernetes.py $(ARGS)
 
 lint: setup  ## Check style, format and types
 	$(BIN)/ruff check .
@@ -115,16 +118,24 @@ image-tools:
 # etcd is unpacked instead of installed, because Debian would start it as a service.
 KUBERNETES := $(HOME)/.cache/streampca-kubernetes
 kubernetes: $(KUBERNETES)/etcd $(KUBERNETES)/kube-apiserver
+kubectl: $(KUBERNETES)/kubectl
+HELM := $(KUBERNETES)/helm-v3.19.5
+helm: $(HELM)
 
 $(KUBERNETES)/etcd:
 	{ [ "$$(id -u)" != 0 ] || apt-get update -qq; } && mkdir -p $(KUBERNETES)/fetched && cd $(KUBERNETES)/fetched && \
 		apt-get download -qq -o APT::Sandbox::User=root etcd-server && dpkg -x etcd-server_*.deb . && \
 		mv usr/bin/etcd .. && cd .. && rm -r fetched
 
-$(KUBERNETES)/kube-apiserver: tests/deploy/cluster/go.mod tests/deploy/cluster/go.sum
+$(KUBERNETES)/kube-apiserver $(KUBERNETES)/kubectl: tests/deploy/cluster/go.mod tests/deploy/cluster/go.sum | go
+	cd tests/deploy/cluster && go build -o $(KUBERNETES)/ k8s.io/kubernetes/cmd/$(@F)
+
+$(HELM): | go
+	GOBIN=$(KUBERNETES) go install helm.sh/helm/v3/cmd/helm@$(@F:helm-%=%)
+	mv $(KUBERNETES)/helm $@
+
+go:
 	@command -v go >/dev/null || { echo "please install Go 1.24 or newer" >&2; exit 1; }
-	cd tests/deploy/cluster && \
-		go build -o $(KUBERNETES)/ k8s.io/kubernetes/cmd/kubectl k8s.io/kubernetes/cmd/kube-apiserver
 
 clean:  ## Remove everything that make and the tools have written
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,25 +1,28 @@
-"""Generates the Prometheus operator's rules from rules.yml: `python docker/prometheus/for_kubernetes.py`."""
+"""Generates the Kubernetes files of the alerts from rules.yml: `python docker/prometheus/for_kubernetes.py`."""
 
 from pathlib import Path
 
 RULES = Path(__file__).with_name("rules.yml")
-OUTPUT = Path(__file__).parents[1] / "kubernetes" / "rules.yaml"
+MANIFEST = Path(__file__).parents[1] / "kubernetes" / "components" / "monitoring" / "rules.yaml"
+CHART_FILE = Path(__file__).parents[1] / "helm" / "streampca" / "files" / "rules.yaml"
+_NOTE = "# Generated from docker/prometheus/rules.yml by docker/prometheus/for_kubernetes.py: edit the rules there.\n"
 _HEAD = """\
-# Generated from docker/prometheus/rules.yml by docker/prometheus/for_kubernetes.py: edit the rules there.
 apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule
 metadata:
   name: streampca
-  labels: {app.kubernetes.io/name: streampca}
+  labels: {app.kubernetes.io/name: streampca, app.kubernetes.io/instance: streampca}
 spec:
 """
 
 
-def text() -> str:
-    """The file's content: the groups, with their comments, under `spec`."""
-    groups = RULES.read_text().partition("\ngroups:\n")[2]
-    return _HEAD + "".join(f"  {line}" if line.strip() else line for line in ["groups:\n", *groups.splitlines(True)])
+def texts() -> dict[Path, str]:
+    """Each file's content: the groups with their comments, in the manifest under `spec`."""
+    groups = ["groups:\n", *RULES.read_text().partition("\ngroups:\n")[2].splitlines(keepends=True)]
+    indented = [f"  {line}" if line.strip() else line for line in groups]
+    return {MANIFEST: _NOTE + _HEAD + "".join(indented), CHART_FILE: _NOTE + "".join(groups)}
 
 
 if __name__ == "__main__":
-    OUTPUT.write_text(text())
+    for path, text in texts().items():
+        path.write_text(text)

@@ -1,4 +1,4 @@
-"""Compose file, Kubernetes manifests and Dockerfile as data."""
+"""Compose file and Dockerfile as data."""
 
 import platform
 import re
@@ -12,7 +12,6 @@ import yaml
 ROOT = Path(__file__).parent.parent.parent
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
 COMPOSE = ROOT / "docker-compose.yml"
-KUBERNETES = ROOT / "docker" / "kubernetes"
 
 
 def compose() -> dict[str, Any]:
@@ -32,18 +31,6 @@ def services() -> dict[str, dict[str, Any]]:
 def streampca_services() -> dict[str, dict[str, Any]]:
     """The services that run streampca's image."""
     return {name: service for name, service in services().items() if service["image"].startswith("streampca:")}
-
-
-def objects() -> list[dict[str, Any]]:
-    """Every Kubernetes object that the kustomization lists."""
-    listed = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())["resources"]
-    return [found for name in listed for found in yaml.safe_load_all((KUBERNETES / name).read_text())]
-
-
-def containers() -> dict[str, dict[str, Any]]:
-    """The only container of each Deployment, with its pod's specification under `pod`."""
-    pods = {o["metadata"]["name"]: o["spec"]["template"]["spec"] for o in objects() if o["kind"] == "Deployment"}
-    return {name: {**pod["containers"][0], "pod": pod} for name, pod in pods.items()}
 
 
 def stages() -> list[list[tuple[str, str]]]:

@@ -47,7 +47,9 @@ def test_the_image_has_the_dockerfiles_settings(image: oci.Image) -> None:
 
 def test_it_holds_the_package_its_extras_and_no_tools(image: oci.Image, tmp_path: Path) -> None:
     assert output_of(image, tmp_path, "streampca", "--version") == f"streampca {__version__}\n"
-    modules = "pyarrow, fastavro, confluent_kafka.schema_registry, grpc_tools, google.protobuf, simdjson, streampca"
+    modules = (
+        "pyarrow, fastavro, confluent_kafka.schema_registry, grpc_tools, google.protobuf, obstore, simdjson, streampca"
+    )
     assert output_of(image, tmp_path, "python", "-c", f"import {modules}") == ""
     look = "from importlib.metadata import distributions as d; import json; print(json.dumps([x.name for x in d()]))"
     installed = {name.lower() for name in json.loads(output_of(image, tmp_path, "python", "-I", "-c", look))}

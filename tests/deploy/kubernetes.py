@@ -1,5 +1,5 @@
-"""The manifests on a real Kubernetes API server: `make k8s-test`. `make test` does not collect this file: building the
-server takes minutes. There are no nodes and no controllers: what is tested is what the API server accepts.
+"""The manifests and the chart on a real Kubernetes API server: `make k8s-test`. `make test` does not collect this file:
+building the server takes minutes. There are no nodes and no controllers: what is tested is what the API server accepts.
 """
 
 import contextlib
@@ -14,13 +14,14 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from tests.deploy import files
-from tests.deploy.test_kubernetes import SCHEMAS
+from tests.deploy import manifests
+from tests.deploy.manifests import Object, identity, of_kind
+from tests.deploy.rendering import BARE, NAMESPACE, TOOLS, VARIANTS, Variant, charted, kustomized
+from tests.deploy.test_operators import SCHEMAS
 from tests.kafka_broker import wait_until
 from tests.ports import free_ports
 
-TOOLS = Path(os.environ.get("STREAMPCA_KUBERNETES", "/nowhere"))  # of `make k8s-test`
-NAMESPACE, TOKEN = "streampca", "of-the-test"
+USER, TOKEN = "admin", "of-the-test"
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -57,7 +58,7 @@ def process(log: Path, *command: str | Path) -> Iterator[subprocess.Popen[bytes]
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A server with the namespace, which enforces the restricted Pod Security Standard, and the operator's types."""
+    """A server with the namespace, which enforces the restricted Pod Security Standard."""
     folder = tmp_path_factory.mktemp("cluster")
     etcd_port, peers_port, port = free_ports(3)
     at, peers = f"http://127.0.0.1:{etcd_port}", f"http://127.0.0.1:{peers_port}"
@@ -65,7 +66,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     key.write_bytes(rsa.generate_private_key(65537, 2048).private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     ))  # fmt: skip
-    (folder / "tokens.csv").write_text(f"{TOKEN},admin,admin,system:masters\n")
+    (folder / "tokens.csv").write_text(f"{TOKEN},{USER},{USER},system:masters\n")
     etcd = [
         TOOLS / "etcd", f"--data-dir={folder / 'etcd'}", f"--listen-client-urls={at}", f"--advertise-client-urls={at}",
         f"--listen-peer-urls={peers}", f"--initial-advertise-peer-urls={peers}", f"--initial-cluster=default={peers}",
@@ -88,70 +89,102 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         wait_until(is_ready, 120, f"the API server; {folder / 'server.log'}")
         levels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn", "audit")}
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": levels}}
-        for needed in [namespace, *operator_types()]:
-            outcome = found.apply(needed)
-            assert outcome.returncode == 0, outcome.stderr
-        wait_for = ("wait", "--for=condition=Established", "customresourcedefinitions", "--all", "--timeout=60s")
-        assert found.kubectl(*wait_for).returncode == 0
+        outcome = found.apply(namespace)
+        assert outcome.returncode == 0, outcome.stderr
         yield found
 
 
-def operator_types() -> Iterator[dict[str, Any]]:
-    """The definitions of the Prometheus operator's types, as far as the manifests use them."""
+@pytest.fixture(scope="module")
+def cluster_with_operators(cluster: Cluster) -> Cluster:
+    """The same, with the operators' types."""
+    for needed in operator_types():
+        outcome = cluster.apply(needed)
+        assert outcome.returncode == 0, outcome.stderr
+    wait_for = ("wait", "--for=condition=Established", "customresourcedefinitions", "--all", "--timeout=60s")
+    assert cluster.kubectl(*wait_for).returncode == 0
+    return cluster
+
+
+def operator_types() -> Iterator[Object]:
+    """The definitions of the operators' types, as far as the manifests use them."""
     for kind, schema in SCHEMAS.items():
-        if kind.startswith("$"):
-            continue
         plural = f"{kind.lower()}s"
+        group, version = ("keda.sh", "v1alpha1") if kind == "ScaledObject" else ("monitoring.coreos.com", "v1")
         yield {
             "apiVersion": "apiextensions.k8s.io/v1",
             "kind": "CustomResourceDefinition",
-            "metadata": {"name": f"{plural}.monitoring.coreos.com"},
+            "metadata": {"name": f"{plural}.{group}"},
             "spec": {
-                "group": "monitoring.coreos.com",
+                "group": group,
                 "scope": "Namespaced",
                 "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
                 "versions": [
-                    {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}},
+                    {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}},
                 ],
             },
         }
 
 
-def apply_all(cluster: Cluster) -> subprocess.CompletedProcess[str]:
-    return cluster.kubectl(
-        "apply", "--server-side", "--validate=strict", "--output=json", "--kustomize", str(files.KUBERNETES)
-    )
+def applied(cluster: Cluster, found: list[Object]) -> dict[tuple[str, str], Object]:
+    """The objects as the server has them after they were applied, without an error or a warning."""
+    outcome = cluster.kubectl(
+        "apply", "--server-side", "--force-conflicts", "--validate=strict", "--output=json", "--filename", "-",
+        given={"apiVersion": "v1", "kind": "List", "items": found},
+    )  # fmt: skip
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    return {identity(o): o for o in json.loads(outcome.stdout)["items"]}
 
 
-def pods() -> dict[str, dict[str, Any]]:
-    """The pods that the Deployments' controller would create, by name."""
+def pods() -> dict[str, Object]:
+    """The pods that the workloads' controllers would create, by name."""
     return {
-        o["metadata"]["name"]: {
+        f"{overlay}-{o['metadata']['name']}": {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": o["metadata"]["name"], "labels": o["spec"]["template"]["metadata"]["labels"]},
+            "metadata": {
+                "name": f"{overlay}-{o['metadata']['name']}",
+                "labels": o["spec"]["template"]["metadata"]["labels"],
+            },
             "spec": o["spec"]["template"]["spec"],
         }
-        for o in files.objects()
-        if o["kind"] == "Deployment"
+        for overlay in manifests.OVERLAYS
+        for o in of_kind(manifests.built(overlay), *manifests.WORKLOADS)
     }
 
 
-def test_the_server_accepts_every_manifest_without_a_warning(cluster: Cluster) -> None:
-    outcome = apply_all(cluster)
+@pytest.mark.parametrize("folder", ["base", *(f"overlays/{overlay}" for overlay in manifests.OVERLAYS)])
+def test_a_bare_server_accepts_every_folder_without_a_warning(cluster: Cluster, folder: str) -> None:
+    path = str(manifests.FOLDER / folder)
+    outcome = cluster.kubectl("apply", "--server-side", "--validate=strict", "--output=json", "--kustomize", path)
     assert (outcome.returncode, outcome.stderr) == (0, "")
-    applied = {(o["kind"], o["metadata"]["name"]) for o in json.loads(outcome.stdout)["items"]}
-    assert applied == {(o["kind"], o["metadata"]["name"]) for o in files.objects()}
+    kinds = {o["kind"] for o in json.loads(outcome.stdout)["items"]}
+    assert kinds >= {"StatefulSet", "Deployment", "NetworkPolicy"}
 
 
-def test_applying_twice_changes_nothing(cluster: Cluster) -> None:
-    first, second = (
-        {(o["kind"], o["metadata"]["name"]): o for o in json.loads(apply_all(cluster).stdout)["items"]}
-        for _ in range(2)
-    )
+@pytest.mark.parametrize("variant", BARE, ids=str)
+def test_a_bare_server_accepts_the_chart(cluster: Cluster, variant: Variant) -> None:
+    found = charted(*variant.options)
+    assert applied(cluster, found).keys() == {identity(o) for o in found}
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_applying_twice_changes_nothing(cluster_with_operators: Cluster, variant: Variant) -> None:
+    found = kustomized(variant)
+    first, second = (applied(cluster_with_operators, found) for _ in range(2))
+    assert first.keys() == {identity(o) for o in found}
     assert {
         key for key in first if first[key]["metadata"]["resourceVersion"] != second[key]["metadata"]["resourceVersion"]
     } == set()
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_manifests_and_chart_replace_each_other(cluster_with_operators: Cluster, variant: Variant) -> None:
+    """What the server has is the same after either."""
+    first = applied(cluster_with_operators, kustomized(variant))
+    second = applied(cluster_with_operators, charted(*variant.options))
+    assert {key: o.get("spec", o.get("data")) for key, o in first.items()} == {
+        key: o.get("spec", o.get("data")) for key, o in second.items()
+    }
 
 
 @pytest.mark.parametrize("name", pods())
@@ -165,5 +198,5 @@ def test_mistakes_are_refused(cluster: Cluster) -> None:
     pod["metadata"]["name"] = "broken"
     pod["spec"]["containers"][0]["securityContext"]["capabilities"] = {}
     assert 'violates PodSecurity "restricted:latest"' in cluster.apply(pod).stderr
-    (settings,) = [o for o in files.objects() if o["kind"] == "ConfigMap"]
+    (settings,) = of_kind(manifests.built("object-store"), "ConfigMap")
     assert ".date: field not declared in schema" in cluster.apply({**settings, "date": {}}).stderr

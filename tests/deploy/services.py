@@ -9,6 +9,7 @@ from tests.kafka_broker import Broker
 def environment(broker: Broker, topic: str) -> dict[str, str]:
     """The environment of docker-compose.yml's services, with this broker and topic."""
     shipped = {name: str(value) for name, value in files.services()["worker"]["environment"].items()}
+    del shipped["STREAMPCA_STORE"]  # the container's
     return shipped | {
         "STREAMPCA_BOOTSTRAP_SERVERS": broker.bootstrap,
         "STREAMPCA_TOPIC": topic,

@@ -1,4 +1,4 @@
-"""Compose file, manifests and Dockerfile are valid, and everything they refer to exists."""
+"""Compose file and Dockerfile are valid, and everything they refer to exists."""
 
 import importlib.resources
 import json
@@ -6,52 +6,28 @@ import re
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jsonschema
-import kubernetes_validate
 import pytest
 import yaml
 from kafka.admin import ConfigResource, ConfigResourceType
-from typer.main import get_command
 
-from streampca.api.app import create_app
-from streampca.cli import app as command_line
-from streampca.settings import CreateTopicsSettings, ProduceSettings, ServeSettings, WorkerSettings
-from streampca.settings.base import Settings
-from streampca.stores.memory import MemoryStore
 from streampca.version import __version__
-from streampca.worker.listeners import health
-from tests.deploy import files, services
+from tests.deploy import files, manifests, services
+from tests.deploy.commands import PORTS, effective_settings
 from tests.kafka_broker import Broker
+from tests.s3_process import VERSION as S3_VERSION
 
-KINDS: dict[str, type[Settings]] = {
-    "worker": WorkerSettings, "serve": ServeSettings, "produce": ProduceSettings, "create-topics": CreateTopicsSettings,
-}  # fmt: skip
-PORTS = {
-    "worker": WorkerSettings.model_fields["worker_port"].default,
-    "serve": ServeSettings.model_fields["port"].default,
-}
 STAGE_OF_ARCHITECTURE = "${TARGETARCH:-amd64}"  # in FROM
 IMAGES = sorted({service["image"] for service in files.services().values()})
 
 
-def command_lines() -> Iterator[tuple[str, list[str], dict[str, str]]]:
-    """Every streampca command: its service, its arguments, and its environment except the image's."""
-    for name, service in files.streampca_services().items():
-        yield name, [str(a) for a in service["command"]], {n: str(v) for n, v in service["environment"].items()}
-    (settings,) = (o["data"] for o in files.objects() if o["kind"] == "ConfigMap")
-    for name, container in files.containers().items():
-        yield name, container["args"], settings
-
-
-COMMAND_LINES = list(command_lines())
-for_every_command_line = pytest.mark.parametrize(
-    ("arguments", "environment"), [line[1:] for line in COMMAND_LINES], ids=[name for name, *_ in COMMAND_LINES]
-)
-SETTINGS = {f"STREAMPCA_{name.upper()}" for kind in KINDS.values() for name in kind.model_fields}
+COMMAND_LINES = {
+    name: ([str(a) for a in service["command"]], {n: str(v) for n, v in service["environment"].items()})
+    for name, service in files.streampca_services().items()
+}
 
 
 def test_the_compose_file_matches_the_specification() -> None:
@@ -61,24 +37,6 @@ def test_the_compose_file_matches_the_specification() -> None:
     assert [error.message for error in validator.iter_errors(files.compose())] == []
     broken = {**files.compose(), "services": {"worker": {"imagine": "streampca"}}}
     assert list(validator.iter_errors(broken))
-
-
-@pytest.mark.parametrize("version", ["1.28", "1.34"])
-def test_the_manifests_match_the_api(version: str) -> None:
-    known = [o for o in files.objects() if not o["apiVersion"].startswith("monitoring.")]  # in test_kubernetes
-    assert {o["kind"] for o in known} == {
-        "ConfigMap", "PersistentVolumeClaim", "Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy",
-    }  # fmt: skip
-    for found in known:
-        kubernetes_validate.validate(found, version, strict=True)
-    broken = {**known[0], "date": {}}
-    with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(broken, version, strict=True)
-
-
-def test_every_manifest_is_listed() -> None:
-    listed = yaml.safe_load((files.KUBERNETES / "kustomization.yaml").read_text())["resources"]
-    assert sorted([*listed, "kustomization.yaml"]) == sorted(path.name for path in files.KUBERNETES.iterdir())
 
 
 def test_hadolint_accepts_the_dockerfile() -> None:
@@ -113,28 +71,17 @@ def test_compiled_kernels_do_not_depend_on_the_processor_of_the_build() -> None:
 
 
 def test_images_have_the_version_of_the_package() -> None:
-    named = {service["image"] for service in files.streampca_services().values()} | {
-        c["image"] for c in files.containers().values()
-    }
+    named = {service["image"] for service in files.streampca_services().values()}
     assert named == {f"streampca:{__version__}"}
     assert f"streampca:{__version__}" in files.DOCKERFILE.read_text()
     assert f'image.version="{__version__}"' in files.last_argument("LABEL")
 
 
-@for_every_command_line
+@pytest.mark.parametrize(("arguments", "environment"), COMMAND_LINES.values(), ids=COMMAND_LINES)
 def test_commands_and_their_settings_are_valid(
     arguments: list[str], environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name, *options = arguments
-    command = get_command(command_line).commands[name]  # type: ignore[attr-defined]
-    command.make_context(name, list(options), resilient_parsing=False)  # raises if an option is unknown
-    for variable, value in {**files.image_environment(), **environment}.items():
-        if variable.startswith("STREAMPCA_"):
-            assert variable in SETTINGS
-            monkeypatch.setenv(variable, value)
-    effective, mistakes = KINDS[name].explain()
-    assert mistakes == []
-    assert {e.name: e.value for e in effective}["topic"] == "readings"
+    assert effective_settings(arguments, environment, monkeypatch)["topic"] == "readings"
 
 
 def test_default_ports_are_free_on_a_host_with_kafka_and_prometheus() -> None:
@@ -160,80 +107,43 @@ def test_health_checks_request_existing_urls() -> None:
     assert any(rest == f"docker/healthcheck.py {script}" for name, rest in files.stages()[-2] if name == "COPY")
 
 
-def paths_served() -> dict[str, set[str]]:
-    sidecar = create_app(MemoryStore(), ServeSettings(topic="t"))
-    worker = {p for p in ("/metrics", "/healthz", "/readyz") if f'"{p}"' in Path(health.__file__).read_text()}
-    return {"worker": worker, "serve": set(sidecar.openapi()["paths"])}
-
-
-def test_kubernetes_probes_and_ports_exist() -> None:
-    served = paths_served()
-    for container in files.containers().values():
-        (port,) = container["ports"]
-        (command,) = container["args"]
-        assert port["containerPort"] == PORTS[command]
-        probes = [
-            container[p]["httpGet"] for p in ("livenessProbe", "readinessProbe", "startupProbe") if p in container
-        ]
-        assert len(probes) >= 2
-        for probe in probes:
-            assert probe["port"] == port["name"]
-            assert probe["path"] in served[command]
-
-
-def test_kubernetes_services_and_monitors_select_their_pods() -> None:
-    found = files.objects()
-    pods = [o["spec"]["template"] for o in found if o["kind"] == "Deployment"]
-    labels = [pod["metadata"]["labels"].items() for pod in pods]
-    offered = {o["metadata"]["name"]: o for o in found if o["kind"] == "Service"}
-    assert len(offered) == len(pods) == 2
-    for service in offered.values():
-        (port,) = service["spec"]["ports"]
-        (pod,) = [p for p, own in zip(pods, labels, strict=True) if service["spec"]["selector"].items() <= own]
-        (theirs,) = pod["spec"]["containers"][0]["ports"]
-        assert (port["targetPort"], port["port"]) == (theirs["name"], theirs["containerPort"])
-    for monitor in (o for o in found if o["kind"] == "ServiceMonitor"):
-        wanted = monitor["spec"]["selector"]["matchLabels"].items()
-        (service,) = [s for s in offered.values() if wanted <= s["metadata"]["labels"].items()]
-        assert {e["port"] for e in monitor["spec"]["endpoints"]} <= {p["name"] for p in service["spec"]["ports"]}
-        assert {e["path"] for e in monitor["spec"]["endpoints"]} == {"/metrics"}
-        assert set(monitor["spec"]) == {"selector", "endpoints"}
-    for budget in (o for o in found if o["kind"] == "PodDisruptionBudget"):
-        assert any(budget["spec"]["selector"]["matchLabels"].items() <= own for own in labels)
-
-
 def test_one_store_is_mounted_where_the_image_expects_it() -> None:
     store = files.image_environment()["STREAMPCA_STORE"]
     assert f" {store}" in files.last_argument("RUN")
     mounts = {name: service.get("volumes", []) for name, service in files.streampca_services().items()}
     assert mounts == {"worker": [f"store:{store}"], "sidecar": [f"store:{store}:ro"], "topics": [], "producer": []}
-    for container in files.containers().values():
-        assert store in {m["mountPath"] for m in container["volumeMounts"]}
-        claims = [v["persistentVolumeClaim"]["claimName"] for v in container["pod"]["volumes"] if v["name"] == "store"]
-        assert claims == ["streampca-store"]
-    (claim,) = [o for o in files.objects() if o["kind"] == "PersistentVolumeClaim"]
-    assert claim["metadata"]["name"] == "streampca-store"
-    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+
+
+def test_the_stack_runs_with_a_store_in_a_bucket_as_well(
+    environment_of_the_docs: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The profile starts the server that the tests use, and the variable of docs/deployment.md selects its bucket."""
+    profile, place = environment_of_the_docs["COMPOSE_PROFILES"], environment_of_the_docs["STREAMPCA_STORE"]
+    server = files.services()["objects"]
+    assert server["profiles"] == [profile]
+    assert server["image"] == f"adobe/s3mock:{S3_VERSION}"
+    bucket = server["environment"]["COM_ADOBE_TESTING_S3MOCK_STORE_INITIALBUCKETS"]
+    assert place == f"s3://{bucket}"
+    assert f"/{bucket}?" in server["healthcheck"]["test"][-1]
+    for name in ("worker", "sidecar"):
+        environment = COMMAND_LINES[name][1] | {"STREAMPCA_STORE": place}
+        assert effective_settings(COMMAND_LINES[name][0], environment, monkeypatch)["store"] == place
+        assert environment["AWS_ENDPOINT_URL"] == "http://objects:9090"
+
+
+@pytest.fixture
+def environment_of_the_docs() -> dict[str, str]:
+    page = (files.ROOT / "docs" / "deployment.md").read_text()
+    return dict(re.findall(r"^(COMPOSE_PROFILES|STREAMPCA_STORE)=(\S+)$", page, re.MULTILINE))
 
 
 def test_every_container_is_confined() -> None:
-    uid, gid = map(int, files.last_argument("USER").split(":"))
     for name, service in files.services().items():
         assert service["cap_drop"] == ["ALL"], name
         assert service["security_opt"] == ["no-new-privileges:true"]
         assert service["deploy"]["resources"]["limits"].keys() == {"cpus", "memory"}
         # Apache's image writes its configuration at startup.
         assert service.get("read_only", False) is not service["image"].startswith("apache/kafka"), name
-    for container in files.containers().values():
-        assert container["securityContext"] == {
-            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
-        }  # fmt: skip
-        pod = container["pod"]["securityContext"]
-        assert pod["runAsNonRoot"]
-        assert (pod["runAsUser"], pod["runAsGroup"], pod["fsGroup"]) == (uid, gid, gid)
-        # Otherwise a Service named streampca would set STREAMPCA_PORT to a URL.
-        assert container["pod"]["enableServiceLinks"] is False
-        assert "memory" in container["resources"]["limits"]
 
 
 def test_a_worker_that_compiles_stays_within_its_memory_limits() -> None:
@@ -241,7 +151,8 @@ def test_a_worker_that_compiles_stays_within_its_memory_limits() -> None:
     page = (files.ROOT / "docs" / "deployment.md").read_text()
     table = re.findall(r"^\| (?:raw float32|Arrow, \d+ vectors each) \| (\d+) \| (\d+) \|$", page, re.MULTILINE)
     peak = max(int(cell) for row in table for cell in row)
-    (shipped,) = [c["resources"]["limits"]["memory"] for c in files.containers().values() if c["args"] == ["worker"]]
+    found = manifests.containers(manifests.built("object-store")).values()
+    (shipped,) = [c["resources"]["limits"]["memory"] for c in found if c["args"] == ["worker"]]
     assert shipped == "768Mi"
     assert services.memory_limit("worker") == 768 << 20
     assert peak < 0.75 * 768
@@ -270,11 +181,14 @@ def test_dependencies_wait_until_services_are_healthy_or_completed() -> None:
     assert waits == {
         ("topics", "kafka"): "healthy",
         ("worker", "topics"): "completed_successfully",
+        ("worker", "objects"): "healthy",
         ("producer", "topics"): "completed_successfully",
         ("sidecar", "worker"): "healthy",
         ("grafana", "prometheus"): "healthy",
     }
     assert found["topics"]["restart"] == "no"
+    assert {name for name, service in found.items() if "profiles" in service} == {"objects"}
+    assert found["worker"]["depends_on"]["objects"]["required"] is False  # without the profile there is no such service
     checked = {name for name, service in found.items() if "test" in service.get("healthcheck", {})}
     assert {other for (_, other), condition in waits.items() if condition == "healthy"} <= checked | set(
         files.streampca_services()
@@ -365,5 +279,7 @@ def test_deployment_docs_list_the_variables_and_services() -> None:
     assert set(re.findall(r"^\| `([a-z]+)` \|", page, re.MULTILINE)) == set(files.services())
     for port in (port for service in files.services().values() for port in service.get("ports", [])):
         assert port.rpartition(":")[0] in page
-    manifests = set(re.findall(r"^\| `(\w+\.yaml)` \|", page, re.MULTILINE))
-    assert manifests == {path.name for path in files.KUBERNETES.iterdir()} - {"kustomization.yaml"}
+    named = set(re.findall(r"^\| `([\w/-]+/)` \|", page, re.MULTILINE))
+    assert named == {
+        f"{path.parent.relative_to(manifests.FOLDER)}/" for path in manifests.FOLDER.rglob("kustomization.yaml")
+    }

@@ -1,0 +1,47 @@
+"""streampca's commands as containers start them: their settings, ports and paths."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from streampca.api.app import create_app
+from streampca.cli import app as command_line
+from streampca.settings import CreateTopicsSettings, ProduceSettings, ServeSettings, WorkerSettings
+from streampca.settings.base import Settings
+from streampca.stores.memory import MemoryStore
+from streampca.worker.listeners import health
+from tests.deploy import files
+
+KINDS: dict[str, type[Settings]] = {
+    "worker": WorkerSettings, "serve": ServeSettings, "produce": ProduceSettings, "create-topics": CreateTopicsSettings,
+}  # fmt: skip
+PORTS = {
+    "worker": WorkerSettings.model_fields["worker_port"].default,
+    "serve": ServeSettings.model_fields["port"].default,
+}
+SETTINGS = {f"STREAMPCA_{name.upper()}" for kind in KINDS.values() for name in kind.model_fields}
+
+
+def effective_settings(
+    arguments: Sequence[str], environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> dict[str, str]:
+    """The settings of a command in a container; fails if an option, a variable or a value is not valid."""
+    name, *options = arguments
+    command = get_command(command_line).commands[name]  # type: ignore[attr-defined]
+    command.make_context(name, list(options), resilient_parsing=False)  # raises if an option is unknown
+    for variable, value in {**files.image_environment(), **environment}.items():
+        if variable.startswith("STREAMPCA_"):
+            assert variable in SETTINGS
+            monkeypatch.setenv(variable, value)
+    effective, mistakes = KINDS[name].explain()
+    assert mistakes == []
+    return {e.name: e.value for e in effective}
+
+
+def paths_served() -> dict[str, set[str]]:
+    """The paths that worker and sidecar answer."""
+    sidecar = create_app(MemoryStore(), ServeSettings(topic="t"))
+    worker = {p for p in ("/metrics", "/healthz", "/readyz") if f'"{p}"' in Path(health.__file__).read_text()}
+    return {"worker": worker, "serve": set(sidecar.openapi()["paths"])}

@@ -1,0 +1,166 @@
+"""The chart, rendered by Helm, equals the manifests, built by kubectl: `make helm-test`.
+
+`make test` does not collect this file: building the two takes minutes.
+"""
+
+import re
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from tests.deploy import manifests, rendering
+from tests.deploy.manifests import Object, identity, of_kind
+from tests.deploy.rendering import CHART, VARIANTS, Variant, charted, helm, kustomized
+from tests.deploy.test_operators import SCHEMAS, schema_errors
+
+pytestmark = pytest.mark.timeout(120)
+every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=str)
+
+OPTIONS = {
+    "image": {"repository": "registry.test/streampca", "tag": "1.2.3"},
+    "settings": {"half_life_messages": 10000000, "group_id": "mine", "isolation_level": "read_uncommitted"},
+    "secret": "brokers",
+    "store": {"url": "", "secret": "bucket", "disk": {"storageClass": "cephfs", "existingClaim": "mine"}},
+    "worker": {
+        "serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::111122223333:role/writer"}},
+        "podLabels": {"azure.workload.identity/use": "true"},
+        "podAnnotations": {"example.com/team": "data"},
+        "podSpec": {"nodeSelector": {"kubernetes.io/arch": "amd64"}, "imagePullSecrets": [{"name": "registry"}]},
+        "volumes": [{"name": "ca", "secret": {"secretName": "ca"}}],
+        "volumeMounts": [{"name": "ca", "mountPath": "/etc/kafka", "readOnly": True}],
+    },
+    "networkPolicy": {"brokerPorts": [19092], "registryPorts": []},
+    "autoscaling": {
+        "enabled": True,
+        "lagThreshold": 2000000,
+        "metadata": {"tls": "enable"},
+        "authenticationRef": "kafka",
+    },
+}
+
+
+@pytest.fixture
+def options(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Helm's option for a file with every kind of change."""
+    file = tmp_path_factory.mktemp("values") / "values.yaml"
+    file.write_text(yaml.safe_dump(OPTIONS))
+    return ["--values", str(file)]
+
+
+def workers(found: list[Object]) -> Object:
+    (only,) = of_kind(found, "StatefulSet")
+    return only
+
+
+@every_variant
+def test_the_tests_own_kustomize_builds_what_kubectl_builds(variant: Variant) -> None:
+    own = manifests.built(variant.overlay, *variant.components)
+    assert sorted(own, key=identity) == kustomized(variant)
+
+
+@every_variant
+def test_the_chart_equals_the_manifests(variant: Variant) -> None:
+    chart, built = ({identity(o): o for o in found} for found in (charted(*variant.options), kustomized(variant)))
+    assert chart.keys() == built.keys()
+    for key in chart:
+        assert chart[key] == built[key]
+
+
+@every_variant
+def test_helm_finds_no_fault(variant: Variant, options: list[str]) -> None:
+    for given in ([], options):
+        outcome = helm("lint", "--strict", str(CHART), *variant.options, *given)
+        assert outcome.returncode == 0, outcome.stdout
+        assert "[WARNING]" not in outcome.stdout
+
+
+def test_options_have_their_effect(options: list[str]) -> None:
+    found = charted(*options)
+    (settings,) = of_kind(found, "ConfigMap")
+    assert settings["data"]["STREAMPCA_HALF_LIFE_MESSAGES"] == "10000000"
+    assert settings["data"].keys() >= {"STREAMPCA_TOPIC", "STREAMPCA_STORE"}
+    assert of_kind(found, "PersistentVolumeClaim") == []
+    template = workers(found)["spec"]["template"]
+    assert template["metadata"]["labels"]["azure.workload.identity/use"] == "true"
+    assert template["metadata"]["annotations"] == {"example.com/team": "data"}
+    assert template["spec"]["nodeSelector"] == {"kubernetes.io/arch": "amd64"}
+    claims = [v["persistentVolumeClaim"]["claimName"] for v in template["spec"]["volumes"] if v["name"] == "store"]
+    assert claims == ["mine"]
+    (container,) = template["spec"]["containers"]
+    assert container["image"] == "registry.test/streampca:1.2.3"
+    assert [m["name"] for m in container["volumeMounts"]] == ["tmp", "store", "ca"]
+    assert [s["secretRef"]["name"] for s in container["envFrom"][1:]] == ["brokers", "bucket"]
+    (trigger,) = of_kind(found, "ScaledObject")[0]["spec"]["triggers"]
+    assert trigger["metadata"].items() >= {"consumerGroup": "mine", "lagThreshold": "2000000", "tls": "enable"}.items()
+    assert trigger["authenticationRef"] == {"name": "kafka"}
+    ports = [p["port"] for rule in of_kind(found, "NetworkPolicy")[1]["spec"]["egress"] for p in rule["ports"]]
+    assert ports == [53, 53, 19092]
+    for o in found:
+        assert (schema_errors(o) if o["kind"] in SCHEMAS else kubernetes_validate.validate(o, "1.34", strict=True)) in (
+            [], None,
+        )  # fmt: skip
+
+
+def test_two_releases_share_nothing() -> None:
+    options = Variant("shared-disk", manifests.COMPONENTS).options
+    first, second = charted(*options), charted(*options, release="other")
+    assert not {identity(o) for o in first} & {identity(o) for o in second}
+    for o in second:
+        assert o["metadata"]["name"].startswith("other-streampca")
+        assert o["metadata"]["labels"]["app.kubernetes.io/instance"] == "other"
+    names = {identity(o) for o in second}
+    used = {
+        reference
+        for pod in (o["spec"]["template"]["spec"] for o in of_kind(second, *manifests.WORKLOADS))
+        for reference in [
+            ("ServiceAccount", pod["serviceAccountName"]),
+            ("ConfigMap", pod["containers"][0]["envFrom"][0]["configMapRef"]["name"]),
+            *(("PersistentVolumeClaim", v["persistentVolumeClaim"]["claimName"]) for v in pod["volumes"][1:]),
+        ]
+    }
+    assert len(used) == 4
+    assert used | {("Service", workers(second)["spec"]["serviceName"])} <= names
+    assert ("StatefulSet", of_kind(second, "ScaledObject")[0]["spec"]["scaleTargetRef"]["name"]) in names
+
+
+def test_names_stay_short_enough_for_labels() -> None:
+    found = charted(release="r" * 53)
+    assert max(len(o["metadata"]["name"]) for o in found) <= 63 - len("-1234567890")
+
+
+def test_a_change_of_the_settings_restarts_the_pods() -> None:
+    def sums(*options: str) -> list[str]:
+        return re.findall("checksum/settings: (.*)", helm("template", "streampca", str(CHART), *options).stdout)
+
+    before, same, changed = sums(), sums("--set", "worker.replicas=5"), sums("--set", "settings.components=9")
+    assert len(set(before)) == 1
+    assert len(before) == 2
+    assert same == before
+    assert not set(changed) & set(before)
+
+
+@pytest.mark.parametrize(
+    "mistake", ["settings.sasl_password=x", "settings.topic=null", "store.url=bucket", "replicas=3"]
+)
+def test_mistakes_are_refused(mistake: str) -> None:
+    outcome = helm("template", "streampca", str(CHART), "--set", mistake)
+    assert outcome.returncode != 0
+    assert mistake.partition("=")[0].split(".")[-1] in outcome.stderr
+
+
+def test_the_claim_survives_the_release() -> None:
+    given = Variant("shared-disk").options
+    outcome = helm("template", "streampca", str(CHART), *given, "--show-only", "templates/store.yaml")
+    assert yaml.safe_load(outcome.stdout)["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+
+
+def test_the_notes_name_what_exists() -> None:
+    outcome = helm("install", "other", str(CHART), "--dry-run=client")
+    assert outcome.returncode == 0, outcome.stderr
+    notes = outcome.stdout.partition("NOTES:")[2]
+    named = set(re.findall(r"(statefulset|service)/([\w-]+)", notes))
+    existing = {(kind.lower(), name) for kind, name in map(identity, charted(release="other"))}
+    assert named == {("statefulset", "other-streampca-worker"), ("service", "other-streampca-sidecar")}
+    assert named <= existing
+    assert rendering.NAMESPACE in notes

@@ -1,0 +1,110 @@
+"""The Helm chart's metadata, values and schema; `make helm-test` renders it."""
+
+import json
+import re
+from typing import Any, get_args
+
+import jsonschema
+import pytest
+import yaml
+from pydantic import SecretStr
+
+from streampca.settings import ServeSettings, WorkerSettings
+from streampca.store_url import CREDENTIALS
+from streampca.version import __version__
+from tests.deploy import files
+from tests.deploy.commands import effective_settings
+
+CHART = files.ROOT / "docker" / "helm" / "streampca"
+VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
+OF_THE_CHART = {"store", "host", "port", "worker_host", "worker_port"}
+
+
+def accepts(**changed: Any) -> bool:
+    """Whether the schema accepts the values with some of them changed: `store__url` is `url` in `store`."""
+    values = json.loads(json.dumps(VALUES))
+    for path, value in changed.items():
+        *parents, name = path.split("__")
+        place = values
+        for parent in parents:
+            place = place[parent]
+        place[name] = value
+    return bool(jsonschema.Draft7Validator(SCHEMA).is_valid(values))
+
+
+def test_the_chart_has_the_version_of_the_package() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
+    assert chart["name"] == CHART.name
+
+
+def test_the_schema_accepts_the_default_values() -> None:
+    jsonschema.Draft7Validator.check_schema(SCHEMA)
+    assert accepts()
+    assert accepts(store__url="", store__disk={"size": "1Ti", "existingClaim": "mine"})
+    assert accepts(settings__half_life_messages=1e6, settings__group_id="mine")
+
+
+@pytest.mark.parametrize("mistake", [
+    {"replicas": 3},
+    {"worker__replicas": "3"},
+    {"store__url": "bucket/prefix"},
+    {"store__environment": {"AWS_SECRET_ACCESS_KEY": "x"}},
+    {"store__environment": {"REGION": "x"}},
+    {"networkPolicy__brokerPorts": [0]},
+    {"autoscaling__maxReplicas": 0},
+    {"settings__sasl_password": "x"},
+    {"settings__STREAMPCA_TOPIC": "x"},
+    {"worker__podSpec": {"containers": []}},
+], ids=str)  # fmt: skip
+def test_the_schema_refuses_mistakes(mistake: dict[str, Any]) -> None:
+    assert not accepts(**mistake)
+
+
+def test_the_schema_knows_every_value() -> None:
+    def missing(values: dict[str, Any], schema: dict[str, Any], place: str) -> list[str]:
+        schema = SCHEMA["definitions"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+        if "properties" not in schema:
+            return []
+        assert schema["additionalProperties"] is False, place
+        return [f"{place}.{n}" for n in schema["properties"].keys() ^ values.keys()] + [
+            found
+            for n, value in values.items()
+            if isinstance(value, dict) and n in schema["properties"]
+            for found in missing(value, schema["properties"][n], f"{place}.{n}")
+        ]
+
+    assert missing(VALUES, SCHEMA, "") == [".global"]  # of a chart that contains this one
+
+
+def test_secrets_and_settings_of_the_chart_are_refused() -> None:
+    fields = {**WorkerSettings.model_fields, **ServeSettings.model_fields}
+    secrets = {n for n, field in fields.items() if SecretStr in (field.annotation, *get_args(field.annotation))}
+    assert set(SCHEMA["properties"]["settings"]["propertyNames"]["not"]["enum"]) == secrets | OF_THE_CHART
+    required = {n for n, field in WorkerSettings.model_fields.items() if field.is_required()}
+    assert required <= set(SCHEMA["properties"]["settings"]["required"])
+    assert set(fields) >= set(VALUES["settings"])
+
+
+def test_credentials_belong_in_the_secret() -> None:
+    names = {name for text in CREDENTIALS.values() for name in text.split(" and ")}
+    assert {n for n in names if not accepts(store__environment={n: "x"})} == {
+        "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AZURE_STORAGE_ACCOUNT_KEY",
+    }  # fmt: skip
+
+
+def test_the_default_settings_are_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = {f"STREAMPCA_{name.upper()}": str(value) for name, value in VALUES["settings"].items()}
+    environment["STREAMPCA_STORE"] = VALUES["store"]["url"]
+    for command in ("worker", "serve"):
+        assert effective_settings([command], environment, monkeypatch)["topic"] == "readings"
+
+
+def test_templates_use_existing_values() -> None:
+    for path in (CHART / "templates").iterdir():
+        for found in re.findall(r"\.Values((?:\.\w+)+)", path.read_text()):
+            place: Any = VALUES
+            for name in found.strip(".").split("."):
+                assert found == ".settings.group_id" or name in place, f"{path.name}: .Values{found}"
+                place = place.get(name, {}) if isinstance(place, dict) else {}
