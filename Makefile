@@ -128,7 +128,8 @@ $(KUBERNETES)/etcd:
 		mv usr/bin/etcd .. && cd .. && rm -r fetched
 
 $(KUBERNETES)/kube-apiserver $(KUBERNETES)/kubectl: tests/deploy/cluster/go.mod tests/deploy/cluster/go.sum | go
-	cd tests/deploy/cluster && go build -o $(KUBERNETES)/ k8s.io/kubernetes/cmd/$(@F)
+	cd tests/deploy/cluster && version=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
+		go build -o $(KUBERNETES)/ -ldflags "-X k8s.io/component-base/version.gitVersion=$$version" k8s.io/kubernetes/cmd/$(@F)
 
 $(HELM): | go
 	GOBIN=$(KUBERNETES) go install helm.sh/helm/v3/cmd/helm@$(@F:helm-%=%)

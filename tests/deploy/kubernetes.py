@@ -5,6 +5,7 @@ building the server takes minutes. There are no nodes and no controllers: what i
 import contextlib
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.deploy import manifests
 from tests.deploy.manifests import Object, identity, of_kind
-from tests.deploy.rendering import BARE, NAMESPACE, TOOLS, VARIANTS, Variant, charted, kustomized
+from tests.deploy.rendering import BARE, CHART, NAMESPACE, TOOLS, VARIANTS, Variant, charted, helm, kustomized
 from tests.deploy.test_operators import SCHEMAS
 from tests.kafka_broker import wait_until
 from tests.ports import free_ports
@@ -30,6 +31,9 @@ class Cluster:
 
     def __init__(self, port: int, folder: Path) -> None:
         self._options = ["--server", f"https://127.0.0.1:{port}", "--insecure-skip-tls-verify", "--token", TOKEN]
+        self.helm_options = [
+            "--kube-apiserver", f"https://127.0.0.1:{port}", "--kube-insecure-skip-tls-verify", "--kube-token", TOKEN,
+        ]  # fmt: skip
         self._environment = {"HOME": str(folder), "PATH": os.environ["PATH"], "KUBECONFIG": "/dev/null"}
 
     def kubectl(self, *arguments: str, given: Any = None) -> subprocess.CompletedProcess[str]:
@@ -185,6 +189,22 @@ def test_manifests_and_chart_replace_each_other(cluster_with_operators: Cluster,
     assert {key: o.get("spec", o.get("data")) for key, o in first.items()} == {
         key: o.get("spec", o.get("data")) for key, o in second.items()
     }
+
+
+def test_helm_installs_upgrades_and_removes_the_chart(cluster: Cluster) -> None:
+    def run(*command: str) -> str:
+        outcome = helm(*command, *cluster.helm_options)
+        assert outcome.returncode == 0, outcome.stderr
+        return outcome.stdout
+
+    notes = run("install", "other", str(CHART), "--set", "store.url=").partition("NOTES:")[2]
+    named = set(re.findall(r"((?:statefulset|service)/[\w-]+)", notes))
+    assert named == {"statefulset/other-streampca-worker", "service/other-streampca-sidecar"}
+    assert cluster.kubectl("get", *named).returncode == 0
+    assert "STATUS: deployed" in run("upgrade", "other", str(CHART), "--set", "store.url=,settings.components=9")
+    run("uninstall", "other")
+    assert cluster.kubectl("get", *named).returncode != 0
+    assert cluster.kubectl("get", "persistentvolumeclaim/other-streampca-store").returncode == 0
 
 
 @pytest.mark.parametrize("name", pods())

@@ -16,6 +16,7 @@ TOOLS = Path(os.environ.get("STREAMPCA_KUBERNETES", "/nowhere"))  # of make
 HELM = os.environ.get("STREAMPCA_HELM", "/nowhere")
 CHART = files.ROOT / "docker" / "helm" / "streampca"
 NAMESPACE = "streampca"
+KUBERNETES = "1.34"
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ VARIANTS = BARE + [Variant(overlay, manifests.COMPONENTS) for overlay in manifes
 
 
 def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of Helm that needs no cluster."""
+    """Run a command of Helm."""
     environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "KUBECONFIG": "/dev/null"}
     return subprocess.run(
         [HELM, *arguments, "--namespace", NAMESPACE],
@@ -52,9 +53,14 @@ def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+def template(*options: str, release: str = "streampca") -> subprocess.CompletedProcess[str]:
+    """Render the chart."""
+    return helm("template", release, str(CHART), "--kube-version", KUBERNETES, *options)
+
+
 def charted(*options: str, release: str = "streampca") -> list[Object]:
     """The objects that the chart makes."""
-    outcome = helm("template", release, str(CHART), *options)
+    outcome = template(*options, release=release)
     assert (outcome.returncode, outcome.stderr) == (0, "")
     return parsed(outcome.stdout)
 
