@@ -14,85 +14,18 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from streampca.sources.base import Source
+from streampca.sources.event_queue import EventQueue, Polled
 from streampca.sources.threads import OS_THREADS, Threads
-from streampca.stream.record import (
-    NO_RECORDS,
-    Assigned,
-    Event,
-    LastRecord,
-    Lost,
-    Records,
-    Revoked,
-    SourceStatus,
-    Undecoded,
-    Vectors,
-)
+from streampca.stream.record import NO_RECORDS, Event, LastRecord, Records, SourceStatus, Vectors
 
 _POLL_S = 0.1  # longest time that a call waits for a poll without records
 _IDLE_S = 0.005  # pause after an empty poll: not every source waits for records
 _CLOSE_S = 3.0
-
-
-@dataclass
-class _Polled:
-    """The decoded events of one poll."""
-
-    events: list[Event]
-    error: BaseException | None = None
-    records: int = field(init=False)
-    size: int = field(init=False)  # bytes
-
-    def __post_init__(self) -> None:
-        self.records = sum(e.count for e in self.events if isinstance(e, Records | Vectors | Undecoded))
-        self.size = sum(e.nbytes for e in self.events if isinstance(e, Records | Vectors))
-
-    @property
-    def blocks_polling(self) -> bool:
-        """Whether the worker must handle it before the source is polled again."""
-        return self.error is not None or any(isinstance(e, Assigned | Revoked | Lost) for e in self.events)
-
-    def released(self) -> frozenset[int]:
-        """Partitions that are not ours any more when this has been handled."""
-        return frozenset().union(*(e.partitions for e in self.events if isinstance(e, Revoked | Lost)))
-
-    def without(self, partitions: frozenset[int]) -> "_Polled":
-        """The events of all other partitions, and rebalances."""
-        return _Polled(
-            [e for e in self.events if isinstance(e, Assigned | Revoked | Lost) or e.partition not in partitions]
-        )
-
-
-class _Queue:
-    """Polled events in order, with their total size."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[_Polled] = deque()
-        self.records = self.size = 0
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def put(self, polled: _Polled) -> None:
-        self._waiting.append(polled)
-        self.records, self.size = self.records + polled.records, self.size + polled.size
-
-    def take(self) -> _Polled:
-        polled = self._waiting.popleft()
-        self.records, self.size = self.records - polled.records, self.size - polled.size
-        return polled
-
-    def drop(self, partitions: frozenset[int]) -> None:
-        """Remove the events of these partitions."""
-        waiting, self._waiting, self.records, self.size = self._waiting, deque(), 0, 0
-        for polled in waiting:
-            kept = polled if polled.blocks_polling else polled.without(partitions)
-            if kept.events or kept.error:
-                self.put(kept)
 
 
 class Prefetch:
@@ -110,11 +43,11 @@ class Prefetch:
         self._source, self._most_records, self._most_bytes = source, most_records, most_bytes
         self._decode = decode
         self._threads, self._changed = threads, threads.condition()
-        self._queue = _Queue()
+        self._queue = EventQueue()
         self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._undecoded: deque[Event] = deque()  # the rest of the last poll; only the thread uses it
-        self._blocking: _Polled | None = None  # no polling until this was handled
-        self._handed: _Polled | None = None
+        self._blocking: Polled | None = None  # no polling until this was handled
+        self._handed: Polled | None = None
         self._closed = self._ended = False
         self._failure: BaseException | None = None  # that ended the thread
         self._partitions, self._status = source.partitions(), source.status()
@@ -138,7 +71,7 @@ class Prefetch:
                 self._blocking = None
             self._changed.notify()
             self._changed.wait_for(lambda: self._queue or self._failure, timeout_s)
-            self._handed = polled = self._queue.take() if self._queue else _Polled([], self._failure)
+            self._handed = polled = self._queue.take() if self._queue else Polled([], self._failure)
         if polled.error is not None:
             raise polled.error
         return polled.events
@@ -227,9 +160,9 @@ class Prefetch:
         except BaseException as failure:  # the worker handles it
             error = failure
         if events:
-            self._put(_Polled(events))
+            self._put(Polled(events))
         if error:
-            self._put(_Polled([], error))
+            self._put(Polled([], error))
         if not events and not error:
             with self._changed:
                 self._changed.wait_for(lambda: self._calls, _IDLE_S)
@@ -245,7 +178,7 @@ class Prefetch:
         self._undecoded.appendleft(replace(event, records=event.records[len(decoded.records) :]))
         return decoded, False
 
-    def _put(self, polled: _Polled) -> None:
+    def _put(self, polled: Polled) -> None:
         with self._changed:
             self._drop(polled.released())
             if polled.blocks_polling:
@@ -266,17 +199,17 @@ class Prefetch:
 
     def _drop(self, partitions: frozenset[int]) -> None:
         self._queue.drop(partitions)
-        self._undecoded = deque(_Polled(list(self._undecoded)).without(partitions).events)
+        self._undecoded = deque(Polled(list(self._undecoded)).without(partitions).events)
 
     def _commit(self, positions: Mapping[int, int]) -> None:
         try:
             self._source.commit(positions)
         except Exception as error:  # no caller waits for it
-            self._put(_Polled([], error))
+            self._put(Polled([], error))
 
     def _released(self) -> frozenset[int]:
         """Partitions that the source has released already, in an event that the worker has not taken yet."""
-        coming = _Polled(list(self._undecoded)).released()
+        coming = Polled(list(self._undecoded)).released()
         if self._blocking is None or self._blocking is self._handed:
             return coming
         return coming | self._blocking.released()

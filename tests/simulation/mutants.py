@@ -13,8 +13,9 @@ from unittest import mock
 from streampca.api.model_cache import ModelCache
 from streampca.errors import StaleListingError, StoreError
 from streampca.pca.compilation import compile_kernels
+from streampca.sources.event_queue import EventQueue, Polled
 from streampca.sources.memory_log import Log
-from streampca.sources.prefetch import Prefetch, _Polled, _Queue
+from streampca.sources.prefetch import Prefetch
 from streampca.stores import directory, numbered
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stream import compatibility
@@ -146,9 +147,9 @@ MUTANTS: dict[str, tuple[Mutant, int]] = {
         _patched(Checkpoints, partitions=lambda self: _partitions(self)[1:] or _partitions(self)),
         1,
     ),
-    "prefetched records are not dropped at a rebalance": (_patched(_Queue, drop=_nothing), 1108),
+    "prefetched records are not dropped at a rebalance": (_patched(EventQueue, drop=_nothing), 1108),
     "prefetched records are not dropped at a pause": (_patched(Prefetch, _pause=_pause_keeps_queued), 1108),
-    "polling continues before a rebalance is handled": (_patched(_Polled, blocks_polling=False), 3),
+    "polling continues before a rebalance is handled": (_patched(Polled, blocks_polling=False), 3),
     "pending vectors are forgotten": (_patched(Checkpointer, _load=_forgets_pending), 2),
     "a store behind the group is accepted": (_patched(compatibility, refuse_foreign_store=_nothing), 205),
     "a failed write counts as saved": (_patched(CheckpointWriter, _save=_takes_failed_for_saved), 2),
