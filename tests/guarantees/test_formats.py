@@ -19,7 +19,7 @@ from confluent_kafka import schema_registry
 from streampca.errors import SettingsError, SourceError
 from streampca.settings.formats import FormatSettings
 from streampca.sources.schema_registry import SchemaRegistry
-from streampca.stream.formats.protobuf import compiled
+from streampca.stream.formats.protoc import compiled
 from streampca.stream.formats.schemas import WriterSchema
 from streampca.stream.record import PlainRecord
 from tests.certificates import Certificates

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from google.protobuf import descriptor_pool, message_factory
 
-from streampca.stream.formats.protobuf import compiled
+from streampca.stream.formats.protoc import compiled
 from streampca.stream.formats.schemas import MemorySchemas, WriterSchema
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from streampca.errors import SourceError
 from streampca.stream.codec import Codec
-from streampca.stream.formats.protobuf import compiled
+from streampca.stream.formats.protoc import compiled
 from streampca.stream.formats.schemas import MemorySchemas, WriterSchema
 from tests.stream.structured import framed, memory
 from tests.stream.test_decoded_size import VECTOR, D, codec, varint

@@ -5,21 +5,15 @@ with `repeated bytes` in place of the field reads them without creating a Python
 is not packed is read with the original schema.
 """
 
-import errno
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, TypeAlias
 
-import grpc_tools
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, unknown_fields
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from streampca.stream.formats.schemas import FRAME, SchemaCache, Schemas, WriterSchema
+from streampca.stream.formats.protoc import MAIN, Files, compiled
+from streampca.stream.formats.schemas import FRAME, SchemaCache, Schemas
 from streampca.vectors.packing import (
     NumberPacker,
     VectorBytes,
@@ -30,8 +24,6 @@ from streampca.vectors.packing import (
     listed,
 )
 
-_MAIN = "streampca-main.proto"
-_COMPILE_TIMEOUT_S = 30
 _MAX_INDEX_BYTES = 100
 # What the parser (upb) allocates for a message and for each field of its type, and for other data, such as strings.
 _MESSAGE_BYTES, _FIELD_BYTES, _LEAST_MEMORY_PER_BYTE = 48, 16, 16
@@ -41,8 +33,6 @@ _NUMBERS = {
     FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64,
     FieldDescriptor.CPPTYPE_UINT32, FieldDescriptor.CPPTYPE_UINT64,
 }  # fmt: skip
-
-Files: TypeAlias = Any  # descriptor_pb2.FileDescriptorSet, which has no types
 
 
 class ProtobufReader:
@@ -113,46 +103,12 @@ class _MessageReader:
         return message
 
 
-def compiled(schema: WriterSchema) -> Files:
-    """The descriptors of a schema and of all that it imports, compiled by protoc. Raises `VectorError`."""
-    try:
-        return _compiled(schema)
-    except (FileExistsError, IsADirectoryError, NotADirectoryError, UnicodeError, ValueError) as error:
-        raise VectorError("undecodable", f"cannot be compiled: {type(error).__name__}") from None
-    except subprocess.TimeoutExpired:
-        raise VectorError("undecodable", f"cannot be compiled within {_COMPILE_TIMEOUT_S} seconds") from None
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            raise VectorError("undecodable", "cannot be compiled: it imports a name that is too long") from None
-        raise TimeoutError(f"Protobuf schemas cannot be compiled now: {error}") from None  # a full disk, no memory
-
-
-def _compiled(schema: WriterSchema) -> Files:
-    with tempfile.TemporaryDirectory() as name:
-        folder, out = Path(name).resolve(), Path(name) / "out"
-        for file, text in {**schema.references, _MAIN: schema.text}.items():
-            path = (folder / file).resolve()
-            if not path.is_relative_to(folder):
-                raise VectorError("undecodable", f"it imports {file!r}, which is no name of a file")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        words = [f"-I{folder}", "--include_imports", f"--descriptor_set_out={out}", _MAIN]
-        # In a process of its own, since protoc reports errors on stderr only.
-        outcome = subprocess.run(  # noqa: S603 - our own interpreter
-            [sys.executable, "-m", f"{grpc_tools.__name__}.protoc", *words],
-            capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S, check=False,
-        )  # fmt: skip
-        if outcome.returncode:
-            raise VectorError("undecodable", f"cannot be compiled: {' '.join(outcome.stderr.split())[-300:]}")
-        return descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes())
-
-
 def _message_type(files: Files, indexes: tuple[int, ...]) -> Descriptor:
     """The message type at the indexes: the first is into the main file, the others into nested messages."""
     pool = descriptor_pool.DescriptorPool()
     for file in files.file:
         pool.Add(file)
-    types = list(pool.FindFileByName(_MAIN).message_types_by_name.values())
+    types = list(pool.FindFileByName(MAIN).message_types_by_name.values())
     for index in indexes:
         if index >= len(types):
             raise VectorError("undecodable", "its schema has no such message as it says it is")
