@@ -69,16 +69,12 @@ def serve(given: options.Given) -> None:
 
     Example: streampca serve --topic readings --port 8000
     """
-    from streampca.api import server
+    from streampca.commands import serve as command
     from streampca.commands.logged import logged
-    from streampca.metrics import StoreMetrics
     from streampca.settings import ServeSettings
-    from streampca.stores.choice import store_of
 
     with logged(given):
-        settings = ServeSettings.read(**given)
-        metrics = StoreMetrics()
-        server.run(settings, store_of(settings.store, metrics.observe), metrics)
+        command.run(ServeSettings.read(**given))
 
 
 @app.command()

@@ -45,13 +45,10 @@ MAY_IMPORT = {
     # These alone choose among concrete sources and stores.
     "commands": [
         "commands", "worker", "sources", "stores", "stream", "vectors", "pca", "settings", "help_texts", "errors",
-        "logs", "thread_failures", "store_url",
+        "logs", "thread_failures", "store_url", "api.server", "metrics",
     ],
     "demo": ["demo", "stores", "stream.model_file", "vectors", "pca.arrays", "settings", "errors"],
-    "cli": [
-        "commands", "demo.run", "api.server", "stores.choice", "settings", "help_texts", "metrics", "logs", "errors",
-        "version",
-    ],
+    "cli": ["commands", "demo.run", "settings", "help_texts", "logs", "errors", "version"],
     "__main__": ["cli"],
     "": ["pca", "estimator", "errors", "version"],  # the public API
 }  # fmt: skip
