@@ -1,7 +1,5 @@
 """`streampca fit`: learns from a file in one pass, as a worker learns a partition."""
 
-import os
-import secrets
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,14 +7,12 @@ from pathlib import Path
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 
-from streampca import store_url
+from streampca.commands.places import place_of
 from streampca.commands.printing import console
 from streampca.commands.progress import progress
-from streampca.errors import InputError, SettingsError, StoreError
+from streampca.errors import InputError, SettingsError
 from streampca.pca.axes import model_of
 from streampca.pca.learning import LearningConfig
-from streampca.stores.base import check_name
-from streampca.stores.choice import store_and_name
 from streampca.stream import model_file
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.model_file import PublishedModel
@@ -40,13 +36,14 @@ def run(file: Path, output: str, options: FitOptions) -> None:
     """Learn the rows of the file and write the model."""
     rows = open_rows(file)
     fold_config = _fold_config(options, rows)
-    _refuse_unwritable(output)
+    place = place_of(output)
+    place.check_writable()
     with threadpool_limits(1):  # the same bits as in a worker
         fold, seconds = _learn(rows, fold_config)
     if fold.stats.learned < 2:
         raise InputError(f"{file} holds only one vector; at least two are needed")
     model = _published(fold, fold_config)
-    _write(output, model_file.encode(model))
+    place.write(model_file.encode(model))
     _report(model, output, seconds)
 
 
@@ -88,36 +85,6 @@ def _published(fold: Fold, fold_config: FoldConfig) -> PublishedModel:
         published_at=time.time(),
         settings=fold_config.as_dict(),
     )
-
-
-def _refuse_unwritable(place: str) -> None:
-    """Raise `StoreError` before an hour of learning rather than after it."""
-    if store_url.scheme_of(place):
-        store, name = store_and_name(place)
-        check_name(name)
-        store.check()
-        return
-    output = Path(place)
-    folder = output.absolute().parent
-    if output.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise StoreError(
-            f"cannot write {output}: " + ("it is a folder" if output.is_dir() else f"{folder} is not a writable folder")
-        )
-
-
-def _write(place: str, data: bytes) -> None:
-    if store_url.scheme_of(place):
-        store, name = store_and_name(place)
-        store.write(name, data)
-        return
-    output = Path(place)
-    temporary = output.with_name(f"~{secrets.token_hex(8)}")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(output)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise StoreError(f"cannot write {output}: {error.strerror}") from None
 
 
 def _report(result: PublishedModel, output: str, seconds: float) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 
 from rich.table import Table
 
-from streampca import store_url
 from streampca.commands.foreign_files import describe, is_foreign
+from streampca.commands.places import place_of
 from streampca.commands.printing import console
 from streampca.errors import DamagedFileError, StoreError
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
-from streampca.stores.choice import store_and_name, store_of
+from streampca.stores.choice import store_of
 from streampca.stores.models import Models
 from streampca.stream import checkpoint as checkpoints
 from streampca.stream import model_file as models
@@ -23,29 +23,15 @@ from streampca.stream.model_file import PublishedModel
 
 def run(place: str, *, as_json: bool) -> None:
     """Print the content of what is at a path or URL. Raises `StreampcaError` if it cannot be read."""
-    facts = facts_of_store(place) if _is_store(place) else _file(place)
+    found = place_of(place)
+    facts = facts_of_store(place) if found.is_store() else _facts_of_file(place, found.read())
     if as_json:
         print(json.dumps(facts, indent=2))  # noqa: T201
     else:
         _show(facts)
 
 
-def _is_store(place: str) -> bool:
-    return not place.endswith(".npz") if store_url.scheme_of(place) else Path(place).is_dir()
-
-
-def _content(place: str) -> bytes:
-    try:
-        if store_url.scheme_of(place):
-            store, name = store_and_name(place)
-            return store.read(name)
-        return Path(place).read_bytes()
-    except OSError as error:
-        raise StoreError(f"cannot read {place}: {error.strerror or 'no such object'}") from None
-
-
-def _file(path: str) -> dict[str, Any]:
-    data = _content(path)
+def _facts_of_file(path: str, data: bytes) -> dict[str, Any]:
     if is_foreign(data):
         raise StoreError(f"{path} is not a streampca file: {describe(data)}")
     try:
