@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from streampca.pca.arrays import F64, Array
 from streampca.pca.scores import Scores
+from streampca.stream.decoded import Reject
 from streampca.stream.fold import Fold, FoldConfig
-from streampca.stream.record import Reject, Vectors
+from streampca.stream.record import Vectors
 
 _ROUNDING = 1e-9  # deviations that are smaller, relative to the mean, may be rounding of a constant stream
 _ROWS = 64  # vectors whose distances are computed at once, so that little memory is needed

@@ -6,14 +6,15 @@ A partition continues at the position inside its checkpoint (checkpointer.py), n
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import NoReturn
 
 from streampca.errors import BadRecordError, SourceError, StreampcaError
 from streampca.sources.base import DeadLetters, Source
 from streampca.stream import compatibility, plausibility
 from streampca.stream.codec import Codec
+from streampca.stream.decoded import Reject
 from streampca.stream.fold import Fold, FoldConfig
-from streampca.stream.record import Assigned, Event, Lost, OutOfRange, Reject, Revoked, Undecoded, Vectors
+from streampca.stream.record import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded, Vectors
 from streampca.worker.assignment import Assignment
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.checkpointer import Checkpointer
@@ -161,24 +162,25 @@ class Worker:
 
     def _learn(self, event: Vectors) -> None:
         started = time.perf_counter()
-        partition, before = event.partition, self._folds[event.partition]
-        learn = partial(plausibility.learn, fold_config=self._config.fold, factor=self._config.implausible_factor)
-        fold, scores, rejects = learn(before, event)
-        fatal = rejects[0] if rejects and self._config.bad_records == "stop" else None
-        if fatal is not None:
-            event = event.before(fatal.place)
-            fold, scores, rejects = learn(before, event)
-        self._reject(event, rejects)
-        fold = fold.reject([reject.reason for reject in rejects])
+        partition, config = event.partition, self._config
+        learned = plausibility.learn(self._folds[partition], event, config.fold, config.implausible_factor)
+        if learned.rejects and config.bad_records == "stop":
+            self._stop_at(event, learned.rejects[0])
+        self._reject(event, learned.rejects)
+        fold = learned.fold.reject([reject.reason for reject in learned.rejects])
         self._folds[partition] = fold = fold.after(event.last) if len(event.records) else fold
         seconds = time.perf_counter() - started
-        messages, lag = event.count - len(rejects), event.end - event.next
-        self._listener.notify(BatchLearned(partition, fold, messages, scores, seconds, lag))
-        if fatal is not None:
-            raise BadRecordError(
-                f"partition {partition} of {self._config.topic}, offset {event.next}: {fatal.message} "
-                f"({fatal.reason}); set dead_letter_topic to send such records there, or on_bad_record=skip"
-            )
+        messages, lag = event.count - len(learned.rejects), event.end - event.next
+        self._listener.notify(BatchLearned(partition, fold, messages, learned.scores, seconds, lag))
+
+    def _stop_at(self, event: Vectors, reject: Reject) -> NoReturn:
+        """Learn the records before the rejected one and raise `BadRecordError`."""
+        before = event.before(reject.place)
+        self._learn(before)
+        raise BadRecordError(
+            f"partition {event.partition} of {self._config.topic}, offset {before.next}: {reject.message} "
+            f"({reject.reason}); set dead_letter_topic to send such records there, or on_bad_record=skip"
+        )
 
     def _reject(self, event: Vectors, rejects: Sequence[Reject]) -> None:
         for reject in rejects:

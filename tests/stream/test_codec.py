@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from streampca.pca.learning import LearningConfig
 from streampca.stream import codec as codecs
 from streampca.stream.codec import REASONS, Codec
-from streampca.stream.record import Decoded
+from streampca.stream.decoded import Decoded
 from streampca.vectors.packing import missing_field
 
 D = 3

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streampca.stream.codec import Codec
-from streampca.stream.record import Reject
+from streampca.stream.decoded import Reject
 
 D = 4
 

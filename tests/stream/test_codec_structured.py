@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streampca.stream.codec import Codec
+from streampca.stream.decoded import Decoded
 from streampca.stream.formats.schemas import MemorySchemas, WriterSchema
-from streampca.stream.record import Decoded
 from tests.stream.structured import (
     READING,
     arrow,

@@ -13,9 +13,10 @@ from streampca.pca import axes, learning
 from streampca.pca.arrays import Array
 from streampca.stream import checkpoint as files
 from streampca.stream import plausibility
+from streampca.stream.decoded import Decoded
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.plausibility import Learned
-from streampca.stream.record import Decoded, PlainRecord, Vectors
+from streampca.stream.record import PlainRecord, Vectors
 from tests.stream.streams import WARM_UP, D, bits, fold_config, fold_of, vectors
 
 FACTOR = 1e4
