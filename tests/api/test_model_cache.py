@@ -14,21 +14,12 @@ from streampca.errors import DamagedFileError, StoreError
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from tests.api.known import TOPIC, file_of, known
-
-
-class Clock:
-    """A clock that the test sets."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clock import Clock
 
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1000.0)
 
 
 @pytest.fixture

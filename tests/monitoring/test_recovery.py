@@ -2,7 +2,8 @@
 
 from streampca.worker.listener import BatchLearned, ModelPublished
 from tests.stream.streams import vectors
-from tests.worker.harness import TOPIC, Environment, make_worker, worker_config
+from tests.worker.environment import TOPIC, Environment
+from tests.worker.harness import make_worker, worker_config
 
 
 def learned_environment() -> Environment:

@@ -7,7 +7,8 @@ from kafka import codec
 
 from streampca.errors import SourceError
 from tests.kafka_broker import Broker
-from tests.sources.backends import OnConfluent, OnKafka, Reader
+from tests.sources.backends import OnConfluent, OnKafka
+from tests.sources.reader import Reader
 
 pytestmark = pytest.mark.broker
 

@@ -17,7 +17,8 @@ from streampca.stream.record import (
     last_of,
 )
 from tests.kafka_broker import Broker, wait_until
-from tests.sources.backends import Backend, InMemory, InMemoryPrefetching, OnConfluentPrefetching, OnKafka, Reader
+from tests.sources.backends import Backend, InMemory, InMemoryPrefetching, OnConfluentPrefetching, OnKafka
+from tests.sources.reader import Reader
 
 Make = Callable[[int], Backend]
 

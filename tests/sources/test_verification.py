@@ -7,7 +7,8 @@ import pytest
 from streampca.sources.confluent.source import ConfluentSource
 from streampca.stream.record import last_of
 from tests.kafka_broker import Broker, wait_until
-from tests.sources.backends import OnConfluent, Reader
+from tests.sources.backends import OnConfluent
+from tests.sources.reader import Reader
 
 pytestmark = pytest.mark.broker
 

@@ -24,7 +24,8 @@ from tests.object_server import Fault, S3Proxy
 from tests.ports import free_ports
 from tests.s3_process import BUCKET, S3Process
 from tests.stream.streams import fold_config, fold_of, vectors
-from tests.worker.harness import TOPIC, SynchronousExecutor
+from tests.worker.environment import TOPIC
+from tests.worker.harness import SynchronousExecutor
 
 pytestmark = pytest.mark.slow
 

@@ -5,6 +5,7 @@ import pytest
 from streampca.stream.formats import schemas as module
 from streampca.stream.formats.schemas import MemorySchemas, SchemaCache, WriterSchema
 from streampca.vectors.packing import VectorError
+from tests.clock import Clock
 from tests.stream.structured import framed
 
 
@@ -16,13 +17,6 @@ class CountingSchemas(MemorySchemas):
     def get(self, schema_id: int) -> WriterSchema:
         self.requests += 1
         return super().get(schema_id)
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -32,7 +32,8 @@ from tests.stream.test_decoded_size import (
     zeros,
 )
 from tests.stream.test_hostile_schemas import RECURSIVE, avro_beside
-from tests.worker.harness import Environment, make_worker, worker_config
+from tests.worker.environment import Environment
+from tests.worker.harness import make_worker, worker_config
 
 SHIPPED = 768 * MIB  # docker-compose.yml's limit
 GOOD = vectors(40, D)

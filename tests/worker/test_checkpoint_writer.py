@@ -13,7 +13,8 @@ from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.listener import CheckpointPostponed
 from streampca.worker.publisher import Publisher
 from tests.stream.streams import vectors
-from tests.worker.harness import Environment, WorkerFixture, make_worker
+from tests.worker.environment import Environment
+from tests.worker.harness import WorkerFixture, make_worker
 
 _TIMEOUT_S = 20.0
 N = 400

@@ -13,7 +13,8 @@ from streampca.worker.listener import CheckpointPostponed, PartitionsAssigned, R
 from streampca.worker.listeners.log import LogListener
 from streampca.worker.listeners.metrics import WorkerMetrics
 from tests.stream.streams import vectors
-from tests.worker.harness import TOPIC, Environment, make_worker
+from tests.worker.environment import TOPIC, Environment
+from tests.worker.harness import make_worker
 
 
 def learned(partitions: int = 1) -> Environment:

@@ -21,7 +21,8 @@ from streampca.worker.listener import BatchLearned, PartitionResumed, PartitionS
 from streampca.worker.loop import WorkerConfig
 from tests.stream.streams import D, vectors
 from tests.stream.structured import arrow, avro, avro_datum, avro_schema, memory
-from tests.worker.harness import TOPIC, Environment, WorkerFixture, make_worker, worker_config
+from tests.worker.environment import TOPIC, Environment
+from tests.worker.harness import WorkerFixture, make_worker, worker_config
 
 SCHEMA = avro_schema({"type": "array", "items": "double"}, "v")
 

@@ -16,20 +16,14 @@ from streampca.worker.listener import LoopTicked, PartitionsAssigned, Partitions
 from streampca.worker.listeners import health as health_module
 from streampca.worker.listeners.health import HealthListener, HealthServer
 from tests.broker_process import wait_until
+from tests.clock import Clock
 
 MEMBER, NON_MEMBER = SourceStatus(connected=True, member=True), SourceStatus(connected=True, member=False)
 
 
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1000.0)
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from streampca.errors import BadRecordError
 from streampca.stream.checkpoint import Checkpoint, encode
 from streampca.stream.record import last_of
 from tests.stream.streams import D, vectors
-from tests.worker.harness import POISON, TOPIC, Environment, make_worker, worker_config
+from tests.worker.environment import POISON, TOPIC, Environment
+from tests.worker.harness import make_worker, worker_config
 
 BATCHES = [1, 13, 1000]
 CLEAN = vectors(400)

@@ -22,8 +22,10 @@ from streampca.worker.listener import (
     SourcePolled,
 )
 from streampca.worker.listeners.log import LogListener
+from tests.clock import Clock
 from tests.stream.streams import fold_config, fold_of, vectors
-from tests.worker.harness import POISON, Environment, WorkerFixture, make_worker, worker_config
+from tests.worker.environment import POISON, Environment
+from tests.worker.harness import WorkerFixture, make_worker, worker_config
 
 Logs = list[dict[str, Any]]
 
@@ -172,13 +174,6 @@ def test_a_model_without_a_loss_is_logged(logs: Logs) -> None:
 
 
 MEMBER = SourceStatus(connected=True, member=True)
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def poll_for_a_minute(listener: LogListener, clock: Clock, status: SourceStatus = MEMBER) -> None:

@@ -26,7 +26,8 @@ from streampca.worker.listener import (
 )
 from streampca.worker.listeners.metrics import WorkerMetrics, described
 from tests.stream.streams import fold_config, fold_of, vectors
-from tests.worker.harness import POISON, TOPIC, Environment, WorkerFixture, make_worker, worker_config
+from tests.worker.environment import POISON, TOPIC, Environment
+from tests.worker.harness import WorkerFixture, make_worker, worker_config
 
 NOW = 1_700_000_000.0
 

@@ -18,7 +18,8 @@ from streampca.stream.record import PlainRecord, last_of
 from streampca.worker.loop import WorkerConfig
 from tests.stream.streams import D, fold_config, vectors
 from tests.stream.structured import READING, arrow, avro, avro_datum, avro_schema, memory, protobuf, reading
-from tests.worker.harness import TOPIC, Environment, WorkerFixture, make_worker, worker_config
+from tests.worker.environment import TOPIC, Environment
+from tests.worker.harness import WorkerFixture, make_worker, worker_config
 
 AVRO = avro_schema({"type": "array", "items": "double"}, "v")
 SCHEMAS = {"avro": memory(AVRO), "protobuf": memory(READING)}

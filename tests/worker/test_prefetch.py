@@ -16,7 +16,8 @@ from streampca.worker.listener import BatchLearned, PartitionsReleased, Partitio
 from tests.kafka_broker import wait_until
 from tests.stream.streams import fold_config, vectors
 from tests.stream.structured import memory
-from tests.worker.harness import POISON, Environment, WorkerFixture, make_worker, worker_config
+from tests.worker.environment import POISON, Environment
+from tests.worker.harness import WorkerFixture, make_worker, worker_config
 from tests.worker.test_formats import SCHEMA, avros, config_for, learned_in_one_batch, newest
 
 PARTITIONS = 3

@@ -24,7 +24,8 @@ from streampca.stream.model_file import PublishedModel, encode
 from streampca.worker.listener import ModelPublished, PartitionsAssigned
 from streampca.worker.publisher import Publisher
 from tests.stream.streams import D, checkpoint_of, covariance, fold_config, fold_of, vectors
-from tests.worker.harness import Environment, WorkerFixture, make_worker, worker_config
+from tests.worker.environment import Environment
+from tests.worker.harness import WorkerFixture, make_worker, worker_config
 
 CONFIG = fold_config()
 EXACT = fold_config(components=D)

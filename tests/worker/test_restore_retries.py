@@ -6,7 +6,8 @@ from streampca.errors import StoreError
 from streampca.sources.memory import Do
 from streampca.worker.listener import PartitionsAssigned, PublishFailed, RestoreFailed
 from tests.stream.streams import vectors
-from tests.worker.harness import TOPIC, Environment, make_worker
+from tests.worker.environment import TOPIC, Environment
+from tests.worker.harness import make_worker
 
 
 def learned(partitions: int = 1) -> Environment:

@@ -28,7 +28,8 @@ from streampca.worker.listener import (
 )
 from streampca.worker.listeners.status import StatusListener, name_of_process
 from tests.stream.streams import fold_config, fold_of, vectors
-from tests.worker.harness import POISON, TOPIC, Environment, SynchronousExecutor, make_worker, worker_config
+from tests.worker.environment import POISON, TOPIC, Environment
+from tests.worker.harness import SynchronousExecutor, make_worker, worker_config
 
 NAME = "host-7"
 FILE = f"workers/{TOPIC}/{NAME}.json"

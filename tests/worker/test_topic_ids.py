@@ -5,7 +5,8 @@ import pytest
 from streampca.errors import TopicReplacedError
 from streampca.sources.memory import Do
 from tests.stream.streams import vectors
-from tests.worker.harness import Environment, make_worker
+from tests.worker.environment import Environment
+from tests.worker.harness import make_worker
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from streampca.worker.listener import OffsetsSkipped
 from streampca.worker.listeners.log import LogListener
 from streampca.worker.listeners.metrics import WorkerMetrics
 from tests.stream.streams import vectors
-from tests.worker.harness import TOPIC, Environment, WorkerFixture, make_worker, worker_config
+from tests.worker.environment import TOPIC, Environment
+from tests.worker.harness import WorkerFixture, make_worker, worker_config
 
 
 def cut_and_grown(env: Environment) -> None:

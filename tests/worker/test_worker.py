@@ -33,7 +33,10 @@ from streampca.worker.listener import (
     WorkerStopping,
 )
 from tests.stream.streams import fold_config, vectors
-from tests.worker.harness import POISON, Environment, Hook, OnEvent, WorkerFixture, make_worker, worker_config
+from tests.worker.environment import POISON, Environment
+from tests.worker.events import OnEvent
+from tests.worker.harness import WorkerFixture, make_worker, worker_config
+from tests.worker.spies import Hook
 
 ONLY_AT_END: dict[str, Any] = {"checkpoint_interval_s": 1e9}
 N = 300

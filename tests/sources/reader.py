@@ -1,0 +1,55 @@
+"""Polls a source as a worker would."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from streampca.sources.base import Source
+from streampca.stream.record import Assigned, Event, Record, Records
+from tests.broker_process import wait_until
+
+
+class Reader:
+    """Records the events of a source."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.events: list[Event] = []
+
+    def poll(self, timeout_s: float = 0.1) -> Sequence[Event]:
+        events = self.source.poll(timeout_s)
+        self.events += events
+        return events
+
+    def until(self, condition: Callable[[], Any], timeout_s: float = 30) -> None:
+        """Poll until the condition holds."""
+        wait_until(lambda: condition() or (self.poll() and False) or condition(), timeout_s, str(self.events[-5:]))
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        """The events of one kind, in order."""
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def assigned(self, timeout_s: float = 30) -> frozenset[int]:
+        """Wait for the next assignment."""
+        before = len(self.of(Assigned))
+        self.until(lambda: len(self.of(Assigned)) > before, timeout_s)
+        partitions: frozenset[int] = self.of(Assigned)[-1].partitions
+        return partitions
+
+    def read_to(self, ends: dict[int, int], timeout_s: float = 30) -> None:
+        """Poll until these positions are reached."""
+        self.until(lambda: all(self.next(p) == end for p, end in ends.items()), timeout_s)
+
+    def next(self, partition: int) -> int | None:
+        """The position after the last records."""
+        nexts = [event.next for event in self.of(Records) if event.partition == partition]
+        return nexts[-1] if nexts else None
+
+    def records(self, partition: int) -> list[Record]:
+        """All records of a partition, including repeated ones."""
+        return [record for event in self.of(Records) if event.partition == partition for record in event.records]
+
+    def values(self, partition: int) -> list[bytes | None]:
+        return [record.value for record in self.records(partition)]
+
+    def offsets(self, partition: int) -> list[int]:
+        return [record.offset for record in self.records(partition)]

@@ -1,0 +1,69 @@
+"""What outlives a worker in memory: a topic, a store, acknowledged dead letters, and a journal of all calls."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from streampca.pca.arrays import Array
+from streampca.sources.memory import MemoryTopic
+from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.memory import MemoryStore
+from streampca.stores.models import Models
+from streampca.stream.checkpoint import Checkpoint, encode
+from streampca.stream.fold import Fold, FoldConfig
+from streampca.stream.record import last_of
+from tests.stream.streams import fold_config
+
+TOPIC = "readings"
+POISON = b"poison"
+
+
+class Environment:
+    """What outlives a worker: the topic, the store, the dead letters; and a journal of all calls."""
+
+    def __init__(self, partitions: int = 1, fold_config: FoldConfig = fold_config()) -> None:  # noqa: B008
+        self.topic = MemoryTopic(partitions, TOPIC)
+        self.fold_config = replace(fold_config, format="float64")
+        self.store = MemoryStore()
+        self.checkpoints = Checkpoints(self.store, TOPIC)
+        self.models = Models(self.store, TOPIC)
+        self.dead_letters: list[tuple[int, int, str]] = []  # acknowledged: partition, offset, reason
+        self.sends_dead_letters = False  # whether bad records become dead letters
+        self.journal: list[tuple[Any, ...]] = []
+        self.violations: list[str] = []
+
+    def send(self, partition: int, messages: Array | Iterable[bytes | None], timestamp: int = -1) -> None:
+        """Append vectors (n, d), or values, to a partition."""
+        values = [row.tobytes() for row in messages] if isinstance(messages, np.ndarray) else messages
+        self.topic.append(partition, *values, timestamp=timestamp)
+
+    def expected(self, partition: int) -> Checkpoint:
+        """The checkpoint at the log's end, learned in one batch without a worker; bad records counted."""
+        log = self.topic.logs[partition]
+        good = [record for record in log.records if record.value is not None and record.value != POISON]
+        V = np.array([np.frombuffer(record.value or b"") for record in good]).reshape(
+            -1, self.fold_config.learning.dimensions
+        )
+        fold, _ = Fold.empty(self.fold_config.learning).learn(V, [r.timestamp for r in good], log.end, self.fold_config)
+        bad = ["no_value" if r.value is None else "wrong_length" for r in log.records if r not in good]
+        fold = fold.reject(bad).after(last_of(log.records))
+        return Checkpoint(TOPIC, self.topic.id, partition, fold, self.fold_config.as_dict())
+
+    def assert_complete(self) -> None:
+        """Assert that every partition's newest checkpoint has the bytes of one that learned its whole log."""
+        assert self.violations == []
+        for partition in range(len(self.topic.logs)):
+            newest = self.checkpoints.newest(partition)
+            assert newest is not None
+            assert encode(newest) == encode(self.expected(partition))
+
+    def position(self, partition: int = 0) -> int | None:
+        """The position of the newest checkpoint."""
+        offsets = self.checkpoints.offsets(partition)
+        return offsets[-1] if offsets else None
+
+    def calls(self, *names: str) -> list[tuple[Any, ...]]:
+        """The journal's entries for these calls."""
+        return [entry for entry in self.journal if entry[0] in names]
