@@ -1,7 +1,7 @@
-"""Starts our commands by forking a process that has imported everything already.
+"""Starts programs by forking a process that has imported everything already.
 
-Importing and loading the kernels takes most of a worker's start: nearly two seconds of processor time. The processes
-are as real as others: each has its own environment, session and log, and can be killed.
+Importing and loading the kernels takes most of a start: nearly two seconds of processor time. The processes are as real
+as others: each has its own environment, session and output, and can be killed.
 """
 
 import multiprocessing
@@ -14,13 +14,26 @@ from pathlib import Path
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.preloaded"])
 
+COMMAND_LINE = "from streampca.cli import main; main()"
+
 
 class ForkedProcess:
-    """`streampca` with these arguments and this environment; its output goes to a file. As `subprocess.Popen`."""
+    """`python -c program arguments…` with this environment, by default `streampca`. As `subprocess.Popen`."""
 
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], output: Path) -> None:
-        output.write_bytes(b"")
-        self._process = _context.Process(target=_run, args=(arguments, dict(environment), output), daemon=True)
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        output: Path,
+        errors: Path | None = None,
+        program: str = COMMAND_LINE,
+    ) -> None:
+        """What it prints goes to `output`, its stderr to `errors` if given."""
+        for path in (output, errors or output):
+            path.write_bytes(b"")
+        arguments = ["streampca", *arguments]
+        given = (program, arguments, dict(environment), output, errors or output)
+        self._process = _context.Process(target=_run, args=given, daemon=True)
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
@@ -34,24 +47,29 @@ class ForkedProcess:
         """The exit code if the process has ended."""
         return self._process.exitcode
 
-    def wait(self, timeout: float) -> int:
+    def wait(self, timeout: float | None = None) -> int:
         """The exit code. Raises `TimeoutError`."""
         self._process.join(timeout)
         if self._process.exitcode is None:
             raise TimeoutError(f"process {self.pid} still runs after {timeout} s")
         return self._process.exitcode
 
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
 
-def _run(arguments: Sequence[str], environment: Mapping[str, str], output: Path) -> None:
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def _run(program: str, arguments: list[str], environment: Mapping[str, str], output: Path, errors: Path) -> None:
     """What the forked process does."""
-    from streampca.cli import main  # imported by then
-
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.setsid()
-    with output.open("ab") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+    for descriptor, path in ((1, output), (2, errors)):
+        with path.open("ab") as file:
+            os.dup2(file.fileno(), descriptor)
     os.environ.clear()
     os.environ.update(environment)
-    sys.argv = ["streampca", *arguments]
-    main()
+    sys.argv = arguments
+    exec(program, {"__name__": "__main__"})  # noqa: S102 - of the tests

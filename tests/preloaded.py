@@ -1,6 +1,7 @@
 """What `tests.forked` imports once, for all the processes that it forks."""
 
-from streampca.commands import worker  # noqa: F401
+from streampca.api import server  # noqa: F401
+from streampca.commands import check, create_topics, doctor, fit, inspect, produce, reset, serve, worker  # noqa: F401
 from streampca.pca.compilation import compile_kernels
 from streampca.pca.learning import LearningConfig
 from streampca.sources.confluent import source as confluent  # noqa: F401

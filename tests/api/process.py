@@ -1,16 +1,24 @@
 """The sidecar as a process, on a free port of the loopback interface."""
 
 import json
+import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 from tests.api.known import TOPIC
+from tests.forked import ForkedProcess
 
 PROGRAM = """
-import json, sys
+import json, sys, warnings
+warnings.simplefilter("error")
 from streampca import logs
 from streampca.api.server import run
 from streampca.errors import StreampcaError
@@ -23,33 +31,69 @@ try:
 except StreampcaError as error:
     sys.exit(f"streampca: {error}")
 """
+START_TIMEOUT_S = 30.0
+
+
+def connect(url: str) -> socket.socket:
+    """A connection whose client can take little before it reads."""
+    place = urlsplit(url)
+    assert place.hostname is not None
+    connected = socket.socket()
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connected.settimeout(30)
+    connected.connect((place.hostname, place.port))
+    return connected
 
 
 class SidecarProcess:
-    """Starts on entry, accepts requests once `url` returns, is killed on exit if it still runs."""
+    """Starts on entry, accepts requests once `url` returns, is killed on exit if it still runs.
 
-    def __init__(self, store: Path | str, **settings: Any) -> None:
+    Forked from a process that has imported everything, unless its memory or its start is measured.
+    """
+
+    process: ForkedProcess | subprocess.Popen[bytes]
+
+    def __init__(self, store: Path | str, *, forked: bool = True, **settings: Any) -> None:
         self._settings = {"topic": TOPIC, "store": str(store), "port": 0, "reload_interval_s": 0.02} | settings
+        self._forked = forked
+        self._read = 0  # bytes of the log
 
     def __enter__(self) -> Self:
-        self.process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", PROGRAM, json.dumps(self._settings)],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        self._folder = tempfile.TemporaryDirectory()
+        self._log = Path(self._folder.name) / "log"
+        arguments = [json.dumps(self._settings)]
+        if self._forked:
+            self.process = ForkedProcess(arguments, os.environ, self._log.with_name("out"), self._log, PROGRAM)
+        else:
+            with self._log.open("wb") as errors:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-W", "error", "-c", PROGRAM, *arguments], stderr=errors
+                )
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        assert self.process.stderr is not None
-        self.process.stderr.close()
+        self._folder.cleanup()
+
+    def lines(self) -> Iterator[str]:
+        """The next lines of its log, as they are written, until it ends."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            has_ended = self.process.poll() is not None
+            text = self._log.read_text(errors="replace")
+            while (end := text.find("\n", self._read)) >= 0:
+                line, self._read = text[self._read : end], end + 1
+                yield line
+            if has_ended:
+                return
+            time.sleep(0.01)
+        raise AssertionError(f"no line within {START_TIMEOUT_S} s")
 
     def url(self) -> str:
         """Its URL, from its log."""
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
+        for line in self.lines():
             if line.startswith("{") and json.loads(line)["event"] == "serving":
                 return str(json.loads(line)["url"])
         raise AssertionError(f"the sidecar ended with {self.process.wait()} before it served")
@@ -60,5 +104,5 @@ class SidecarProcess:
         return self.ended(within_s)
 
     def ended(self, within_s: float) -> tuple[int, str]:
-        _, errors = self.process.communicate(timeout=within_s)
-        return self.process.returncode, errors
+        code = self.process.wait(within_s)
+        return code, self._log.read_text(errors="replace")[self._read :]

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -22,7 +21,7 @@ from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.api import process
 from tests.api.known import TOPIC, D, known
-from tests.api.process import SidecarProcess
+from tests.api.process import SidecarProcess, connect
 
 pytestmark = pytest.mark.slow  # whole processes
 
@@ -45,16 +44,6 @@ def sidecar(tmp_path: Path) -> Iterator[SidecarProcess]:
     Models(DirectoryStore(tmp_path), TOPIC).save(known(1))
     with SidecarProcess(tmp_path) as running:
         yield running
-
-
-def connect(url: str) -> socket.socket:
-    place = urlsplit(url)
-    assert place.hostname is not None
-    connected = socket.socket()
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    connected.settimeout(20)
-    connected.connect((place.hostname, place.port))
-    return connected
 
 
 def received(client: socket.socket) -> bytes:

@@ -1,13 +1,11 @@
 """No request, and no client that leaves its answer unread, needs the sidecar's shipped memory limit of 512 MiB."""
 
 import contextlib
-import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
@@ -25,7 +23,7 @@ from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from tests.api.client import Client
 from tests.api.known import TOPIC, known, known_model
-from tests.api.process import SidecarProcess
+from tests.api.process import SidecarProcess, connect
 from tests.api.test_errors import error_of
 
 MIB = 2**20
@@ -67,7 +65,7 @@ STATUSES = {"rows": (200, 422), "closing brackets": (400,)}
 def sidecar(folder: Path, d: int = 1000, k: int = 20) -> Iterator[tuple[str, Callable[[], float]]]:
     """Its URL, and its peak memory in MiB so far."""
     Models(DirectoryStore(folder), TOPIC).save(known(1, d=d, k=k))
-    with SidecarProcess(folder) as process:
+    with SidecarProcess(folder, forked=False) as process:
         status = Path(f"/proc/{process.process.pid}/status")
 
         def peak() -> float:
@@ -75,16 +73,6 @@ def sidecar(folder: Path, d: int = 1000, k: int = 20) -> Iterator[tuple[str, Cal
             return int(line.split()[1]) / 1024
 
         yield process.url(), peak
-
-
-def connection(url: str) -> socket.socket:
-    place = urlsplit(url)
-    assert place.hostname is not None
-    connected = socket.socket()
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    connected.settimeout(30)
-    connected.connect((place.hostname, place.port))
-    return connected
 
 
 def post(path: str, body: bytes) -> bytes:
@@ -130,7 +118,7 @@ REQUESTS = {
 @pytest.mark.parametrize("name", REQUESTS)
 def test_unread_answers_are_harmless(name: str, tmp_path: Path) -> None:
     with sidecar(tmp_path, d=100_000) as (url, peak), contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(connection(url)) for _ in range(CLIENTS)]
+        clients = [stack.enter_context(connect(url)) for _ in range(CLIENTS)]
         for client in clients:
             client.sendall(REQUESTS[name] * 3)
         answers = [client.recv(12) for client in clients]
@@ -143,7 +131,7 @@ def test_unread_answers_are_harmless(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_unread_answer_that_is_read_at_last_is_whole(tmp_path: Path) -> None:
-    with sidecar(tmp_path, d=100_000) as (url, _), connection(url) as client:
+    with sidecar(tmp_path, d=100_000) as (url, _), connect(url) as client:
         client.sendall(REQUESTS["reconstruct"].replace(b"Host:", b"Connection: close\r\nHost:"))
         time.sleep(0.5)
         text = b"".join(iter(lambda: client.recv(MIB), b""))

@@ -16,9 +16,9 @@ from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from tests.api.client import Client
 from tests.api.known import TOPIC, known
-from tests.api.process import SidecarProcess
+from tests.api.process import SidecarProcess, connect
 from tests.api.test_errors import error_of
-from tests.api.test_memory_limits import CLIENTS, MIB, REQUESTS, connection
+from tests.api.test_memory_limits import CLIENTS, MIB, REQUESTS
 from tests.broker_process import wait_until
 
 SHIPPED = 512 * MIB  # docker-compose.yml's limit
@@ -41,11 +41,11 @@ def test_unread_answers_fit_into_a_hard_limit(tmp_path: Path, monkeypatch: pytes
     """Of the memory limit that is shipped, less what an idle sidecar uses."""
     monkeypatch.setenv("MALLOC_ARENA_MAX", "1")  # a thread's arena reserves 64 MiB of addresses, not of memory
     Models(DirectoryStore(tmp_path), TOPIC).save(known(1, d=100_000, k=20))
-    with SidecarProcess(tmp_path) as sidecar, contextlib.ExitStack() as stack:
+    with SidecarProcess(tmp_path, forked=False) as sidecar, contextlib.ExitStack() as stack:
         url, pid = sidecar.url(), sidecar.process.pid
         wait_until(lambda: httpx.get(f"{url}/readyz").status_code == 200)
         allow(pid, SHIPPED - memory_of(pid, "VmRSS"))
-        clients = [stack.enter_context(connection(url)) for _ in range(CLIENTS)]
+        clients = [stack.enter_context(connect(url)) for _ in range(CLIENTS)]
         for client in clients:
             client.sendall(REQUESTS["reconstruct"] * 3)
         answers = Counter(client.recv(12) for client in clients)

@@ -1,7 +1,6 @@
 """The command line: fast help, errors that users can fix in one line or as the last line of the log, no traceback."""
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -13,40 +12,12 @@ from typer.main import get_command
 
 from streampca.cli import app
 from streampca.stream import model_file
+from tests.commands.command_line import assert_fatal, assert_one_line, run
 
 COMMANDS = [
     "worker", "serve", "demo", "produce", "fit", "inspect", "check", "doctor", "create-topics", "reset",
 ]  # fmt: skip
 REQUIRED = ["--topic", "readings", "--dimensions", "8", "--components", "2"]
-
-
-def run(*arguments: object, timeout: float = 60, **environment: str) -> subprocess.CompletedProcess[str]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("STREAMPCA_")}
-    return subprocess.run(
-        [sys.executable, "-m", "streampca", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        env={**inherited, **environment},
-        check=False,
-    )
-
-
-def assert_one_line(outcome: subprocess.CompletedProcess[str], needle: str, code: int = 1) -> None:
-    assert outcome.returncode == code, outcome.stderr
-    lines = outcome.stderr.strip().splitlines()
-    assert len(lines) == 1, outcome.stderr
-    assert lines[0].startswith("streampca: ")
-    assert needle in lines[0]
-
-
-def assert_fatal(outcome: subprocess.CompletedProcess[str], needle: str, code: int = 1) -> None:
-    """The last line of the log is the error, in the log's format, and there is no traceback."""
-    assert outcome.returncode == code, outcome.stderr
-    events = [json.loads(line) for line in outcome.stderr.splitlines()]
-    assert [event["event"] for event in events if event["level"] == "error"] == ["fatal error"], events
-    assert needle in events[-1]["error"]
-    assert (events[-1]["exit_code"], "exception" in events[-1]) == (code, False)
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +30,15 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_version_and_help() -> None:
-    assert run("--version").stdout.startswith("streampca 0.")
-    text = run("--help").stdout
+    assert own_interpreter("--version").startswith("streampca 0.")
+    text = own_interpreter("--help")
     assert all(f"\n  {command} " in text for command in COMMANDS)
+
+
+def own_interpreter(*arguments: str) -> str:
+    """The output of `python -m streampca`, as a user starts it."""
+    command = [sys.executable, "-m", "streampca", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
 def test_all_commands_are_registered() -> None:

@@ -1,0 +1,39 @@
+"""Runs the command line, and checks its errors."""
+
+import json
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+from tests.forked import ForkedProcess
+
+
+def run(*arguments: object, timeout: float = 60, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The outcome of `streampca` with these arguments and variables, in a forked process."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("STREAMPCA_")}
+    with tempfile.TemporaryDirectory() as folder:
+        output, errors = Path(folder) / "output", Path(folder) / "errors"
+        process = ForkedProcess([str(a) for a in arguments], {**inherited, **environment}, output, errors)
+        try:
+            code = process.wait(timeout)
+        finally:
+            process.kill()
+        return subprocess.CompletedProcess(arguments, code, output.read_text(), errors.read_text())
+
+
+def assert_one_line(outcome: subprocess.CompletedProcess[str], needle: str, code: int = 1) -> None:
+    assert outcome.returncode == code, outcome.stderr
+    lines = outcome.stderr.strip().splitlines()
+    assert len(lines) == 1, outcome.stderr
+    assert lines[0].startswith("streampca: ")
+    assert needle in lines[0]
+
+
+def assert_fatal(outcome: subprocess.CompletedProcess[str], needle: str, code: int = 1) -> None:
+    """The last line of the log is the error, in the log's format, and there is no traceback."""
+    assert outcome.returncode == code, outcome.stderr
+    events = [json.loads(line) for line in outcome.stderr.splitlines()]
+    assert [event["event"] for event in events if event["level"] == "error"] == ["fatal error"], events
+    assert needle in events[-1]["error"]
+    assert (events[-1]["exit_code"], "exception" in events[-1]) == (code, False)
