@@ -19,6 +19,8 @@ from tests.deploy.container import Container, running, wait_while_running, why_u
 from tests.kafka_broker import Broker
 from tests.ports import free_ports
 
+DTYPE = "float64"  # that kernels are compiled for, to save time; by default it is all
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _namespaces() -> None:
@@ -48,7 +50,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for script in ("compile_kernels.py", "healthcheck.py"):
         shutil.copy(context / "docker" / script, image / script)
     baseline = files.baseline(files.architecture())
-    call(python, image / "compile_kernels.py", NUMBA_CACHE_DIR=str(image / "numba"), **baseline)
+    call(python, image / "compile_kernels.py", DTYPE, NUMBA_CACHE_DIR=str(image / "numba"), **baseline)
     return image
 
 
@@ -84,7 +86,7 @@ def test_the_container_is_confined(image: Path, tmp_path: Path) -> None:
 
 
 def test_kernels_compiled_by_the_build_are_loaded(image: Path, tmp_path: Path) -> None:
-    output = output_of(image, tmp_path, "python", f"{image}/compile_kernels.py", NUMBA_DEBUG_CACHE="1")
+    output = output_of(image, tmp_path, "python", f"{image}/compile_kernels.py", DTYPE, NUMBA_DEBUG_CACHE="1")
     assert "data loaded from" in output
     assert "saved" not in output
     assert not list(image.rglob("*.tmp.*"))
