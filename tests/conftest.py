@@ -7,9 +7,12 @@ import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import settings
+import scipy.linalg  # noqa: F401 - loads its BLAS, so that the limit holds for it, too
+from hypothesis import is_hypothesis_test, settings
+from threadpoolctl import threadpool_limits
 
 from tests.java_server import available
 from tests.kafka_broker import Broker
@@ -21,19 +24,32 @@ logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
 # No deadline, because examples are slow on a busy machine. In CI every run has the same examples.
 settings.register_profile("person", deadline=None)
-settings.register_profile("fast", deadline=None, max_examples=15)  # of `make test-fast`
+settings.register_profile("fast", deadline=None, max_examples=15)  # of `make test-fast`: of every test, see below
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "person")
+
+# For small matrices BLAS threads take several times the processor time. Not for processes that we start.
+threadpool_limits(1)
 
 close_unused_sockets()
 
 # Folders that start processes, servers or browsers; tests elsewhere are marked one by one.
 SLOW = ("benchmarks", "commands", "demo", "deploy", "docs", "experiments", "guarantees", "monitoring", "test_wheel.py")
 
+TESTS = Path(__file__).parent
+
+# Files that take longest come first, so that no process is busy with one of them when the others have finished.
+LONGEST = (
+    "benchmarks/test_benchmarks.py", "guarantees/test_exactly_once.py", "sources/test_on_broker.py",
+    "guarantees/test_outages.py", "simulation/test_simulation.py", "deploy/test_container.py",
+    "experiments/test_experiments.py", "guarantees/test_object_store.py", "guarantees/test_formats.py",
+    "demo/test_demo.py", "sources/test_contract.py", "monitoring/test_procedures.py",
+)  # fmt: skip
+
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not even import the slow folders when slow tests are deselected."""
-    slow = collection_path.parent == Path(__file__).parent and collection_path.name in SLOW
+    slow = collection_path.parent == TESTS and collection_path.name in SLOW
     return True if slow and "not slow" in config.option.markexpr else None
 
 
@@ -46,13 +62,24 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by their folder."""
+    """Mark tests by their folder, and sort them."""
     for item in items:
-        place = item.path.relative_to(Path(__file__).parent).parts[0]
+        place = item.path.relative_to(TESTS).parts[0]
         if place in SLOW:
             item.add_marker("slow")
         if place == "page":
             item.add_marker("browser")
+        if is_hypothesis_test(item.obj) and settings.get_current_profile_name() == "fast":
+            limit_examples(item.function)
+    longest = {TESTS / name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: longest.get(item.path, len(longest)))
+
+
+def limit_examples(test: Any) -> None:
+    """Make a test, which may ask for more examples than the profile does, run no more than that."""
+    own = test._hypothesis_internal_use_settings  # hypothesis offers no public way to change it
+    fewer = min(own.max_examples, settings.default.max_examples)
+    test._hypothesis_internal_use_settings = settings(own, max_examples=fewer)
 
 
 @pytest.fixture(scope="session")

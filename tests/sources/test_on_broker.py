@@ -28,7 +28,8 @@ from streampca.sources.kafka_python.source import KafkaPythonSource
 from streampca.stream.record import Assigned, PlainRecord, Revoked
 from tests.certificates import KEY_PASSWORD, Certificates
 from tests.kafka_broker import MECHANISMS, PASSWORD, USER, Broker, wait_until
-from tests.sources.backends import OnConfluent, OnKafka, Reader, settings_for
+from tests.sources.backends import OnConfluent, OnKafka, settings_for
+from tests.sources.reader import Reader
 
 pytestmark = pytest.mark.broker
 
@@ -52,6 +53,13 @@ def log(broker: Broker, topic: str) -> Iterator[OnKafka]:
     log = OnKafka(broker, topic, 1)
     yield log
     log.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients give up sooner at the start, where more time changes nothing; one test waits as long as a user does."""
+    monkeypatch.setattr(connection, "_START_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(confluent_connection, "_START_S", 2.0)
 
 
 def refusal(make: Any, *args: Any) -> str:
@@ -83,6 +91,7 @@ def test_an_unreachable_broker_is_an_error(broker: Broker, topic: str, version: 
     assert "Connection refused" in text
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_broker_that_never_responds_is_an_error(broker: Broker, topic: str, kind: type[OnKafka]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -114,6 +123,7 @@ def test_wrong_and_right_credentials(broker: Broker, topic: str, kind: type[OnKa
     source.close()
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_tls_with_the_right_and_the_wrong_certificate(
     broker: Broker, topic: str, tmp_path: Path, kind: type[OnKafka], mechanism: str
@@ -129,6 +139,7 @@ def test_tls_with_the_right_and_the_wrong_certificate(
     assert re.search("(?i)certificate.verify.failed", text)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_authentication_by_client_certificate(broker: Broker, topic: str, tmp_path: Path, kind: type[OnKafka]) -> None:
     log = kind(broker, topic, 1)
     log.append(0, values(0, 10))
@@ -194,6 +205,7 @@ def test_unusable_certificates_are_refused_before_connecting(
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_options_refused_by_librdkafka_are_errors(broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broker.create_topic(topic)
     for options, text in (

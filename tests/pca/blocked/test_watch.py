@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numba import njit
 
 from streampca.pca import axes, learning
 from streampca.pca.arrays import F64
@@ -20,16 +19,11 @@ from streampca.pca.state import State
 from tests.pca.streams import close, covariance, excess, gaussian, learned, one_pass
 
 
-@njit
-def compiled(p: F64, G: F64, S: F64, c: F64, smallest: float, eps: float) -> bool:  # pragma: no cover - compiled
-    return watch.unseen(p, G, S, c, smallest, eps)
-
-
 def noticed(Y: F64, C: F64, c: F64, smallest: float) -> bool:
     """The compiled rule, with the padding that it gets in a block."""
     w = recurrence.width(C.shape[1])
     p, S = recurrence.resize(Y @ C, len(Y), w), recurrence.resize(np.linalg.inv(C.T @ C), w, w)
-    return bool(compiled(p, Y @ Y.T, S, c, smallest, float(np.finfo(np.float64).eps)))
+    return bool(watch.unseen(p, Y @ Y.T, S, c, smallest, float(np.finfo(np.float64).eps)))
 
 
 def stretch(seed: int, b: int, d: int, K: int, unseen: float, outlier: float) -> tuple[F64, F64]:
