@@ -79,7 +79,11 @@ def values(start: int, stop: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("version", [None, "2.1"])
-def test_an_unreachable_broker_is_an_error(broker: Broker, topic: str, version: str | None) -> None:
+def test_an_unreachable_broker_is_an_error(
+    broker: Broker, topic: str, version: str | None, request: pytest.FixtureRequest
+) -> None:
+    if version:
+        request.getfixturevalue("impatient")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     settings = settings_for(broker, topic, bootstrap_servers=f"127.0.0.1:{port}", kafka_api_version=version)
