@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from streampca.pca.arrays import F64, Array
+from streampca.pca.blocked import watch
 from streampca.pca.blocked.gauge import cholesky
 from streampca.pca.model import Model
 from streampca.pca.state import State
@@ -24,8 +25,24 @@ def smallest_singular_value(dtype: Any) -> float:
 
 def leading(F: Array, most: int, dtype: Any) -> tuple[Array, F64]:
     """C (d, r) = U diag(σ) for the at most `most` leading singular values of F (d, n) above rounding, and σ² (r,)."""
-    U, sigma, _ = np.linalg.svd(F.astype(np.float64, copy=False), full_matrices=False)
-    r = rank(sigma, most, dtype)
+    return leading_and_new(F, 0, most, 0, 0.0, dtype)
+
+
+def leading_and_new(F: Array, past: int, most: int, new: int, smallest: float, dtype: Any) -> tuple[Array, F64]:
+    """The `most` leading directions of F (d, n), and up to `new` others that its columns from `past` on show.
+
+    These are directions with more variance than the served one with the smallest, λ_k = `smallest`; see watch.py. C Cᵀ
+    is F Fᵀ projected onto all of them; C (d, r) has orthogonal columns, whose squared lengths (r,) are returned too.
+    """
+    U, sigma, Vt = np.linalg.svd(F.astype(np.float64, copy=False), full_matrices=False)
+    r = rank(sigma, len(sigma), dtype)
+    if new and r > most:
+        rest = sigma[most:r, None] * Vt[most:r]  # F's coordinates outside the leading directions
+        W = watch.unseen_directions(rest[:, past:], new, smallest)
+        turned, variation, _ = np.linalg.svd(W.T @ rest, full_matrices=False)
+        U = np.hstack([U[:, :most], U[:, most:r] @ (W @ turned)])
+        sigma = np.concatenate([sigma[:most], variation])
+    r = rank(sigma, most + new, dtype)
     return np.ascontiguousarray((U[:, :r] * sigma[:r]).astype(dtype)), sigma[:r] ** 2
 
 

@@ -10,8 +10,9 @@ A block is learned in one of two ways.
   message that weighs much, because the half-life is short, or that dwarfs everything before it; and where messages vary
   in a direction that the factor cannot see (blocked/watch.py).
 
-From an absorbed block 32 more directions are kept. They are learned like the others, until half of the weight is
-younger than the block: what is new needs so long to become as strong as the past.
+From an absorbed block 32 more directions are kept and, after the start, up to 8 others that the block itself shows.
+They are learned like the others, until half of the weight is younger than the block: what is new needs so long to
+become as strong as the past.
 
 Both estimate the same weighted covariance, mean and total variance; they differ only in the directions they drop.
 """
@@ -34,6 +35,7 @@ WIDE, WIDE_STRETCH = 96, 128  # from so many columns on, a longer stretch is fas
 BLOCKS_BETWEEN_TURNS = 16
 STARTS = 5  # first blocks' lengths that are absorbed: where a stream may end before Algorithm 1 has converged
 SPARE = 32  # columns beyond K, after an absorbed block
+NEW = 8  # further ones, after the start, for what that block shows
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,12 @@ def unseen_variance_ratio(state: State, config: LearningConfig) -> float:
     if always or state.rank <= config.columns:
         return 0.0
     variance = np.sort(state.N.diagonal())[::-1]
-    return float(variance[config.columns] / variance[config.components - 1])
+    return float(variance[config.columns] / _smallest_served(state, config))
+
+
+def _smallest_served(state: State, config: LearningConfig) -> float:
+    """λ_k, the variance along the k-th axis; 0 with fewer axes."""
+    return float(np.sort(state.N.diagonal())[-config.components]) if state.rank >= config.components else 0.0
 
 
 def mean_before(state: State, V: Array, center: bool) -> F64:
@@ -162,7 +169,8 @@ def _absorb(state: State, V: Array, retention: F64, config: LearningConfig) -> t
         scores = Scores(np.clip(norm - explained, 0.0, norm), norm)
     Y *= np.sqrt(weights.c * (1 - weights.a))[:, None]
     F = np.hstack([np.sqrt(weights.past) * state.C, Y.T])
-    C, variance = axes.leading(F, config.columns + SPARE, config.dtype)
+    new, smallest = NEW if state.count >= config.early else 0, _smallest_served(state, config) * weights.c.sum()
+    C, variance = axes.leading_and_new(F, state.rank, config.columns + SPARE, new, smallest, config.dtype)
     squares = np.array([weights.c @ (norm * (1 - weights.a))])
     after = Iterate(C, np.diag(variance), np.eye(len(variance)), mean)
     return replace(advance(state, after, len(V), squares, weights), older=1.0), scores

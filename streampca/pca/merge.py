@@ -18,7 +18,7 @@ from streampca.pca.state import State
 _MOST_GROUPS = 8  # more cost more, and improve the estimate of the sampling error little
 _FEWEST_GROUPS = 4
 _GROUPED = 512  # columns of all groups, if the fewest groups do not have more: their cost grows with its cube
-_SPARE = 32  # columns beyond K of a cut, at least: as many as a state may have
+_SPARE = 32  # columns beyond K of a cut, at least: as many as a state has after its start
 _GRADED = 1e-10  # share of the largest variance below which variances from a Gram matrix have few correct digits
 
 

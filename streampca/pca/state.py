@@ -13,10 +13,10 @@ class State:
     """Factor, mean and weight of a stream: CCᵀ estimates the covariance within the span of C.
 
     C always has full column rank: until the stream has shown K distinct directions, it has fewer columns. After a block
-    that was absorbed it has up to `learning.SPARE` more, until half of the weight is younger.
+    that was absorbed it has up to `learning.SPARE` + `NEW` more, until half of the weight is younger.
     """
 
-    C: Array  # (d, r), r ≤ K + SPARE
+    C: Array  # (d, r), r ≤ K + SPARE + NEW
     N: F64  # (r, r) = CᵀC; float64 even for a float32 factor
     mean: F64  # (d,)
     weight: float  # effective number of messages

@@ -32,6 +32,37 @@ def test_rotation_onto_the_axes_keeps_the_covariance_and_sorts_the_columns(C: np
     assert np.abs(turned.T @ turned - np.diag(variance)).max() <= 1e-9 * variance[0]
 
 
+@given(
+    st.integers(2, 20), st.integers(0, 8), st.integers(1, 20), st.integers(0, 6), st.integers(1, 6),
+    st.floats(0.01, 0.3), st.integers(0, 2**32 - 1),
+)  # fmt: skip
+@settings(max_examples=100, deadline=None)
+def test_leading_and_new_directions(d: int, past: int, n: int, most: int, new: int, smallest: float, seed: int) -> None:
+    """Those are the leading ones of F, and these the leading ones of its last columns outside the former."""
+    random = np.random.default_rng(seed)
+    F = random.standard_normal((d, past + n)) * np.append(np.full(past, 10.0), np.ones(n))
+    C, variance = axes.leading_and_new(F, past, most, new, smallest, np.float64)
+    assert close(C[:, :most], axes.leading(F, most, np.float64)[0], 1e-9)
+    assert close(C.T @ C, np.diag(variance), 1e-9)
+    U = C / np.sqrt(variance)
+    assert close(C @ C.T, U @ U.T @ F @ F.T @ U @ U.T, 1e-9)
+    if min(d, past + n) > most:  # otherwise only rounding is left
+        outside = F[:, past:] - U[:, :most] @ (U[:, :most].T @ F[:, past:])
+        squares = np.sum(outside**2, axis=0)
+        outside *= np.sqrt(np.minimum(1, squares.mean() / squares))
+        limit = (np.sqrt(smallest) * (1 + 3 / np.sqrt(n)) + np.linalg.norm(outside) / np.sqrt(n)) ** 2
+        found = np.linalg.svd(outside)[1][:new] ** 2
+        assert np.linalg.norm(U[:, most:].T @ outside) ** 2 == pytest.approx(found[found > limit].sum())
+        assert C.shape[1] == most + np.sum(found > limit)
+
+
+def test_a_block_without_new_directions() -> None:
+    F = np.diag([3.0, 2.0, 1.0, 0.5])[:, [0, 1, 2, 3, 0]]
+    C, variance = axes.leading_and_new(F, 4, 1, 1, 0.0, np.float64)
+    assert C.shape == (4, 1)
+    assert variance[0] == pytest.approx(18)
+
+
 def test_rotation_onto_the_axes_drops_a_vanished_column() -> None:
     C = np.random.default_rng(0).standard_normal((6, 3))
     for dead in (np.zeros(6), 1e-15 * C[:, 0], C[:, 0]):

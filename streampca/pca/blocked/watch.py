@@ -26,6 +26,19 @@ _ROUNDING = 64  # less than so many eps of a message is no residual
 _STEPS = 8  # of the power iteration
 
 
+def unseen_directions(R: F64, most: int, smallest: float) -> F64:
+    """W (r, n): the at most `most` directions along which the residuals R (r, b) have more variance by rule 2.
+
+    Each column of R is a message's residual times √c_s, and `smallest` is λ_k times the sum of the shares c_s.
+    """
+    squares, b = np.vecdot(R.T, R.T), R.shape[1]
+    mean = squares.mean()
+    R = R * np.sqrt(mean / (np.maximum(squares, mean) + float(np.finfo(np.float64).tiny)))
+    limit = (np.sqrt(smallest) * (1.0 + DEVIATIONS / np.sqrt(b)) + np.sqrt(np.sum(R**2) / b)) ** 2
+    variance, W = np.linalg.eigh(R @ R.T)
+    return np.asarray(W[:, variance > limit][:, -most:])
+
+
 @inlined
 def unseen(p: F64, G: F64, S: F64, c: F64, smallest: float, eps: float) -> bool:  # pragma: no cover - compiled
     """Whether the messages of a stretch vary, outside the span of C, more than along the smallest served direction.

@@ -98,11 +98,11 @@ def new_categories(seed: int) -> F64:
     return np.eye(35)[np.concatenate([random.integers(30, size=8000), random.integers(30, 35, size=16_000)])]
 
 
-def device_kinds(seed: int) -> F64:
-    """12 kinds of device, kind after kind, each with its own 6 sensors and units."""
-    X, random = np.zeros((12 * 1500, 72)), np.random.default_rng(seed)
-    for kind in range(12):
-        X[1500 * kind :, 6 * kind : 6 * kind + 6][:1500] = random.standard_normal((1500, 6)) * random.uniform(0.3, 3, 6)
+def device_kinds(seed: int, kinds: int = 12, own: int = 6, each: int = 1500) -> F64:
+    """Kinds of device, kind after kind, each with its own sensors and units."""
+    X, random = np.zeros((kinds * each, kinds * own)), np.random.default_rng(seed)
+    for kind in range(kinds):
+        X[each * kind :, own * kind :][:each, :own] = random.standard_normal((each, own)) * random.uniform(0.3, 3, own)
     return X
 
 
@@ -141,6 +141,13 @@ def test_streams_that_algorithm_1_alone_is_blind_to(
         else:
             blind, _ = plain.learn_block(blind, X[start:end], np.ones(end - start), k, center)
     assert 100 * excess(axes.principal(blind.C, k)[0], exact) >= without
+
+
+def test_new_directions_are_learned_beside_many_old_ones() -> None:
+    """After one block they are weaker than all K + 32 old ones; some are among the strongest at the end."""
+    X = device_kinds(0, kinds=20, own=10, each=1000)
+    state, _ = one_pass(X, LearningConfig(200, 10))
+    assert 100 * excess(axes.principal(state.C, 10)[0], covariance(X)) <= 0.1
 
 
 def test_spare_columns_are_dropped_when_the_stream_has_doubled() -> None:
