@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from streampca.cli import app
 from streampca.stream import model_file
-from tests.commands.command_line import assert_fatal, assert_one_line, run
+from tests.command_line import assert_fatal, assert_one_line, run
 
 COMMANDS = [
     "worker", "serve", "demo", "produce", "fit", "inspect", "check", "doctor", "create-topics", "reset",

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.commands.command_line import assert_fatal, run
+from tests.command_line import assert_fatal, run
 from tests.kafka_broker import PASSWORD, USER, Broker
 
 pytestmark = pytest.mark.broker

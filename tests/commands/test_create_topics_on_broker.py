@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from tests.commands.command_line import assert_one_line, run
+from tests.command_line import assert_one_line, run
 from tests.commands.test_commands_on_broker import doctor
 from tests.kafka_broker import PASSWORD, USER, Broker
 

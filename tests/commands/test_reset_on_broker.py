@@ -7,7 +7,7 @@ from kafka import TopicPartition
 from kafka.errors import CoordinatorNotAvailableError, NoError
 from kafka.structs import OffsetAndMetadata
 
-from tests.commands.command_line import assert_one_line, run
+from tests.command_line import assert_one_line, run
 from tests.commands.test_commands_on_broker import doctor
 from tests.kafka_broker import Broker, wait_until
 from tests.sources.backends import OnKafka

@@ -4,9 +4,6 @@ import base64
 import contextlib
 import http.server
 import json
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +19,7 @@ from streampca.sources.schema_registry import SchemaRegistry
 from streampca.stream.formats.protoc import compiled
 from streampca.stream.formats.schemas import WriterSchema
 from streampca.stream.record import PlainRecord
+from tests import command_line
 from tests.certificates import Certificates
 from tests.guarantees.harness import Group, as_json, fold_of, group, vectors
 from tests.java_server import available
@@ -43,11 +41,8 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryProce
 def produce(broker: Broker, topic: str, rows: np.ndarray, folder: Path, **settings: str) -> None:
     np.save(folder / "rows.npy", rows)
     environment = {"bootstrap_servers": broker.bootstrap, "topic": topic, **settings}
-    outcome = subprocess.run(
-        [sys.executable, "-m", "streampca", "produce", str(folder / "rows.npy")],
-        env={**os.environ, **{f"STREAMPCA_{name.upper()}": value for name, value in environment.items()}},
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    variables = {f"STREAMPCA_{name.upper()}": value for name, value in environment.items()}
+    outcome = command_line.run("produce", folder / "rows.npy", **variables)
     assert outcome.returncode == 0, outcome.stderr
 
 
@@ -116,12 +111,11 @@ def test_a_worker_waits_for_an_unavailable_registry(
 
 def test_doctor_checks_the_registry(broker: Broker, registry: RegistryProcess, topic: str, tmp_path: Path) -> None:
     broker.create_topic(topic, 1)
-    command = [sys.executable, "-m", "streampca", "doctor", "--topic", topic, "--dimensions", "4", "--components", "2"]
+    command = ["doctor", "--topic", topic, "--dimensions", "4", "--components", "2"]
     command += ["--bootstrap-servers", broker.bootstrap, "--store", str(tmp_path / "store")]
 
     def doctor(url: str) -> str:
-        environment = {**os.environ, "STREAMPCA_FORMAT": "avro", "STREAMPCA_SCHEMA_REGISTRY_URL": url}
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False).stdout
+        return command_line.run(*command, STREAMPCA_FORMAT="avro", STREAMPCA_SCHEMA_REGISTRY_URL=url).stdout
 
     assert f"✓ schema registry: {registry.url} answers" in doctor(registry.url)
     assert "✗ schema registry: the schema registry http://127.0.0.1:9 cannot be reached" in doctor("http://127.0.0.1:9")

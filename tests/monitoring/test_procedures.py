@@ -1,10 +1,8 @@
 """The runbook's procedures: its own command lines, run on real workers, a real broker and a real store."""
 
-import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
+from tests import command_line
 from tests.api.process import SidecarProcess
 from tests.guarantees.harness import D, Group, K, as_json, expected_folds, group, vectors
 from tests.kafka_broker import Broker, wait_until
@@ -45,10 +44,7 @@ def lines(text: str, prefix: str) -> list[str]:
 
 def run_command(members: Group, *words: str) -> str:
     """Run a streampca command with the workers' settings and return its output."""
-    outcome = subprocess.run(
-        [sys.executable, "-m", "streampca", *words],
-        env={**os.environ, **members._environment({})}, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    outcome = command_line.run(*words, **members._environment({}))
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     return outcome.stdout
 
