@@ -1,12 +1,14 @@
 """Processor time and memory of publishing a model of many partitions: `python -m benchmarks.publishing`.
 
-The checkpoints lie in a memory disk where there is one. Each is read, its pending messages (128 on average) are
-learned, and all are merged. Memory is the peak of what publishing allocates.
+The checkpoints lie in a memory disk where there is one, and all are new. Each is read, its pending messages (128 on
+average) are learned, and it is merged into the subtotal of its range of 16. The publisher merges its own range and the
+subtotals; memory is the peak of what that allocates.
 """
 
 import tempfile
 import time
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +26,7 @@ from streampca.stores.models import Models
 from streampca.stream import checkpoint as files
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import Fold, FoldConfig
+from streampca.worker import ranges
 from streampca.worker.publisher import Publisher
 
 PART, TOPIC, KINDS = "publishing", "many", 4
@@ -42,44 +45,70 @@ class Size(NamedTuple):
 
 
 FULL = (Size(64, 3072, 100, 1.5), Size(256, 3072, 100, 6.0), Size(1000, 784, 20, 3.0))
-SMALLEST = (Size(8, 30, 3), Size(32, 30, 3))
+SMALLEST = (Size(64, 30, 3), Size(128, 30, 3))
+
+
+class Result(NamedTuple):
+    """What was measured."""
+
+    publisher: float  # processor seconds
+    owner: float  # of another range, seconds on average
+    peak: float  # of the publisher, MiB
 
 
 def main() -> None:
     """Measure and write."""
     given = parser(__doc__).parse_args()
-    lines = ["| partitions | d × k | seconds | ms a partition | peak, MiB |", "|---|---|---|---|---|"]
+    lines = [
+        "| partitions | d × k | publisher, seconds | owner of another range | one worker for all | peak, MiB |",
+        "|---|---|---|---|---|---|",
+    ]
     bars, peaks = [], []
     sizes = SMALLEST if given.smallest else FULL
     for size in sizes:
-        seconds, peak = measured(size)
-        shape = f"{size.d} × {size.k}"
-        cells = f"{size.partitions:,}", shape, f"{seconds:.2f}", f"{1e3 * seconds / size.partitions:.1f}", f"{peak:.0f}"
-        lines.append(f"| {' | '.join(cells)} |")
-        peaks.append(peak)
+        found, shape = measured(size), f"{size.d} × {size.k}"
+        alone = found.publisher + found.owner * (-(-size.partitions // ranges.SIZE) - 1)
+        seconds = (f"{value:.2f}" for value in (found.publisher, found.owner, alone))
+        lines.append(f"| {' | '.join([f'{size.partitions:,}', shape, *seconds, f'{found.peak:.0f}'])} |")
+        peaks.append(found.peak)
         if size.bar:
             metric = f"Processor time to publish {size.partitions:,} partitions of {shape}"
-            bars.append(Bar(metric, seconds, "≤", size.bar, "s"))
+            bars.append(Bar(metric, found.publisher, "≤", size.bar, "s"))
     few, more = sizes[:2]
     metric = f"Memory to publish {more.partitions} partitions, as a multiple of that for {few.partitions}"
     publish(PART, given, lines, [*bars, Bar(metric, peaks[1] / peaks[0], "≤", GROWTH_BAR, "×")])
 
 
-def measured(size: Size) -> tuple[float, float]:
-    """Processor seconds of publishing, and the peak of its memory in MiB."""
+def measured(size: Size) -> Result:
+    """The processor time of the publisher, and of the owners of the other ranges."""
     fold_config = FoldConfig(LearningConfig(size.d, size.k), format="float32")
     disk = MEMORY_DISK if MEMORY_DISK.is_dir() else None
     with tempfile.TemporaryDirectory(dir=disk) as folder, threadpool_limits(1):
         store = DirectoryStore(Path(folder))
         fill(store, size.partitions, fold_config)
-        started = time.process_time()
-        publisher(store, fold_config).publish()
-        seconds = time.process_time() - started
+        others = range(1, -(-size.partitions // ranges.SIZE))
+        owners = seconds_of(lambda: publisher(store, fold_config).merge_ranges(others))
+
+        def merge_and_publish() -> None:
+            worker = publisher(store, fold_config)
+            worker.merge_ranges([0])
+            worker.publish(complete=False)
+
+        seconds = seconds_of(merge_and_publish)
+        for path in Path(folder).glob("checkpoints/*/subtotals/0/*"):
+            path.unlink()
         tracemalloc.start()
-        publisher(store, fold_config).publish()
+        merge_and_publish()
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-    return seconds, peak / 2**20
+    return Result(seconds, owners / len(others), peak / 2**20)
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    """The processor time that it takes."""
+    started = time.process_time()
+    work()
+    return time.process_time() - started
 
 
 def publisher(store: Store, fold_config: FoldConfig) -> Publisher:
@@ -88,7 +117,7 @@ def publisher(store: Store, fold_config: FoldConfig) -> Publisher:
 
 
 def fill(store: Store, partitions: int, fold_config: FoldConfig) -> None:
-    """Write a checkpoint of each partition, of a few streams with different numbers of pending messages."""
+    """Write a checkpoint of each partition, of a few long streams with different numbers of pending messages."""
     random = np.random.default_rng(0)
     d = fold_config.learning.dimensions
     mixing = random.standard_normal((min(d, DIRECTIONS), d)) / np.arange(1, min(d, DIRECTIONS) + 1)[:, None]
@@ -99,7 +128,7 @@ def fill(store: Store, partitions: int, fold_config: FoldConfig) -> None:
     def learned(fold: Fold, n: int) -> Fold:
         return fold.learn(vectors(n), np.full(n, 10**12), max(fold.position, 0) + n, fold_config)[0]
 
-    start = fold_config.learning.start + 4 * BLOCK
+    start = fold_config.learning.settled
     folds = [learned(Fold.empty(fold_config.learning), start) for _ in range(KINDS)]
     for partition in range(partitions):
         fold = learned(folds[partition % KINDS], 1 + 37 * partition % BLOCK)

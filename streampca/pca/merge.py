@@ -30,6 +30,7 @@ class Pool:
         self._cut = columns + max(columns, _SPARE)
         self._most = max(2 * self._cut, uncut)
         self._parts: list[tuple[float, Array]] = []  # side by side, each times its factor, they are F
+        self._variance: F64 | None = None  # of the columns of F, if they are the principal axes
         self._mean: F64 = np.zeros(0)
         self._total_variance, self._count = 0.0, 0
         self.weight = 0.0  # W
@@ -39,23 +40,31 @@ class Pool:
         self.weight *= share
 
     def add(self, state: State, share: float = 1.0) -> None:
-        """Add a state with this share of its weight, which must be above 0."""
+        """Add a state with this share of its weight; one without weight is left out."""
         added = state.weight * share
+        if added <= 0:
+            return
         W = self.weight + added
         past, new = self.weight / W, added / W
         step = state.mean - self._mean if past else state.mean
         between = np.sqrt(past * new) * step
         self._parts = [(np.sqrt(past) * factor, part) for factor, part in self._parts] if past else []
         self._parts += [(np.sqrt(new), state.C), (1.0, between[:, None])] if past else [(1.0, state.C)]
+        self._variance = None if past else _variance(state.N)
         self._total_variance = past * self._total_variance + new * state.total_variance + float(between @ between)
         self._mean, self.weight = self._mean + new * step if past else state.mean, W
         self._count += state.count
         if sum(part.shape[1] for _, part in self._parts) > self._most:
-            self._parts = [(1.0, _leading(self._stack(), self._cut, np.float64)[0])]
+            C, self._variance = _leading(self._stack(), self._cut, np.float64)
+            self._parts = [(1.0, C)]
 
     def state(self, columns: int | None = None, dtype: Any = np.float64) -> State:
-        """The pooled state with at most `columns` columns, by default as many as a cut leaves."""
-        C, variance = _leading(self._stack(), columns or self._cut, dtype)
+        """The pooled state with at most `columns` columns, by default as many as a cut leaves. There must be weight."""
+        most = columns or self._cut
+        if self._variance is None:
+            C, variance = _leading(self._stack(), most, dtype)
+        else:
+            C, variance = np.ascontiguousarray(self._parts[0][1][:, :most], dtype), self._variance[:most]
         return State(C, np.diag(variance), self._mean, self.weight, self._total_variance, self._count, 0)
 
     def _stack(self) -> F64:
@@ -112,6 +121,12 @@ def grouped(states: Sequence[State], columns: int, decay: Sequence[float] | None
     for state, share in zip(states, decay if decay is not None else [1.0] * len(states), strict=True):
         merger.add(state, share)
     return merger.groups()
+
+
+def _variance(N: F64) -> F64 | None:
+    """The diagonal, if nothing else is there and it falls: then the columns are the principal axes."""
+    diagonal = N.diagonal()
+    return diagonal if np.array_equal(N, np.diag(diagonal)) and (np.diff(diagonal) <= 0).all() else None
 
 
 def _leading(F: F64, most: int, dtype: Any) -> tuple[Array, F64]:

@@ -4,9 +4,10 @@ from streampca.errors import ForeignStoreError, OffsetGapError, SettingsError, T
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import FoldConfig
 from streampca.stream.record import OutOfRange
+from streampca.stream.subtotal import Subtotal
 
 
-def refuse_other_settings(checkpoint: Checkpoint, fold_config: FoldConfig) -> None:
+def refuse_other_settings(checkpoint: Checkpoint | Subtotal, fold_config: FoldConfig) -> None:
     """Raise `SettingsError` that lists all settings in which the checkpoint differs from the worker."""
     wanted = fold_config.as_dict()
     names = sorted(wanted.keys() | checkpoint.settings.keys())
@@ -19,7 +20,7 @@ def refuse_other_settings(checkpoint: Checkpoint, fold_config: FoldConfig) -> No
         )
 
 
-def refuse_other_topic(checkpoint: Checkpoint, topic_id: str) -> None:
+def refuse_other_topic(checkpoint: Checkpoint | Subtotal, topic_id: str) -> None:
     """Raise `TopicReplacedError` if the checkpoint was made from another topic of the same name."""
     if topic_id and checkpoint.topic_id and topic_id != checkpoint.topic_id:
         raise TopicReplacedError(

@@ -77,6 +77,31 @@ class FoldStats:
     first_ms: int = -1  # the least and the greatest timestamp learned
     last_ms: int = -1
 
+    @classmethod
+    def total(cls, parts: Sequence["FoldStats"]) -> "FoldStats":
+        """The stats of several partitions together; the losses weighted by the messages that each has scored."""
+        scored = sum(stats.scored for stats in parts)
+
+        def mean(name: str) -> float:
+            return sum(stats.scored / scored * float(getattr(stats, name)) for stats in parts) if scored else 0.0
+
+        rejected: dict[str, int] = {}
+        for stats in parts:
+            for reason, count in stats.rejected.items():
+                rejected[reason] = rejected.get(reason, 0) + count
+        return cls(
+            learned=sum(stats.learned for stats in parts),
+            rejected=rejected,
+            gap=sum(stats.gap for stats in parts),
+            scored=scored,
+            loss=mean("loss"),
+            norm=mean("norm"),
+            loss_ewma=mean("loss_ewma"),
+            norm_ewma=mean("norm_ewma"),
+            first_ms=min((stats.first_ms for stats in parts if stats.first_ms >= 0), default=-1),
+            last_ms=max((stats.last_ms for stats in parts), default=-1),
+        )
+
     def with_scores(self, scores: Scores, block: int) -> "FoldStats":
         """The stats after blocks of `block` messages with these scores."""
         stats = self

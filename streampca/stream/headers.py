@@ -1,4 +1,4 @@
-"""The headers of checkpoint and model files, as schemas: a file with a right digest may still hold wrong values."""
+"""The headers of our files, as schemas: a file with a right digest may still hold wrong values."""
 
 from typing import Annotated, Any
 
@@ -9,6 +9,7 @@ Milliseconds = Annotated[int, Field(ge=-1, lt=2**63)]  # since 1970; -1: unknown
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Error = Annotated[Finite, Field(ge=0)]
 Settings = dict[str, str | bool | int | float | None]
+Positions = dict[Annotated[str, Field(pattern=r"^[0-9]{1,10}$")], Annotated[int, Field(ge=-1, lt=2**63)]]
 
 
 class _Strict(BaseModel):
@@ -78,6 +79,22 @@ class CheckpointHeader(_Strict):
     tally: Tally
 
 
+class SubtotalHeader(_Strict):
+    """The header of a subtotal."""
+
+    kind: str
+    format_version: int
+    topic: str
+    topic_id: str
+    positions: Annotated[Positions, Field(min_length=1)]
+    settings: Settings
+    weight: Annotated[Finite, Field(ge=0)]
+    total_variance: Annotated[Finite, Field(ge=0)]
+    count: Count
+    time_ms: Milliseconds
+    tally: Tally
+
+
 class ModelHeader(_Strict):
     """The header of a published model."""
 
@@ -86,7 +103,7 @@ class ModelHeader(_Strict):
     version: Count
     topic: str
     topic_id: str
-    positions: dict[Annotated[str, Field(pattern=r"^[0-9]{1,10}$")], Annotated[int, Field(ge=-1, lt=2**63)]]
+    positions: Positions
     rejected: Count
     loss: Finite | None
     loss_ratio: Finite | None

@@ -5,7 +5,7 @@ save is in flight; the worker's loop takes its result and commits offsets.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -40,11 +40,14 @@ class CheckpointWriter:
         """Whether a save was started whose result was not taken yet."""
         return self._in_flight is not None
 
-    def start(self, checkpoints: Sequence[Checkpoint], *, publish: bool) -> None:
-        """Start to write these, and then a model if `publish`. Raises if a save is in flight."""
+    def start(self, checkpoints: Sequence[Checkpoint], *, publish: bool, ranges: Collection[int] = ()) -> None:
+        """Start to write these, then the subtotals of `ranges`, and then a model if `publish`.
+
+        With ranges the model may be behind the newest checkpoints of others. Raises if a save is in flight.
+        """
         if self.busy:
             raise RuntimeError("one save at a time")
-        self._in_flight = self._executor.submit(self._write, checkpoints, publish)
+        self._in_flight = self._executor.submit(self._write, checkpoints, publish, ranges)
 
     def take_result(self, *, wait: bool) -> SaveResult | None:
         """The result of the save that was started, once; None if there is none, or (without `wait`) none yet."""
@@ -53,16 +56,16 @@ class CheckpointWriter:
         in_flight, self._in_flight = self._in_flight, None
         return in_flight.result()
 
-    def _write(self, checkpoints: Sequence[Checkpoint], publish: bool) -> SaveResult:
+    def _write(self, checkpoints: Sequence[Checkpoint], publish: bool, ranges: Collection[int]) -> SaveResult:
         result = SaveResult()
         try:
             stored = self.checkpoints.snapshot()  # one listing for all partitions
             self._save(stored, checkpoints, result)
-            if publish:
-                self._publish(stored, result)
+            if publish or ranges:
+                self._merge(stored, result, publish, ranges)
         except StoreError as error:
             result.postponed = str(error) if checkpoints else None
-            result.unpublished = str(error) if publish else None
+            result.unpublished = str(error) if publish or ranges else None
         except StreampcaError as error:
             result.error = error
         return result
@@ -78,10 +81,11 @@ class CheckpointWriter:
             result.saved.append((checkpoint, time.perf_counter() - started))
             _ = checkpoint.fold.state.pinv_error  # cached for the metrics; computed here, it does not delay learning
 
-    def _publish(self, stored: Checkpoints, result: SaveResult) -> None:
-        started = time.perf_counter()
+    def _merge(self, stored: Checkpoints, result: SaveResult, publish: bool, ranges: Collection[int]) -> None:
+        started, just_saved = time.perf_counter(), [checkpoint for checkpoint, _ in result.saved]
         try:
-            model = self._publisher.publish([checkpoint for checkpoint, _ in result.saved], stored)
+            self._publisher.merge_ranges(ranges, just_saved, stored)
+            model = self._publisher.publish(just_saved, stored, complete=not ranges) if publish else None
         except (StoreError, DamagedFileError) as error:
             result.unpublished = str(error)
             return

@@ -84,8 +84,8 @@ class Checkpointer:
         self.start_save(folds, publish=False)
         self.finish_save(wait=True)
 
-    def start_save(self, folds: Mapping[int, Fold], *, publish: bool) -> None:
-        """Start to write the folds that have changed, and then a model if `publish`. Not while `busy`."""
+    def start_save(self, folds: Mapping[int, Fold], *, publish: bool, ranges: Collection[int] = ()) -> None:
+        """Start to write the folds that have changed, then as `CheckpointWriter.start`. Not while `busy`."""
         changed = {p: fold for p, fold in folds.items() if fold.position != self._saved[p].position}
         try:
             if changed:
@@ -96,8 +96,8 @@ class Checkpointer:
             changed = {}
         fold_config = self._fold_config.as_dict()
         checkpoints = [Checkpoint(self._topic, self._topic_id, p, fold, fold_config) for p, fold in changed.items()]
-        if checkpoints or publish:
-            self._writer.start(checkpoints, publish=publish)
+        if checkpoints or publish or ranges:
+            self._writer.start(checkpoints, publish=publish, ranges=ranges)
 
     def finish_save(self, *, wait: bool) -> None:
         """If the save has ended (with `wait`: when it has), note what is on disk, then commit offsets."""

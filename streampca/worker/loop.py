@@ -15,6 +15,7 @@ from streampca.stream.codec import Codec
 from streampca.stream.decoded import Reject
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.record import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded, Vectors
+from streampca.worker import ranges
 from streampca.worker.assignment import Assignment
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.checkpointer import Checkpointer
@@ -95,7 +96,7 @@ class Worker:
                 self._assignment.retry_when_due(now)
                 self._paused.retry_when_due(now)
                 if not self._checkpointer.busy and (now >= self._next_save or self._many_unsaved()):
-                    self._checkpointer.start_save(self._folds, publish=self._is_publisher())
+                    self._start_save()
                     self._next_save = clock() + self._config.checkpoint_interval_s
                 self._checkpointer.finish_save(wait=False)
         except TimeoutError as error:  # only at the start; later the worker waits for a broker that is away
@@ -114,7 +115,7 @@ class Worker:
         try:
             if self._stop_cause is not None:
                 self._checkpointer.save(self._folds)
-                publisher = self._is_publisher()
+                publisher = ranges.publishes(self._folds, self._source.partitions())
         finally:
             self._dead_letters.close()
             self._source.close()
@@ -205,9 +206,10 @@ class Worker:
         self._seek([partition])
         self._listener.notify(OffsetsSkipped(partition, lost_from, position, event.diverged is not None))
 
+    def _start_save(self) -> None:
+        of_topic = self._source.partitions()
+        publish = ranges.publishes(self._folds, of_topic)
+        self._checkpointer.start_save(self._folds, publish=publish, ranges=ranges.owned(self._folds, of_topic))
+
     def _many_unsaved(self) -> bool:
         return self._checkpointer.unsaved_messages(self._folds) >= self._config.checkpoint_messages
-
-    def _is_publisher(self) -> bool:
-        """Whether this worker owns the lowest partition, whose owner publishes the model of all."""
-        return bool(self._folds) and min(self._source.partitions(), default=0) in self._folds

@@ -2,27 +2,31 @@
 
 A model is a function of the positions of its folds, and of the clock only if timestamps are ahead of it. The signs of
 its axes follow the previous version, so that coordinates do not flip.
+
+Many partitions are merged by ranges (ranges.py): other workers write subtotals, and the publisher merges these. A
+model may then be behind the newest checkpoints of a range, by one publication.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+from streampca.errors import DamagedFileError
 from streampca.pca.axes import model_of
 from streampca.pca.jackknife import sampling_error
 from streampca.pca.merge import Merger, pooled
-from streampca.pca.state import State
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
-from streampca.stream import compatibility
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import FoldConfig, FoldStats
 from streampca.stream.model_file import PublishedModel
+from streampca.stream.subtotal import Subtotal
+from streampca.worker import ranges
+from streampca.worker.merging import Total, subtotal_of
 
 _FEWEST = 2  # messages that define a direction
 
 
 class Publisher:
-    """Writes models. Two workers may publish at once: the same positions give the same version."""
+    """Writes models and subtotals. Two workers may do so at once: the same positions give the same version."""
 
     def __init__(
         self, checkpoints: Checkpoints, models: Models, fold_config: FoldConfig, now: Callable[[], float]
@@ -30,87 +34,109 @@ class Publisher:
         self._checkpoints, self._models, self._fold_config, self._now = checkpoints, models, fold_config, now
         self._published: PublishedModel | None = None
 
+    def merge_ranges(
+        self, numbers: Collection[int], just_saved: Sequence[Checkpoint] = (), stored: Checkpoints | None = None
+    ) -> None:
+        """Write the subtotals of these ranges at their newest checkpoints; for the arguments, see `publish`."""
+        stored = stored or self._checkpoints.snapshot()
+        offsets_of = ranges.split(_offsets(stored))
+        for number in numbers:
+            offsets = offsets_of.get(number, {})
+            if offsets and sum(offsets.values()) not in stored.subtotals.progress(number):
+                stored.subtotals.save(number, self._subtotal(offsets, just_saved, stored))
+
     def publish(
-        self, just_saved: Sequence[Checkpoint] = (), stored: Checkpoints | None = None
+        self, just_saved: Sequence[Checkpoint] = (), stored: Checkpoints | None = None, *, complete: bool = True
     ) -> PublishedModel | None:
         """Write the model of the newest checkpoints; None if it exists already, or there are too few messages.
 
         `just_saved` are checkpoints in memory, which are not read from the store if they are the newest; `stored` is a
-        snapshot of the checkpoints, by default a new one.
+        snapshot of the checkpoints, by default a new one. Not `complete`: it may be behind the newest checkpoints.
         """
         stored, models = stored or self._checkpoints.snapshot(), self._models.snapshot()
-        offsets = {p: found[-1] for p in stored.partitions() if (found := stored.offsets(p))}
-        last = self._published
+        offsets, last = _offsets(stored), self._published
         if last and offsets == last.positions and last.version in models.versions():
             return None
         newest = models.newest()
-        model = self._merged(_newest(stored, offsets, just_saved), newest)
+        published = newest.positions if newest else {}
+        model = self._merged(self._parts(offsets, just_saved, stored, None if complete else published), newest)
         if model is None or (newest and model.version <= newest.version):
             return None
         written = models.save(model)
         self._published = model
         return model if written else None
 
-    def _merged(self, checkpoints: Iterable[Checkpoint], previous: PublishedModel | None) -> PublishedModel | None:
-        learning_config, parts = self._fold_config.learning, []
-        timed = _TimedMerger(self._fold_config, int(1000 * self._now()))
-        topic, topic_id = "", ""
-        for checkpoint in checkpoints:
-            compatibility.refuse_other_settings(checkpoint, self._fold_config)
-            compatibility.refuse_other_topic(checkpoint, topic_id)
-            topic, topic_id = checkpoint.topic, topic_id or checkpoint.topic_id
-            timed.add(checkpoint.fold.provisional(learning_config), checkpoint.fold.event_time.now_ms)
-            parts.append(_Part(checkpoint.partition, checkpoint.fold.position, checkpoint.fold.stats))
-        version = sum(part.stats.learned for part in parts)
-        if version < _FEWEST:
+    def _parts(
+        self,
+        offsets: Mapping[int, int],
+        just_saved: Sequence[Checkpoint],
+        stored: Checkpoints,
+        published: Mapping[int, int] | None,
+    ) -> Iterator[Subtotal]:
+        """What is merged into a model. With the positions that are `published`, it suffices to be ahead of them."""
+        by_range = ranges.split(offsets)
+        if not by_range:
+            yield from self._folds(offsets, just_saved, stored)
+        for number, of_range in by_range.items():
+            wanted = sum(of_range.values())
+            lowest = wanted if published is None else min(wanted, 1 + sum(published.get(p, 0) for p in of_range))
+            yield self._stored(number, lowest, wanted, stored) or self._subtotal(of_range, just_saved, stored)
+
+    def _stored(self, number: int, lowest: int, highest: int, stored: Checkpoints) -> Subtotal | None:
+        """The newest subtotal of a range whose progress is between these."""
+        for progress in reversed(stored.subtotals.progress(number)):
+            if lowest <= progress <= highest:
+                try:
+                    found = stored.subtotals.load(number, progress)
+                except (FileNotFoundError, DamagedFileError):  # pruned since it was listed, or to be merged again
+                    continue
+                return found if found.settings == self._fold_config.as_dict() else None
+        return None
+
+    def _subtotal(self, offsets: Mapping[int, int], just_saved: Sequence[Checkpoint], stored: Checkpoints) -> Subtotal:
+        return subtotal_of(self._folds(offsets, just_saved, stored), self._fold_config, self._now_ms())
+
+    def _folds(
+        self, offsets: Mapping[int, int], just_saved: Sequence[Checkpoint], stored: Checkpoints
+    ) -> Iterator[Subtotal]:
+        for checkpoint in _newest(stored, offsets, just_saved):
+            yield Subtotal.of(checkpoint, self._fold_config.learning)
+
+    def _merged(self, parts: Iterable[Subtotal], previous: PublishedModel | None) -> PublishedModel | None:
+        config = self._fold_config.learning
+        merger = Merger(config.columns)
+        total = Total(merger, self._fold_config, self._now_ms())
+        for part in parts:
+            total.add(part)
+        stats = total.stats
+        if stats.learned < _FEWEST:
             return None
-        groups = timed.merger.groups()
-        state = pooled(groups, learning_config.columns, learning_config.dtype)
-        error = sampling_error(groups, learning_config.components, learning_config.columns)
-        all_stats = [part.stats for part in parts]
-        first = [t.first_ms for t in all_stats if t.first_ms >= 0]
+        groups = merger.groups()
+        state = pooled(groups, config.columns, config.dtype)
+        error = sampling_error(groups, config.components, config.columns)
         return PublishedModel(
-            version=version,
-            model=model_of(state, learning_config.components, previous.model.components if previous else None),
-            topic=topic,
-            topic_id=topic_id,
-            positions={part.partition: part.position for part in parts},
-            rejected=sum(sum(stats.rejected.values()) for stats in all_stats),
-            **_losses(all_stats),
-            first_timestamp_ms=min(first, default=-1),
-            last_timestamp_ms=max(stats.last_ms for stats in all_stats),
+            version=stats.learned,
+            model=model_of(state, config.components, previous.model.components if previous else None),
+            topic=total.topic,
+            topic_id=total.topic_id,
+            positions=total.positions,
+            rejected=sum(stats.rejected.values()),
+            **_losses(stats),
+            first_timestamp_ms=stats.first_ms,
+            last_timestamp_ms=stats.last_ms,
             published_at=self._now(),
             settings=self._fold_config.as_dict(),
             subspace_error=error.subspace if error else None,
             axis_errors=error.axes.tolist() if error else None,
         )
 
-
-class _Part(NamedTuple):
-    """What a model says about one partition."""
-
-    partition: int
-    position: int
-    stats: FoldStats
+    def _now_ms(self) -> int:
+        return int(1000 * self._now())
 
 
-class _TimedMerger:
-    """Merges states, each decayed to the latest of their times that is not in the future.
-
-    A partition whose timestamps are ahead counts as current: it must not make the others count for nothing.
-    """
-
-    def __init__(self, fold_config: FoldConfig, now_ms: int) -> None:
-        self.merger = Merger(fold_config.learning.columns)
-        self._decay, self._now_ms, self._latest_ms = fold_config.decay, now_ms, -1
-
-    def add(self, state: State, time_ms: int) -> None:
-        """Add a state of this time (-1: unknown, counts as current)."""
-        time_ms = min(time_ms, self._now_ms)
-        if time_ms > self._latest_ms >= 0:
-            self.merger.fade(self._decay(time_ms - self._latest_ms))
-        self._latest_ms = max(time_ms, self._latest_ms)
-        self.merger.add(state, self._decay(self._latest_ms - time_ms) if time_ms >= 0 else 1.0)
+def _offsets(stored: Checkpoints) -> dict[int, int]:
+    """The newest offset of each partition."""
+    return {p: found[-1] for p in stored.partitions() if (found := stored.offsets(p))}
 
 
 def _newest(stored: Checkpoints, offsets: Mapping[int, int], just_saved: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
@@ -121,18 +147,12 @@ def _newest(stored: Checkpoints, offsets: Mapping[int, int], just_saved: Sequenc
             yield found
 
 
-def _losses(all_stats: list[FoldStats]) -> dict[str, float | None]:
-    """The mean losses over all partitions, weighted by the messages that each has scored."""
-    scored = sum(stats.scored for stats in all_stats)
-    if not scored:
+def _losses(stats: FoldStats) -> dict[str, float | None]:
+    """The mean losses over all partitions."""
+    if not stats.scored:
         return {"loss": None, "loss_ratio": None, "loss_ewma": None}
-
-    def mean(name: str) -> float:
-        return sum(stats.scored / scored * float(getattr(stats, name)) for stats in all_stats)
-
-    norm, norm_ewma = mean("norm"), mean("norm_ewma")
     return {
-        "loss": mean("loss"),
-        "loss_ratio": mean("loss") / norm if norm else 0.0,
-        "loss_ewma": mean("loss_ewma") / norm_ewma if norm_ewma else 0.0,
+        "loss": stats.loss,
+        "loss_ratio": stats.loss / stats.norm if stats.norm else 0.0,
+        "loss_ewma": stats.loss_ewma / stats.norm_ewma if stats.norm_ewma else 0.0,
     }

@@ -37,14 +37,14 @@ _partitions, _write_durably = Checkpoints.partitions, directory._write_durably
 _raise_unusable = Checkpoints._raise_unusable
 
 
-def _commits_first(self: Checkpointer, folds: Mapping[int, Fold], *, publish: bool) -> None:
+def _commits_first(self: Checkpointer, folds: Mapping[int, Fold], **merging: Any) -> None:
     self._source.commit({partition: fold.position for partition, fold in folds.items() if fold.position >= 0})
-    _start_save(self, folds, publish=publish)
+    _start_save(self, folds, **merging)
 
 
-def _does_not_flush(self: Checkpointer, folds: Mapping[int, Fold], *, publish: bool) -> None:
+def _does_not_flush(self: Checkpointer, folds: Mapping[int, Fold], **merging: Any) -> None:
     with mock.patch.object(self, "_dead_letters"):
-        _start_save(self, folds, publish=publish)
+        _start_save(self, folds, **merging)
 
 
 def _seeks_to_the_start(self: Worker, folds: Mapping[int, Fold]) -> None:
@@ -156,12 +156,12 @@ MUTANTS: dict[str, tuple[Mutant, int]] = {
     "old checkpoints are deleted before the new one is written": (_patched(numbered, write=_prunes_first), 1),
     "zombies are not fenced: they delete newer checkpoints": (
         lambda: _both(_patched(numbered, write=_prunes_newer), _patched(Checkpoints, _refuse_ahead=_nothing)),
-        274,
+        514,
     ),
     "a damaged checkpoint has no fallback": (_patched(Checkpoints, newest=_never_falls_back), 2),
     "the reader goes back when its model's file is damaged": (
         _patched(ModelCache, _candidates=lambda self, versions: list(reversed(versions))),
-        145,
+        195,
     ),
     "a restore that failed is not retried": (_patched(Assignment, retry_when_due=_nothing), 67),
     "a stale listing counts as no checkpoint": (_patched(Checkpoints, _raise_unusable=_ignores_stale_listing), 154),

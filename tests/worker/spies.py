@@ -117,9 +117,12 @@ class SpyStore:
         self._hook("write")
         self._store.write(name, data)
         kind, _, *where, stem = name.split("/")
-        if kind == "checkpoints":
+        entry: tuple[Any, ...] = ("publish",)
+        if "subtotals" in where:
+            entry = ("merge", int(where[1]))
+        elif kind == "checkpoints":
             self._check_dead_letters(int(where[0]), int(stem[:20]))
-        entry = ("save", int(where[0])) if kind == "checkpoints" else ("publish",)
+            entry = ("save", int(where[0]))
         self._env.journal.append((*entry, int(stem[:20])))
         self._hook("written")
 

@@ -21,6 +21,7 @@ from streampca.stores.models import Models
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.model_file import PublishedModel, encode
+from streampca.stream.subtotal import Subtotal
 from streampca.worker.listener import ModelPublished, PartitionsAssigned
 from streampca.worker.publisher import Publisher
 from tests.stream.streams import D, checkpoint_of, covariance, fold_config, fold_of, vectors
@@ -295,9 +296,10 @@ def test_two_concurrent_publishers_do_no_harm(fixture: PublisherFixture) -> None
 def test_a_late_publisher_computes_the_same_model(fixture: PublisherFixture) -> None:
     """Both have read the checkpoints before either has written; the second finds the version in the store."""
     fixture.save(0, fold_of(vectors(100), CONFIG))
-    folds = [checkpoint for p in fixture.checkpoints.partitions() if (checkpoint := fixture.checkpoints.newest(p))]
+    newest = fixture.checkpoints.newest(0)
+    assert newest is not None
     first = fixture.publish()
-    late = fixture.publisher._merged(folds, None)
+    late = fixture.publisher._merged([Subtotal.of(newest, CONFIG.learning)], None)
     assert late is not None
     np.testing.assert_array_equal(late.model.components, first.model.components)
     assert fixture.models.save(late) is False
