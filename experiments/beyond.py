@@ -68,15 +68,14 @@ def _eta0(plan: Plan, name: str, k: int) -> float:
 
 
 def _single_jobs(plan: Plan) -> Any:
-    slow = min(plan.runs, plan.slow_runs)
-    for name in plan.data:
-        for k in distributed.ks(plan):
-            for order in ORDERS:
-                for each in METHODS:
-                    eta0 = _eta0(plan, name, k) if each == "implicit" else 1.0
-                    for seed in range(slow if each in SLOW else plan.runs):
-                        arguments = (k, order, each, eta0, seed)
-                        yield Job((name, k, order, each, seed), one_stream, name, arguments)
+    for seed in range(plan.runs):
+        methods = [each for each in METHODS if each not in SLOW or seed < plan.slow_runs]
+        for name in plan.data:
+            for k in distributed.ks(plan):
+                for order in ORDERS:
+                    for each in methods:
+                        eta0 = _eta0(plan, name, k) if each == "implicit" else 1.0
+                        yield Job((name, k, order, each, seed), one_stream, name, (k, order, each, eta0, seed))
 
 
 def _many_jobs(plan: Plan) -> Any:
@@ -193,7 +192,7 @@ def _verdict(results: Results) -> list[str]:
     ranges = []
     for way, label in WAYS.items():
         found = results.numbers("excess", way=way)
-        ranges.append(f"{label}: {min(found):.3f} to {max(found):.3f} %" if found else f"{label}: not run")
+        ranges.append(f"{label}: {min(found):.2g} to {max(found):.2g} %" if found else f"{label}: not run")
     return [f"- Over all of these runs: {'; '.join(ranges)}."]
 
 

@@ -1,6 +1,7 @@
 """How much the settings of our default matter, which has no step size: oversampling, length of a block, warm-up."""
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +9,11 @@ import numpy as np
 from experiments import charts, distributed, passes
 from experiments.datasets import Data
 from experiments.plan import Job, Plan, command, complete
-from experiments.results import Results, average
+from experiments.results import Results, Row, average
 from streampca.pca import axes
 from streampca.pca.learning import BLOCK, LearningConfig, learn
 from streampca.pca.state import State
 
-STANDARD = {"oversampling": 10, "block": BLOCK, "warm-up": 200}  # the package's own oversampling is max(10, 3k/5)
 DIGITS = 6  # of the excess in percent, in the CSV file
 RESOLUTION = 10.0**-DIGITS
 WHAT = {
@@ -21,6 +21,11 @@ WHAT = {
     "block": "messages in a block",
     "warm-up": "messages in the first block",
 }
+
+
+def standard(k: int) -> dict[str, int]:
+    """The default's settings."""
+    return {"oversampling": max(10, 3 * k // 5), "block": BLOCK, "warm-up": 200}
 
 
 def runs(plan: Plan) -> Results:
@@ -31,8 +36,8 @@ def runs(plan: Plan) -> Results:
 def values(k: int) -> dict[str, list[int]]:
     """What is tried for each setting, the others as they are by default."""
     return {
-        "oversampling": sorted({0, k // 2, k, 2 * k, 10}),
-        "block": [1, 4, 16, 64, 256],
+        "oversampling": sorted({0, k // 2, k, 2 * k, standard(k)["oversampling"]}),
+        "block": [4, 16, 64, 256],
         "warm-up": [50, 100, 200, 500, 1000],
     }
 
@@ -52,7 +57,7 @@ def run(plan: Plan) -> None:
 
 def one_pass(data: Data, k: int, setting: str, value: int, seed: int) -> tuple[float]:
     """Percent of excess after one pass with one setting changed; raw pixels, running mean."""
-    chosen = STANDARD | {setting: value}
+    chosen = standard(k) | {setting: value}
     config = LearningConfig(data.d, k, oversampling=chosen["oversampling"], warm_up=chosen["warm-up"])
     order, _ = passes.beginning(data, k, seed)
     state = State.empty(data.d)
@@ -102,23 +107,28 @@ def section(folder: Path) -> list[str]:
         "",
         charts.embedded("sensitivity.svg", "Excess loss against oversampling, block and warm-up"),
         "",
-        f"One setting is changed at a time; the others are {STANDARD['oversampling']} columns of oversampling (the "
-        f"default is 10 for k = 5 and 12 for k = 20), blocks of {STANDARD['block']}, warm-up {STANDARD['warm-up']}. "
-        "Only the first block was absorbed in these runs; now the first five blocks' length is. "
+        "One setting is changed at a time; the others are the default's: "
+        f"{standard(5)['oversampling']} columns of oversampling for k = 5, {standard(20)['oversampling']} for k = 20, "
+        f"blocks of {standard(5)['block']}, warm-up {standard(5)['warm-up']}. Five times the warm-up is absorbed. "
         f"Means of {seeds} run{'s' * (seeds > 1)}.",
         "",
         *lines,
         "",
         f"- The length of a block changes the excess by at most {moved.get('block', 0):.4f} points, the warm-up by "
         "at most "
-        f"{moved.get('warm-up', 0):.4f}. Oversampling matters most: the excess is {_range(results, '0')} "
-        "without any of "
-        f"it, and {_range(results, '10')} with 10 columns.",
+        f"{moved.get('warm-up', 0):.4f}. Oversampling matters most: the excess is {_range(rows, none=True)} "
+        f"without any of it, and {_range(rows, none=False)} with the default's.",
     ]
 
 
-def _range(results: Results, value: str) -> str:
-    found = results.numbers("excess", setting="oversampling", value=value)
+def _range(rows: Sequence[Row], none: bool) -> str:
+    """Excess without oversampling, or with the default's."""
+    found = [
+        float(row["excess"])
+        for row in rows
+        if row["setting"] == "oversampling"
+        and int(row["value"]) == (0 if none else standard(int(row["k"]))["oversampling"])
+    ]
     return f"{min(found):.4f} to {max(found):.4f} %" if found else "unknown"
 
 

@@ -73,7 +73,7 @@ def section(folder: Path) -> list[str]:
         "runs differ by their "
         "seed, which sets the order of the messages and the random orthonormal initial factor. Pixels/255, "
         "centred by the mean of all messages; η = η₀/t^γ, γ = 0.9 for Oja and Krasulina, 0.8 for the implicit update. "
-        f"{_counts(results)}",
+        f"Runs behind each figure, at least: {run_counts(results, SETTINGS)}.",
         "",
         *rows,
         "",
@@ -105,12 +105,13 @@ def _cell(results: Results, method: str, scale: float, setting: int) -> str:
     return f"{spread(losses)} ({mean:.2f} ± {deviation:.2f}; {fmean(losses) - mean:+.2f})"
 
 
-def _counts(results: Results) -> str:
+def run_counts(results: Results, settings: Sequence[tuple[str, int]]) -> str:
+    """For each method, the least number of runs in any of the settings."""
     counts: dict[str, Counter[tuple[str, ...]]] = {method: Counter() for method in METHODS}
     for row in results.rows():
-        counts[row["method"]][row["data"], row["k"], row["scale"]] += 1
-    least = [f"{LABELS[method]} {min(found.values(), default=0)}" for method, found in counts.items()]
-    return f"Runs behind each figure, at least: {', '.join(least)}."
+        if (row["data"], int(row["k"])) in settings:
+            counts[row["method"]][row["data"], row["k"], row["scale"]] += 1
+    return ", ".join(f"{LABELS[method]} {min(found.values(), default=0)}" for method, found in counts.items())
 
 
 def _chosen(folder: Path) -> list[str]:
