@@ -40,7 +40,7 @@ MAY_IMPORT = {
     ],
     "api": [
         "api", "stores.base", "stores.models", "stores.worker_status", "stream.model_file", "vectors",
-        "pca.model", "pca.arrays", "errors", "settings", "metrics", "thread_failures", "version",
+        "pca.model", "pca.anomaly", "pca.arrays", "errors", "settings", "metrics", "thread_failures", "version",
     ],
     # These alone choose among concrete sources and stores.
     "commands": [

@@ -118,6 +118,12 @@ CHECKPOINTS = [
     lines("Unseen variance", "Variance along the strongest direction that a partition has shown only recently, by the "
           "smallest served one: above 0 the stream shows something new, close to 1 it is about to be served.",
           query("max by (partition) (streampca_unseen_variance_ratio)", "{{partition}}")),
+    lines("Unusual messages", "Share of the messages with p below 0.05 and 0.01, by their scores before they were "
+          "learned; 5 % and 1 % while the stream does not change.",
+          query("sum(rate(streampca_p_value_bucket{le=\"0.05\"}[$__rate_interval])) / "
+                "sum(rate(streampca_p_value_count[$__rate_interval]))", "p ≤ 0.05"),
+          query("sum(rate(streampca_p_value_bucket{le=\"0.01\"}[$__rate_interval])) / "
+                "sum(rate(streampca_p_value_count[$__rate_interval]))", "p ≤ 0.01"), unit="percentunit"),
 ]  # fmt: skip
 
 REQUESTS = [
@@ -131,7 +137,7 @@ REQUESTS = [
           "or took longer than 0.25 s (1 %).",
           query("streampca:request_errors:ratio5m", "failed"), query("streampca:request_slow:ratio5m", "slow"),
           unit="percentunit"),
-    lines("Vectors", "Vectors projected or reconstructed per second.",
+    lines("Vectors", "Vectors projected, reconstructed or scored per second.",
           query("sum by (act) (rate(streampca_projected_vectors_total[$__rate_interval]))", "{{act}}")),
     lines("Model age", "Age of the model that each sidecar serves.",
           query("streampca_model_age_seconds", "{{instance}}"), unit="s"),

@@ -108,6 +108,8 @@ def _post_routes(endpoints: Endpoints) -> list[Route]:
          route_docs(schemas.ProjectResponse, *errors, request=schemas.ProjectRequest, binary=NPZ)),
         ("/v1/reconstruct", endpoints.reconstruct,
          route_docs(schemas.ReconstructResponse, *errors, request=schemas.ReconstructRequest, binary=NPZ)),
+        ("/v1/score", endpoints.score,
+         route_docs(schemas.ScoreResponse, *errors, request=schemas.ScoreRequest, binary=NPZ)),
     ]  # fmt: skip
 
 

@@ -9,10 +9,13 @@ import numpy as np
 from streampca.api import rows
 from streampca.api.request import RequestError
 from streampca.api.rows import Limits
-from streampca.api.schemas import ProjectRequest, ReconstructRequest
+from streampca.api.schemas import SCORES, ProjectRequest, ReconstructRequest, ScoreRequest
+from streampca.pca import anomaly
 from streampca.pca.arrays import Array
 from streampca.pca.model import Basis
 from streampca.stream.model_file import PublishedModel
+
+_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,46 @@ def project(published: PublishedModel, request: ProjectRequest, limits: Limits) 
     with np.errstate(all="ignore"):
         coordinates, residual = model.project(vectors, request.basis)
     _check_finite("vectors", coordinates, residual)
-    return _answer(published, {"coordinates": coordinates, "residual": residual}, len(vectors), vectors)
+    scores = _scores(published, vectors) if request.fields else {}
+    added = {name: scores[name] for name in SCORES if name in request.fields}
+    return _answer(published, {"coordinates": coordinates, "residual": residual} | added, len(vectors), vectors)
+
+
+def score(published: PublishedModel, request: ScoreRequest, limits: Limits) -> Answer:
+    """How unusual vectors are, and on request the dimensions that contribute most to that."""
+    model = published.model
+    vectors, most = rows.fit(request.vectors, "vectors", model.dimensions, limits), request.contributions
+    fields = _scores(published, vectors)
+    if most:
+        most = min(most, model.dimensions)
+        if 4 * most * len(vectors) > limits.numbers:
+            text = f"the answer is too long: ask for at most {limits.numbers // (4 * len(vectors))} contributions"
+            raise RequestError(413, text, limit="numbers")
+        fields |= _contributions(published, vectors, most)
+    return _answer(published, fields, len(vectors))
+
+
+def _contributions(published: PublishedModel, vectors: Array, most: int) -> dict[str, Any]:
+    found: dict[str, list[Any]] = {}
+    for i in range(0, max(len(vectors), 1), _ROWS):  # a few rows at a time, for the sake of memory
+        which, values = anomaly.largest_contributions(published.model, vectors[i : i + _ROWS], most)
+        for name, dimensions, each in zip(values._fields, which, values, strict=True):
+            found.setdefault(f"{name}_dimensions", []).append(dimensions)
+            found.setdefault(f"{name}_contributions", []).append(each)
+    return {name: np.concatenate(parts) for name, parts in found.items()}
+
+
+def _scores(published: PublishedModel, vectors: Array) -> dict[str, Any]:
+    """The fields of `SCORES`; p-values are None if the model has no past scores."""
+    model, calibration = published.model, published.calibration
+    with np.errstate(all="ignore"):
+        scores = anomaly.score(model, vectors)
+    _check_finite("vectors", *scores)
+    fields: dict[str, Any] = {**scores._asdict(), "p": None, "p_t2": None, "p_spe": None}
+    if calibration is not None:
+        p = calibration.p_values(scores, anomaly.noise_variance(model))
+        fields |= {"p": p.score, "p_t2": p.t2, "p_spe": p.spe}
+    return fields
 
 
 def reconstruct(published: PublishedModel, request: ReconstructRequest, limits: Limits) -> Answer:
@@ -77,11 +119,13 @@ def _check_finite(name: str, *results: Array) -> None:
 def _answer(
     published: PublishedModel, fields: dict[str, Any], vectors: int = 0, projected: Array | None = None
 ) -> Answer:
-    plain = {
-        name: np.ascontiguousarray(value, np.float64) if isinstance(value, np.ndarray) else value
-        for name, value in fields.items()
-    }
+    plain = {name: _in_order(value) if isinstance(value, np.ndarray) else value for name, value in fields.items()}
     return Answer(published.version, {"version": published.version, **plain}, vectors, projected)
+
+
+def _in_order(array: Array) -> Array:
+    """In C order, real numbers as float64."""
+    return np.ascontiguousarray(array, np.float64 if array.dtype.kind == "f" else array.dtype)
 
 
 def about(published: PublishedModel) -> Answer:

@@ -19,7 +19,7 @@ from streampca.api.recent_vectors import RecentVectors
 from streampca.api.request import BINARY, NPY, RawRequest, read_request
 from streampca.api.responses import accepts, answer_response, binary_response, json_response, version_header
 from streampca.api.rows import Limits
-from streampca.api.schemas import ProjectRequest, ReconstructRequest, VersionNumber
+from streampca.api.schemas import ProjectRequest, ReconstructRequest, ScoreRequest, VersionNumber
 from streampca.settings import ServeSettings
 from streampca.stream.model_file import PublishedModel
 
@@ -29,7 +29,7 @@ _MAX_THREADS = 2
 
 T = TypeVar("T")
 A = TypeVarTuple("A")
-Act = Literal["project", "reconstruct"]
+Act = Literal["project", "reconstruct", "score"]
 VersionQuery = Annotated[VersionNumber | None, Query(description="Version of the model; the newest if absent.")]
 
 
@@ -63,6 +63,11 @@ class Endpoints:
         """Vectors from coordinates; or vectors as the components reconstruct them, with the squared error of each."""
         raw, lease = await read_request(request, self._settings.max_body_bytes), request.scope["lease"]
         return await self._in_threads(raw, ReconstructRequest, self._reconstruct, lease)
+
+    async def score(self, request: Request) -> Response:
+        """How unusual vectors are: T², squared distance, score, p-values, and the dimensions that contribute most."""
+        raw, lease = await read_request(request, self._settings.max_body_bytes), request.scope["lease"]
+        return await self._in_threads(raw, ScoreRequest, self._score, lease)
 
     async def model(self, request: Request, version: VersionQuery = None) -> Response:
         """A model's dimensions, variances, losses and position in the stream."""
@@ -114,6 +119,9 @@ class Endpoints:
     ) -> Response:
         answer = compute.reconstruct(published, parsed, self._limits)
         return self._respond("reconstruct", answer, accept, lease)
+
+    def _score(self, published: PublishedModel, parsed: ScoreRequest, accept: str, lease: Lease) -> Response:
+        return self._respond("score", compute.score(published, parsed, self._limits), accept, lease)
 
     async def _in_threads(
         self, raw: RawRequest, schema: type[R], act: Callable[..., Response], lease: Lease

@@ -21,7 +21,7 @@ METRICS = {
     "streampca_model_subspace_error": "Estimated sum of squared sines of the angles to the true subspace, 0 to k.",
     "streampca_model_axis_error_radians": "Estimated standard error of each component's axis, counted from 1.",
     "streampca_model_load_failures_total": "Failed model loads, by cause: damaged, store or bug.",
-    "streampca_projected_vectors_total": "Vectors projected or reconstructed, by act.",
+    "streampca_projected_vectors_total": "Vectors projected, reconstructed or scored, by act.",
     "streampca_limits_reached_total": "Requests and connections refused or ended because they reached a limit.",
     "streampca_request_duration_seconds": "Duration of requests, by route and status code.",
     **STORE_METRICS,
@@ -51,7 +51,7 @@ class SidecarMetrics:
         self._durations = self._histogram("streampca_request_duration_seconds", ["route", "code"])
         self._series: dict[tuple[str, int], Histogram] = {}
         vectors = self._counter("streampca_projected_vectors_total", ["act"])
-        self._vectors = {act: vectors.labels(act) for act in ("project", "reconstruct")}
+        self._vectors = {act: vectors.labels(act) for act in ("project", "reconstruct", "score")}
         limits = self._counter("streampca_limits_reached_total", ["limit"])
         self._limits = {limit: limits.labels(limit) for limit in LIMITS}
         ProcessCollector(registry=self._registry)

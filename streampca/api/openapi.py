@@ -61,7 +61,7 @@ def _request_docs(request: type[RowsRequest]) -> dict[str, Any]:
 
 def _parameters(request: type[RowsRequest], schema: dict[str, Any]) -> list[dict[str, Any]]:
     """The query parameters of a binary body: the fields besides the rows, and which field the rows are."""
-    found = {name: schema["properties"][name] for name in RowsRequest.model_fields}
+    found = {name: schema["properties"][name] for name in request.other_fields()}
     names = request.row_fields()
     if len(names) > 1:
         found["of"] = {"type": "string", "enum": names, "description": "Required: what the rows are."}

@@ -75,7 +75,7 @@ def _parse_binary(raw: RawRequest, schema: type[R]) -> R:
     name = names[0] if len(names) == 1 else query.pop("of", "")
     if name not in names:
         raise RequestError(422, f"say in the query what the body holds: {' or '.join(f'?of={name}' for name in names)}")
-    _check_names("parameter", query, list(RowsRequest.model_fields))
+    _check_names("parameter", query, schema.other_fields())
     return _validate(schema, query | {name: rows.from_body(raw.body, raw.media_type, name)}, strict=False)
 
 

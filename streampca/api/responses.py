@@ -55,9 +55,9 @@ def version_header(version: int) -> dict[str, str]:
 
 
 def npz(fields: dict[str, Any]) -> memoryview:
-    """The fields of an answer as an uncompressed `.npz` file."""
+    """The fields of an answer that are not null, as an uncompressed `.npz` file."""
     buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **fields)
+    np.savez(buffer, allow_pickle=False, **{name: value for name, value in fields.items() if value is not None})
     return buffer.getbuffer()
 
 

@@ -3,9 +3,9 @@
 Responses are serialized by orjson: pydantic would make a Python object of every number. Tests validate them.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, PositiveInt, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, PositiveInt, WithJsonSchema
 
 from streampca.api import rows
 from streampca.pca.arrays import Array
@@ -18,6 +18,7 @@ RowsArray = Annotated[
     PlainValidator(rows.validate),  # precise errors, and 3 times as fast as list[list[float]]
     WithJsonSchema({"type": "array", "items": {"type": "array", "items": {"type": "number"}}}),
 ]
+_ROW_FIELDS = ("vectors", "coordinates")
 VersionNumber = Annotated[int, Field(ge=0, lt=2**63)]
 
 _VERSION = "Version of the model; the newest if null or absent."
@@ -31,12 +32,27 @@ Coordinates = Annotated[Rows, Field(description=_COORDINATES)]
 SquaredDistances = Annotated[
     list[float], Field(description="Squared distance of each vector from the components' plane.")
 ]
+ScoreName = Literal["t2", "spe", "score", "p", "p_t2", "p_spe"]
+SCORES: tuple[ScoreName, ...] = ("t2", "spe", "score", "p", "p_t2", "p_spe")
+ScoreFields = Annotated[
+    list[ScoreName], BeforeValidator(lambda names: names.split(",") if isinstance(names, str) else names)
+]
+T2 = Annotated[list[float], Field(description="Hotelling's T², unusual within the plane: k on average.")]
+Score = Annotated[
+    list[float], Field(description="T² + SPE/σ², with σ² the mean variance outside the plane: d on average.")
+]
+P = Annotated[
+    list[float],
+    Field(
+        description="Share of recent messages that score at least as high, each scored before it was learned: `p` by "
+        "score, `p_t2` and `p_spe` by one of its parts. Null if the model has no past scores."
+    ),
+]
 
 
 class RowsRequest(BaseModel):
     """The fields of every request with rows of numbers."""
 
-    basis: Basis = Field("principal", description=_BASIS)
     version: VersionNumber | None = Field(None, description=_VERSION)
 
     model_config = ConfigDict(extra="forbid")
@@ -44,7 +60,12 @@ class RowsRequest(BaseModel):
     @classmethod
     def row_fields(cls) -> list[str]:
         """The names of the fields that hold rows."""
-        return [name for name in cls.model_fields if name not in RowsRequest.model_fields]
+        return [name for name in cls.model_fields if name in _ROW_FIELDS]
+
+    @classmethod
+    def other_fields(cls) -> list[str]:
+        """The names of the other fields: for a binary body they are query parameters."""
+        return [name for name in cls.model_fields if name not in _ROW_FIELDS]
 
     def nbytes(self) -> int:
         """Bytes of all rows."""
@@ -55,6 +76,10 @@ class RowsRequest(BaseModel):
 class ProjectRequest(RowsRequest):
     """Vectors to project."""
 
+    basis: Basis = Field("principal", description=_BASIS)
+    fields: ScoreFields = Field(
+        default=[], description="Scores to add to the answer, named as in the answer of /v1/score: " + ", ".join(SCORES)
+    )
     vectors: RowsArray = Field(description=_VECTORS)
 
     model_config = ConfigDict(
@@ -63,11 +88,17 @@ class ProjectRequest(RowsRequest):
 
 
 class ProjectResponse(BaseModel):
-    """Coordinates of vectors in the basis of a model."""
+    """Coordinates of vectors in the basis of a model; scores only as far as `fields` names them."""
 
     version: Version
     coordinates: Coordinates
     residual: SquaredDistances
+    t2: T2 | None = None
+    spe: SquaredDistances | None = None
+    score: Score | None = None
+    p: P | None = None
+    p_t2: P | None = None
+    p_spe: P | None = None
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"version": 50000, "coordinates": [[2.25, -0.5]], "residual": [0.01]}]}
@@ -94,6 +125,51 @@ class ReconstructResponse(BaseModel):
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [{"version": 50000, "vectors": [[1.0, 0.5, -1.9]], "squared_error": [0.01]}]
+        }
+    )  # fmt: skip
+
+
+class ScoreRequest(RowsRequest):
+    """Vectors to score."""
+
+    vectors: RowsArray = Field(description=_VECTORS)
+    contributions: Annotated[int, Field(ge=0)] = Field(
+        0, description="Number of dimensions to name for each vector, those that contribute most; at most d."
+    )
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"vectors": [[1.0, 0.5, -2.0]], "contributions": 1}]})
+
+
+class ScoreResponse(BaseModel):
+    """How unusual vectors are."""
+
+    version: Version
+    t2: T2
+    spe: SquaredDistances
+    score: Score
+    p: P | None
+    p_t2: P | None
+    p_spe: P | None
+    t2_dimensions: list[list[int]] | None = Field(
+        None,
+        description="The dimensions, counted from 0, that contribute most to T². Only if `contributions` is given.",
+    )
+    t2_contributions: Rows | None = Field(None, description="What they contribute; all d sum to T².")
+    spe_dimensions: list[list[int]] | None = Field(None, description="Those that contribute most to `spe`.")
+    spe_contributions: Rows | None = Field(
+        None,
+        description="What they contribute, with the sign of the deviation; the absolute values of all d sum to it.",
+    )
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "version": 50000, "t2": [3.2], "spe": [0.01], "score": [4.1], "p": [0.42], "p_t2": [0.38],
+                    "p_spe": [0.61], "t2_dimensions": [[2]], "t2_contributions": [[1.9]], "spe_dimensions": [[0]],
+                    "spe_contributions": [[-0.008]],
+                }
+            ]
         }
     )  # fmt: skip
 

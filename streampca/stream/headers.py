@@ -9,7 +9,8 @@ Milliseconds = Annotated[int, Field(ge=-1, lt=2**63)]  # since 1970; -1: unknown
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Error = Annotated[Finite, Field(ge=0)]
 Settings = dict[str, str | bool | int | float | None]
-Positions = dict[Annotated[str, Field(pattern=r"^[0-9]{1,10}$")], Annotated[int, Field(ge=-1, lt=2**63)]]
+PartitionName = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
+Positions = dict[PartitionName, Annotated[int, Field(ge=-1, lt=2**63)]]
 
 
 class _Strict(BaseModel):
@@ -93,6 +94,7 @@ class SubtotalHeader(_Strict):
     count: Count
     time_ms: Milliseconds
     tally: Tally
+    recent: dict[PartitionName, Count]
 
 
 class ModelHeader(_Strict):

@@ -4,14 +4,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streampca.errors import DamagedFileError
+from streampca.pca.anomaly import Calibration
+from streampca.pca.arrays import F64
 from streampca.pca.model import Model
 from streampca.stream import npz
 from streampca.stream.headers import ModelHeader
 
 KIND = "model"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1 for a model without calibration, which older releases read too
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +39,8 @@ class PublishedModel:
     settings: dict[str, Any] = field(default_factory=dict)  # the settings that shape the model
     subspace_error: float | None = None  # expected Σ sin² of the angles between the model and the stream's axes
     axis_errors: list[float] | None = None  # (k,) standard error of each axis, radians; both: None if unknown
+    calibration: Calibration | None = None  # past scores of messages by the versions before this one
+    p_values: F64 | None = None  # of the messages newly scored for this version; not in its file
 
 
 _HEADER = (
@@ -54,7 +59,7 @@ def encode(published: PublishedModel) -> bytes:
     header |= {name: value for name in _ERRORS if (value := getattr(published, name)) is not None}
     header |= {
         "kind": KIND,
-        "format_version": FORMAT_VERSION,
+        "format_version": 1 if published.calibration is None else FORMAT_VERSION,
         "positions": {str(p): o for p, o in sorted(published.positions.items())},
         "total_variance": model.total_variance,
         "weight": model.weight,
@@ -64,22 +69,32 @@ def encode(published: PublishedModel) -> bytes:
         "explained_variance": model.explained_variance,
         "mean": model.mean,
     }
+    if published.calibration is not None:
+        arrays["calibration"] = published.calibration.table()
     return npz.encode(header, arrays)
 
 
 def decode(data: bytes) -> PublishedModel:
     """The model that `encode` wrote. Raises `DamagedFileError` for anything else."""
-    fields, arrays = npz.decode(data, KIND, FORMAT_VERSION)
+    fields, arrays = npz.decode(data, KIND, 1, FORMAT_VERSION)
     header = npz.validate(ModelHeader, fields)
+    calibration = _calibration(arrays.pop("calibration")) if "calibration" in arrays else None
     if arrays.keys() != {"components", "explained_variance", "mean"}:
         raise DamagedFileError(f"not a model file: it holds the arrays {', '.join(sorted(arrays)) or 'of none'}")
     model = Model(**arrays, total_variance=header.total_variance, weight=header.weight)
     positions = {int(partition): offset for partition, offset in header.positions.items()}
     values = {name: getattr(header, name) for name in (*_HEADER, *_ERRORS)}
-    published = PublishedModel(model=model, positions=positions, **values)
+    published = PublishedModel(model=model, positions=positions, calibration=calibration, **values)
     if problem := _problem(published):
         raise DamagedFileError(problem)
     return published
+
+
+def _calibration(table: NDArray[Any]) -> Calibration:
+    try:
+        return Calibration.from_table(table)
+    except ValueError as error:
+        raise DamagedFileError(f"the calibration of the scores is damaged: {error}") from None
 
 
 def _problem(published: PublishedModel) -> str | None:

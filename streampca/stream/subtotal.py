@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from streampca.errors import DamagedFileError
+from streampca.pca.arrays import Array
 from streampca.pca.learning import LearningConfig
 from streampca.pca.state import State
 from streampca.stream import npz
@@ -32,6 +33,7 @@ class Subtotal:
     time_ms: int  # event time at which its weight counts; -1: unknown
     stats: FoldStats  # of all partitions
     settings: dict[str, Any]  # as in their checkpoints
+    recent: dict[int, Array]  # partition → its newest messages (m, d), to be scored
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, config: LearningConfig) -> "Subtotal":
@@ -45,6 +47,7 @@ class Subtotal:
             fold.event_time.now_ms,
             fold.stats,
             checkpoint.settings,
+            {checkpoint.partition: fold.pending},
         )
 
     @property
@@ -73,8 +76,10 @@ def encode(subtotal: Subtotal) -> bytes:
         "count": state.count,
         "time_ms": subtotal.time_ms,
         "tally": {**vars(subtotal.stats), "rejected": dict(subtotal.stats.rejected)},
+        "recent": {str(p): len(rows) for p, rows in sorted(subtotal.recent.items())},
     }
-    return npz.encode(header, {"C": state.C, "variance": state.N.diagonal(), "mean": state.mean})
+    recent = np.concatenate([np.zeros((0, *state.mean.shape), state.C.dtype), *_by_number(subtotal.recent)])
+    return npz.encode(header, {"C": state.C, "variance": state.N.diagonal(), "mean": state.mean, "recent": recent})
 
 
 def decode(data: bytes) -> Subtotal:
@@ -83,15 +88,21 @@ def decode(data: bytes) -> Subtotal:
     header = npz.validate(SubtotalHeader, fields)
     d, dtype = header.settings.get("dimensions"), header.settings.get("dtype")
     r = arrays["C"].shape[-1] if "C" in arrays and arrays["C"].ndim else 0
-    expected = {"C": ((d, r), dtype), "variance": ((r,), "float64"), "mean": ((d,), "float64")}
+    m = sum(header.recent.values())
+    expected = {
+        "C": ((d, r), dtype), "variance": ((r,), "float64"), "mean": ((d,), "float64"), "recent": ((m, d), dtype)
+    }  # fmt: skip
     if {name: (array.shape, array.dtype.name) for name, array in arrays.items()} != expected:
         raise DamagedFileError("the arrays of the subtotal fit neither each other nor the settings")
+    if not header.recent.keys() <= header.positions.keys():
+        raise DamagedFileError("it holds messages of partitions that it does not name")
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise DamagedFileError(f"{name} holds values that are not finite")
     C, variance, mean = arrays["C"], arrays["variance"], arrays["mean"]
-    if variance.min(initial=0) < 0:
-        raise DamagedFileError("a variance is negative")
+    recent, start = {}, 0
+    for partition, rows in sorted((int(name), rows) for name, rows in header.recent.items()):
+        recent[partition], start = arrays["recent"][start : start + rows], start + rows
     return Subtotal(
         header.topic,
         header.topic_id,
@@ -100,4 +111,9 @@ def decode(data: bytes) -> Subtotal:
         header.time_ms,
         FoldStats(**dict(header.tally)),
         header.settings,
+        recent,
     )
+
+
+def _by_number(recent: dict[int, Array]) -> list[Array]:
+    return [rows for _, rows in sorted(recent.items())]

@@ -5,11 +5,14 @@ A partition whose timestamps are ahead counts as current: it must not make the o
 
 from collections.abc import Iterable
 
+from streampca.pca.arrays import Array
 from streampca.pca.merge import Merger, Pool
 from streampca.pca.state import State
 from streampca.stream import compatibility
 from streampca.stream.fold import FoldConfig, FoldStats
 from streampca.stream.subtotal import Subtotal
+
+_RECENT = 16  # messages of each partition, in a subtotal
 
 
 class Total:
@@ -49,8 +52,10 @@ def subtotal_of(parts: Iterable[Subtotal], fold_config: FoldConfig, now_ms: int)
     """The parts as one. There must be one."""
     pool = Pool(fold_config.learning.columns)
     total = Total(pool, fold_config, now_ms)
+    recent: dict[int, Array] = {}
     for part in parts:
         total.add(part)
+        recent |= {partition: rows[-_RECENT:].copy() for partition, rows in part.recent.items()}
     config, settings = fold_config.learning, fold_config.as_dict()
     state = pool.state(dtype=config.dtype) if pool.weight else State.empty(config.dimensions, config.dtype)
-    return Subtotal(total.topic, total.topic_id, total.positions, state, total.time_ms, total.stats, settings)
+    return Subtotal(total.topic, total.topic_id, total.positions, state, total.time_ms, total.stats, settings, recent)

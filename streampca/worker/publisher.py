@@ -1,13 +1,14 @@
 """Merges the newest checkpoints of all partitions into a model and writes it as the next version.
 
 A model is a function of the positions of its folds, and of the clock only if timestamps are ahead of it. The signs of
-its axes follow the previous version, so that coordinates do not flip.
+its axes follow the previous version, so that coordinates do not flip; so do the past scores of its p-values.
 
 Many partitions are merged by ranges (ranges.py): other workers write subtotals, and the publisher merges these. A
 model may then be behind the newest checkpoints of a range, by one publication.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from streampca.errors import DamagedFileError
 from streampca.pca.axes import model_of
@@ -21,6 +22,7 @@ from streampca.stream.model_file import PublishedModel
 from streampca.stream.subtotal import Subtotal
 from streampca.worker import ranges
 from streampca.worker.merging import Total, subtotal_of
+from streampca.worker.past_scores import PastScores
 
 _FEWEST = 2  # messages that define a direction
 
@@ -105,16 +107,17 @@ class Publisher:
     def _merged(self, parts: Iterable[Subtotal], previous: PublishedModel | None) -> PublishedModel | None:
         config = self._fold_config.learning
         merger = Merger(config.columns)
-        total = Total(merger, self._fold_config, self._now_ms())
+        total, past_scores = Total(merger, self._fold_config, self._now_ms()), PastScores(previous)
         for part in parts:
             total.add(part)
+            past_scores.add(part)
         stats = total.stats
         if stats.learned < _FEWEST:
             return None
         groups = merger.groups()
         state = pooled(groups, config.columns, config.dtype)
         error = sampling_error(groups, config.components, config.columns)
-        return PublishedModel(
+        published = PublishedModel(
             version=stats.learned,
             model=model_of(state, config.components, previous.model.components if previous else None),
             topic=total.topic,
@@ -129,6 +132,7 @@ class Publisher:
             subspace_error=error.subspace if error else None,
             axis_errors=error.axes.tolist() if error else None,
         )
+        return past_scores.calibrated(published)
 
     def _now_ms(self) -> int:
         return int(1000 * self._now())
@@ -147,7 +151,7 @@ def _newest(stored: Checkpoints, offsets: Mapping[int, int], just_saved: Sequenc
             yield found
 
 
-def _losses(stats: FoldStats) -> dict[str, float | None]:
+def _losses(stats: FoldStats) -> dict[str, Any]:
     """The mean losses over all partitions."""
     if not stats.scored:
         return {"loss": None, "loss_ratio": None, "loss_ewma": None}

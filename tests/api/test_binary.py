@@ -189,9 +189,9 @@ def test_errors_in_binary_bodies_are_precise(client: Client, body: bytes, kind: 
         ("?version=" + "9" * 5000, 422, "version: "),
         ("?version=15", 404, "there is no model version 15"),
         ("?basis=other", 422, "basis: Input should be 'principal' or 'whitened'"),
-        ("?bais=whitened", 422, "unknown parameter 'bais'; known: basis, version"),
-        ("?vectors=1", 422, "unknown parameter 'vectors'; known: basis, version"),
-        ("?of=vectors", 422, "unknown parameter 'of'; known: basis, version"),
+        ("?bais=whitened", 422, "unknown parameter 'bais'; known: version, basis, fields"),
+        ("?vectors=1", 422, "unknown parameter 'vectors'; known: version, basis, fields"),
+        ("?of=vectors", 422, "unknown parameter 'of'; known: version, basis, fields"),
     ],
 )
 def test_errors_in_queries_are_precise(client: Client, query: str, status: int, text: str) -> None:
@@ -272,7 +272,11 @@ def test_never_a_500_for_any_bytes(client: Client, path: str, body: bytes, kind:
 
 def test_binary_bodies_are_in_the_openapi_document(client: Client) -> None:
     paths = client.get("/openapi.json").json()["paths"]
-    for path, parameters in (("/v1/project", ["basis", "version"]), ("/v1/reconstruct", ["basis", "version", "of"])):
+    for path, parameters in (
+        ("/v1/project", ["version", "basis", "fields"]),
+        ("/v1/reconstruct", ["version", "basis", "of"]),
+        ("/v1/score", ["version", "contributions"]),
+    ):
         operation = paths[path]["post"]
         assert list(operation["requestBody"]["content"]) == ["application/json", NPY, RAW]
         assert set(operation["responses"]["200"]["content"]) == {"application/json", NPZ}

@@ -81,7 +81,7 @@ def test_reconstruction_needs_one_of_two(client: Client, content: Any) -> None:
     ("content", "text"),
     [
         ({}, "vectors: Field required"),
-        ({"vector": [ROW]}, "unknown field 'vector'; known: basis, version, vectors"),
+        ({"vector": [ROW]}, "unknown field 'vector'; known: version, basis, fields, vectors"),
         ({"vectors": [ROW], "basis": "other"}, "basis: Input should be 'principal' or 'whitened'"),
         ({"vectors": [ROW], "basis": None}, "basis: Input should be 'principal' or 'whitened'"),
         ({"vectors": [ROW], "basis": ["principal"]}, "basis: Input should be 'principal' or 'whitened'"),

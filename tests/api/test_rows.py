@@ -129,7 +129,7 @@ def test_errors_in_long_bodies_are_as_precise_as_in_short_ones(client: Client) -
     assert refused(narrow, 422) == "vectors[0] has 299 numbers where this model has 300"
     assert refused(as_json(np.zeros((10_001, 10), np.int8)), 413).startswith("vectors has 10001 rows, at most 10000")
     assert refused(as_json(TABLE, basis=1), 422) == "basis: Input should be 'principal' or 'whitened'"
-    assert refused(as_json(TABLE, more=1), 422) == "unknown field 'more'; known: basis, version, vectors"
+    assert refused(as_json(TABLE, more=1), 422) == "unknown field 'more'; known: version, basis, fields, vectors"
     assert refused(as_json(np.full_like(TABLE, 1e300)), 422).startswith("vectors[0] holds values too large")
     ragged = "vectors[39] has 301 numbers, not 300 as the rows before it: all need the model's dimensions"
     assert refused(good.replace(b"]]", b",1]]"), 422) == ragged

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streampca.errors import DamagedFileError
+from streampca.pca.anomaly import AnomalyScores, Calibration
 from streampca.pca.model import Model
 from streampca.stream import model_file, npz
 from streampca.stream.model_file import PublishedModel
@@ -28,6 +29,11 @@ def a_model(d: int = 6, k: int = 2, dtype: Any = np.float64, seed: int = 0) -> M
         1.0 + 2 * k,
         17.5,
     )
+
+
+def a_calibration() -> Calibration:
+    values = np.array([0.0, 1.0, 1.0, 5.0, np.inf])
+    return Calibration.empty().with_scores(AnomalyScores(values, 2 * values, 3 * values), 1.0)
 
 
 def a_published(version: int = 42, **more: Any) -> PublishedModel:
@@ -95,6 +101,14 @@ def test_sampling_errors_survive_a_round_trip() -> None:
     assert_same(model_file.decode(model_file.encode(model)), model)
 
 
+def test_past_scores_survive_a_round_trip() -> None:
+    model = a_published(calibration=a_calibration())
+    decoded = model_file.decode(model_file.encode(model))
+    assert decoded.calibration is not None
+    assert np.array_equal(decoded.calibration.weights, a_calibration().weights)
+    assert_same(dataclasses.replace(decoded, calibration=None), a_published())
+
+
 FLAWS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
     "not finite": lambda header, arrays: arrays["components"].__setitem__((0, 0), np.nan),
     "mean holds": lambda header, arrays: arrays["mean"].__setitem__(0, np.inf),
@@ -116,12 +130,14 @@ FLAWS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
     "version in its header is wrong: Input": lambda header, arrays: header.update(version="3"),
     "version in its header is wrong: Input should be greater": lambda header, arrays: header.update(version=-1),
     "not a model file: version in its header is wrong: Input": lambda header, arrays: header.update(version=True),
+    "the calibration of the scores is damaged": lambda header, arrays: arrays.update(calibration=np.ones((2, 3))),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("words", FLAWS)
 def test_an_intact_but_inconsistent_file_is_refused_with_the_reason(words: str) -> None:
-    header, arrays = npz.decode(model_file.encode(a_published()), model_file.KIND, model_file.FORMAT_VERSION)
+    published = a_published(calibration=a_calibration())
+    header, arrays = npz.decode(model_file.encode(published), model_file.KIND, model_file.FORMAT_VERSION)
     FLAWS[words](header, arrays)
     with pytest.raises(DamagedFileError) as error:
         model_file.decode(npz.encode(header, arrays))

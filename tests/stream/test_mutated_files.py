@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from streampca.errors import DamagedFileError
 from streampca.stream import checkpoint, model_file, npz
 from tests.stream.streams import bits, fold_config, fold_of, vectors
-from tests.stream.test_model_file import a_published
+from tests.stream.test_model_file import a_calibration, a_published
 
 CONFIGS = {
     "pending only": (fold_config(), 7),
@@ -31,7 +31,9 @@ def example(name: str) -> bytes:
 
 
 CHECKPOINTS = {name: npz.decode(example(name), checkpoint.KIND, checkpoint.FORMAT_VERSION) for name in CONFIGS}
-MODEL = npz.decode(model_file.encode(a_published()), model_file.KIND, model_file.FORMAT_VERSION)
+MODEL = npz.decode(
+    model_file.encode(a_published(calibration=a_calibration())), model_file.KIND, model_file.FORMAT_VERSION
+)
 
 
 def mutated_header(draw: st.DrawFn, header: dict[str, Any]) -> None:

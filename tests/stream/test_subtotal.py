@@ -33,6 +33,7 @@ def test_reading_gives_what_was_written(n: int, dtype: str) -> None:
     assert files.encode(read) == data
     assert read.positions == {3: written.positions[3], 4: 7}
     assert (read.partition, read.progress) == (3, written.positions[3] + 7)
+    assert {partition: rows.tolist() for partition, rows in read.recent.items()} == {3: written.recent[3].tolist()}
     assert (read.stats, read.settings, read.time_ms) == (written.stats, written.settings, written.time_ms)
     assert read.state.C.dtype == dtype
     for name in ("C", "N", "mean", "weight", "total_variance", "count", "blocks"):
@@ -50,6 +51,7 @@ def test_pending_messages_count() -> None:
     [
         {"kind": "model"}, {"format_version": 9}, {"weight": -1.0}, {"weight": float("nan")}, {"positions": {}},
         {"positions": {"x": 1}}, {"time_ms": -2}, {"count": 1.5}, {"tally": {}}, {"settings": {"dimensions": 6}},
+        {"recent": {}}, {"recent": {"3": 1}}, {"recent": {"5": 44}}, {"recent": {"3": -1}},
     ],
 )  # fmt: skip
 def test_wrong_headers_are_refused(change: dict[str, Any]) -> None:
@@ -58,7 +60,7 @@ def test_wrong_headers_are_refused(change: dict[str, Any]) -> None:
         files.decode(npz.encode(header | change, arrays))
 
 
-@pytest.mark.parametrize("name", ["C", "variance", "mean"])
+@pytest.mark.parametrize("name", ["C", "variance", "mean", "recent"])
 def test_wrong_arrays_are_refused(name: str) -> None:
     header, arrays = npz.decode(files.encode(subtotal()), files.KIND, files.FORMAT_VERSION)
     for wrong in (arrays[name][:-1], arrays[name] * np.nan, arrays[name].astype(np.float16)):

@@ -29,6 +29,7 @@ from streampca.worker.listener import (
 from streampca.worker.listeners.histogram import BulkHistogram
 
 _RATIO_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+_P_BUCKETS = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
 
 # The metrics' names after "streampca_", with their help texts.
 _COUNTERS: tuple[tuple[str, list[str], str], ...] = (
@@ -94,6 +95,12 @@ class WorkerMetrics(Listener):
             registry=self.registry,
             buckets=_RATIO_BUCKETS,
         )
+        self._p_values = BulkHistogram(
+            "streampca_p_value",
+            "p-values of the messages pending at each publication; uniform unless the stream changes.",
+            registry=self.registry,
+            buckets=_P_BUCKETS,
+        )
 
     def notify(self, event: WorkerEvent) -> None:
         match event:
@@ -114,6 +121,8 @@ class WorkerMetrics(Listener):
                 self._durations["publish_duration_seconds"].observe(seconds)
                 self._gauges["published_version"].set(model.version)
                 self._gauges["explained_variance_ratio"].set(float(model.model.explained_variance_ratio.sum()))
+                if model.p_values is not None:
+                    self._p_values.observe(model.p_values)
             case PublishFailed():
                 self._counters["publish_failures"].inc()
             case PartitionStalled(partition, lag):

@@ -1,0 +1,187 @@
+"""Anomalies found by p-values, on MNIST with foreign pictures: `python -m experiments.anomalies [--data FOLDER]`.
+
+Ten partitions, each one digit, are learned and published as a worker does it. In the second stream one picture in a
+hundred is foreign. Held-out pictures of all kinds are then scored by the served model. Writes docs/anomalies.md.
+"""
+
+import itertools
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.report import replaced
+from experiments import charts
+from experiments.charts import picture
+from experiments.datasets import Data
+from experiments.plan import FOLDER, Plan, command
+from experiments.results import Results, curve
+from streampca.pca import anomaly
+from streampca.pca.anomaly import STATISTICS, AnomalyScores, Calibration
+from streampca.pca.arrays import F64
+from streampca.pca.learning import LearningConfig
+from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.memory import MemoryStore
+from streampca.stores.models import Models
+from streampca.stream.checkpoint import Checkpoint
+from streampca.stream.fold import Fold, FoldConfig
+from streampca.stream.model_file import PublishedModel
+from streampca.worker.publisher import Publisher
+
+PAGE = Path(__file__).parents[1] / "docs" / "anomalies.md"
+COMPONENTS, PARTITIONS, HELD_OUT = 20, 10, 1 / 7
+EVERY = 400  # messages of a partition between two publications
+STREAMS = {"clean": 0.0, "1 % foreign": 0.01}  # share of foreign pictures
+LEVELS = (0.05, 0.01, 0.001)
+ORDINARY = "digits"
+NAMES = {"t2": "T²", "spe": "SPE", "score": "score"}
+_GRID = np.logspace(-3.5, 0, 36)
+
+Pixels = NDArray[np.uint8]
+
+
+class Split(NamedTuple):
+    """The pictures that are learned, with their partitions, and the held-out ones of each kind."""
+
+    learned: Pixels
+    partition: NDArray[np.int64]
+    held_out: dict[str, Pixels]
+
+
+def results(plan: Plan) -> Results:
+    """A row for each stream, kind of picture and statistic."""
+    values = ("auc", *(f"at {level}" for level in LEVELS), "curve")
+    return Results(plan.folder / "anomalies.csv", ("stream", "kind", "statistic"), values)
+
+
+def run(plan: Plan) -> None:
+    """Both streams, as far as they are missing, and the picture."""
+    for stream, share in STREAMS.items():
+        if not results(plan).rows(stream=stream):
+            split = split_of(plan.data["mnist"], plan.data["cifar10"], share)
+            found = p_values(split, plan.sizes.get("every", EVERY))
+            for kind, name in itertools.product(split.held_out, STATISTICS):
+                results(plan).append(
+                    (stream, kind, name), row_of(getattr(found[kind], name), getattr(found[ORDINARY], name))
+                )
+    _draw(plan)
+
+
+def split_of(digits: Data, photographs: Data, share: float) -> Split:
+    """With this share of foreign pictures among the learned ones, a third of each kind."""
+    rng = np.random.default_rng(0)
+    order = rng.permutation(len(digits.X))
+    cut = int(len(order) * (1 - HELD_OUT))
+    learned, held_out = digits.X[order[:cut]].copy(), digits.X[order[cut:]]
+    foreign: dict[str, Callable[[Pixels], Pixels]] = {
+        "upside down": lambda X: X[:, ::-1],
+        "two white lines": _with_lines,
+        "photographs": lambda X: grey(photographs.X, X.shape[1])[rng.permutation(len(photographs.X))[: len(X)]],
+    }
+    chosen = np.array_split(rng.permutation(cut)[: int(share * cut)], len(foreign))
+    for make, which in zip(foreign.values(), chosen, strict=True):
+        learned[which] = make(learned[which])
+    kinds = {ORDINARY: held_out} | {kind: make(held_out) for kind, make in foreign.items()}
+    return Split(learned, digits.y[order[:cut]], kinds)
+
+
+def grey(X: Pixels, d: int) -> Pixels:
+    """The middle 28 × 28 pixels of colour pictures of 32 × 32, in grey; of other pictures the first d numbers."""
+    if X.shape[1] != 3072:
+        return X[:, :d]
+    middle: Pixels = X.reshape(-1, 32, 32, 3).mean(axis=3)[:, 2:30, 2:30].astype(np.uint8)
+    return middle.reshape(len(X), -1)
+
+
+def _with_lines(X: Pixels) -> Pixels:
+    d = X.shape[1]
+    return np.concatenate([X[:, : d // 2], np.full((len(X), d // 14), 255, np.uint8), X[:, d // 2 + d // 14 :]], axis=1)
+
+
+def p_values(split: Split, every: int) -> dict[str, AnomalyScores]:
+    """The p-values of the held-out pictures of each kind, by the last version published."""
+    published, found = learned(split, every), {}
+    model, calibration = published.model, published.calibration or Calibration.empty()
+    for kind, X in split.held_out.items():
+        scores = anomaly.score(model, X / 255)
+        found[kind] = calibration.p_values(scores, anomaly.noise_variance(model))
+    return found
+
+
+def learned(split: Split, every: int) -> PublishedModel:
+    """The last version of a worker that owns all partitions."""
+    fold_config = FoldConfig(LearningConfig(split.learned.shape[1], COMPONENTS))
+    store = MemoryStore()
+    checkpoints = Checkpoints(store, "pictures")
+    models = Models(store, "pictures")
+    publisher = Publisher(checkpoints, models, fold_config, time.time)
+    streams = {p: split.learned[split.partition == p] for p in range(PARTITIONS)}
+    folds = dict.fromkeys(streams, Fold.empty(fold_config.learning))
+    for start in range(0, max(map(len, streams.values())), every):
+        saved = []
+        for p, pictures in streams.items():
+            if len(batch := pictures[start : start + every] / 255):
+                unknown_times = np.full(len(batch), -1)
+                folds[p], _ = folds[p].learn(batch, unknown_times, start + len(batch), fold_config)
+                saved.append(Checkpoint("pictures", "", p, folds[p], fold_config.as_dict()))
+                checkpoints.save(saved[-1])
+        publisher.publish(saved)
+    newest = models.newest()
+    if newest is None:
+        raise ValueError("the stream is too short")
+    return newest
+
+
+def row_of(p: F64, ordinary: F64) -> list[float | str]:
+    """The area under the curve, the share of pictures at or below each level, and that share as a curve."""
+    shares = [round(float(np.mean(p <= level)), 5) for level in LEVELS]
+    return [round(auc(p, ordinary), 4), *shares, curve([float(np.mean(p <= x)) for x in _GRID])]
+
+
+def auc(foreign: F64, ordinary: F64) -> float:
+    """The probability that a foreign picture has a smaller p than an ordinary one; ties count half."""
+    ordered = np.sort(ordinary)
+    left, right = (np.searchsorted(ordered, foreign, side) for side in ("left", "right"))
+    return float(1 - (left + right).mean() / (2 * len(ordered)))
+
+
+def _draw(plan: Plan) -> None:
+    with picture(plan.folder / "anomalies.svg", 1, len(STREAMS)) as axes:
+        for panel, stream in zip(axes.flat, STREAMS, strict=True):
+            panel.plot(_GRID, _GRID, ":", color="gray", label="uniform")
+            for row in results(plan).rows(stream=stream, statistic="score"):
+                panel.plot(_GRID, [float(value) for value in row["curve"].split()], label=row["kind"])
+            panel.set(xscale="log", yscale="log", ylim=(3e-4, 1.3), title=f"stream: {stream}",
+                      xlabel="p of the score", ylabel="share of held-out pictures")  # fmt: skip
+
+
+def section(folder: Path) -> list[str]:
+    """The tables and the picture."""
+    plan = Plan({}, folder)
+    lines = ["Share of the held-out pictures at or below each p, and the area under the curve (AUC) of telling foreign",
+             "pictures from digits:", ""]  # fmt: skip
+    for stream in STREAMS:
+        lines += [f"**Stream: {stream}.**", "",
+                  f"| pictures | statistic | {' | '.join(f'p ≤ {level}' for level in LEVELS)} | AUC |",
+                  "|---" * (len(LEVELS) + 3) + "|"]  # fmt: skip
+        for row in results(plan).rows(stream=stream):
+            shares = " | ".join(f"{float(row[f'at {level}']):.4f}" for level in LEVELS)
+            area = "–" if row["kind"] == ORDINARY else f"{float(row['auc']):.3f}"
+            lines.append(f"| {row['kind']} | {NAMES[row['statistic']]} | {shares} | {area} |")
+        lines.append("")
+    return [*lines, charts.embedded("anomalies.svg", "Share of held-out pictures by p, for two streams")]
+
+
+def main(plan: Plan) -> None:
+    """Run, and write the page between its markers."""
+    run(plan)
+    if plan.folder == FOLDER:
+        text = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(replaced(text, "anomalies", "\n".join(section(plan.folder))), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    command(main, __doc__)

@@ -1,0 +1,156 @@
+"""How unusual a vector is: Hotelling's T², the squared prediction error, a score of both, and p-values.
+
+With y = v − m, principal axes U, their variances λ and the mean variance σ² of the other d − k directions:
+
+    T² = Σ (Uᵀy)ᵢ² / λᵢ        SPE = ‖y‖² − ‖Uᵀy‖²        score = T² + SPE/σ²
+
+The score is −2 log-likelihood of probabilistic PCA up to a constant (Tipping & Bishop 1999). What is a large score
+depends on the stream, so scores are compared with past ones: p(s) = (1 + weight of past scores ≥ s)/(1 + weight), the
+share of messages that are as unusual. Formulas and sources: docs/mathematics.md, section 10.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.pca.arrays import F64, Array
+from streampca.pca.model import Model
+
+Indices = NDArray[np.intp]
+
+STATISTICS = ("t2", "spe", "score")
+WINDOW = 20_000  # scores: the effective number of past ones
+
+_PER_OCTAVE = 32  # bins; the score at one end of a bin is 2 % above that at the other
+_LEAST, _OCTAVES = -32, 96
+BINS = _PER_OCTAVE * _OCTAVES
+
+
+class AnomalyScores(NamedTuple):
+    """The statistics of n vectors."""
+
+    t2: F64  # (n,): without unit, k on average
+    spe: F64  # (n,): the squared residual, in the data's units squared
+    score: F64  # (n,): without unit, d on average
+
+
+class Contributions(NamedTuple):
+    """What each dimension of n vectors contributes, (n, d)."""
+
+    t2: F64  # sums to T²; negative where a dimension makes the vector more ordinary
+    spe: F64  # with the sign of the residual; the absolute values sum to SPE
+
+
+def score(model: Model, Y: Array) -> AnomalyScores:
+    """T², SPE and score of vectors (n, d). Infinite where they exceed the range of float64."""
+    coordinates, spe = model.project(Y)
+    with np.errstate(over="ignore"):
+        t2: F64 = (coordinates.astype(np.float64) ** 2 / _variances(model)).sum(axis=1)
+        return AnomalyScores(t2, spe.astype(np.float64), t2 + spe / noise_variance(model))
+
+
+def contributions(model: Model, Y: Array) -> Contributions:
+    """What each dimension of vectors (n, d) contributes to T² and SPE; takes several times the vectors' memory."""
+    centred = Y - model.mean
+    coordinates = centred @ model.components.T
+    residual = centred - coordinates @ model.components
+    of_t2 = centred * (coordinates / _variances(model) @ model.components)
+    return Contributions(of_t2, np.copysign(residual**2, residual))
+
+
+def largest_contributions(model: Model, Y: Array, most: int) -> tuple[Indices, Contributions]:
+    """The `most` largest contributions of each vector, by falling absolute value, (n, most), and their dimensions.
+
+    The dimensions (2, n, most) are those of T² and those of SPE.
+    """
+    found = []
+    for each in contributions(model, Y):
+        largest = np.argsort(-np.abs(each), axis=1, kind="stable")[:, :most]
+        found.append((largest, np.take_along_axis(each, largest, axis=1)))
+    return np.stack([which for which, _ in found]), Contributions(*(values for _, values in found))
+
+
+def noise_variance(model: Model) -> float:
+    """σ², the mean variance of the d − k directions beyond the components; never less than rounding."""
+    rest, others = model.total_variance - float(model.explained_variance.sum()), model.dimensions - model.n_components
+    return max(rest / others if others else 0.0, _rounding(model))
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Histograms of past scores: the weight of each bin, (3, BINS), rows as in `STATISTICS`.
+
+    A bin is 1/32 octave. The squared prediction error is counted as a multiple of σ².
+    """
+
+    weights: F64
+
+    @classmethod
+    def empty(cls) -> "Calibration":
+        """Without any score."""
+        return cls(np.zeros((len(STATISTICS), BINS)))
+
+    @classmethod
+    def from_table(cls, table: Array) -> "Calibration":
+        """From the rows of `table`. Raises `ValueError` if they are not such rows."""
+        calibration = cls.empty()
+        if table.dtype != np.float64 or table.ndim != 2 or table.shape[1] != 3 or not np.isfinite(table).all():
+            raise ValueError("not rows of a statistic, a bin and a weight")
+        which, weights = table[:, :2].astype(np.int64), table[:, 2]
+        inside = (which == table[:, :2]) & (which >= 0) & (which < calibration.weights.shape)
+        if not (inside.all() and (weights > 0).all() and len(np.unique(which, axis=0)) == len(which)):
+            raise ValueError("a statistic, bin or weight is out of range")
+        calibration.weights[which[:, 0], which[:, 1]] = weights
+        return calibration
+
+    def table(self) -> F64:
+        """The bins that are not empty, (m, 3): the index of the statistic, the bin, its weight."""
+        which = np.nonzero(self.weights)
+        return np.column_stack([*which, self.weights[which]])
+
+    @property
+    def weight(self) -> float:
+        """The effective number of scores."""
+        return float(self.weights[0].sum())
+
+    def with_scores(self, scores: AnomalyScores, sigma2: float, kept: float = 1.0) -> "Calibration":
+        """With n more scores by a model with this σ², and of the older weight the share `kept` (0 to 1), at most.
+
+        The older weight also falls by n/WINDOW, so that scores of models that knew less are forgotten.
+        """
+        weights = self.weights * (kept * (1 - 1 / WINDOW) ** len(scores.score))
+        for row, values in zip(weights, _scaled(scores, sigma2), strict=True):
+            np.add.at(row, _bins(values), 1.0)
+        return Calibration(weights)
+
+    def p_values(self, scores: AnomalyScores, sigma2: float) -> AnomalyScores:
+        """p of each of n scores by a model with this σ²: near 0 if the vector is unusual, 1 without past scores."""
+        at_least = np.cumsum(self.weights[:, ::-1], axis=1)[:, ::-1]
+        rows = zip(at_least, _scaled(scores, sigma2), strict=True)
+        return AnomalyScores(*((1 + row[_bins(values)]) / (1 + row[0]) for row, values in rows))
+
+
+def _scaled(scores: AnomalyScores, sigma2: float) -> AnomalyScores:
+    with np.errstate(over="ignore"):
+        return scores._replace(spe=scores.spe / sigma2)
+
+
+def _bins(values: F64) -> Indices:
+    """The bin of each value; the first and the last hold all beyond them."""
+    with np.errstate(divide="ignore"):
+        octave = np.clip(np.log2(values), _LEAST, _LEAST + _OCTAVES)
+    bins: Indices = np.minimum((octave - _LEAST) * _PER_OCTAVE, BINS - 1).astype(np.intp)
+    return bins
+
+
+def _variances(model: Model) -> F64:
+    """λ (k,); where no variance was seen, that of rounding, so that such a vector is very unusual."""
+    variances: F64 = np.maximum(model.explained_variance.astype(np.float64), _rounding(model))
+    return variances
+
+
+def _rounding(model: Model) -> float:
+    """The variance that rounding may cause along one direction."""
+    return float(max(np.finfo(model.components.dtype).eps * model.total_variance, np.finfo(np.float64).tiny))

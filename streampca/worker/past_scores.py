@@ -1,0 +1,44 @@
+"""Scores of messages by a version that had not learned them, for the p-values of the next version."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from streampca.pca import anomaly
+from streampca.pca.anomaly import AnomalyScores, Calibration
+from streampca.pca.arrays import Array
+from streampca.stream.model_file import PublishedModel
+from streampca.stream.subtotal import Subtotal
+
+
+class PastScores:
+    """Scores messages that are newer than a version by that version."""
+
+    def __init__(self, previous: PublishedModel | None) -> None:
+        self._previous, self._scores = previous, [AnomalyScores(*(np.zeros(0) for _ in range(3)))]
+
+    def add(self, part: Subtotal) -> None:
+        """Score the newest messages of these partitions that have arrived since the version."""
+        if self._previous is None:
+            return
+        for partition, rows in part.recent.items():
+            new = part.positions[partition] - max(self._previous.positions.get(partition, 0), 0)
+            arrived: Array = rows[max(len(rows) - new, 0) :]
+            if len(arrived) and arrived.shape[1] == self._previous.model.dimensions:
+                self._scores.append(anomaly.score(self._previous.model, arrived.astype(np.float64)))
+
+    def calibrated(self, published: PublishedModel) -> PublishedModel:
+        """The next version, with these scores and those before them.
+
+        The older scores keep e^(−n/w) of their weight, with n new messages and w the model's weight: with a half-life
+        they are forgotten as messages are, and without one those of versions that knew little count little.
+        """
+        if self._previous is None:
+            return published
+        old, model = self._previous.calibration or Calibration.empty(), self._previous.model
+        scores = AnomalyScores(*map(np.concatenate, zip(*self._scores, strict=True)))
+        sigma2, new = anomaly.noise_variance(model), published.version - self._previous.version
+        calibration = old.with_scores(scores, sigma2, math.exp(-new / max(published.model.weight, 1.0)))
+        p = old.p_values(scores, sigma2).score if old.weight else None
+        return replace(published, calibration=calibration, p_values=p)

@@ -1,0 +1,140 @@
+"""Scores over HTTP agree with `pca/anomaly.py`; p-values come from the model's past scores."""
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streampca.api.app import create_app
+from streampca.pca import anomaly
+from streampca.pca.anomaly import Calibration
+from streampca.pca.model import Model
+from streampca.settings import ServeSettings
+from streampca.stores.memory import MemoryStore
+from streampca.stores.models import Models
+from streampca.stream.model_file import PublishedModel
+from tests.api.client import Client
+from tests.api.known import TOPIC, D, known_model
+from tests.api.test_projection import post
+
+CHANCE = np.random.default_rng(0)
+VECTORS = CHANCE.normal(size=(9, D)) * 3
+PAST = CHANCE.normal(size=(500, D)) * 2
+
+
+def model_with_past() -> tuple[Model, Calibration]:
+    model = known_model(30)
+    scores = anomaly.score(model, PAST)
+    return model, Calibration.empty().with_scores(scores, anomaly.noise_variance(model))
+
+
+@pytest.fixture
+def calibrated(store: MemoryStore) -> Client:
+    model, calibration = model_with_past()
+    Models(store, TOPIC).save(PublishedModel(30, model, TOPIC, calibration=calibration))
+    return Client(create_app(store, ServeSettings(topic=TOPIC, max_numbers=1000)))
+
+
+def test_scores(calibrated: Client) -> None:
+    model, calibration = model_with_past()
+    scores = anomaly.score(model, VECTORS)
+    p = calibration.p_values(scores, anomaly.noise_variance(model))
+    with calibrated as client:
+        answer = post(client, "/v1/score", vectors=VECTORS.tolist())
+    assert answer.pop("version") == 30
+    expected = scores._asdict() | {"p": p.score, "p_t2": p.t2, "p_spe": p.spe}
+    assert answer == {name: values.tolist() for name, values in expected.items()}
+    assert min(answer["p"]) < max(answer["p"])
+
+
+def test_contributions(calibrated: Client) -> None:
+    with calibrated as client:
+        answer = post(client, "/v1/score", vectors=VECTORS.tolist(), contributions=2)
+        all_of_them = post(client, "/v1/score", vectors=VECTORS.tolist(), contributions=100)
+    which, values = anomaly.largest_contributions(model_with_past()[0], VECTORS, 2)
+    assert [answer["t2_dimensions"], answer["spe_dimensions"]] == which.tolist()
+    np.testing.assert_allclose(answer["t2_contributions"], values.t2)
+    np.testing.assert_allclose(answer["spe_contributions"], values.spe)
+    np.testing.assert_allclose(np.sum(all_of_them["t2_contributions"], axis=1), answer["t2"])
+    np.testing.assert_allclose(np.abs(all_of_them["spe_contributions"]).sum(axis=1), answer["spe"])
+
+
+def test_many_rows_are_scored_like_each_alone(calibrated: Client) -> None:
+    many = CHANCE.normal(size=(150, D))
+    with calibrated as client:
+        together = post(client, "/v1/score", vectors=many.tolist(), contributions=1)
+        alone = [post(client, "/v1/score", vectors=[vector], contributions=1) for vector in many[::40].tolist()]
+    for field in set(together) - {"version"}:
+        np.testing.assert_allclose(together[field][::40], [each[field][0] for each in alone], rtol=1e-9)
+
+
+def test_a_binary_request_has_the_same_answer(calibrated: Client) -> None:
+    body = VECTORS.astype("<f4")
+    with calibrated as client:
+        plain = post(client, "/v1/score", vectors=body.tolist(), contributions=2)
+        response = client.post(
+            "/v1/score?contributions=2",
+            content=body.tobytes(),
+            headers={"Content-Type": "application/octet-stream", "Accept": "application/x-npz"},
+        )
+    with np.load(io.BytesIO(response.content)) as arrays:
+        assert {name: arrays[name].tolist() for name in arrays} == plain
+
+
+def test_a_projection_has_the_scores_that_are_asked_for(calibrated: Client) -> None:
+    with calibrated as client:
+        scores = post(client, "/v1/score", vectors=VECTORS.tolist())
+        plain = post(client, "/v1/project", vectors=VECTORS.tolist(), basis="whitened")
+        more = post(client, "/v1/project", vectors=VECTORS.tolist(), basis="whitened", fields=["p", "t2"])
+        binary = client.post(
+            "/v1/project?fields=p,t2&basis=whitened",
+            content=npy(VECTORS),
+            headers={"Content-Type": "application/x-npy"},
+        ).json()
+    assert more == binary == plain | {name: scores[name] for name in ("p", "t2")}
+
+
+def test_a_model_without_past_scores_has_no_p(client: Client) -> None:
+    answer = post(client, "/v1/score", vectors=VECTORS.tolist())
+    assert (answer["p"], answer["p_t2"], answer["p_spe"]) == (None, None, None)
+    assert len(answer["score"]) == len(VECTORS)
+    response = client.post("/v1/score", json={"vectors": VECTORS.tolist()}, headers={"Accept": "application/x-npz"})
+    with np.load(io.BytesIO(response.content)) as arrays:
+        assert set(arrays) == {"version", "t2", "spe", "score"}
+
+
+def test_no_vectors_in_no_scores_out(calibrated: Client) -> None:
+    with calibrated as client:
+        answer = post(client, "/v1/score", vectors=[], contributions=2)
+    assert all(values == [] for name, values in answer.items() if name != "version")
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "text"),
+    [
+        ({"vectors": [[1e200] * D]}, 422, "too large"),
+        ({"vectors": [[1.0] * (D + 1)]}, 422, "this model has 5"),
+        ({"vectors": [[1.0] * D], "contributions": -1}, 422, "contributions"),
+        ({"vectors": [[1.0] * D], "contributions": 1.5}, 422, "contributions"),
+        ({"vectors": [[1.0] * D], "basis": "whitened"}, 422, "unknown field 'basis'"),
+        ({"vectors": [[1.0] * D] * 100, "contributions": 3}, 413, "ask for at most 2 contributions"),
+    ],
+)
+def test_mistakes(calibrated: Client, content: dict[str, Any], status: int, text: str) -> None:
+    with calibrated as client:
+        answer = client.post("/v1/score", json=content)
+    assert answer.status_code == status
+    assert text in answer.json()["error"]
+
+
+def test_an_unknown_field_of_a_projection_is_refused(client: Client) -> None:
+    answer = client.post("/v1/project", json={"vectors": [[1.0] * D], "fields": ["q"]})
+    assert answer.status_code == 422
+    assert "fields" in answer.json()["error"] or "t2" in answer.json()["error"]
+
+
+def npy(array: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()

@@ -1,0 +1,124 @@
+"""Each version knows how the messages before it scored, by versions that had not learned them."""
+
+import numpy as np
+import pytest
+
+from streampca.pca import anomaly
+from streampca.pca.anomaly import Calibration
+from streampca.pca.arrays import Array
+from streampca.stream.fold import Fold, FoldConfig
+from streampca.stream.model_file import PublishedModel
+from streampca.worker import ranges
+from streampca.worker.publisher import Publisher
+from tests.stream.streams import fold_config, folded, vectors
+from tests.worker.test_publisher import PublisherFixture
+
+MESSAGES = vectors(3000)
+
+
+class Stream(PublisherFixture):
+    """Two partitions that grow; publishes after each step."""
+
+    def __init__(self, fold_config: FoldConfig) -> None:
+        super().__init__(fold_config)
+        self.streams = dict(enumerate(np.array_split(MESSAGES, 2)))
+        self.at = dict.fromkeys(self.streams, 0)
+
+    def grow(self, partition: int, n: int) -> Array:
+        """Learn n more messages of a partition; returns those that are pending then."""
+        self.at[partition] += n
+        V = self.streams[partition][: self.at[partition]]
+        fold = folded(self._empty(), V, self.fold_config, None, None, [len(V)])
+        self.save(partition, fold)
+        return fold.pending
+
+    def _empty(self) -> Fold:
+        return Fold.empty(self.fold_config.learning)
+
+
+def scored(by: PublishedModel, V: Array, into: Calibration | None = None, kept: float = 1.0) -> Calibration:
+    scores = anomaly.score(by.model, V)
+    return (into or Calibration.empty()).with_scores(scores, anomaly.noise_variance(by.model), kept)
+
+
+def same(published: PublishedModel, expected: Calibration) -> bool:
+    assert published.calibration is not None
+    return np.allclose(published.calibration.weights, expected.weights, rtol=1e-9)
+
+
+@pytest.fixture
+def stream() -> Stream:
+    return Stream(fold_config())
+
+
+def test_pending_messages_are_scored_by_the_version_before(stream: Stream) -> None:
+    stream.grow(0, 300)
+    first = stream.publish()
+    assert first.calibration is None
+    pending = [stream.grow(0, 400), stream.grow(1, 330)]
+    second = stream.publish()
+    assert all(map(len, pending))
+    assert same(second, scored(first, np.concatenate(pending)))
+    assert second.p_values is None
+    third_pending = stream.grow(1, 300)
+    third = stream.publish()
+    assert same(
+        third, scored(second, third_pending, scored(first, np.concatenate(pending)), np.exp(-300 / third.version))
+    )
+    scores = anomaly.score(second.model, third_pending)
+    expected = second.calibration.p_values(scores, anomaly.noise_variance(second.model))
+    np.testing.assert_array_equal(third.p_values, expected.score)
+
+
+def test_a_message_is_scored_once(stream: Stream) -> None:
+    """Messages stay pending over several versions while few arrive."""
+    stream.grow(0, 300)
+    stream.publish()
+    weights = []
+    for n in (10, 5, 1):
+        stream.grow(0, n)
+        weights.append(stream.publish().calibration.weight)
+    assert weights == pytest.approx([10, 15, 16], rel=0.02)
+
+
+def test_a_partition_that_did_not_move_is_not_scored_again(stream: Stream) -> None:
+    stream.grow(0, 300)
+    stream.grow(1, 300)
+    stream.publish()
+    pending = stream.grow(0, 300)
+    assert stream.publish().calibration.weight == len(pending)
+
+
+def test_scores_are_forgotten_as_messages_are() -> None:
+    stream = Stream(fold_config(half_life_messages=100))
+    stream.grow(0, 310)
+    stream.publish()
+    before = len(stream.grow(0, 300))
+    assert stream.publish().calibration.weight == before
+    new = len(stream.grow(0, 300))
+    assert stream.publish().calibration.weight == pytest.approx(new + before / 8, rel=0.05)
+
+
+def test_another_publisher_continues_from_the_newest_version(stream: Stream) -> None:
+    stream.grow(0, 300)
+    stream.publish()
+    pending = stream.grow(0, 300)
+    stream.publish()
+    stream.publisher = Publisher(stream.checkpoints, stream.models, stream.fold_config, lambda: 0.0)
+    more = stream.grow(0, 300)
+    assert stream.publish().calibration.weight == pytest.approx(len(pending) * np.exp(-300 / 900) + len(more), rel=0.01)
+
+
+def test_with_many_partitions_the_newest_messages_of_each_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of partitions that another worker has merged."""
+    monkeypatch.setattr(ranges, "SIZE", 2)
+    monkeypatch.setattr(ranges, "FEWEST", 2)
+    stream = Stream(fold_config())
+    other = Publisher(stream.checkpoints, stream.models, stream.fold_config, lambda: 0.0)
+    for partition in stream.streams:
+        stream.grow(partition, 300)
+    first = stream.publish()
+    pending = [stream.grow(partition, n) for partition, n in ((0, 300), (1, 5))]
+    other.merge_ranges([0])
+    monkeypatch.setattr(Publisher, "_subtotal", None)  # the publisher only reads
+    assert same(stream.publish(), scored(first, np.concatenate([pending[0][-16:], pending[1][-5:]])))
