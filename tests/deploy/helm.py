@@ -79,6 +79,7 @@ def test_options_have_their_effect(options: list[str]) -> None:
     found = charted(*options)
     (settings,) = of_kind(found, "ConfigMap")
     assert settings["data"]["STREAMPCA_HALF_LIFE_MESSAGES"] == "10000000"
+    assert settings["data"]["STREAMPCA_GROUP_ID"] == "mine"
     assert settings["data"].keys() >= {"STREAMPCA_TOPIC", "STREAMPCA_STORE"}
     assert of_kind(found, "PersistentVolumeClaim") == []
     pods = workers(found)["spec"]["template"]
@@ -123,6 +124,13 @@ def test_two_releases_share_nothing() -> None:
     assert len(used) == 4
     assert used | {("Service", workers(second)["spec"]["serviceName"])} <= names
     assert ("StatefulSet", of_kind(second, "ScaledObject")[0]["spec"]["scaleTargetRef"]["name"]) in names
+
+
+def test_each_topic_has_its_own_group_which_is_scaled_on() -> None:
+    found = charted("--set", "settings.topic=clicks,autoscaling.enabled=true")
+    (settings,) = of_kind(found, "ConfigMap")
+    (trigger,) = of_kind(found, "ScaledObject")[0]["spec"]["triggers"]
+    assert settings["data"]["STREAMPCA_GROUP_ID"] == trigger["metadata"]["consumerGroup"] == "streampca-clicks"
 
 
 def test_names_stay_short_enough_for_labels() -> None:
