@@ -40,10 +40,10 @@ TESTS = Path(__file__).parent
 
 # Files that take longest come first, so that no process is busy with one of them when the others have finished.
 LONGEST = (
-    "benchmarks/test_benchmarks.py", "guarantees/test_exactly_once.py", "sources/test_on_broker.py",
-    "guarantees/test_outages.py", "simulation/test_simulation.py", "deploy/test_container.py",
-    "experiments/test_experiments.py", "guarantees/test_object_store.py", "guarantees/test_formats.py",
-    "demo/test_demo.py", "sources/test_contract.py", "monitoring/test_procedures.py",
+    "benchmarks/test_benchmarks.py", "simulation/test_simulation.py", "guarantees/test_exactly_once.py",
+    "sources/test_on_broker.py", "guarantees/test_outages.py", "deploy/test_container.py",
+    "guarantees/test_object_store.py", "experiments/test_experiments.py", "demo/test_demo.py",
+    "guarantees/test_formats.py", "sources/test_contract.py", "monitoring/test_procedures.py", "test_broker.py",
 )  # fmt: skip
 
 
@@ -71,7 +71,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("browser")
         if is_hypothesis_test(item.obj) and settings.get_current_profile_name() == "fast":
             limit_examples(item.function)
-    longest = {TESTS / name: place for place, name in enumerate(LONGEST)}
+    longest = {(TESTS / name).resolve(strict=True): place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: longest.get(item.path, len(longest)))
 
 
