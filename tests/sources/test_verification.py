@@ -1,8 +1,11 @@
 """While the last record of one partition is verified, the others are read, each record once."""
 
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
+from confluent_kafka import Producer
 
 from streampca.sources.confluent.source import ConfluentSource
 from streampca.stream.record import last_of
@@ -52,3 +55,39 @@ def test_a_partition_that_was_verified_does_not_make_others_return_records_again
     reader.until(lambda: reader.next(1) == 3 and reader.next(0) == 100)
     assert reader.offsets(0) == list(range(100))
     assert reader.records(1) == []
+
+
+@contextmanager
+def growing(log: OnConfluent) -> Iterator[None]:
+    """Append to both partitions all the time."""
+    over = threading.Event()
+
+    def send() -> None:
+        producer = Producer({"bootstrap.servers": log.broker.bootstrap})
+        while not over.wait(0.005):
+            for partition in (0, 1):
+                producer.produce(log.topic, b"more", partition=partition)
+            producer.poll(0)
+        producer.flush(10)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_partitions_that_grow_are_all_verified(log: OnConfluent) -> None:
+    for partition in (0, 1):
+        log.append(partition, [b"%d" % i for i in range(10)])
+    source = log.open()
+    reader = Reader(source)
+    reader.assigned()
+    source.seek({0: None, 1: None})
+    reader.read_to({0: 10, 1: 10})
+    last = {p: found for p in (0, 1) if (found := last_of(reader.records(p)))}
+    with growing(log):
+        source.seek({0: 10, 1: 10}, last)
+        reader.until(lambda: all((reader.next(p) or 0) > 10 for p in (0, 1)), timeout_s=15)
