@@ -30,6 +30,7 @@ PARTS = (
     "memory",
     "serving",
     "start",
+    "restart",
     "scaling",
     "cost",
 )

@@ -147,6 +147,12 @@ class WorkerSettings(StoreSettings, KafkaSettings, FormatSettings, GroupSettings
     session_timeout_s: float = Field(
         15, gt=0, allow_inf_nan=False, description="Time without heartbeats after which the group removes a worker."
     )
+    group_instance_id: str | None = Field(
+        None,
+        pattern=_TOPIC_NAME,
+        description="Identity of this worker in the group, each worker its own: a restart within session_timeout_s "
+        "then moves no partition; unset: none.",
+    )
     max_poll_records: int = Field(2000, ge=1, description="Maximum number of records per poll.")
     prefetch_mib: float = Field(32, gt=0, le=1024, description="Prefetch limit, MiB.")
 

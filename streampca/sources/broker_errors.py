@@ -27,6 +27,13 @@ class BrokerErrors:
         """Wrong user, password or mechanism."""
         return SourceError(f"the broker {self._at} refuses the login: {text}; check the sasl_ settings")
 
+    def fenced(self) -> SourceError:
+        """Another member of the group has joined with the identity of this one."""
+        return SourceError(
+            f"another worker of topic {self._topic} {self._at} has the same group_instance_id, and has taken this "
+            "worker's place in the group; give each worker a group_instance_id of its own"
+        )
+
     def no_broker(self, cause: str) -> SourceError:
         """No broker answers; `cause` is the last error seen, if any."""
         check = "bootstrap_servers and security_protocol"

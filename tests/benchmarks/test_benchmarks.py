@@ -15,7 +15,7 @@ from benchmarks.children import ROOT
 from benchmarks.report import PAGE, PARTS, block
 from tests.kafka_broker import Broker
 
-ON_A_BROKER = ("throughput", "comparison", "stages", "memory", "scaling", "start")
+ON_A_BROKER = ("throughput", "comparison", "stages", "memory", "scaling", "start", "restart")
 
 
 def run(part: str, folder: Path, *options: str) -> str:

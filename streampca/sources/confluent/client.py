@@ -26,6 +26,7 @@ _LOGIN_REFUSED = {
     KafkaError.UNSUPPORTED_SASL_MECHANISM,
     KafkaError.ILLEGAL_SASL_STATE,
 }
+_FENCED = str(KafkaError(KafkaError.FENCED_INSTANCE_ID).str())  # in the text of an error whose code is _FATAL
 _FINAL = {  # of the client's own errors; it recovers from all others
     KafkaError._AUTHENTICATION,
     KafkaError._BAD_MSG,  # the client would skip it, and lose the records in it
@@ -110,6 +111,12 @@ def consumer_options(settings: WorkerSettings) -> dict[str, Any]:
     }
 
 
+def member_options(settings: WorkerSettings) -> dict[str, Any]:
+    """What a consumer that joins the group is given."""
+    known = {} if settings.group_instance_id is None else {"group.instance.id": settings.group_instance_id}
+    return consumer_options(settings) | known
+
+
 def create(kind: Callable[..., C], options: dict[str, Any]) -> C:
     """A consumer, producer or admin client. Raises `SourceError` for options that librdkafka refuses."""
     try:
@@ -130,6 +137,8 @@ def source_error(error: KafkaError, sentences: BrokerErrors) -> SourceError:
     code, text = error.code(), one_line(error.str())
     if code in _NO_TOPIC:
         return sentences.no_topic()
+    if _FENCED in text:
+        return sentences.fenced()
     if code in _NOT_AUTHORIZED:
         return sentences.not_authorized(text)
     if code in _LOGIN_REFUSED:

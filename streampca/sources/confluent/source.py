@@ -58,7 +58,7 @@ class ConfluentSource:
         self._subscribed = self._closed = False
         callbacks = {"error_cb": self._errors.append, "on_commit": _log_failed_commit}
         self._verification = Verification(settings, self._errors.append)
-        self._consumer = client.create(Consumer, client.consumer_options(settings) | callbacks)
+        self._consumer = client.create(Consumer, client.member_options(settings) | callbacks)
 
     def topic_id(self) -> str:
         return self._connection.topic_id()

@@ -9,6 +9,7 @@ from typing import Any
 
 from kafka.errors import (
     AuthorizationError,
+    FencedInstanceIdError,
     IllegalSaslStateError,
     InvalidTopicError,
     KafkaError,
@@ -178,6 +179,8 @@ class Connection:
         match error:
             case UnknownTopicOrPartitionError() | InvalidTopicError():
                 return self.sentences.no_topic()
+            case FencedInstanceIdError():
+                return self.sentences.fenced()
             case AuthorizationError():
                 return self.sentences.not_authorized(text)
             case SaslAuthenticationFailedError() | UnsupportedSaslMechanismError() | IllegalSaslStateError():

@@ -17,6 +17,9 @@
 `KafkaConsumer._coordinator.request_rejoin`
     A rebalance caused by changed partitions is forgotten if the poll ends before the group answers, or if the change is
     undone meanwhile: the member is left without partitions and without heartbeat.
+`KafkaConsumer._coordinator._handle_heartbeat_response`
+    A member that another one with its `group_instance_id` has replaced only stops its heartbeats: the error is kept,
+    for the next poll to raise.
 `KafkaConsumer._coordinator.stable`
     No public method says whether the group counts the consumer as a member.
 `KafkaConsumer._fetcher._paused_partition_records`
@@ -34,6 +37,8 @@
     A poll is limited in records, not in bytes, and compressed records may be large: it is limited in both.
 `KafkaProducer._sender.force_close`
     `close` waits without limit while records are unsent.
+`RangePartitionAssignor.assign`
+    Of members with and without a `group_instance_id`, it forgets some.
 Logger `kafka.coordinator.consumer`
     Every exception of a rebalance listener is logged with a traceback: source.py filters those it raises on purpose.
 
@@ -41,14 +46,18 @@ The client class is passed to `KafkaConsumer` and `KafkaProducer` by their optio
 """
 
 import time
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.consumer import group
 from kafka.consumer.fetcher import Fetcher
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.coordinator.consumer import ConsumerCoordinator
 from kafka.errors import (
     AuthorizationError,
+    FencedInstanceIdError,
     IllegalSaslStateError,
     KafkaError,
     SaslAuthenticationFailedError,
@@ -217,8 +226,30 @@ class PatchedFetcher(Fetcher):  # type: ignore[misc]
         return max_records if self._polled_bytes >= _POLL_BYTES else appended  # all of them: the poll ends
 
 
+class PatchedCoordinator(ConsumerCoordinator):  # type: ignore[misc]
+    """Keeps the error of a member that was replaced."""
+
+    replaced: FencedInstanceIdError | None = None
+
+    def _handle_heartbeat_response(self, *args: Any) -> None:
+        try:
+            super()._handle_heartbeat_response(*args)
+        except FencedInstanceIdError as error:
+            self.replaced = error
+            raise
+
+
+class PatchedRangeAssignor(RangePartitionAssignor):  # type: ignore[misc]
+    """Assigns to all members: it groups them by whether they have an identity, but only neighbours."""
+
+    @classmethod
+    def assign(cls, cluster: Any, members: Iterable[Any]) -> Any:
+        return super().assign(cluster, sorted(members, key=lambda member: member.group_instance_id is None))
+
+
 memory_records.DefaultRecordBatch = PatchedRecordBatch
 group.Fetcher = PatchedFetcher
+group.ConsumerCoordinator = PatchedCoordinator
 
 
 def position_of(consumer: KafkaConsumer, partition: TopicPartition) -> int | None:
@@ -240,6 +271,12 @@ def drop_paused_records(consumer: KafkaConsumer, partition: TopicPartition) -> N
 def rejoin_group(consumer: KafkaConsumer) -> None:
     """Ask for a rebalance at the next poll."""
     consumer._coordinator.request_rejoin()
+
+
+def raise_if_replaced(consumer: KafkaConsumer) -> None:
+    """Raise `FencedInstanceIdError` if another member has joined with the consumer's `group_instance_id`."""
+    if consumer._coordinator.replaced is not None:
+        raise consumer._coordinator.replaced
 
 
 def is_member(consumer: KafkaConsumer) -> bool:

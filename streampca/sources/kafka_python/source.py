@@ -13,7 +13,6 @@ from typing import Any
 
 import structlog
 from kafka import KafkaConsumer, TopicPartition
-from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.errors import KafkaError, LogTruncationError, OffsetOutOfRangeError, RetriableError
 from kafka.structs import OffsetAndMetadata
 
@@ -22,9 +21,11 @@ from streampca.sources.broker_errors import one_line
 from streampca.sources.kafka_python.connection import Connection
 from streampca.sources.kafka_python.decompression import limit_batches
 from streampca.sources.kafka_python.patches import (
+    PatchedRangeAssignor,
     drop_paused_records,
     is_member,
     position_of,
+    raise_if_replaced,
     rejoin_group,
     seek_behind,
 )
@@ -54,6 +55,7 @@ class KafkaPythonSource:
         # Not returned yet: partition → position, and where the log diverges from what was read, if known.
         self._out_of_range: dict[int, tuple[int, int | None]] = {}
         self._closed = False
+        self._has_identity, self._known_partitions = settings.group_instance_id is not None, frozenset[int]()
         self._consumer.subscribe([settings.topic], listener=self._rebalance)
 
     def topic_id(self) -> str:
@@ -64,8 +66,10 @@ class KafkaPythonSource:
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
         fetched: Mapping[TopicPartition, list[Record]] = {}
+        self._rejoin_if_partitions_were_added()
         try:
             fetched = self._consumer.poll(int(timeout_s * 1000))
+            raise_if_replaced(self._consumer)
         except (OffsetOutOfRangeError, LogTruncationError) as error:
             self._note_out_of_range(error)
         except RetriableError as error:
@@ -134,6 +138,12 @@ class KafkaPythonSource:
             self._consumer.close(autocommit=False, timeout_ms=_CLOSE_TIMEOUT_MS)
         except KafkaError as error:
             log.warning("the group was not left in order", error=one_line(error))
+
+    def _rejoin_if_partitions_were_added(self) -> None:
+        """A leader with an identity does not learn that it still leads after a restart, so every member rejoins."""
+        before, self._known_partitions = self._known_partitions, self.partitions()
+        if self._has_identity and before and self._known_partitions - before:
+            rejoin_group(self._consumer)
 
     def _take_rebalance_events(self) -> Sequence[Event]:
         """Apply and return the events of a rebalance."""
@@ -215,6 +225,7 @@ class KafkaPythonSource:
 def _consumer_options(settings: WorkerSettings) -> dict[str, Any]:
     return {
         "group_id": settings.group_id,
+        "group_instance_id": settings.group_instance_id,
         "enable_auto_commit": False,
         "auto_offset_reset": "none",  # a position out of range is an event, not a silent jump
         "isolation_level": settings.isolation_level,
@@ -224,5 +235,5 @@ def _consumer_options(settings: WorkerSettings) -> dict[str, Any]:
         "heartbeat_interval_ms": int(min(3.0, settings.session_timeout_s / 10) * 1000),
         # Every rebalance revokes all and assigns all: more work than the cooperative protocol, but no partition
         # is ever kept across a generation that this member missed.
-        "partition_assignment_strategy": (RangePartitionAssignor,),
+        "partition_assignment_strategy": (PatchedRangeAssignor,),
     }

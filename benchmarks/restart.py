@@ -1,0 +1,153 @@
+"""Seconds without learning while workers restart, one after the other: `python -m benchmarks.restart`.
+
+Three workers share six partitions of a real broker, to which messages are sent all the time. Each worker is stopped by
+SIGTERM, or killed, and started again at once; the next one when all partitions are learned again. A figure is the
+longest time between two checkpoints of a partition, of those of the worker that restarts or of those of the others.
+The workers save five times a second; the other settings are the defaults.
+"""
+
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import orjson
+from confluent_kafka import Producer
+
+from benchmarks.brokers import broker_of, parser_with_broker
+from benchmarks.report import publish
+from benchmarks.workers import CLIENTS
+from tests.broker_client import BrokerClient
+from tests.guarantees.harness import Group, WorkerProcess, group, vectors
+
+PART, WORKERS, PARTITIONS = "restart", 3, 6
+SEND_INTERVAL_S, SETTLED_S, TIMEOUT_S = 0.05, 2.0, 120.0
+SESSION_TIMEOUT_S = 15  # the default
+
+
+def main() -> None:
+    """Measure and write."""
+    given = parser_with_broker(__doc__).parse_args()
+    lines = [
+        "| client | stopped by | `group_instance_id` | its own partitions, s | those of the others, s |",
+        "|---|---|---|---|---|",
+    ]
+    runs = [(CLIENTS[0], "SIGTERM", True)] if given.smallest else [
+        (client, cause, named) for client in CLIENTS for cause in ("SIGTERM", "kill -9") for named in (False, True)
+    ]  # fmt: skip
+    with broker_of(given) as broker, tempfile.TemporaryDirectory() as folder:
+        for number, (client, cause, named) in enumerate(runs):
+            topic = broker.create_topic(f"restart-{number}", PARTITIONS)
+            place, timeout = Path(folder) / topic, {"session_timeout_s": SESSION_TIMEOUT_S}
+            with group(broker, topic, place, [client], given.smallest, **timeout) as members, sending(broker, topic):
+                count = 1 if given.smallest else WORKERS
+                own, others = rolling_restart(members, count, kill=cause != "SIGTERM", named=named)
+            cells = client, cause, "one each" if named else "none", f"{own:.1f}", f"{others:.1f}"
+            lines.append(f"| {' | '.join(cells)} |")
+            print(lines[-1], flush=True)
+    publish(PART, given, lines)
+
+
+def rolling_restart(members: Group, restarts: int, *, kill: bool, named: bool) -> tuple[float, float]:
+    """The longest times without learning: of the partitions of the worker that restarts, and of the others."""
+
+    def start(number: int) -> WorkerProcess:
+        return members.start(**({"group_instance_id": f"worker-{number}"} if named else {}))
+
+    workers, longest = [start(number) for number in range(WORKERS)], (0.0, 0.0)
+    with Gaps(members) as gaps:
+        for number, worker in enumerate(workers[:restarts]):
+            gaps.wait_until_all_learn()
+            own = owned(worker)
+            gaps.begin()
+            (worker.kill if kill else worker.stop)()
+            start(number)
+            gaps.wait_until_all_learn()
+            of_own = max(gap for p, gap in gaps.longest.items() if p in own)
+            of_others = max(gap for p, gap in gaps.longest.items() if p not in own)
+            longest = max(longest[0], of_own), max(longest[1], of_others)
+    return longest
+
+
+def owned(worker: WorkerProcess) -> set[int]:
+    """The partitions that a worker was assigned last."""
+    assigned = [event["read_from"] for event in worker.events() if event["event"] == "partitions assigned"]
+    return {int(partition) for partition in assigned[-1]}
+
+
+class Gaps:
+    """Watches how long the checkpoints of each partition stand still."""
+
+    def __init__(self, members: Group) -> None:
+        self._members, self._lock = members, threading.Lock()
+        self._over = threading.Event()
+        self.begin()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> "Gaps":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def begin(self) -> None:
+        """Forget the times so far."""
+        now = time.monotonic()
+        with self._lock:
+            self.longest = dict.fromkeys(range(PARTITIONS), 0.0)
+            self._moved_at = dict.fromkeys(range(PARTITIONS), now)
+
+    def wait_until_all_learn(self) -> None:
+        """Wait until every partition has moved in each second for some time."""
+        since = deadline = time.monotonic()
+        while time.monotonic() - since < SETTLED_S:
+            time.sleep(0.05)
+            if time.monotonic() - deadline > TIMEOUT_S:
+                raise TimeoutError(f"not all partitions are learned: {self.longest}")
+            with self._lock:
+                oldest = min(self._moved_at.values())
+            if time.monotonic() - oldest > 1 or oldest < deadline:
+                since = time.monotonic()
+
+    def _watch(self) -> None:
+        positions: dict[int, int] = {}
+        while not self._over.wait(0.02):
+            now, found = time.monotonic(), self._members.positions()
+            with self._lock:
+                for partition in range(PARTITIONS):
+                    gap = now - self._moved_at[partition]
+                    self.longest[partition] = max(self.longest[partition], gap)
+                    if found.get(partition, 0) > positions.get(partition, 0):
+                        self._moved_at[partition] = now
+            positions = found
+
+
+@contextmanager
+def sending(broker: BrokerClient, topic: str) -> Iterator[None]:
+    """Send a message to each partition every 50 ms."""
+    values, over = [orjson.dumps(row.tolist()) for row in vectors(1000, seed=1)], threading.Event()
+
+    def send() -> None:
+        producer, count = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 5}), 0
+        while not over.wait(SEND_INTERVAL_S):
+            for partition in range(PARTITIONS):
+                producer.produce(topic, values[count % len(values)], partition=partition)
+            count += 1
+            producer.poll(0)
+        producer.flush(10)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Members with a `group_instance_id` on a real broker: a restart moves no partition of another."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from streampca.errors import SourceError
+from streampca.sources.confluent import client
+from streampca.sources.kafka_python import connection
+from streampca.stream.record import Lost, Revoked
+from tests.kafka_broker import Broker
+from tests.sources.backends import OnConfluent, OnKafka
+from tests.sources.reader import Reader
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+ALL = frozenset(range(4))
+POLL_S = 0.2  # as the worker; kafka-python gives up joining at the end of a poll
+
+
+@pytest.fixture(params=[OnKafka, OnConfluent])
+def backend(
+    request: pytest.FixtureRequest, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[OnKafka]:
+    """A topic with four partitions, for each client; new partitions are seen after half a second."""
+    python, confluent = connection.options, client.connection_options
+    monkeypatch.setattr(connection, "options", lambda s: python(s) | {"metadata_max_age_ms": 500})
+    interval = {"topic.metadata.refresh.interval.ms": 500}
+    monkeypatch.setattr(client, "connection_options", lambda s: confluent(s) | interval)
+    backend = request.param(broker, topic, len(ALL))
+    yield backend
+    backend.close()
+
+
+class Members:
+    """Two static members that share the topic; all are polled."""
+
+    def __init__(self, backend: OnKafka, session_timeout_s: float = 30) -> None:
+        self.backend, self.session_timeout_s = backend, session_timeout_s
+        self.readers = {name: self.start(name) for name in ("a", "b")}
+        self.wait(lambda: self.settled() == ALL)
+
+    def start(self, name: str) -> Reader:
+        return Reader(self.backend.open(group_instance_id=name, session_timeout_s=self.session_timeout_s))
+
+    def owned(self, name: str) -> frozenset[int]:
+        """The partitions of a member."""
+        now: frozenset[int] = frozenset()
+        for event in self.readers[name].events:
+            if hasattr(event, "partitions"):
+                now = frozenset() if isinstance(event, Revoked | Lost) else event.partitions
+        return now
+
+    def settled(self) -> frozenset[int]:
+        """The partitions of both, if none is of both."""
+        a, b = self.owned("a"), self.owned("b")
+        return a | b if a and b and not a & b else frozenset()
+
+    def wait(self, condition: object, timeout_s: float = 30) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():  # type: ignore[operator]
+            assert time.monotonic() < deadline, {name: reader.events for name, reader in self.readers.items()}
+            for reader in list(self.readers.values()):
+                reader.poll(POLL_S)
+
+    def restart(self, name: str) -> None:
+        """Close a member and open it again; meanwhile the other is polled."""
+        self.readers.pop(name).source.close()
+        other = next(iter(self.readers.values()))
+        other.poll(POLL_S)
+        self.readers[name] = self.start(name)
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_a_restart_moves_no_partition(backend: OnKafka, name: str) -> None:
+    """Whether it is that of the group's leader or not."""
+    members = Members(backend)
+    before = {name: members.owned(name) for name in ("a", "b")}
+    other = members.readers["b" if name == "a" else "a"]
+    events = len(other.of(Revoked) + other.of(Lost))
+    members.restart(name)
+    members.wait(lambda: members.owned(name) == before[name])
+    assert len(other.of(Revoked) + other.of(Lost)) == events
+    assert {name: members.owned(name) for name in ("a", "b")} == before
+
+
+def test_the_partitions_of_a_member_that_stays_away_move(backend: OnKafka) -> None:
+    members = Members(backend, session_timeout_s=2)
+    members.readers["b"].source.close()
+    gone = members.readers.pop("b")
+    members.wait(lambda: members.owned("a") == ALL)
+    assert gone.events
+
+
+def test_new_partitions_are_assigned_after_all_have_restarted(backend: OnKafka) -> None:
+    members = Members(backend)
+    for name in ("a", "b"):
+        members.restart(name)
+        members.wait(lambda: members.settled() == ALL)
+    backend.add_partitions(6)
+    members.wait(lambda: members.settled() == frozenset(range(6)), timeout_s=40)
+
+
+def test_a_member_that_was_replaced_ends_with_what_to_do(backend: OnKafka) -> None:
+    members = Members(backend)
+    replaced = members.readers.pop("a")
+    members.readers["a"] = members.start("a")
+    members.wait(lambda: members.settled() == ALL)
+    with pytest.raises(SourceError, match="give each worker a group_instance_id of its own"):
+        members.wait(lambda: replaced.poll(POLL_S) and False, timeout_s=20)
+
+
+def test_members_with_and_without_an_identity_share_the_topic(backend: OnKafka) -> None:
+    """As while the setting is introduced."""
+    sources = [backend.open(**({} if n == 1 else {"group_instance_id": f"{n}"})) for n in range(3)]
+    readers = [Reader(source) for source in sources]
+
+    def owned() -> list[frozenset[int]]:
+        found = []
+        for reader in readers:
+            changes = [event for event in reader.events if hasattr(event, "partitions")]
+            found.append(changes[-1].partitions if changes and not isinstance(changes[-1], Revoked | Lost) else ALL)
+        return found
+
+    readers[0].until(
+        lambda: (
+            any(reader.poll(POLL_S) and False for reader in readers[1:])
+            or sorted(map(sorted, owned())) == [[0, 1], [2], [3]]
+        ),
+        timeout_s=40,
+    )
