@@ -152,10 +152,14 @@ def test_services_budgets_monitors_and_spread_select_their_pods(found: list[Obje
 
 
 @for_each_overlay
-def test_workers_have_stable_names(found: list[Object]) -> None:
+def test_workers_are_known_to_their_group_by_stable_names(found: list[Object]) -> None:
     (workers,) = of_kind(found, "StatefulSet")
     assert workers["spec"]["serviceName"] in {o["metadata"]["name"] for o in of_kind(found, "Service")}
     assert workers["spec"]["podManagementPolicy"] == "Parallel"
+    (container,) = workers["spec"]["template"]["spec"]["containers"]
+    assert container["env"] == [
+        {"name": "STREAMPCA_GROUP_INSTANCE_ID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+    ]
 
 
 @for_each_overlay
