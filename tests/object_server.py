@@ -28,7 +28,7 @@ class Fault:
     kind: str
     status: int = 503
     code: str = "SlowDown"
-    only: str = ""  # an operation as in `S3Proxy.requests`; all of them by default
+    only: str = ""  # an operation as in `S3Proxy.requests`, or "create": a write that must not replace; default: all
     delay_s: float = 0.0
 
 
@@ -67,11 +67,11 @@ class S3Proxy:
         self._fault = None
         self._over.set()
 
-    def fault_of(self, operation: str) -> Fault | None:
+    def fault_of(self, operation: str, *, creates: bool) -> Fault | None:
         """Count a request; return what happens to it."""
         self.requests[operation] += 1
         fault = self._fault
-        if fault is None or fault.only not in ("", operation):
+        if fault is None or fault.only not in ("", operation, "create" if creates else ""):
             return None
         self.faults += 1
         return fault
@@ -103,7 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _forward(self) -> None:
         operation = _operation(self.command, self.path)
-        fault = self.owner.fault_of(operation)
+        fault = self.owner.fault_of(operation, creates="If-None-Match" in self.headers)
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         match fault:
             case Fault("status"):

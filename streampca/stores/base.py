@@ -42,6 +42,13 @@ class Store(Protocol):
         the new file already be there, complete.
         """
 
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a small file if there is none of that name; False, and nothing is changed, if there is one.
+
+        As durable and atomic as `write`. Of several processes that create the same name at once, one gets True; none
+        does if it died, or if its store did not answer in time.
+        """
+
     def read(self, name: str) -> bytes:
         """The file's content. Raises `FileNotFoundError` if it does not exist."""
 
@@ -56,6 +63,10 @@ class Store(Protocol):
 
     def delete(self, name: str) -> None:
         """Remove the file; does nothing if it does not exist."""
+
+    @property
+    def place(self) -> str:
+        """Where the store is: the absolute path or the URL, without secrets."""
 
     def missing(self) -> str | None:
         """Where the store should be if it does not exist yet, in full; None if it exists."""

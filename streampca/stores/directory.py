@@ -22,6 +22,8 @@ _FILE_MODE, _FOLDER_MODE = 0o640, 0o750  # checkpoints hold vectors of the topic
 _ABANDONED_AFTER_S = 300.0
 _FOLDER_FLUSH_UNSUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}  # on some network file systems
 
+_LINKS_UNSUPPORTED = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
+
 _REMEDIES = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "the quota is used up: free some space",
@@ -61,6 +63,23 @@ class DirectoryStore:
         except OSError as error:
             raise _store_error("write", path, error) from None
 
+    def create(self, name: str, data: bytes) -> bool:
+        """Temporary file → write → fsync → link, which fails if the name exists → fsync of the folder."""
+        path = self._path(name)
+        temporary = path.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}")
+        try:
+            self._make_folder(path.parent)
+            try:
+                _write_durably(temporary, data)
+                created = _link(temporary, path, data)
+            finally:
+                with contextlib.suppress(OSError):
+                    temporary.unlink()
+            _flush_folder(path.parent)
+        except OSError as error:
+            raise _store_error("write", path, error) from None
+        return created
+
     def read(self, name: str) -> bytes:
         """The file's content."""
         path = self._path(name)
@@ -93,9 +112,14 @@ class DirectoryStore:
         except OSError as error:
             raise _store_error("delete", path, error) from None
 
+    @property
+    def place(self) -> str:
+        """The folder's absolute path."""
+        return str(self.root.absolute())
+
     def missing(self) -> str | None:
         """The folder's absolute path if there is no such folder."""
-        return None if os.path.isdir(self.root) else str(self.root.absolute())  # noqa: PTH112 - raises nothing
+        return None if os.path.isdir(self.root) else self.place  # noqa: PTH112 - raises nothing
 
     def check(self) -> None:
         """Write, read back and remove a file; then remove what killed processes have left."""
@@ -139,6 +163,32 @@ def _write_durably(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _link(temporary: Path, path: Path, data: bytes) -> bool:
+    """Give the file a second name unless that exists."""
+    try:
+        path.hardlink_to(temporary)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _LINKS_UNSUPPORTED:
+            raise
+        return _write_if_missing(path, data)
+    return True
+
+
+def _write_if_missing(path: Path, data: bytes) -> bool:
+    """For file systems without hard links: a reader may see a part of the file for a moment."""
+    try:
+        _write_durably(path, data)
+    except FileExistsError:
+        return False
+    except OSError:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise
+    return True
 
 
 def _flush_folder(folder: Path) -> None:

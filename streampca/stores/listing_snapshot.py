@@ -20,6 +20,12 @@ class Snapshot:
         self._store.write(name, data)
         self._names.add(name)
 
+    def create(self, name: str, data: bytes) -> bool:
+        """Write the file unless it exists, and list it from now on."""
+        created = self._store.create(name, data)
+        self._names.add(name)
+        return created
+
     def read(self, name: str) -> bytes:
         """The file's content now."""
         return self._store.read(name)
@@ -41,6 +47,11 @@ class Snapshot:
         """Remove the file, and list it no more."""
         self._store.delete(name)
         self._names.discard(name)
+
+    @property
+    def place(self) -> str:
+        """Where the store is."""
+        return self._store.place
 
     def missing(self) -> str | None:
         """Where the store should be."""

@@ -30,13 +30,17 @@ class MemoryStore:
         check_name(name)
         with self._lock:
             _raise_next(self._write_faults)
-            parts = name.split("/")
-            folders = ("/".join(parts[:i]) for i in range(1, len(parts)))
-            if any(folder in self._files for folder in folders) or self._inside(name):
-                raise StoreError(
-                    f"cannot write {name}: a file is in the place of a folder, or a folder in the place of a file"
-                )
-            self._files[name] = bytes(data)
+            self._put(name, data)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write unless the file exists, or raise the next scripted fault."""
+        check_name(name)
+        with self._lock:
+            _raise_next(self._write_faults)
+            if name in self._files:
+                return False
+            self._put(name, data)
+            return True
 
     def read(self, name: str) -> bytes:
         """The file's content, or raise the next scripted fault."""
@@ -69,6 +73,11 @@ class MemoryStore:
                 raise StoreError(f"cannot delete {name}: a folder is in the place of a file")
             self._files.pop(name, None)
 
+    @property
+    def place(self) -> str:
+        """That it is in memory."""
+        return "memory"
+
     def missing(self) -> None:
         """It always exists."""
 
@@ -76,6 +85,15 @@ class MemoryStore:
         """Raise the next scripted fault of a write, if any."""
         with self._lock:
             _raise_next(self._write_faults)
+
+    def _put(self, name: str, data: bytes) -> None:
+        parts = name.split("/")
+        folders = ("/".join(parts[:i]) for i in range(1, len(parts)))
+        if any(folder in self._files for folder in folders) or self._inside(name):
+            raise StoreError(
+                f"cannot write {name}: a file is in the place of a folder, or a folder in the place of a file"
+            )
+        self._files[name] = bytes(data)
 
     def _inside(self, folder: str) -> list[str]:
         return [name[len(folder) + 1 :] for name in self._files if name.startswith(f"{folder}/")]

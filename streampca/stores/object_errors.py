@@ -48,6 +48,11 @@ def is_missing_object(error: FileNotFoundError) -> bool:
     return _code(str(error)) not in _NO_BUCKET
 
 
+def is_not_implemented(error: Exception) -> bool:
+    """Whether the server does not know this kind of request."""
+    return isinstance(error, NotImplementedError) or _status(str(error)) == 501
+
+
 def _explanation(action: Action, scheme: str, error: Exception) -> str:
     text = str(error)
     status, code = _status(text), _code(text)

@@ -15,14 +15,14 @@ from datetime import timedelta
 from typing import Any
 
 import obstore
-from obstore.exceptions import BaseError
+from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import from_url
 
 from streampca import store_url
 from streampca.errors import StoreError
 from streampca.stores.base import Observe, check_name, ignore, is_part
 from streampca.stores.listing_snapshot import Snapshot
-from streampca.stores.object_errors import Action, is_missing_object, store_error
+from streampca.stores.object_errors import Action, is_missing_object, is_not_implemented, store_error
 
 _PART_BYTES = 16 * 2**20  # larger objects are uploaded in parts of this size, so that a timeout covers one part
 _PARTS_AT_ONCE = 2
@@ -70,13 +70,38 @@ class ObjectStore:
                 },
             )
 
-    def __str__(self) -> str:
+    @property
+    def place(self) -> str:
+        """The URL."""
         return self._url
 
     def write(self, name: str, data: bytes) -> None:
         """Upload the object; it appears when the upload is complete."""
         check_name(name)
         self._put(name, data, name)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Upload the object unless it exists. The server decides, if it is able to; else this looks first."""
+        check_name(name)
+        with self._request("write", name):
+            try:
+                obstore.put(self._bucket, name, data, mode="create", use_multipart=False)
+            except AlreadyExistsError:
+                return False
+            except (BaseError, NotImplementedError) as error:
+                if not is_not_implemented(error):
+                    raise
+            else:
+                return True
+        return self._write_if_missing(name, data)
+
+    def _write_if_missing(self, name: str, data: bytes) -> bool:
+        try:
+            self.read(name)
+        except FileNotFoundError:
+            self.write(name, data)
+            return True
+        return False
 
     def read(self, name: str) -> bytes:
         """The object's content."""

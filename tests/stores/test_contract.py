@@ -64,6 +64,40 @@ def test_a_second_write_replaces_the_first(store: Store) -> None:
     assert store.names("a") == ["a/b"]
 
 
+def test_create_writes_only_what_is_missing(store: Store) -> None:
+    assert store.create("a.json", b"first") is True
+    assert store.create("a.json", b"second") is False
+    assert store.read("a.json") == b"first"
+    store.write("b/c", b"written")
+    assert store.create("b/c", b"created") is False
+    assert (store.read("b/c"), store.names("b")) == (b"written", ["b/c"])
+    store.delete("b/c")
+    assert store.create("b/c", b"created") is True
+    assert (store.read("b/c"), store.names("b")) == (b"created", ["b/c"])
+
+
+def test_one_of_many_creates_the_file(store: Store) -> None:
+    barrier = threading.Barrier(8)
+
+    def create(number: int) -> bool:
+        barrier.wait()
+        return store.create("a/b", bytes([number]) * 100)
+
+    for _ in range(2 if is_remote(store) else 20):
+        with ThreadPoolExecutor(8) as pool:
+            created = list(pool.map(create, range(8)))
+        assert store.names("a") == ["a/b"]
+        assert store.read("a/b") == bytes([created.index(True)]) * 100
+        assert created.count(True) == 1
+        store.delete("a/b")
+
+
+def test_a_store_names_its_place_in_full(store: Store, tmp_path: Path) -> None:
+    if isinstance(store, DirectoryStore):
+        assert store.place == str(tmp_path / "store")
+    assert store.snapshot("a").place == store.place
+
+
 def test_an_empty_file_is_a_file(store: Store) -> None:
     store.write("a/b", b"")
     assert store.read("a/b") == b""
@@ -102,7 +136,8 @@ def test_check_leaves_no_files(store: Store) -> None:
 
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_names_that_could_leave_the_store_are_refused(store: Store, name: str) -> None:
-    for action in (store.read, store.names, store.delete, lambda n: store.write(n, b"x")):
+    writes = (lambda n: store.write(n, b"x"), lambda n: store.create(n, b"x"))
+    for action in (store.read, store.names, store.delete, *writes):
         with pytest.raises(StoreError, match="is not a valid file name"):
             action(name)
 
@@ -120,6 +155,7 @@ def test_a_file_cannot_be_a_folder_nor_a_folder_a_file(store: Store) -> None:
     for action in (
         lambda: store.write("a/b", b"2"),
         lambda: store.write("a/b/c/d", b"2"),
+        lambda: store.create("a/b/c/d", b"2"),
         lambda: store.read("a/b"),
         lambda: store.names("a/b/c"),
         lambda: store.delete("a/b"),
@@ -273,7 +309,8 @@ def test_a_snapshot_lists_what_was_there_and_what_is_written_through_it(store: S
     snapshot = store.snapshot("a")
     snapshot.write("a/0/2", b"4")
     snapshot.delete("a/10/1")
-    assert snapshot.names("a/0") == store.names("a/0") == ["a/0/1", "a/0/2"]
+    assert (snapshot.create("a/0/3", b"5"), snapshot.create("a/0/1", b"6")) == (True, False)
+    assert snapshot.names("a/0") == store.names("a/0") == ["a/0/1", "a/0/2", "a/0/3"]
     assert (snapshot.names("a/10"), snapshot.names("b"), snapshot.names("none")) == ([], ["b/1"], [])
     assert "a/0" in snapshot.names("a")
     assert snapshot.read("a/0/2") == store.read("a/0/2") == b"4"

@@ -205,6 +205,54 @@ def test_a_file_system_that_cannot_flush_folders_is_accepted(tmp_path: Path, mon
     assert DirectoryStore(tmp_path).read("a/b") == b"x"
 
 
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP])
+def test_a_file_system_without_hard_links_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr(os, "link", failing(code))
+    store = DirectoryStore(tmp_path)
+    assert (store.create("a/b", b"first"), store.create("a/b", b"second")) == (True, False)
+    assert store.read("a/b") == b"first"
+    assert files(tmp_path) == ["a/b"]
+
+
+@pytest.mark.parametrize("step", ["fsync", "link"])
+def test_a_file_that_could_not_be_created_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    store = DirectoryStore(tmp_path)
+    store.write("a/b", b"old")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, step, failing(errno.ENOSPC))
+        with pytest.raises(StoreError) as error:
+            store.create("a/c", b"new")
+    assert_one_line(error, "No space left", str(tmp_path / "a" / "c"))
+    assert files(tmp_path) == ["a/b"]
+
+
+def test_a_created_file_is_flushed_before_its_name_and_the_folder_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DirectoryStore(tmp_path)
+    store.write("a/b", b"old")
+    steps: list[str] = []
+    fsync, link = os.fsync, os.link
+
+    def record_fsync(descriptor: int) -> None:
+        steps.append(f"fsync {'folder' if Path(f'/proc/self/fd/{descriptor}').resolve().is_dir() else 'file'}")
+        fsync(descriptor)
+
+    def record_link(source: Path, target: Path) -> None:
+        steps.append("link")
+        link(source, target)
+
+    monkeypatch.setattr(os, "fsync", record_fsync)
+    monkeypatch.setattr(os, "link", record_link)
+    assert store.create("a/c", b"new")
+    assert not store.create("a/c", b"newer")  # the process that created it may have died before it flushed the folder
+    assert steps == ["fsync file", "link", "fsync folder"] * 2
+
+
 # --- permissions ----------------------------------------------------------------------------------------------------
 
 

@@ -135,6 +135,14 @@ def test_a_store_in_trouble_raises_soon_and_recovers(proxy: S3Proxy, kind: str, 
     assert store.names("a") == ["a/b"]
 
 
+def test_a_server_that_cannot_create_conditionally_is_asked_first(proxy: S3Proxy) -> None:
+    store = new_store()
+    proxy.begin(Fault("status", 501, "NotImplemented", only="create"))
+    assert (store.create("a/b", b"first"), store.create("a/b", b"second")) == (True, False)
+    assert store.read("a/b") == b"first"
+    assert proxy.faults >= 2
+
+
 def test_slow_answers_are_awaited(proxy: S3Proxy) -> None:
     store = new_store(patience=Patience())
     proxy.begin(Fault("slow", delay_s=0.1))
@@ -176,6 +184,7 @@ def test_requests_are_counted_as_the_server_counts_them(proxy: S3Proxy) -> None:
     store = ObjectStore(f"s3://{BUCKET}/{uuid.uuid4().hex}", observe=observe)
     store.check()
     store.write("a/b", b"x")
+    assert (store.create("a/c", b"x"), store.create("a/c", b"x")) == (True, False)
     store.write("a/large", bytes(17 * 2**20))
     store.read("a/b")
     store.names("a")
@@ -183,9 +192,9 @@ def test_requests_are_counted_as_the_server_counts_them(proxy: S3Proxy) -> None:
     with pytest.raises(FileNotFoundError):
         store.read("a/b")
     assert counted == {
-        ("write", "ok"): 6, ("read", "ok"): 2, ("read", "missing"): 1, ("list", "ok"): 2, ("delete", "ok"): 2,
+        ("write", "ok"): 8, ("read", "ok"): 2, ("read", "missing"): 1, ("list", "ok"): 2, ("delete", "ok"): 2,
     }  # fmt: skip
-    assert proxy.requests == {"write": 6, "read": 3, "list": 2, "delete": 2}
+    assert proxy.requests == {"write": 8, "read": 3, "list": 2, "delete": 2}
     proxy.begin(Fault("status", 403, "AccessDenied"))
     failure(lambda: store.names("a"))
     assert counted["list", "error"] == 1

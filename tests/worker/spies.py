@@ -126,6 +126,13 @@ class SpyStore:
         self._env.journal.append((*entry, int(stem[:20])))
         self._hook("written")
 
+    def create(self, name: str, data: bytes) -> bool:
+        return self._store.create(name, data)
+
+    @property
+    def place(self) -> str:
+        return self._store.place
+
     def _check_dead_letters(self, partition: int, position: int) -> None:
         if not self._env.sends_dead_letters:
             return

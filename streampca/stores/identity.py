@@ -1,0 +1,50 @@
+"""The identity of a store: a file that is created once and never changed, `store.json`.
+
+Workers commit it to the consumer group with their offsets, so that one with another store is noticed. A copy of a store
+has the same identity, and may take its place.
+"""
+
+import socket
+import uuid
+from typing import Annotated
+
+from pydantic import BaseModel, Field, ValidationError
+
+from streampca.errors import DamagedFileError, StaleListingError
+from streampca.stores.base import Store
+from streampca.stream.store_identity import StoreIdentity
+
+NAME = "store.json"
+
+
+class _Content(BaseModel):
+    id: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+
+
+def find(store: Store) -> StoreIdentity | None:
+    """The store's identity; None if it has none yet. Raises `StoreError`, and `DamagedFileError` for a damaged file."""
+    try:
+        content = _Content.model_validate_json(store.read(NAME), strict=True)
+    except FileNotFoundError:
+        return None
+    except ValidationError:
+        raise DamagedFileError(
+            f"{NAME} in the store {store.place} is damaged: restore it from a backup, or stop the workers, delete it "
+            "and run `streampca reset`"
+        ) from None
+    return StoreIdentity(content.id, store.place, socket.gethostname())
+
+
+def ensure(store: Store) -> StoreIdentity:
+    """The store's identity, created if there is none. Raises as `find`."""
+    if found := find(store):
+        return found
+    store.create(NAME, _Content(id=new_id()).model_dump_json().encode())
+    if created := find(store):  # perhaps another process's
+        return created
+    raise StaleListingError(f"{NAME} was created in the store {store.place}, but is not there; a retry may help")
+
+
+def new_id() -> str:
+    """32 random hexadecimal digits."""
+    return uuid.uuid4().hex

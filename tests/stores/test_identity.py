@@ -1,0 +1,70 @@
+"""The identity of a store: created once, kept by a copy, and never a guess."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from streampca.errors import DamagedFileError, StaleListingError
+from streampca.stores import identity
+from streampca.stores.directory import DirectoryStore
+from streampca.stores.memory import MemoryStore
+from streampca.stream.store_identity import StoreIdentity, identity_in
+
+
+def test_it_is_created_once_and_found_again(tmp_path: Path) -> None:
+    assert identity.find(DirectoryStore(tmp_path)) is None
+    first = identity.ensure(DirectoryStore(tmp_path))
+    assert identity.ensure(DirectoryStore(tmp_path)) == identity.find(DirectoryStore(tmp_path)) == first
+    assert first.place == str(tmp_path)
+    assert identity.ensure(MemoryStore()).id != identity.ensure(MemoryStore()).id
+
+
+def test_processes_that_start_together_agree(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: identity.ensure(DirectoryStore(tmp_path)), range(16)))
+    assert len(set(found)) == 1
+
+
+def test_a_copy_has_the_same_identity_in_another_place(tmp_path: Path) -> None:
+    original, copy = DirectoryStore(tmp_path / "a"), DirectoryStore(tmp_path / "b")
+    first = identity.ensure(original)
+    copy.write(identity.NAME, original.read(identity.NAME))
+    assert identity.ensure(copy) == first._replace(place=str(tmp_path / "b"))
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"id": 5}', b'{"id": "../../etc"}', b"\xff"])
+def test_a_damaged_identity_is_not_replaced(content: bytes) -> None:
+    store = MemoryStore()
+    store.write(identity.NAME, content)
+    for action in (identity.find, identity.ensure):
+        with pytest.raises(DamagedFileError, match=r"store.json in the store memory is damaged.*streampca reset"):
+            action(store)
+    assert store.read(identity.NAME) == content
+
+
+def test_one_that_exists_but_cannot_be_seen_yet_is_waited_for() -> None:
+    """A network file system may remember for a minute that a file was missing."""
+
+    class Late(MemoryStore):
+        def read(self, name: str) -> bytes:
+            raise FileNotFoundError(name)
+
+    store = Late()
+    store.write(identity.NAME, b"another worker's")
+    with pytest.raises(StaleListingError, match="a retry may help"):
+        identity.ensure(store)
+
+
+def test_metadata_are_short_text_that_can_be_read_back() -> None:
+    known = StoreIdentity("ab" * 16, "s3://bucket/prefix", "worker-1")
+    assert identity_in(known.as_metadata()) == known
+    assert str(known) == "s3://bucket/prefix on host worker-1"
+    long = StoreIdentity("ab" * 16, "/" + "\U0001f600" * 4000 + "\udcff", "worker-1")
+    assert len(long.as_metadata().encode()) < 4096
+    assert identity_in(long.as_metadata())
+
+
+@pytest.mark.parametrize("metadata", ["", "5", "[]", "{}", '{"store": "x"}', "written by another tool"])
+def test_metadata_that_others_have_written_say_nothing(metadata: str) -> None:
+    assert identity_in(metadata) is None
