@@ -2,6 +2,7 @@
 
 import re
 from importlib.util import find_spec
+from pathlib import Path
 
 CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
@@ -45,6 +46,11 @@ def checked(place: str) -> str:
     if not _PREFIX.fullmatch(prefix) or (prefix and any(part in ("", ".", "..") for part in parts)):
         raise ValueError("the prefix is not valid: use letters, digits, '.', '_', '-' between slashes")
     return f"{scheme}://{bucket}/{prefix}".rstrip("/")
+
+
+def absolute(place: str) -> str:
+    """The same place for every working directory."""
+    return str(Path(place).absolute()) if scheme_of(place) is None else place
 
 
 def is_supported() -> bool:

@@ -53,5 +53,6 @@ def _table(title: str, settings: list[Effective]) -> Table:
         table.add_column(heading, overflow="fold")
     for effective in settings:
         quiet = "dim" if effective.origin == "default" else ""
-        table.add_row(effective.name, effective.value or "–", effective.origin, style=quiet)
+        value = store_url.absolute(effective.value) if effective.name == "store" else effective.value
+        table.add_row(effective.name, value or "–", effective.origin, style=quiet)
     return table

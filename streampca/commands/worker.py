@@ -60,10 +60,11 @@ def run(settings: WorkerSettings) -> None:
         HealthServer(settings.worker_host, settings.worker_port, metrics.registry, health) as server,
     ):
         store = store_of(settings.store, metrics.store.observe)
+        log.info("worker starting", **_summary(settings, store.place))
         store.check()
         with StatusListener(WorkerStatuses(store, settings.topic), name_of_process()) as status:
             worker = _build(settings, store, Listeners(logged, metrics, health, status), threads.raise_first)
-            log.info("worker started", **_summary(settings), metrics=server.url)
+            log.info("worker started", metrics=server.url)
             _stop_on_signals(worker)
             gc.freeze()  # keeps the collector from scanning all that is imported and compiled by now
             try:
@@ -73,7 +74,7 @@ def run(settings: WorkerSettings) -> None:
                 logged.ended()
 
 
-def _summary(settings: WorkerSettings) -> dict[str, str]:
+def _summary(settings: WorkerSettings, place: str) -> dict[str, str]:
     """The main settings, for the log."""
     half_lives = {"messages": settings.half_life_messages, "seconds": settings.half_life_seconds}
     halved = [f"half in {value:g} {unit}" for unit, value in half_lives.items() if value]
@@ -81,7 +82,7 @@ def _summary(settings: WorkerSettings) -> dict[str, str]:
         "topic": settings.topic,
         "brokers": settings.bootstrap_servers,
         "group": settings.group_id,
-        "store": settings.store,
+        "store": place,
         "model": f"{settings.components} components of {settings.dimensions} dimensions",
         "forgets": halved[0] if halved else "nothing",
         "bad_records": f"to {settings.dead_letter_topic}" if settings.dead_letter_topic else settings.on_bad_record,

@@ -2,9 +2,9 @@
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from streampca import help_texts
 from streampca.settings.base import Rule, Settings, existing_file
@@ -83,4 +83,11 @@ class KafkaSettings(Settings):
 class GroupSettings(Settings):
     """The consumer group."""
 
-    group_id: str = Field("streampca", min_length=1, description=help_texts.GROUP_ID)
+    group_id: str = Field("streampca-<topic>", min_length=1, description=help_texts.GROUP_ID)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_group(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "topic" in values:
+            return {"group_id": f"streampca-{values['topic']}"} | values
+        return values

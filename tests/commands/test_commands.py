@@ -119,6 +119,7 @@ def test_check_prints_settings_and_their_origins(tmp_path: Path) -> None:
     rows = {line.split()[0]: line.split()[1:] for line in outcome.stdout.splitlines() if len(line.split()) > 2}
     assert rows["topic"] == ["readings", "option", "--topic"]
     assert rows["group_id"] == ["mine", "environment", "STREAMPCA_GROUP_ID"]
+    assert rows["store"] == [str(Path.cwd() / "streampca-store"), "default"]
     assert rows["sasl_password"] == ["********", "file", str(config)]
     assert rows["port"] == ["8000", "default"]
     assert "hush-hush" not in outcome.stdout

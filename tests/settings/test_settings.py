@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from streampca import settings
 from streampca.errors import SettingsError
-from streampca.settings import ProduceSettings, ServeSettings, Settings, WorkerSettings, descriptions_of
+from streampca.settings import ProduceSettings, ResetSettings, ServeSettings, Settings, WorkerSettings, descriptions_of
 from streampca.settings.base import MASK
 
 REQUIRED = {"topic": "readings", "dimensions": 8, "components": 2}
@@ -57,7 +57,15 @@ def test_the_config_option_overrides_the_variable(tmp_path: Path, monkeypatch: p
 
 def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STREAMPCA_GROUP_ID", "")
-    assert WorkerSettings.read(**REQUIRED).group_id == "streampca"
+    assert WorkerSettings.read(**REQUIRED).group_id == f"streampca-{REQUIRED['topic']}"
+
+
+def test_each_topic_has_its_own_group_by_default() -> None:
+    assert ResetSettings(topic="readings").group_id == "streampca-readings"
+    shown = {effective.name: effective for effective in WorkerSettings.explain(**REQUIRED)[0]}
+    assert (shown["group_id"].value, shown["group_id"].origin) == (f"streampca-{REQUIRED['topic']}", "default")
+    without_topic = {effective.name: effective.value for effective in WorkerSettings.explain()[0]}
+    assert without_topic["group_id"] == "streampca-<topic>"
 
 
 def test_environment_variables_are_converted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +78,7 @@ def test_environment_variables_are_converted(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_constructor_ignores_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STREAMPCA_GROUP_ID", "environment")
-    assert WorkerSettings(**REQUIRED).group_id == "streampca"
+    assert WorkerSettings(**REQUIRED).group_id == f"streampca-{REQUIRED['topic']}"
 
 
 def test_all_mistakes_are_reported_together(monkeypatch: pytest.MonkeyPatch) -> None:
