@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
+from streampca.sources.base import Committed
 from streampca.stream.record import NO_RECORDS, Assigned, Event, LastRecord, PlainRecord, Records, SourceStatus
 
 _VALUES = 1024  # different vectors, which repeat
@@ -47,9 +48,9 @@ class EndlessSource:
 
     def pause(self, partitions: frozenset[int]) -> None: ...
 
-    def commit(self, positions: Mapping[int, int]) -> None: ...
+    def commit(self, positions: Mapping[int, int], metadata: str = "") -> None: ...
 
-    def committed(self, partitions: Collection[int]) -> dict[int, int]:
+    def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
         return {}
 
     def close(self) -> None: ...

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from streampca.commands.worker import worker_config_of
 from streampca.errors import BadRecordError, DamagedFileError, OffsetGapError, SourceError, StreampcaError
 from streampca.settings import WorkerSettings
-from streampca.sources.base import TopicInspector
+from streampca.sources.base import Committed, TopicInspector
 from streampca.sources.broker_errors import TopicError
 from streampca.sources.choice import inspector_of
+from streampca.stores import identity
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import store_of
 from streampca.stream import compatibility
@@ -34,7 +35,7 @@ class DoctorChecks:
         self._topic_error: TopicError | None = None
         self._topic_id: str | None = None
         self._bounds: dict[int, tuple[int, int]] | None = None  # partition → first offset, end
-        self._committed: dict[int, int] = {}  # partition → the group's offset
+        self._committed: dict[int, Committed] = {}  # the group's, by partition
 
     def checks(self) -> list[tuple[str, Check]]:
         """Names and checks, in order: later ones need the earlier ones."""
@@ -63,7 +64,8 @@ class DoctorChecks:
 
     def _store_works(self) -> str:
         self._store.check()
-        return f"{self._settings.store} can be written and read"
+        known = identity.find(self._store)
+        return f"{self._store.place} can be written and read; it has {f'the id {known.id}' if known else 'no id yet'}"
 
     def _broker(self) -> str:
         try:
@@ -102,7 +104,8 @@ class DoctorChecks:
         if self._bounds is None or self._inspector is None:
             return None
         self._committed = committed = self._inspector.committed()
-        behind = sum(end - committed.get(partition, first) for partition, (first, end) in self._bounds.items())
+        known = {partition: found.offset for partition, found in committed.items()}
+        behind = sum(end - known.get(partition, first) for partition, (first, end) in self._bounds.items())
         return (
             f"{self._settings.group_id} has offsets of {len(committed)} of {len(self._bounds)} partitions, "
             f"{behind:,} behind"
@@ -110,9 +113,7 @@ class DoctorChecks:
 
     def _checkpoints_fit(self) -> str | None:
         partitions = self._checkpoints.partitions()
-        for partition, offset in self._committed.items():
-            newest = self._checkpoints.offsets(partition)[-1:]
-            compatibility.refuse_foreign_store(self._settings.topic, partition, offset, newest[0] if newest else None)
+        self._refuse_foreign_store()
         if not partitions:
             return "none yet; the worker will start at the earliest record"
         learned = 0
@@ -127,6 +128,14 @@ class DoctorChecks:
             self._refuse_gap(partition, checkpoint.fold.position)
             learned += checkpoint.fold.stats.learned
         return f"{len(partitions)} partitions, {learned:,} messages learned; they match the settings"
+
+    def _refuse_foreign_store(self) -> None:
+        topic, group = self._settings.topic, self._committed
+        ours = identity.find(self._store) or identity.absent(self._store)
+        compatibility.refuse_other_store(topic, {p: found.metadata for p, found in group.items()}, ours)
+        for partition, committed in group.items():
+            newest = self._checkpoints.offsets(partition)[-1:]
+            compatibility.refuse_foreign_store(topic, partition, committed.offset, newest[0] if newest else None)
 
     def _refuse_gap(self, partition: int, position: int) -> None:
         first, end = (self._bounds or {}).get(partition, (0, position))

@@ -8,9 +8,16 @@ no other worker can read the partition. There are no callbacks: the worker is on
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from streampca.stream.record import NO_RECORDS, Event, LastRecord, Record, SourceStatus
+
+
+class Committed(NamedTuple):
+    """An offset that the group has committed, with the text that the member which committed it has added."""
+
+    offset: int
+    metadata: str
 
 
 class Source(Protocol):
@@ -31,7 +38,10 @@ class Source(Protocol):
         """All partitions of the topic, as last reported by a broker; never waits."""
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
-        """The next events, at most one with records for each partition; empty if none came within `timeout_s`."""
+        """The next events, at most one with records for each partition; empty if none came within `timeout_s`.
+
+        The first call joins the group.
+        """
 
     def status(self) -> SourceStatus:
         """Whether brokers answer and the group counts us in, as last known; never waits."""
@@ -46,12 +56,16 @@ class Source(Protocol):
     def pause(self, partitions: frozenset[int]) -> None:
         """Return no records of these partitions until `seek` is called for them."""
 
-    def commit(self, positions: Mapping[int, int]) -> None:
-        """Commit offsets to the group, for lag tools and `committed`: a failure is logged and otherwise ignored."""
+    def commit(self, positions: Mapping[int, int], metadata: str = "") -> None:
+        """Commit offsets to the group, for lag tools and `committed`, with `metadata` of at most 4096 bytes.
 
-    def committed(self, partitions: Collection[int]) -> dict[int, int]:
+        A failure is logged and otherwise ignored.
+        """
+
+    def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
         """The group's committed offsets of these partitions; those without one are left out.
 
+        May be called before the first poll, and for partitions that are not assigned.
         Raises `TimeoutError` if no broker answers within some seconds.
         """
 
@@ -74,7 +88,7 @@ class TopicInspector(Protocol):
     def offsets(self) -> dict[int, tuple[int, int]]:
         """The earliest offset and the end of each partition."""
 
-    def committed(self) -> dict[int, int]:
+    def committed(self) -> dict[int, Committed]:
         """The group's committed offsets, of the partitions that have one."""
 
     def newest_record(self, ends: Mapping[int, int]) -> tuple[int, Record] | None:

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from streampca.sources.base import Committed
 from streampca.sources.memory_dead_letters import MemoryDeadLetters
 from streampca.sources.memory_log import Log
 from streampca.stream.record import (
@@ -52,7 +53,8 @@ class MemoryTopic:
     def __init__(self, partitions: int = 1, name: str = "memory") -> None:
         self.name = name
         self.away = False
-        self.committed: dict[int, int] = {}
+        self.committed: dict[int, int] = {}  # partition → offset
+        self.metadata: dict[int, str] = {}  # of the committed offsets
         self.lock = threading.RLock()
         self._members: list[MemorySource] = []
         self._joined: list[MemorySource] | None = None  # during a rebalance: those that gave up their partitions
@@ -91,6 +93,8 @@ class MemoryTopic:
     def evict(self, member: "MemorySource") -> None:
         """Remove a member as if it had timed out; it notices at its next poll and joins again."""
         with self.lock:
+            if member not in self._members:  # it has not joined yet
+                return
             self._members.remove(member)
             member.evicted = True
             self.rebalance()
@@ -142,10 +146,9 @@ class MemorySource:
         self._read: dict[int, int] = {}  # partitions being read → position
         self._last: dict[int, LastRecord] = {}  # and the record before it, if known
         self._reported: dict[int, tuple[int, int]] = {}
-        self._closed = False
+        self._is_member = self._closed = False
         self.evicted = False
         self.granted: frozenset[int] | None = None  # assigned by the group, not returned yet
-        topic.join(self)
 
     def topic_id(self) -> str:
         if self._topic.away:
@@ -158,6 +161,9 @@ class MemorySource:
     def poll(self, timeout_s: float) -> Sequence[Event]:
         if self._closed:
             raise ValueError("the source is closed")
+        if not self._is_member:
+            self._is_member = True
+            self._topic.join(self)
         step = next(self._script, self._batch)
         if isinstance(step, Do):
             step.act()
@@ -170,7 +176,9 @@ class MemorySource:
             return [event] if event else self._records(step if isinstance(step, int) else self._batch)
 
     def status(self) -> SourceStatus:
-        return SourceStatus(not self._topic.away, member=not self.evicted and self._topic.is_settled)
+        return SourceStatus(
+            not self._topic.away, member=self._is_member and not self.evicted and self._topic.is_settled
+        )
 
     def seek(self, positions: Mapping[int, int | None], last: Mapping[int, LastRecord] = NO_RECORDS) -> None:
         for partition, position in positions.items():
@@ -185,14 +193,16 @@ class MemorySource:
         for partition in partitions:
             self._read.pop(partition, None)
 
-    def commit(self, positions: Mapping[int, int]) -> None:
+    def commit(self, positions: Mapping[int, int], metadata: str = "") -> None:
         if not self._topic.away:
             self._topic.committed.update(positions)
+            self._topic.metadata.update(dict.fromkeys(positions, metadata))
 
-    def committed(self, partitions: Collection[int]) -> dict[int, int]:
+    def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
         if self._topic.away:
             raise TimeoutError("no broker answers")
-        return {p: offset for p, offset in self._topic.committed.items() if p in partitions}
+        found = {p: offset for p, offset in self._topic.committed.items() if p in partitions}
+        return {p: Committed(offset, self._topic.metadata.get(p, "")) for p, offset in found.items()}
 
     def close(self) -> None:
         self._closed = True

@@ -5,6 +5,7 @@ queue that is bounded in records and bytes (the last poll may exceed the bounds)
 are decoded in several steps, so that the bound holds between these, too. The contract of `sources.base` holds:
 - After a rebalance event or an error the thread does not poll until the worker has taken it and called `poll` again,
   which says that it was handled. So a revoked partition stays ours until then.
+- The thread does not poll, which joins the group, before the worker does.
 - Queued records of partitions that are revoked, lost, paused or repositioned by `seek` are dropped.
 If the thread dies, `poll` raises its error after the queued events, and every call raises it.
 If the worker hangs, the queue stays full, the source is not polled, and the group removes the worker, as it should.
@@ -18,7 +19,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from streampca.sources.base import Source
+from streampca.sources.base import Committed, Source
 from streampca.sources.event_queue import EventQueue, Polled
 from streampca.sources.threads import OS_THREADS, Threads
 from streampca.stream.record import NO_RECORDS, Event, LastRecord, Records, SourceStatus, Vectors
@@ -48,7 +49,7 @@ class Prefetch:
         self._undecoded: deque[Event] = deque()  # the rest of the last poll; only the thread uses it
         self._blocking: Polled | None = None  # no polling until this was handled
         self._handed: Polled | None = None
-        self._closed = self._ended = False
+        self._begun = self._closed = self._ended = False
         self._failure: BaseException | None = None  # that ended the thread
         self._partitions, self._status = source.partitions(), source.status()
         self._thread = threads.thread(target=self._run, name="prefetch", daemon=True)
@@ -67,6 +68,7 @@ class Prefetch:
         with self._changed:
             if self._closed:
                 raise ValueError("the source is closed")
+            self._begun = True
             if self._handed is self._blocking:
                 self._blocking = None
             self._changed.notify()
@@ -82,11 +84,11 @@ class Prefetch:
     def pause(self, partitions: frozenset[int]) -> None:
         self._do(partial(self._pause, partitions)).result()
 
-    def commit(self, positions: Mapping[int, int]) -> None:
-        self._do(partial(self._commit, positions))
+    def commit(self, positions: Mapping[int, int], metadata: str = "") -> None:
+        self._do(partial(self._commit, positions, metadata))
 
-    def committed(self, partitions: Collection[int]) -> dict[int, int]:
-        found: dict[int, int] = self._do(partial(self._source.committed, partitions)).result()
+    def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
+        found: dict[int, Committed] = self._do(partial(self._source.committed, partitions)).result()
         return found
 
     def close(self) -> None:
@@ -143,9 +145,8 @@ class Prefetch:
             done.set_exception(error)
 
     def _may_poll(self) -> bool:
-        return (
-            self._blocking is None and self._queue.records < self._most_records and self._queue.size < self._most_bytes
-        )
+        has_room = self._queue.records < self._most_records and self._queue.size < self._most_bytes
+        return self._begun and self._blocking is None and has_room
 
     def _poll(self) -> None:
         events: list[Event] = []
@@ -201,9 +202,9 @@ class Prefetch:
         self._queue.drop(partitions)
         self._undecoded = deque(Polled(list(self._undecoded)).without(partitions).events)
 
-    def _commit(self, positions: Mapping[int, int]) -> None:
+    def _commit(self, positions: Mapping[int, int], metadata: str) -> None:
         try:
-            self._source.commit(positions)
+            self._source.commit(positions, metadata)
         except Exception as error:  # no caller waits for it
             self._put(Polled([], error))
 

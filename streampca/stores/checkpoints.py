@@ -7,11 +7,12 @@ from typing import NoReturn
 import structlog
 
 from streampca.errors import DamagedFileError, StaleListingError, StoreError
-from streampca.stores import numbered
+from streampca.stores import identity, numbered
 from streampca.stores.base import Store
 from streampca.stores.subtotals import Subtotals
 from streampca.stream import checkpoint as files
 from streampca.stream.checkpoint import Checkpoint
+from streampca.stream.store_identity import StoreIdentity
 
 log = structlog.get_logger()
 
@@ -34,6 +35,10 @@ class Checkpoints:
     def subtotals(self) -> Subtotals:
         """The subtotals that were merged of these checkpoints; a snapshot lists them too."""
         return Subtotals(self._store, f"{self._folder}/subtotals")
+
+    def identity(self) -> StoreIdentity:
+        """The identity of the store, which is created if it has none. Raises as `stores.identity.ensure`."""
+        return identity.ensure(self._store)
 
     def partitions(self) -> list[int]:
         """Partitions that have checkpoints, ascending."""

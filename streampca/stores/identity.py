@@ -32,7 +32,7 @@ def find(store: Store) -> StoreIdentity | None:
             f"{NAME} in the store {store.place} is damaged: restore it from a backup, or stop the workers, delete it "
             "and run `streampca reset`"
         ) from None
-    return StoreIdentity(content.id, store.place, socket.gethostname())
+    return _at(store, content.id)
 
 
 def ensure(store: Store) -> StoreIdentity:
@@ -43,6 +43,15 @@ def ensure(store: Store) -> StoreIdentity:
     if created := find(store):  # perhaps another process's
         return created
     raise StaleListingError(f"{NAME} was created in the store {store.place}, but is not there; a retry may help")
+
+
+def absent(store: Store) -> StoreIdentity:
+    """For a store that has no identity yet: differs from every other."""
+    return _at(store, "none yet")
+
+
+def _at(store: Store, identity: str) -> StoreIdentity:
+    return StoreIdentity(identity, store.place, socket.gethostname())
 
 
 def new_id() -> str:

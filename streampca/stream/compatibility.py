@@ -1,9 +1,12 @@
 """Checks whether a worker may resume from a checkpoint, and at which offset."""
 
+from collections.abc import Mapping
+
 from streampca.errors import ForeignStoreError, OffsetGapError, SettingsError, TopicReplacedError
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import FoldConfig
 from streampca.stream.record import OutOfRange
+from streampca.stream.store_identity import StoreIdentity, identity_in
 from streampca.stream.subtotal import Subtotal
 
 
@@ -39,9 +42,25 @@ def refuse_foreign_store(topic: str, partition: int, committed: int, newest: int
         held = "no checkpoint" if newest is None else f"no checkpoint beyond offset {newest}"
         raise ForeignStoreError(
             f"the consumer group has committed offset {committed} of partition {partition} of {topic}, but the store "
-            f"holds {held} of it: is the volume mounted, and is it this group's store? "
-            "To continue from this store all the same, run `streampca reset`"
+            f"holds {held} of it: is the volume mounted, is it this group's store, or was it restored from an older "
+            "backup? To continue from this store all the same, run `streampca reset`"
         )
+
+
+def refuse_other_store(topic: str, metadata: Mapping[int, str], ours: StoreIdentity) -> None:
+    """Raise `ForeignStoreError` if an offset was committed by a worker with another store.
+
+    `metadata` are those of the group's committed offsets, by partition.
+    """
+    for partition, text in metadata.items():
+        theirs = identity_in(text)
+        if theirs and theirs.id != ours.id:
+            raise ForeignStoreError(
+                f"the consumer group's worker of partition {partition} of {topic} saved to the store {theirs} (id "
+                f"{theirs.id}), but this worker's is another one, {ours} (id {ours.id}): mount the volume or set store "
+                "to the group's, or use another group_id; to continue from this worker's store, stop all workers of "
+                "the group and run `streampca reset`"
+            )
 
 
 def refuse_replaced(topic: str, before: str, now: str) -> None:

@@ -1,9 +1,11 @@
 """Which store a worker saves to, as it is committed to the consumer group in the metadata of offsets."""
 
+import json
 from typing import NamedTuple
 
 import orjson
 
+_DECODER = json.JSONDecoder()
 _LONGEST_PLACE = 500  # characters; brokers accept metadata of 4096 bytes by default
 
 
@@ -26,7 +28,7 @@ class StoreIdentity(NamedTuple):
 def identity_in(metadata: str) -> StoreIdentity | None:
     """The identity in an offset's metadata; None if somebody else has written it."""
     try:
-        found = orjson.loads(metadata)
+        found, _ = _DECODER.raw_decode(metadata)  # librdkafka may read beyond the end
         return StoreIdentity(str(found["store"]), str(found["place"]), str(found["host"]))
     except (ValueError, TypeError, KeyError):
         return None

@@ -14,6 +14,7 @@ from streampca.stream import compatibility
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.worker.checkpoint_writer import CheckpointWriter
+from streampca.worker.group_store import GroupStore
 from streampca.worker.listener import CheckpointPostponed, CheckpointSaved, Listener, ModelPublished, PublishFailed
 
 _FLUSH_S = 2.0  # longest wait for dead letters before a save is postponed
@@ -33,13 +34,15 @@ class Checkpointer:
     ) -> None:
         self._topic, self._fold_config = topic, fold_config
         self._source, self._dead_letters, self._writer, self._listener = source, dead_letters, writer, listener
+        self._group_store = GroupStore(topic, source, writer.checkpoints)
         self._topic_id = ""
         self._saved: dict[int, Fold] = {}  # of each assigned partition, the fold that is on disk
         self._failed = False
 
     def check(self) -> None:
-        """Check the topic and one checkpoint, so that a mistake is reported before partitions are assigned."""
+        """Check the topic, the store and one checkpoint, so that a mistake is reported before the group is joined."""
         self._topic_id = self._source.topic_id()
+        self._group_store.check_before_joining()
         for partition in self._writer.checkpoints.partitions()[:1]:
             with contextlib.suppress(StaleListingError):  # retried when it is assigned
                 self._load(partition)
@@ -47,15 +50,10 @@ class Checkpointer:
     def restore(self, partitions: Collection[int]) -> dict[int, Fold]:
         """The folds from which partitions that were just assigned continue.
 
-        Raises `StoreError` or `TimeoutError` when a retry can help, and `ForeignStoreError` if the group is ahead of
-        the store.
+        Raises `StoreError` or `TimeoutError` when a retry can help, and `ForeignStoreError` if the store is not the
+        group's.
         """
-        committed = self._source.committed(partitions)  # before the checkpoints: the group is never ahead of them
-        for partition in sorted(partitions):
-            if partition in committed:  # compared with files' names: the newest file may be damaged
-                newest = self._writer.checkpoints.offsets(partition)[-1:]
-                refuse = compatibility.refuse_foreign_store
-                refuse(self._topic, partition, committed[partition], newest[0] if newest else None)
+        self._group_store.check_assigned(partitions)
         folds = {partition: self._load(partition) for partition in sorted(partitions)}
         self._saved |= folds
         return folds
@@ -85,10 +83,14 @@ class Checkpointer:
         self.finish_save(wait=True)
 
     def start_save(self, folds: Mapping[int, Fold], *, publish: bool, ranges: Collection[int] = ()) -> None:
-        """Start to write the folds that have changed, then as `CheckpointWriter.start`. Not while `busy`."""
+        """Start to write the folds that have changed, then as `CheckpointWriter.start`. Not while `busy`.
+
+        Raises `ForeignStoreError` if another member of the group saves to another store.
+        """
         changed = {p: fold for p, fold in folds.items() if fold.position != self._saved[p].position}
         try:
             if changed:
+                self._group_store.check_others()
                 self._dead_letters.flush(_FLUSH_S)
                 self.check_topic()
         except (TimeoutError, StoreError) as error:
@@ -113,7 +115,7 @@ class Checkpointer:
         elif result.saved:
             self._failed = False
         if result.saved:
-            self._source.commit({c.partition: c.fold.position for c, _ in result.saved if c.fold.position >= 0})
+            self._group_store.commit({c.partition: c.fold.position for c, _ in result.saved if c.fold.position >= 0})
         if result.published:
             self._listener.notify(ModelPublished(*result.published))
         if result.unpublished:

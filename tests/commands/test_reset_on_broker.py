@@ -7,8 +7,10 @@ from kafka import TopicPartition
 from kafka.errors import CoordinatorNotAvailableError, NoError
 from kafka.structs import OffsetAndMetadata
 
+from streampca.stream.store_identity import StoreIdentity
 from tests.command_line import assert_one_line, run
 from tests.commands.test_commands_on_broker import doctor
+from tests.guarantees.harness import BOTH_CLIENTS
 from tests.kafka_broker import Broker, wait_until
 from tests.sources.backends import OnKafka
 from tests.sources.reader import Reader
@@ -16,8 +18,8 @@ from tests.sources.reader import Reader
 pytestmark = pytest.mark.broker
 
 
-def commit(broker: Broker, group: str, offsets: dict[tuple[str, int], int]) -> None:
-    committed = {TopicPartition(*of): OffsetAndMetadata(offset, "", -1) for of, offset in offsets.items()}
+def commit(broker: Broker, group: str, offsets: dict[tuple[str, int], int], metadata: str = "") -> None:
+    committed = {TopicPartition(*of): OffsetAndMetadata(offset, metadata, -1) for of, offset in offsets.items()}
 
     def attempt() -> bool:
         try:
@@ -64,3 +66,18 @@ def test_doctor_reports_a_store_that_is_behind_the_group(broker: Broker, topic: 
     code, lines = doctor(broker, topic, tmp_path, STREAMPCA_GROUP_ID=topic)
     assert code == 1
     assert lines["checkpoints"].startswith("✗ the consumer group has committed offset 5 of partition 0")
+
+
+@pytest.mark.parametrize("client", BOTH_CLIENTS)
+def test_doctor_reports_another_store_than_the_groups(broker: Broker, topic: str, tmp_path: Path, client: str) -> None:
+    broker.create_topic(topic, 2)
+    other = StoreIdentity("ab" * 16, "s3://bucket/other", "worker-7")
+    commit(broker, topic, {(topic, 1): 0}, other.as_metadata())
+    environment = {"STREAMPCA_GROUP_ID": topic, "STREAMPCA_KAFKA_CLIENT": client}
+    code, lines = doctor(broker, topic, tmp_path / "store", **environment)
+    assert code == 1
+    assert lines["checkpoints"].startswith("✗ the consumer group's worker of partition 1")
+    for part in (str(other), other.id, str(tmp_path / "store"), "streampca reset"):
+        assert part in lines["checkpoints"]
+    assert f"{tmp_path / 'store'} can be written and read; it has no id yet" in lines["store"]
+    assert not (tmp_path / "store" / "store.json").exists()

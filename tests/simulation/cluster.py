@@ -5,6 +5,7 @@ The group's protocol is that of `streampca.sources.memory`; here it gets time, a
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from streampca.sources.base import Committed
 from streampca.sources.memory import MemorySource, MemoryTopic
 from streampca.stream.record import NO_RECORDS, Event, LastRecord, Record, Records, SourceStatus
 from tests.simulation.scheduler import Process, Scheduler, Task
@@ -20,7 +21,7 @@ class Cluster(MemoryTopic):
         self.scheduler, self._waiting, self._created = scheduler, list[Task](), 0
         self.dead_letters: set[tuple[int, Record]] = set()  # acknowledged, with their partitions
         self.delivered: dict[int, int] = {}  # of each partition, the end of what anybody has read
-        self.on_commit: Callable[[Mapping[int, int]], object] = lambda positions: None
+        self.on_commit: Callable[[Mapping[int, int], str], object] = lambda positions, metadata: None
         super().__init__(partitions, name)
 
     def create(self, partitions: int) -> None:
@@ -97,15 +98,15 @@ class ClusterSource(MemorySource):
         self.process.call("seek")
         super().seek(positions, last)
 
-    def commit(self, positions: Mapping[int, int]) -> None:
+    def commit(self, positions: Mapping[int, int], metadata: str = "") -> None:
         self.process.call("commit")
         if self.is_reachable and not self.evicted and self in self.cluster._members:
             ours = {p: offset for p, offset in positions.items() if p in self._owned}
-            self.cluster.on_commit(ours)
-            super().commit(ours)
+            self.cluster.on_commit(ours, metadata)
+            super().commit(ours, metadata)
         self.process.call("committed")
 
-    def committed(self, partitions: Collection[int]) -> dict[int, int]:
+    def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
         self._request("offsets")
         return super().committed(partitions)
 

@@ -3,7 +3,8 @@
 import posixpath
 from collections.abc import Callable
 
-from tests.simulation.disk import STALE_S, File, Volume
+from streampca.stores import identity
+from tests.simulation.disk import FOLDER, STALE_S, File, Volume
 from tests.simulation.plan import TOPIC, Fault
 from tests.simulation.world import Machine, World
 
@@ -17,6 +18,7 @@ class Faults:
         self._world = world
         self._spoiled: set[int] = set()  # partitions whose files were touched: once each, since one must be left
         self._is_trimmed = self._is_expired = False
+        self._is_backup = False  # whether the other volume has the identity of the workers' store
         self.last_end = 0.0
 
     def schedule(self, faults: tuple[Fault, ...]) -> None:
@@ -110,12 +112,13 @@ class Faults:
             volume.lose_power(self._world.scheduler.random)
 
     def swap(self, fault: Fault) -> None:
-        """The workers restart while the volume is not mounted; then it comes back.
+        """The workers restart while another volume is mounted: another store's, or an old backup of theirs.
 
-        Only when every partition has a committed offset: others could not know that the volume is another one.
+        Only when the group's offsets show it: they name the store, but only an offset shows that a backup is old.
         """
-        committed = self._world.cluster.committed
-        if not all(committed.get(partition) for partition in range(len(self._world.cluster.logs))):
+        if fault.target % 2 and self._has_saved_all():
+            self._restore_old_backup()
+        if not self._world.cluster.committed or (self._is_backup and not self._has_saved_all()):
             return
         for machine in self._world.machines:
             if machine.process:
@@ -124,7 +127,7 @@ class Faults:
 
     def unmount(self, fault: Fault) -> None:
         """The volume is not mounted for some time, and the workers continue."""
-        if all(self._world.cluster.committed.get(partition) for partition in range(len(self._world.cluster.logs))):
+        if self._has_saved_all():
             self._during(fault.seconds, self._set_stray)
 
     def expire(self, fault: Fault) -> None:
@@ -176,6 +179,17 @@ class Faults:
         cluster = self._world.cluster
         if len(cluster.logs) < 4:
             cluster.add_partitions(len(cluster.logs) + 1)
+
+    def _has_saved_all(self) -> bool:
+        """Whether the group has an offset of every partition."""
+        return all(self._world.cluster.committed.get(partition) for partition in range(len(self._world.cluster.logs)))
+
+    def _restore_old_backup(self) -> None:
+        """Make the other volume a backup from before the first checkpoint: the same store, but empty."""
+        stray, path = self._world.stray, f"/store/{identity.NAME}"
+        stray.entries["/store"] = stray.durable["/store"] = FOLDER
+        stray.entries[path] = stray.durable[path] = self._world.volume.entries[path]
+        self._is_backup = True
 
     def _is_whole(self, partition: int) -> bool:
         """Whether no records of the partition were replaced."""

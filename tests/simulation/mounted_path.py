@@ -66,6 +66,17 @@ class MountedPath:
         self.mount.change(target.parent.path, {self.path: None, target.path: file})
         self.mount.call("renamed", "", self.path)
 
+    def hardlink_to(self, target: "MountedPath") -> None:
+        self.mount.call("rename", "write", self.path)
+        if self.path in self.mount.volume.entries:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self.path)
+        file = self.mount.volume.entries.get(target.path)
+        if file is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), target.path)
+        _need_folder(self.mount.volume, self.parent.path)
+        self.mount.change(self.parent.path, {self.path: file})
+        self.mount.call("renamed", "", self.path)
+
     def unlink(self, missing_ok: bool = False) -> None:
         self.mount.call("unlink", "write", self.path)
         if self.path in self.mount.volume.entries:

@@ -38,7 +38,7 @@ _raise_unusable = Checkpoints._raise_unusable
 
 
 def _commits_first(self: Checkpointer, folds: Mapping[int, Fold], **merging: Any) -> None:
-    self._source.commit({partition: fold.position for partition, fold in folds.items() if fold.position >= 0})
+    self._group_store.commit({partition: fold.position for partition, fold in folds.items() if fold.position >= 0})
     _start_save(self, folds, **merging)
 
 
@@ -54,7 +54,8 @@ def _seeks_to_the_start(self: Worker, folds: Mapping[int, Fold]) -> None:
 
 def _seeks_to_committed(self: Worker, folds: Mapping[int, Fold]) -> None:
     self._folds |= folds
-    self._source.seek(dict.fromkeys(folds) | self._source.committed(list(folds)))
+    committed = {p: found.offset for p, found in self._source.committed(list(folds)).items()}
+    self._source.seek(dict.fromkeys(folds) | committed)
 
 
 def _writes_in_place(self: directory.DirectoryStore, name: str, data: bytes) -> None:
@@ -99,9 +100,9 @@ def _prunes_newer(store: Any, folder: str, number: int, data: bytes, existing: l
             store.delete(numbered.path(folder, high))
 
 
-def _never_falls_back(self: Checkpoints, partition: int) -> Checkpoint | None:
+def _never_falls_back(self: Checkpoints, partition: int, *, trusted: bool = False) -> Checkpoint | None:
     offsets = self.offsets(partition)
-    return self._load(partition, offsets[-1]) if offsets else None
+    return self._load(partition, offsets[-1], trusted=trusted) if offsets else None
 
 
 def _ignores_stale_listing(self: Checkpoints, partition: int, failures: Mapping[int, Exception]) -> None:
@@ -151,7 +152,8 @@ MUTANTS: dict[str, tuple[Mutant, int]] = {
     "prefetched records are not dropped at a pause": (_patched(Prefetch, _pause=_pause_keeps_queued), 1108),
     "polling continues before a rebalance is handled": (_patched(Polled, blocks_polling=False), 3),
     "pending vectors are forgotten": (_patched(Checkpointer, _load=_forgets_pending), 2),
-    "a store behind the group is accepted": (_patched(compatibility, refuse_foreign_store=_nothing), 205),
+    "a store behind the group is accepted": (_patched(compatibility, refuse_foreign_store=_nothing), 673),
+    "another store than the group's is accepted": (_patched(compatibility, refuse_other_store=_nothing), 82),
     "a failed write counts as saved": (_patched(CheckpointWriter, _save=_takes_failed_for_saved), 2),
     "old checkpoints are deleted before the new one is written": (_patched(numbered, write=_prunes_first), 1),
     "zombies are not fenced: they delete newer checkpoints": (

@@ -2,6 +2,7 @@
 
 import argparse
 import hashlib
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,6 +14,7 @@ import structlog.testing
 
 from streampca.pca.compilation import compile_kernels
 from streampca.sources import prefetch
+from streampca.stores import identity
 from streampca.worker import loop
 from tests.simulation import mounted_path, quick_files
 from tests.simulation.checks import Checks
@@ -76,12 +78,14 @@ def _run(world: World) -> None:
 
 @contextmanager
 def _environment() -> Iterator[list[structlog.typing.EventDict]]:
-    """The disk in place of the real one; log lines in a list; fewer idle polls."""
+    """The disk in place of the real one; log lines in a list; fewer idle polls; stores' ids numbered."""
     with ExitStack() as stack:
         stack.enter_context(mounted_path.installed())
         stack.enter_context(quick_files.installed())
         stack.enter_context(mock.patch.object(prefetch, "_POLL_S", 1.0))
         stack.enter_context(mock.patch.object(loop, "_POLL_S", 1.0))
+        ids = (f"{number:032x}" for number in itertools.count())
+        stack.enter_context(mock.patch.object(identity, "new_id", side_effect=ids))
         yield stack.enter_context(structlog.testing.capture_logs())
 
 

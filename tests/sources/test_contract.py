@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from streampca.sources.base import Committed
 from streampca.stream.record import (
     Assigned,
     LastRecord,
@@ -435,11 +436,25 @@ def test_committed_offsets_are_those_of_the_group(make: Make) -> None:
     assert reader.source.committed({0, 1, 2}) == {}
     reader.source.seek({0: None, 1: None, 2: None})
     reader.read_to({0: 20, 1: 20})
-    reader.source.commit({0: 7, 1: 20})
-    reader.until(lambda: reader.source.committed({0, 1, 2}) == {0: 7, 1: 20})
-    assert reader.source.committed({1}) == {1: 20}
+    store = '{"store":"é"}'
+    reader.source.commit({0: 7, 1: 20}, store)
+    expected = {0: Committed(7, store), 1: Committed(20, store)}
+    reader.until(lambda: reader.source.committed({0, 1, 2}) == expected)
+    assert reader.source.committed({1}) == {1: (20, store)}
     assert reader.source.committed(set()) == {}
     reader.source.close()
     heir = Reader(log.open())
+    assert heir.source.committed({0, 1, 2}) == expected  # before it joins the group
     assert heir.assigned() == {0, 1, 2}
-    assert heir.source.committed({0, 1, 2}) == {0: 7, 1: 20}
+    assert heir.source.committed({0, 1, 2}) == expected
+
+
+def test_a_member_that_has_not_polled_takes_no_partitions(make: Make) -> None:
+    """A worker compares its store with the group's before it joins."""
+    log = make(2)
+    first = Reader(log.open())
+    assert first.assigned() == {0, 1}
+    log.open().committed({0, 1})
+    for _ in range(5):
+        first.poll(0.2)
+    assert first.of(Revoked) == []

@@ -390,3 +390,20 @@ def test_the_topic_id_is_the_one_that_kafkas_tools_print(broker: Broker, topic: 
     assert len(identity) == 22
     assert uuid.UUID(described["topic_id"]).bytes == base64.urlsafe_b64decode(identity + "==")
     log.close()
+
+
+def test_each_client_reads_the_metadata_that_the_other_commits(broker: Broker, topic: str) -> None:
+    """librdkafka ends them with a zero, and reads what has none beyond its end."""
+    kinds = (KafkaPythonSource, ConfluentSource)
+    broker.create_topic(topic, 1)
+    for kind in kinds:
+        member = kind(settings_for(broker, topic))
+        reader = Reader(member)
+        reader.assigned()
+        others = [other(settings_for(broker, topic)) for other in kinds]
+        for length in (1, 7, 8, 15, 16, 63, 64, 200):
+            member.commit({0: length}, "é" * length)
+            for other in others:
+                wait_until(lambda o=other, n=length: o.committed({0}) == {0: (n, "é" * n)}, 10, f"{length}")  # type: ignore[misc]
+        for source in (member, *others):
+            source.close()

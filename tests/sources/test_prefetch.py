@@ -232,7 +232,7 @@ def test_an_error_is_raised_after_earlier_records() -> None:
         topic.away = True
         with pytest.raises(TimeoutError):
             source.topic_id()
-        inner.commit = lambda positions: 1 / 0  # type: ignore[method-assign]
+        inner.commit = lambda positions, metadata="": 1 / 0  # type: ignore[method-assign]
         source.commit({0: 1})
         with pytest.raises(ZeroDivisionError):
             wait_until(lambda: source.poll(0.5))

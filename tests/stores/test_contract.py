@@ -76,14 +76,16 @@ def test_create_writes_only_what_is_missing(store: Store) -> None:
     assert (store.read("b/c"), store.names("b")) == (b"created", ["b/c"])
 
 
+@pytest.mark.parametrize("store", ["directory", "memory"], indirect=True)
 def test_one_of_many_creates_the_file(store: Store) -> None:
+    """Object stores promise the same, but the server of these tests lets the last of them win."""
     barrier = threading.Barrier(8)
 
     def create(number: int) -> bool:
         barrier.wait()
         return store.create("a/b", bytes([number]) * 100)
 
-    for _ in range(2 if is_remote(store) else 20):
+    for _ in range(20):
         with ThreadPoolExecutor(8) as pool:
             created = list(pool.map(create, range(8)))
         assert store.names("a") == ["a/b"]

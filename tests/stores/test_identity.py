@@ -59,6 +59,7 @@ def test_one_that_exists_but_cannot_be_seen_yet_is_waited_for() -> None:
 def test_metadata_are_short_text_that_can_be_read_back() -> None:
     known = StoreIdentity("ab" * 16, "s3://bucket/prefix", "worker-1")
     assert identity_in(known.as_metadata()) == known
+    assert identity_in(known.as_metadata() + "\0\x7f}{") == known
     assert str(known) == "s3://bucket/prefix on host worker-1"
     long = StoreIdentity("ab" * 16, "/" + "\U0001f600" * 4000 + "\udcff", "worker-1")
     assert len(long.as_metadata().encode()) < 4096

@@ -8,6 +8,7 @@ import numpy as np
 
 from streampca.pca.arrays import Array
 from streampca.sources.memory import MemoryTopic
+from streampca.stores import identity
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
@@ -27,6 +28,7 @@ class Environment:
         self.topic = MemoryTopic(partitions, TOPIC)
         self.fold_config = replace(fold_config, format="float64")
         self.store = MemoryStore()
+        identity.ensure(self.store)
         self.checkpoints = Checkpoints(self.store, TOPIC)
         self.models = Models(self.store, TOPIC)
         self.dead_letters: list[tuple[int, int, str]] = []  # acknowledged: partition, offset, reason

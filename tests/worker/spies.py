@@ -70,13 +70,13 @@ class SpySource(MemorySource):
         super().seek(positions, last)
         self._env.journal.append(("seek", dict(positions)))
 
-    def commit(self, positions: Mapping[int, int]) -> None:
+    def commit(self, positions: Mapping[int, int], metadata: str = "") -> None:
         self._hook("commit")
         for partition, position in positions.items():
             reached = self._env.position(partition)
             if reached is None or position > reached:
                 self._env.violations.append(f"partition {partition}: {position} committed, {reached} saved")
-        super().commit(positions)
+        super().commit(positions, metadata)
         self._env.journal.append(("commit", dict(positions)))
 
     def close(self) -> None:

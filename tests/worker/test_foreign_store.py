@@ -6,9 +6,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from streampca.errors import ForeignStoreError, StoreError
+from streampca.sources.base import Committed
 from streampca.sources.memory import Do
+from streampca.stores import identity
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
+from streampca.stream.store_identity import StoreIdentity, identity_in
 from streampca.worker.listener import CheckpointPostponed, PartitionsAssigned, RestoreFailed
 from streampca.worker.listeners.log import LogListener
 from streampca.worker.listeners.metrics import WorkerMetrics
@@ -24,12 +27,100 @@ def learned(partitions: int = 1) -> Environment:
         env.send(partition, vectors(100, seed=partition))
     make_worker(env).run()
     assert env.topic.committed == dict.fromkeys(range(partitions), 100)
+    env.journal.clear()
     return env
+
+
+def without_checkpoints(env: Environment) -> MemoryStore:
+    """The env's store with nothing but its identity: restored from an old backup, or listed late."""
+    store = MemoryStore()
+    store.write(identity.NAME, env.store.read(identity.NAME))
+    return store
+
+
+def test_another_store_is_refused_before_the_group_is_joined() -> None:
+    env = learned(2)
+    ours = env.store
+    env.store = MemoryStore()
+    worker = make_worker(env, stop_when_idle=False)
+    with pytest.raises(ForeignStoreError) as refusal:
+        worker.run()
+    text = str(refusal.value)
+    assert "\n" not in text
+    ids = [identity.ensure(store).id for store in (ours, env.store)]
+    for part in ("partition 0", TOPIC, *ids, "memory on host", "mount the volume", "streampca reset"):
+        assert part in text
+    assert env.calls("seek", "save", "commit") == []
+    assert worker.source._idle_polls == 0
+    assert worker.recorder.of_type(PartitionsAssigned) == []
+
+
+def test_a_member_never_polls_before_the_store_is_checked() -> None:
+    """The thread that prefetches would join the group at its first poll."""
+    env = learned(2)
+    env.store = MemoryStore()
+    polled: list[str] = []
+    worker = make_worker(env, hook=polled.append, prefetch=100, stop_when_idle=False)
+    with pytest.raises(ForeignStoreError):
+        worker.run()
+    assert "poll" not in polled
+
+
+def test_a_copy_of_the_store_may_take_its_place() -> None:
+    env = learned()
+    copy = MemoryStore()
+    copy._files = dict(env.store._files)
+    env.store, env.checkpoints = copy, Checkpoints(copy, TOPIC)
+    env.send(0, vectors(50, seed=5))
+    make_worker(env).run()
+    env.assert_complete()
+
+
+def test_members_that_join_together_with_two_stores_notice_each_other() -> None:
+    """Neither could know before: the group had no offsets."""
+    env = Environment(2)
+    for partition in (0, 1):
+        env.send(partition, vectors(100, seed=partition))
+    other = StoreIdentity("ab" * 16, "/mnt/other", "host-2")
+
+    def commit_elsewhere() -> None:
+        env.topic.committed[1], env.topic.metadata[1] = 50, other.as_metadata()
+
+    worker = make_worker(env, script=[10, Do(commit_elsewhere), *[10] * 20])
+    with pytest.raises(ForeignStoreError, match=r"partition 1 of readings saved to the store /mnt/other on host"):
+        worker.run()
+    assert len(env.calls("commit")) <= 3
+
+
+def test_offsets_of_a_release_that_named_no_store_are_accepted() -> None:
+    env = learned()
+    env.topic.metadata[0] = ""
+    env.send(0, vectors(50, seed=5))
+    make_worker(env).run()
+    env.assert_complete()
+    assert identity_in(env.topic.metadata[0]) == identity.ensure(env.store)
+
+
+def test_a_group_that_does_not_answer_is_asked_again_when_partitions_are_assigned() -> None:
+    env = learned(2)
+    env.store = MemoryStore()
+    worker = make_worker(env, stop_when_idle=False)
+    ask, failures = worker.source.committed, [TimeoutError("no broker answers")]
+
+    def committed(partitions: object) -> object:
+        if failures:
+            raise failures.pop()
+        return ask(partitions)  # type: ignore[arg-type]
+
+    worker.source.committed = committed  # type: ignore[method-assign,assignment]
+    with pytest.raises(ForeignStoreError, match="is another one"):
+        worker.run()
+    assert env.calls("seek", "commit") == []
 
 
 def test_an_empty_store_is_refused_when_the_group_has_committed_offsets() -> None:
     env = learned(2)
-    env.store = MemoryStore()  # the volume is not mounted
+    env.store = without_checkpoints(env)
     worker = make_worker(env, stop_when_idle=False)
     with pytest.raises(ForeignStoreError) as refusal:
         worker.run()
@@ -47,7 +138,7 @@ def test_a_store_that_is_behind_the_group_is_refused() -> None:
     env.send(0, vectors(50, seed=5))
     make_worker(env).run()
     assert before
-    other = Checkpoints(MemoryStore(), TOPIC)
+    other = Checkpoints(without_checkpoints(env), TOPIC)
     other.save(before)
     env.store = other._store  # type: ignore[assignment]
     with pytest.raises(ForeignStoreError, match=r"offset 150 of partition 0.*no checkpoint beyond offset 100"):
@@ -58,7 +149,7 @@ def test_a_store_that_is_behind_the_group_is_refused() -> None:
 def test_the_worker_waits_a_while_for_the_store_before_it_refuses() -> None:
     """A network file system may show a folder as it was up to a minute ago."""
     env = learned()
-    true, env.store = env.store, MemoryStore()
+    true, env.store = env.store, without_checkpoints(env)
 
     def mount() -> None:
         for name in true.names(f"checkpoints/{TOPIC}/0"):
@@ -112,10 +203,10 @@ def test_committed_offsets_that_are_not_known_yet_are_waited_for() -> None:
     env = learned()
     env.send(0, vectors(50, seed=5))
     worker = make_worker(env, script=[*[1000] * 20])
-    failures = [TimeoutError("no broker answers")] * 2
+    failures = [TimeoutError("no broker answers")] * 3  # the first before the group is joined
     ask = worker.source.committed
 
-    def committed(partitions: object) -> dict[int, int]:
+    def committed(partitions: object) -> dict[int, Committed]:
         if failures:
             raise failures.pop()
         return ask(partitions)  # type: ignore[arg-type]
@@ -128,7 +219,7 @@ def test_committed_offsets_that_are_not_known_yet_are_waited_for() -> None:
 
 def test_partitions_that_are_revoked_while_they_wait_are_dropped() -> None:
     env = learned(2)
-    env.store = MemoryStore()
+    env.store = without_checkpoints(env)
     enough = Do(lambda: worker.stop("enough"))
     worker = make_worker(env, script=[1, 1, Do(env.topic.rebalance), 1, 1, 1, enough, 1, 1], stop_when_idle=False)
     worker.run()

@@ -387,7 +387,12 @@ def test_saves_then_publishes_then_commits(env: Environment) -> None:
 def test_only_the_owner_of_the_lowest_partition_publishes(env: Environment, lowest: bool) -> None:
     """Of two members, the one that joined first owns partition 0."""
     members: list[MemorySource] = []
-    join = Do(lambda: members.append(MemorySource(env.topic)))
+
+    def join_group() -> None:
+        members.append(MemorySource(env.topic))
+        members[0].poll(0)
+
+    join = Do(join_group)
     rebalance: list[Step] = [Do(lambda: members[0].poll(0)), Pause()]
     if not lowest:
         join.act()

@@ -228,6 +228,7 @@ def test_lost_partitions_are_not_saved(filled: Environment) -> None:
 
 def test_a_member_without_partitions_does_nothing(filled: Environment) -> None:
     owner = MemorySource(filled.topic)
+    owner.poll(0)
     worker = make_worker(filled, script=[Do(lambda: owner.poll(0))] * 4)
     worker.run()
     assert filled.calls("save", "commit", "publish") == []

@@ -1,13 +1,14 @@
 """How the clients of confluent-kafka (librdkafka) are configured and created, and which of their errors are final."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from streampca.errors import SourceError
 from streampca.settings import KafkaSettings, WorkerSettings
+from streampca.sources.base import Committed
 from streampca.sources.broker_errors import BrokerErrors, one_line
 
 C = TypeVar("C")
@@ -124,6 +125,19 @@ def create(kind: Callable[..., C], options: dict[str, Any]) -> C:
     except KafkaException as error:
         text = one_line(error.args[0].str())
         raise SourceError(f"confluent-kafka does not take these settings: {text}") from None
+
+
+def committed(answer: Iterable[TopicPartition]) -> dict[int, Committed]:
+    """The committed offsets in an answer of the group, by partition."""
+    return {tp.partition: Committed(tp.offset, _metadata(tp)) for tp in answer if tp.offset >= 0}
+
+
+def _metadata(partition: TopicPartition) -> str:
+    """The client reads to the next zero: beyond the end of what others have committed without one."""
+    try:
+        return partition.metadata or ""
+    except UnicodeDecodeError:
+        return ""
 
 
 def is_final(error: KafkaError) -> bool:

@@ -8,6 +8,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from streampca.errors import SourceError
 from streampca.settings import WorkerSettings
+from streampca.sources.base import Committed
 from streampca.sources.confluent import client
 from streampca.sources.confluent.batch import ConfluentRecord, Message
 from streampca.sources.confluent.connection import Connection
@@ -35,10 +36,10 @@ class ConfluentInspector:
     def offsets(self) -> dict[int, tuple[int, int]]:
         return {partition: self._offsets_of(partition) for partition in sorted(self._connection.partitions())}
 
-    def committed(self) -> dict[int, int]:
+    def committed(self) -> dict[int, Committed]:
         partitions = [self._partition(p) for p in self._connection.partitions()]
         found = self._ask(lambda: self._consumer.committed(partitions, timeout=_ANSWER_S))
-        return {tp.partition: tp.offset for tp in found if tp.offset >= 0}
+        return client.committed(found)
 
     def newest_record(self, ends: Mapping[int, int]) -> tuple[int, Record] | None:
         self._consumer.assign([self._partition(partition, end - 1) for partition, end in ends.items()])

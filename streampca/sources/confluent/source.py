@@ -17,6 +17,7 @@ import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from streampca.settings import WorkerSettings
+from streampca.sources.base import Committed
 from streampca.sources.confluent import client
 from streampca.sources.confluent.batch import ConfluentBatch, Message
 from streampca.sources.confluent.connection import Connection
@@ -107,15 +108,15 @@ class ConfluentSource:
         self._verification.cancel(partitions)
         self._assign()
 
-    def commit(self, positions: Mapping[int, int]) -> None:
+    def commit(self, positions: Mapping[int, int], metadata: str = "") -> None:
         if not self._connection.connected or not positions:
             return
         try:
-            self._consumer.commit(offsets=[TopicPartition(self._topic, p, o) for p, o in positions.items()])
+            self._consumer.commit(offsets=[TopicPartition(self._topic, p, o, metadata) for p, o in positions.items()])
         except KafkaException as error:
             _log_failed_commit(error.args[0], [])
 
-    def committed(self, partitions: Collection[int]) -> dict[int, int]:
+    def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
         wanted = [TopicPartition(self._topic, partition) for partition in partitions]
         try:
             found = self._consumer.committed(wanted, timeout=_OFFSETS_S) if wanted else []
@@ -126,7 +127,7 @@ class ConfluentSource:
         for tp in found:
             if tp.error is not None:
                 raise TimeoutError(f"the committed offsets are not known: {tp.error.str()}")
-        return {tp.partition: tp.offset for tp in found if tp.offset >= 0}
+        return client.committed(found)
 
     def close(self) -> None:
         if self._closed:

@@ -8,7 +8,9 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from streampca.settings import WorkerSettings
+from streampca.sources.base import Committed
 from streampca.sources.kafka_python.connection import Connection
+from streampca.sources.kafka_python.patches import committed_offsets
 from streampca.stream.record import Record
 
 _ANSWER_MS = 5000
@@ -39,9 +41,12 @@ class KafkaPythonInspector:
         first, end = self._ask("beginning_offsets", partitions), self._ask("end_offsets", partitions)
         return {tp.partition: (first[tp], end[tp]) for tp in partitions}
 
-    def committed(self) -> dict[int, int]:
-        found = {p: self._ask("committed", self._partition(p)) for p in self._connection.partitions()}
-        return {partition: offset for partition, offset in found.items() if offset is not None}
+    def committed(self) -> dict[int, Committed]:
+        partitions = [self._partition(p) for p in self._connection.partitions()]
+        try:
+            return committed_offsets(self._consumer, partitions, _ANSWER_MS)
+        except KafkaError as error:
+            raise self._connection.source_error(error) from None
 
     def newest_record(self, ends: Mapping[int, int]) -> tuple[int, Record] | None:
         self._consumer.assign([self._partition(p) for p in ends])

@@ -14,6 +14,8 @@
     A coroutine on its loop has no public way to wait.
 `KafkaNetClient.connection_delay`
     Returns seconds, but the producer expects milliseconds, and spins.
+`KafkaConsumer._coordinator.fetch_committed_offsets`
+    `committed()` takes one partition, and a request for each.
 `KafkaConsumer._coordinator.request_rejoin`
     A rebalance caused by changed partitions is forgotten if the poll ends before the group answers, or if the change is
     undone meanwhile: the member is left without partitions and without heartbeat.
@@ -70,6 +72,7 @@ from kafka.record import memory_records
 from kafka.record.default_records import DefaultRecord, DefaultRecordBatch
 from kafka.structs import OffsetAndMetadata
 
+from streampca.sources.base import Committed
 from streampca.sources.broker_errors import one_line
 from streampca.sources.kafka_python.decompression import BatchTooLargeError, decompress
 from streampca.stream.record import LastRecord, UnreadValue
@@ -277,6 +280,15 @@ def raise_if_replaced(consumer: KafkaConsumer) -> None:
     """Raise `FencedInstanceIdError` if another member has joined with the consumer's `group_instance_id`."""
     if consumer._coordinator.replaced is not None:
         raise consumer._coordinator.replaced
+
+
+def committed_offsets(
+    consumer: KafkaConsumer, partitions: Iterable[TopicPartition], timeout_ms: int
+) -> dict[int, Committed]:
+    """Those partitions of one topic for which the group has committed an offset."""
+    found = consumer._coordinator.fetch_committed_offsets(list(partitions), timeout_ms=timeout_ms)
+    # librdkafka commits the zero at the end of a C string, too.
+    return {tp.partition: Committed(known.offset, (known.metadata or "").rstrip("\0")) for tp, known in found.items()}
 
 
 def is_member(consumer: KafkaConsumer) -> bool:

@@ -6,7 +6,6 @@ the event, the worker handles it in its own thread and time, while heartbeats co
 rebalance proceed. No thread waits for another, so none can hang.
 """
 
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -17,11 +16,13 @@ from kafka.errors import KafkaError, LogTruncationError, OffsetOutOfRangeError, 
 from kafka.structs import OffsetAndMetadata
 
 from streampca.settings import WorkerSettings
+from streampca.sources.base import Committed
 from streampca.sources.broker_errors import one_line
 from streampca.sources.kafka_python.connection import Connection
 from streampca.sources.kafka_python.decompression import limit_batches
 from streampca.sources.kafka_python.patches import (
     PatchedRangeAssignor,
+    committed_offsets,
     drop_paused_records,
     is_member,
     position_of,
@@ -105,29 +106,24 @@ class KafkaPythonSource:
             self._consumer.pause(TopicPartition(self._topic, partition))
             self._reported.pop(partition, None)
 
-    def commit(self, positions: Mapping[int, int]) -> None:
+    def commit(self, positions: Mapping[int, int], metadata: str = "") -> None:
         if not self._connection.connected:
             return
-        offsets = {TopicPartition(self._topic, p): OffsetAndMetadata(o, "", -1) for p, o in positions.items()}
+        ended = f"{metadata}\0"  # as librdkafka commits and needs it
+        offsets = {TopicPartition(self._topic, p): OffsetAndMetadata(o, ended, -1) for p, o in positions.items()}
         try:
             self._consumer.commit(offsets, timeout_ms=_COMMIT_TIMEOUT_MS)
         except KafkaError as error:
             log.warning("offsets not committed; lag tools will show older ones", error=one_line(error))
 
-    def committed(self, partitions: Collection[int]) -> dict[int, int]:
-        deadline = time.monotonic() + _OFFSETS_TIMEOUT_MS / 1000
-        found: dict[int, int] = {}
-        for partition in partitions:
-            left_s = max(deadline - time.monotonic(), 0.001)
-            try:
-                offset = self._consumer.committed(TopicPartition(self._topic, partition), timeout_ms=left_s * 1000)
-            except RetriableError as error:
-                raise TimeoutError(f"the committed offsets are not known: {one_line(error)}") from None
-            except KafkaError as error:
-                raise self._connection.source_error(error) from None
-            if offset is not None:
-                found[partition] = offset
-        return found
+    def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
+        wanted = [TopicPartition(self._topic, partition) for partition in partitions]
+        try:
+            return committed_offsets(self._consumer, wanted, _OFFSETS_TIMEOUT_MS)
+        except RetriableError as error:
+            raise TimeoutError(f"the committed offsets are not known: {one_line(error)}") from None
+        except KafkaError as error:
+            raise self._connection.source_error(error) from None
 
     def close(self) -> None:
         if self._closed:
