@@ -98,10 +98,11 @@ class Calibration:
         calibration = cls.empty()
         if table.dtype != np.float64 or table.ndim != 2 or table.shape[1] != 3 or not np.isfinite(table).all():
             raise ValueError("not rows of a statistic, a bin and a weight")
-        which, weights = table[:, :2].astype(np.int64), table[:, 2]
-        inside = (which == table[:, :2]) & (which >= 0) & (which < calibration.weights.shape)
+        which, weights = table[:, :2], table[:, 2]
+        inside = (which == np.floor(which)) & (which >= 0) & (which < calibration.weights.shape)
         if not (inside.all() and (weights > 0).all() and len(np.unique(which, axis=0)) == len(which)):
             raise ValueError("a statistic, bin or weight is out of range")
+        which = which.astype(np.intp)
         calibration.weights[which[:, 0], which[:, 1]] = weights
         return calibration
 

@@ -162,6 +162,7 @@ def test_a_table_holds_all(past: list[float]) -> None:
         np.array([[-1, 0, 1.0]]),
         np.array([[0, BINS, 1.0]]),
         np.array([[0, 0.5, 1.0]]),
+        np.array([[0, 1e300, 1.0]]),
         np.array([[0, 1, 1.0], [0, 1, 1.0]]),
         np.array([[0, 1, 1.0]], np.float32),
         np.array([["a", "b", "c"]]),
