@@ -1,5 +1,7 @@
 """The errors that streampca expects, each with a one-line message that says how to fix it. Bugs are left to crash."""
 
+RETRY_MAY_HELP = "a retry may help"  # part of every message about a failure that may end by itself
+
 
 class StreampcaError(Exception):
     """Base class of all expected errors; the message is one line, fit for a terminal."""

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, ValidationError
 
-from streampca.errors import DamagedFileError, StaleListingError
+from streampca.errors import RETRY_MAY_HELP, DamagedFileError, StaleListingError
 from streampca.stores.base import Store
 from streampca.stream.store_identity import StoreIdentity
 
@@ -42,7 +42,7 @@ def ensure(store: Store) -> StoreIdentity:
     store.create(NAME, _Content(id=new_id()).model_dump_json().encode())
     if created := find(store):  # perhaps another process's
         return created
-    raise StaleListingError(f"{NAME} was created in the store {store.place}, but is not there; a retry may help")
+    raise StaleListingError(f"{NAME} was created in the store {store.place}, but is not there; {RETRY_MAY_HELP}")
 
 
 def absent(store: Store) -> StoreIdentity:

@@ -4,7 +4,7 @@ import copy
 
 import structlog
 
-from streampca.errors import DamagedFileError, StaleListingError
+from streampca.errors import RETRY_MAY_HELP, DamagedFileError, StaleListingError
 from streampca.stores import numbered
 from streampca.stores.base import Store
 from streampca.stream import model_file
@@ -59,7 +59,7 @@ class Models:
             except DamagedFileError as error:
                 log.error("model damaged, falling back", version=version, error=str(error))
         if gone and len(gone) == len(versions):
-            raise StaleListingError(f"every model that the store lists in {self._folder} is gone; a retry may help")
+            raise StaleListingError(f"every model that the store lists in {self._folder} is gone; {RETRY_MAY_HELP}")
         return None
 
     def save(self, model: PublishedModel) -> bool:

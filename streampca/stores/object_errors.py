@@ -8,7 +8,7 @@ import re
 from typing import Literal
 
 from streampca import store_url
-from streampca.errors import StoreError
+from streampca.errors import RETRY_MAY_HELP, StoreError
 
 Action = Literal["open", "write", "read", "list", "delete"]
 
@@ -71,7 +71,7 @@ def _explanation(action: Action, scheme: str, error: Exception) -> str:
     if "BadScheme" in text or "builder error" in text:
         return "the endpoint is plain HTTP (set AWS_ALLOW_HTTP=true if this is meant)"
     if status is not None and (status >= 500 or status == 429):
-        return f"the server answers {answer} (a retry may help)"
+        return f"the server answers {answer} ({RETRY_MAY_HELP})"
     if status is not None:
         return f"the server answers {answer} (is {_ENDPOINT[scheme]} the address of an object store?)"
     return _explanation_without_answer(scheme, text)
@@ -79,11 +79,11 @@ def _explanation(action: Action, scheme: str, error: Exception) -> str:
 
 def _explanation_without_answer(scheme: str, text: str) -> str:
     if "Timeout" in text or "TimedOut" in text or "timed out" in text:
-        return f"the server does not answer in time (check the network and {_ENDPOINT[scheme]})"
+        return f"the server does not answer in time ({RETRY_MAY_HELP}; else check the network and {_ENDPOINT[scheme]})"
     if "list response" in text:
         return f"the answer is not a listing (is {_ENDPOINT[scheme]} the address of an object store?)"
     if "HTTP error" in text or "request or response body" in text:
-        return f"no connection to the server, or it was cut (check the network and {_ENDPOINT[scheme]})"
+        return f"no connection to the server, or it was cut ({RETRY_MAY_HELP}; else check {_ENDPOINT[scheme]})"
     return "the settings of the object store are not valid (see the provider's environment variables)"
 
 

@@ -7,6 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from streampca.sources.memory import Do, Pause, Step
+from streampca.stores.object_errors import store_error
 from streampca.stream.record import SourceStatus
 from streampca.worker.listener import (
     BatchLearned,
@@ -88,6 +89,28 @@ def test_errors_that_differ_only_in_file_or_count_are_logged_once(logs: Logs) ->
     for count in (1, 12):
         listener.notify(CheckpointPostponed(f"{count} dead letters are not acknowledged yet"))
     assert [line["cause"][:12] for line in logs] == ["cannot write", "1 dead lette"]
+
+
+def test_an_outage_of_the_object_store_is_logged_once_and_again_when_it_ends(logs: Logs) -> None:
+    """However each request fails; a cause that does not end by itself is logged too."""
+    listener, fold = LogListener(), fold_of(vectors(5), fold_config())
+
+    def fail(text: str) -> None:
+        listener.notify(CheckpointPostponed(str(store_error("write", "s3://bucket", "a", OSError(text)))))
+
+    for text in (
+        "status code: 503 <Code>SlowDown</Code>",
+        "operation timed out",
+        "HTTP error: reset",
+        "status code: 500",
+    ):
+        fail(text)
+    listener.notify(CheckpointSaved(0, fold, 0.1))
+    assert events(logs) == ["checkpoint postponed", "checkpoint saved again"]
+    fail("status code: 503")
+    fail("status code: 403 <Code>AccessDenied</Code>")
+    assert events(logs)[2:] == ["checkpoint postponed", "checkpoint postponed"]
+    assert "no permission" in logs[-1]["cause"]
 
 
 def test_failed_publishing_is_logged_once_while_checkpoints_are_saved(logs: Logs) -> None:

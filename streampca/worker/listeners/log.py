@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
+from streampca.errors import RETRY_MAY_HELP
 from streampca.stream.model_file import PublishedModel
 from streampca.stream.record import SourceStatus
 from streampca.worker.listener import (
@@ -203,13 +204,16 @@ class LogListener(Listener):
 
 
 class _RepeatedFailure:
-    """A failure that is retried: logged when it begins, when its cause changes, and when it is over."""
+    """A failure that is retried: logged when it begins, when its cause changes, and when it is over.
+
+    All causes that may end by themselves count as one: while an object store is away, each request fails in its way.
+    """
 
     def __init__(self, failed: str, recovered: str) -> None:
         self._failed, self._recovered, self._cause = failed, recovered, ""
 
     def begin(self, cause: str) -> None:
-        if _NUMBERS.sub("", cause) != _NUMBERS.sub("", self._cause):  # an offset in a file's name is no other cause
+        if _kind(cause) != _kind(self._cause):
             log.error(self._failed, cause=cause)
         self._cause = cause
 
@@ -217,3 +221,8 @@ class _RepeatedFailure:
         if self._cause:
             log.info(self._recovered, after=self._cause)
         self._cause = ""
+
+
+def _kind(cause: str) -> str:
+    """What two causes have in common that are logged once: an offset in a file's name is no other cause."""
+    return RETRY_MAY_HELP if RETRY_MAY_HELP in cause else _NUMBERS.sub("", cause)
