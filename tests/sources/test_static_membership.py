@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -61,8 +62,8 @@ class Members:
         deadline = time.monotonic() + timeout_s
         while not condition():  # type: ignore[operator]
             assert time.monotonic() < deadline, {name: reader.events for name, reader in self.readers.items()}
-            for reader in list(self.readers.values()):
-                reader.poll(POLL_S)
+            with ThreadPoolExecutor(len(self.readers)) as each:  # at the same time, as workers do
+                list(each.map(lambda reader: reader.poll(POLL_S), self.readers.values()))
 
     def restart(self, name: str) -> None:
         """Close a member and open it again; meanwhile the other is polled."""

@@ -231,6 +231,7 @@ def test_a_worker_that_does_not_publish_merges_its_ranges(env: Environment, monk
     join = Do(lambda: members.append(MemorySource(env.topic)))
     rebalance: list[Step] = [Do(lambda: members[0].poll(0)), Pause()]
     join.act()
+    members[0].poll(0)  # joins, and owns the lowest partition
     worker = make_worker(env, worker_config(EXACT), rebalance * 6)
     worker.run()
     assert list(worker.recorder.of_type(PartitionsAssigned)[-1].positions) == [1, 3, 5]
