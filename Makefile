@@ -28,11 +28,11 @@ demo: setup  ## Run broker, producer, workers and sidecar on this machine; make 
 # Bytecode is always written: the tests start a hundred processes.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
 
-test: setup java prometheus browser load-generators  ## Run every test, those on a real Kafka broker included (12 min); make test ARGS="-k fold"
+test: setup java prometheus browser load-generators  ## Run every test, those on a real Kafka broker included (10 min); make test ARGS="-k fold"
 	$(PYTEST) 4 $(ARGS)
 
-test-fast: setup  ## Run the tests that need no broker and no browser and are quick (2 min)
-	$(PYTEST) 2 -m "not broker and not browser and not slow" --hypothesis-profile fast $(ARGS)
+test-fast: setup  ## Run the tests that need no broker and no browser and are quick (1 min)
+	$(PYTEST) 3 -m "not broker and not browser and not slow" --hypothesis-profile fast $(ARGS)
 
 image-test: setup java image-tools  ## Build the image and run it against a real Kafka broker, as root (5 min)
 	$(BIN)/python -m pytest -s tests/deploy/image.py $(ARGS)
