@@ -137,6 +137,7 @@ def test_errors_in_long_bodies_are_as_precise_as_in_short_ones(client: Client) -
     assert refused(good.replace(b"],[", b",NaN],[", 1), 400).endswith("(NaN and Infinity are not JSON)")
 
 
+@pytest.mark.slow
 def test_a_million_unknown_fields_cost_one_error() -> None:
     text = orjson.dumps({str(i): 1 for i in range(1_000_000)})
     with pytest.raises(RequestError, match="unknown field '0'"):

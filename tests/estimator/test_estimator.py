@@ -181,6 +181,7 @@ def test_tiny_vectors_are_accepted_after_ordinary_ones() -> None:
     assert fitted.explained_variance_[0] > 0.1
 
 
+@pytest.mark.slow
 def test_import_is_lazy() -> None:
     script = (
         "import sys, streampca; assert not {'numpy', 'sklearn', 'numba'} & set(sys.modules);"

@@ -51,6 +51,7 @@ def test_a_broken_mechanism_is_found(name: str) -> None:
     assert simulate(plan_of(seed)).violations == ()
 
 
+@pytest.mark.slow
 def test_a_seed_decides_everything() -> None:
     seeds = range(5, 10)
     here = [simulate(plan_of(seed)).digest for seed in seeds]

@@ -114,6 +114,7 @@ def test_numpy_can_load_the_file(name: str) -> None:
         np.testing.assert_allclose(arrays["C_pinv"] @ arrays["C"], np.eye(r), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_any_changed_byte_is_detected() -> None:
     fold, config = example("after warm-up")
     data = bits(fold, config)

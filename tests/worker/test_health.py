@@ -153,6 +153,7 @@ def test_an_idle_client_does_not_block_others(server: HealthServer) -> None:
         assert get(server, "/healthz")[0] == 200
 
 
+@pytest.mark.slow
 def test_silent_clients_neither_block_others_nor_pile_up(server: HealthServer) -> None:
     threads = threading.active_count()
     with contextlib.ExitStack() as stack:

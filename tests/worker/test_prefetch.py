@@ -135,7 +135,7 @@ class FlakySchemas(MemorySchemas):
 
 
 @pytest.mark.parametrize("prefetch", [1, 10, 10_000])
-@pytest.mark.parametrize("failures", [1, 2, 3, 8])
+@pytest.mark.parametrize("failures", [1, 2, 3, pytest.param(8, marks=pytest.mark.slow)])
 def test_an_unavailable_registry_loses_no_record(prefetch: int, failures: int) -> None:
     """It may answer for a batch that was read after one that still waits."""
     env, V = Environment(), vectors(100)
