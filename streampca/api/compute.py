@@ -33,9 +33,10 @@ def project(published: PublishedModel, request: ProjectRequest, limits: Limits) 
     model = published.model
     vectors = rows.fit(request.vectors, "vectors", model.dimensions, limits)
     with np.errstate(all="ignore"):
-        coordinates, residual = model.project(vectors, request.basis)
+        principal, residual = model.project(vectors)
+        coordinates = model.whiten(principal) if request.basis == "whitened" else principal
     _check_finite("vectors", coordinates, residual)
-    scores = _scores(published, vectors) if request.fields else {}
+    scores = _scores(published, principal, residual) if request.fields else {}
     added = {name: scores[name] for name in SCORES if name in request.fields}
     return _answer(published, {"coordinates": coordinates, "residual": residual} | added, len(vectors), vectors)
 
@@ -44,7 +45,9 @@ def score(published: PublishedModel, request: ScoreRequest, limits: Limits) -> A
     """How unusual vectors are, and on request the dimensions that contribute most to that."""
     model = published.model
     vectors, most = rows.fit(request.vectors, "vectors", model.dimensions, limits), request.contributions
-    fields = _scores(published, vectors)
+    with np.errstate(all="ignore"):
+        projected = model.project(vectors)
+    fields = _scores(published, *projected)
     if most:
         most = min(most, model.dimensions)
         if 4 * most * len(vectors) > limits.numbers:
@@ -64,11 +67,11 @@ def _contributions(published: PublishedModel, vectors: Array, most: int) -> dict
     return {name: np.concatenate(parts) for name, parts in found.items()}
 
 
-def _scores(published: PublishedModel, vectors: Array) -> dict[str, Any]:
-    """The fields of `SCORES`; p-values are None if the model has no past scores."""
+def _scores(published: PublishedModel, coordinates: Array, residual: Array) -> dict[str, Any]:
+    """The fields of `SCORES` of projected vectors; p-values are None if the model has no past scores."""
     model, calibration = published.model, published.calibration
     with np.errstate(all="ignore"):
-        scores = anomaly.score(model, vectors)
+        scores = anomaly.score_projected(model, coordinates, residual)
     _check_finite("vectors", *scores)
     fields: dict[str, Any] = {**scores._asdict(), "p": None, "p_t2": None, "p_spe": None}
     if calibration is not None:

@@ -3,7 +3,7 @@
 Responses are serialized by orjson: pydantic would make a Python object of every number. Tests validate them.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, PositiveInt, WithJsonSchema
 
@@ -33,7 +33,7 @@ SquaredDistances = Annotated[
     list[float], Field(description="Squared distance of each vector from the components' plane.")
 ]
 ScoreName = Literal["t2", "spe", "score", "p", "p_t2", "p_spe"]
-SCORES: tuple[ScoreName, ...] = ("t2", "spe", "score", "p", "p_t2", "p_spe")
+SCORES: tuple[ScoreName, ...] = get_args(ScoreName)
 ScoreFields = Annotated[
     list[ScoreName], BeforeValidator(lambda names: names.split(",") if isinstance(names, str) else names)
 ]

@@ -10,6 +10,7 @@ share of messages that are as unusual. Formulas and sources: docs/mathematics.md
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -45,7 +46,11 @@ class Contributions(NamedTuple):
 
 def score(model: Model, Y: Array) -> AnomalyScores:
     """T², SPE and score of vectors (n, d). Infinite where they exceed the range of float64."""
-    coordinates, spe = model.project(Y)
+    return score_projected(model, *model.project(Y))
+
+
+def score_projected(model: Model, coordinates: Array, spe: Array) -> AnomalyScores:
+    """As `score`, of vectors with these principal coordinates (n, k) and squared residuals (n,)."""
     with np.errstate(over="ignore"):
         t2: F64 = (coordinates.astype(np.float64) ** 2 / _variances(model)).sum(axis=1)
         return AnomalyScores(t2, spe.astype(np.float64), t2 + spe / noise_variance(model))
@@ -53,9 +58,7 @@ def score(model: Model, Y: Array) -> AnomalyScores:
 
 def contributions(model: Model, Y: Array) -> Contributions:
     """What each dimension of vectors (n, d) contributes to T² and SPE; takes several times the vectors' memory."""
-    centred = Y - model.mean
-    coordinates = centred @ model.components.T
-    residual = centred - coordinates @ model.components
+    centred, coordinates, residual = model.decompose(Y)
     of_t2 = centred * (coordinates / _variances(model) @ model.components)
     return Contributions(of_t2, np.copysign(residual**2, residual))
 
@@ -128,9 +131,13 @@ class Calibration:
 
     def p_values(self, scores: AnomalyScores, sigma2: float) -> AnomalyScores:
         """p of each of n scores by a model with this σ²: near 0 if the vector is unusual, 1 without past scores."""
-        at_least = np.cumsum(self.weights[:, ::-1], axis=1)[:, ::-1]
-        rows = zip(at_least, _scaled(scores, sigma2), strict=True)
+        rows = zip(self._at_least, _scaled(scores, sigma2), strict=True)
         return AnomalyScores(*((1 + row[_bins(values)]) / (1 + row[0]) for row, values in rows))
+
+    @cached_property
+    def _at_least(self) -> F64:
+        """The weight of each bin and those above it, (3, BINS)."""
+        return np.cumsum(self.weights[:, ::-1], axis=1)[:, ::-1]
 
 
 def _scaled(scores: AnomalyScores, sigma2: float) -> AnomalyScores:

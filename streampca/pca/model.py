@@ -64,11 +64,20 @@ class Model:
         return np.concatenate(coordinates), np.concatenate(residual)
 
     def _project(self, Y: Array, basis: Basis) -> tuple[Array, Array]:
+        _, coordinates, residuals = self.decompose(Y)
+        residual: Array = np.vecdot(residuals, residuals)
+        return (self.whiten(coordinates) if basis == "whitened" else coordinates), residual
+
+    def decompose(self, Y: Array) -> tuple[Array, Array, Array]:
+        """Vectors (n, d) about the mean (n, d), their principal coordinates (n, k), and their residuals (n, d)."""
         centred = Y - self.mean
         coordinates = centred @ self.components.T
-        residuals = centred - coordinates @ self.components
-        residual: Array = np.vecdot(residuals, residuals)
-        return (coordinates / self._scale if basis == "whitened" else coordinates), residual
+        return centred, coordinates, centred - coordinates @ self.components
+
+    def whiten(self, coordinates: Array) -> Array:
+        """Principal coordinates (n, k) as whitened ones."""
+        whitened: Array = coordinates / self._scale
+        return whitened
 
     def reconstruct(self, coordinates: Array, basis: Basis = "principal") -> Array:
         """The vectors (n, d) in the span of the components with these coordinates (n, k)."""
