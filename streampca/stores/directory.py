@@ -9,6 +9,7 @@ import contextlib
 import errno
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 
 from streampca.errors import StoreError
@@ -48,37 +49,28 @@ class DirectoryStore:
 
     def write(self, name: str, data: bytes) -> None:
         """Temporary file → write → fsync → rename → fsync of the folder."""
+        self._put(name, data, _rename)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Temporary file → write → fsync → link, which fails if the name exists → fsync of the folder."""
+        return self._put(name, data, lambda temporary, path: _link(temporary, path, data))
+
+    def _put(self, name: str, data: bytes, place: Callable[[Path, Path], bool]) -> bool:
+        """Write a temporary file, and `place` it: whether it is now the file of this name."""
         path = self._path(name)
         temporary = path.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}")
         try:
             self._make_folder(path.parent)
             try:
                 _write_durably(temporary, data)
-                temporary.replace(path)
+                placed = place(temporary, path)
             except BaseException:
-                with contextlib.suppress(OSError):
-                    temporary.unlink()
+                _remove(temporary)
                 raise
             _flush_folder(path.parent)
         except OSError as error:
             raise _store_error("write", path, error) from None
-
-    def create(self, name: str, data: bytes) -> bool:
-        """Temporary file → write → fsync → link, which fails if the name exists → fsync of the folder."""
-        path = self._path(name)
-        temporary = path.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}")
-        try:
-            self._make_folder(path.parent)
-            try:
-                _write_durably(temporary, data)
-                created = _link(temporary, path, data)
-            finally:
-                with contextlib.suppress(OSError):
-                    temporary.unlink()
-            _flush_folder(path.parent)
-        except OSError as error:
-            raise _store_error("write", path, error) from None
-        return created
+        return placed
 
     def read(self, name: str) -> bytes:
         """The file's content."""
@@ -165,8 +157,13 @@ def _write_durably(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
+def _rename(temporary: Path, path: Path) -> bool:
+    temporary.replace(path)
+    return True
+
+
 def _link(temporary: Path, path: Path, data: bytes) -> bool:
-    """Give the file a second name unless that exists."""
+    """Give the file another name unless that exists."""
     try:
         path.hardlink_to(temporary)
     except FileExistsError:
@@ -175,7 +172,15 @@ def _link(temporary: Path, path: Path, data: bytes) -> bool:
         if error.errno not in _LINKS_UNSUPPORTED:
             raise
         return _write_if_missing(path, data)
+    finally:
+        _remove(temporary)
     return True
+
+
+def _remove(path: Path) -> None:
+    """Delete a file that did not reach its place, if that is possible."""
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 def _write_if_missing(path: Path, data: bytes) -> bool:
@@ -185,8 +190,7 @@ def _write_if_missing(path: Path, data: bytes) -> bool:
     except FileExistsError:
         return False
     except OSError:
-        with contextlib.suppress(OSError):
-            path.unlink()
+        _remove(path)
         raise
     return True
 
