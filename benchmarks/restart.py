@@ -6,6 +6,7 @@ longest time between two checkpoints of a partition, of those of the worker that
 The workers save five times a second; the other settings are the defaults.
 """
 
+import itertools
 import tempfile
 import threading
 import time
@@ -19,6 +20,7 @@ from confluent_kafka import Producer
 from benchmarks.brokers import broker_of, parser_with_broker
 from benchmarks.report import publish
 from benchmarks.workers import CLIENTS
+from tests.background import every
 from tests.broker_client import BrokerClient
 from tests.guarantees.harness import Group, WorkerProcess, group, vectors
 
@@ -129,24 +131,18 @@ class Gaps:
 @contextmanager
 def sending(broker: BrokerClient, topic: str) -> Iterator[None]:
     """Send a message to each partition every 50 ms."""
-    values, over = [orjson.dumps(row.tolist()) for row in vectors(1000, seed=1)], threading.Event()
+    values = itertools.cycle([orjson.dumps(row.tolist()) for row in vectors(1000, seed=1)])
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 5})
 
     def send() -> None:
-        producer, count = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 5}), 0
-        while not over.wait(SEND_INTERVAL_S):
-            for partition in range(PARTITIONS):
-                producer.produce(topic, values[count % len(values)], partition=partition)
-            count += 1
-            producer.poll(0)
-        producer.flush(10)
+        value = next(values)
+        for partition in range(PARTITIONS):
+            producer.produce(topic, value, partition=partition)
+        producer.poll(0)
 
-    thread = threading.Thread(target=send)
-    thread.start()
-    try:
+    with every(SEND_INTERVAL_S, send):
         yield
-    finally:
-        over.set()
-        thread.join()
+    producer.flush(10)
 
 
 if __name__ == "__main__":

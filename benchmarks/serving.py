@@ -8,12 +8,10 @@ All in turn, on the loopback; medians, of throughput over fifteen rounds (a mach
 of latency over five. Needs `apt-get install wrk hey`.
 """
 
-import contextlib
 import io
 import shutil
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -32,6 +30,7 @@ from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from streampca.stream.model_file import PublishedModel
 from tests.api.process import SidecarProcess
+from tests.background import every
 
 PART, TOPIC, D, K = "serving", "readings", 784, 20
 LATENCY_RATE = 1 / 3  # of the throughput
@@ -108,29 +107,11 @@ def latency(url: str, body: Body, size: Size, rate: float, models: Models) -> tu
     seconds = size.rows[body.rows]
     for _ in range(size.latency_rounds):
         quiet.append(hey(url, body, rate, seconds))
-        with published_each_second(models):
+        with every(1.0, lambda: models.save(model(models.versions()[-1] + 1))):
             publishing.append(hey(url, body, rate, seconds))
     ratio = median(p[1] / q[1] for p, q in zip(publishing, quiet, strict=True))
     cells = [f"{median(pair[i] for pair in some):.2f}" for some in (quiet, publishing) for i in (0, 1)]
     return f"| {body.name} | {rate:,.0f} | " + " | ".join(cells) + f" | {ratio:.2f} |", ratio
-
-
-@contextlib.contextmanager
-def published_each_second(models: Models) -> Iterator[None]:
-    """Publish from a thread of this process, which is otherwise idle."""
-    ended = threading.Event()
-
-    def publish() -> None:
-        while not ended.wait(1.0):
-            models.save(model(models.versions()[-1] + 1))
-
-    thread = threading.Thread(target=publish)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def model(version: int) -> PublishedModel:

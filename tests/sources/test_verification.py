@@ -1,6 +1,5 @@
 """While the last record of one partition is verified, the others are read, each record once."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,6 +8,7 @@ from confluent_kafka import Producer
 
 from streampca.sources.confluent.source import ConfluentSource
 from streampca.stream.record import last_of
+from tests.background import every
 from tests.kafka_broker import Broker, wait_until
 from tests.sources.backends import OnConfluent
 from tests.sources.reader import Reader
@@ -60,23 +60,16 @@ def test_a_partition_that_was_verified_does_not_make_others_return_records_again
 @contextmanager
 def growing(log: OnConfluent) -> Iterator[None]:
     """Append to both partitions all the time."""
-    over = threading.Event()
+    producer = Producer({"bootstrap.servers": log.broker.bootstrap})
 
     def send() -> None:
-        producer = Producer({"bootstrap.servers": log.broker.bootstrap})
-        while not over.wait(0.005):
-            for partition in (0, 1):
-                producer.produce(log.topic, b"more", partition=partition)
-            producer.poll(0)
-        producer.flush(10)
+        for partition in (0, 1):
+            producer.produce(log.topic, b"more", partition=partition)
+        producer.poll(0)
 
-    thread = threading.Thread(target=send)
-    thread.start()
-    try:
+    with every(0.005, send):
         yield
-    finally:
-        over.set()
-        thread.join()
+    producer.flush(10)
 
 
 def test_partitions_that_grow_are_all_verified(log: OnConfluent) -> None:
