@@ -1,4 +1,4 @@
-"""Something that goes on in a thread while a test or a benchmark does something else."""
+"""Something that continues in a thread while a test or a benchmark does something else."""
 
 import threading
 from collections.abc import Callable, Iterator
