@@ -25,6 +25,7 @@ from streampca.stores.models import Models
 from streampca.stores.worker_status import WorkerStatuses
 from streampca.stream.codec import Codec
 from streampca.stream.fold import FoldConfig
+from streampca.stream.screening import Screening
 from streampca.thread_failures import ThreadFailures
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.listener import Listener, Listeners
@@ -136,7 +137,8 @@ def worker_config_of(settings: WorkerSettings) -> WorkerConfig:
             int(settings.max_record_mib * 2**20),
         ),
         bad_records="dead_letter" if settings.dead_letter_topic else settings.on_bad_record,
-        implausible_factor=settings.implausible_factor,
+        outliers=settings.on_outlier,
+        screening=Screening(settings.implausible_factor, 0.0 if settings.on_outlier == "learn" else settings.outlier_p),
         offset_gap=settings.on_offset_gap,
         checkpoint_interval_s=settings.checkpoint_interval_s,
         checkpoint_messages=settings.checkpoint_messages,

@@ -11,22 +11,17 @@ share of messages that are as unusual. Formulas and sources: docs/mathematics.md
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streampca.pca import histogram
 from streampca.pca.arrays import F64, Array
+from streampca.pca.histogram import BINS, Indices, bins_of
 from streampca.pca.model import Model
-
-Indices = NDArray[np.intp]
 
 STATISTICS = ("t2", "spe", "score")
 WINDOW = 20_000  # scores: the effective number of past ones
-
-_PER_OCTAVE = 32  # bins; the score at one end of a bin is 2 % above that at the other
-_LEAST, _OCTAVES = -32, 96
-BINS = _PER_OCTAVE * _OCTAVES
 
 
 class AnomalyScores(NamedTuple):
@@ -98,21 +93,11 @@ class Calibration:
     @classmethod
     def from_table(cls, table: Array) -> "Calibration":
         """From the rows of `table`. Raises `ValueError` if they are not such rows."""
-        calibration = cls.empty()
-        if table.dtype != np.float64 or table.ndim != 2 or table.shape[1] != 3 or not np.isfinite(table).all():
-            raise ValueError("not rows of a statistic, a bin and a weight")
-        which, weights = table[:, :2], table[:, 2]
-        inside = (which == np.floor(which)) & (which >= 0) & (which < calibration.weights.shape)
-        if not (inside.all() and (weights > 0).all() and len(np.unique(which, axis=0)) == len(which)):
-            raise ValueError("a statistic, bin or weight is out of range")
-        which = which.astype(np.intp)
-        calibration.weights[which[:, 0], which[:, 1]] = weights
-        return calibration
+        return cls(histogram.from_table(table, len(STATISTICS)))
 
     def table(self) -> F64:
         """The bins that are not empty, (m, 3): the index of the statistic, the bin, its weight."""
-        which = np.nonzero(self.weights)
-        return np.column_stack([*which, self.weights[which]])
+        return histogram.table(self.weights)
 
     @property
     def weight(self) -> float:
@@ -126,31 +111,23 @@ class Calibration:
         """
         weights = self.weights * (kept * (1 - 1 / WINDOW) ** len(scores.score))
         for row, values in zip(weights, _scaled(scores, sigma2), strict=True):
-            np.add.at(row, _bins(values), 1.0)
+            np.add.at(row, bins_of(values), 1.0)
         return Calibration(weights)
 
     def p_values(self, scores: AnomalyScores, sigma2: float) -> AnomalyScores:
         """p of each of n scores by a model with this σ²: near 0 if the vector is unusual, 1 without past scores."""
         rows = zip(self._at_least, _scaled(scores, sigma2), strict=True)
-        return AnomalyScores(*((1 + row[_bins(values)]) / (1 + row[0]) for row, values in rows))
+        return AnomalyScores(*(histogram.p_values(row, bins_of(values)) for row, values in rows))
 
     @cached_property
     def _at_least(self) -> F64:
         """The weight of each bin and those above it, (3, BINS)."""
-        return np.cumsum(self.weights[:, ::-1], axis=1)[:, ::-1]
+        return histogram.at_least(self.weights)
 
 
 def _scaled(scores: AnomalyScores, sigma2: float) -> AnomalyScores:
     with np.errstate(over="ignore"):
         return scores._replace(spe=scores.spe / sigma2)
-
-
-def _bins(values: F64) -> Indices:
-    """The bin of each value; the first and the last hold all beyond them."""
-    with np.errstate(divide="ignore"):
-        octave = np.clip(np.log2(values), _LEAST, _LEAST + _OCTAVES)
-    bins: Indices = np.minimum((octave - _LEAST) * _PER_OCTAVE, BINS - 1).astype(np.intp)
-    return bins
 
 
 def _variances(model: Model) -> F64:
@@ -160,5 +137,9 @@ def _variances(model: Model) -> F64:
 
 
 def _rounding(model: Model) -> float:
+    return rounding(model.total_variance, model.components.dtype)
+
+
+def rounding(total_variance: float, dtype: Any) -> float:
     """The variance that rounding may cause along one direction."""
-    return float(max(np.finfo(model.components.dtype).eps * model.total_variance, np.finfo(np.float64).tiny))
+    return float(max(np.finfo(dtype).eps * total_variance, np.finfo(np.float64).tiny))

@@ -65,11 +65,17 @@ def explained_squares(P: F64, N: F64, most: int) -> F64:
 
     With N = V Λ Vᵀ the axes are U = C V Λ^−½.
     """
+    variance, V = of_gram(N, most)
+    squares: F64 = ((P @ V / np.sqrt(variance)) ** 2).sum(axis=1)
+    return squares
+
+
+def of_gram(N: F64, most: int) -> tuple[F64, F64]:
+    """The at most `most` leading eigenvalues (r,) of N above rounding, falling, and their eigenvectors as columns."""
     variance, V = np.linalg.eigh(N)
     variance, V = variance[::-1][:most], V[:, ::-1][:, :most]
     known = variance > _EPS * variance.max(initial=0.0)
-    squares: F64 = ((P @ V[:, known] / np.sqrt(variance[known])) ** 2).sum(axis=1)
-    return squares
+    return variance[known], V[:, known]
 
 
 def rank(sigma: F64, most: int, dtype: Any) -> int:

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 from streampca import help_texts, store_url
 from streampca.settings.base import Rule, Settings
 from streampca.settings.formats import Format, FormatSettings
+from streampca.settings.guard import GuardSettings
 from streampca.settings.kafka import GroupSettings, KafkaSettings
 
 __all__ = [
@@ -94,7 +95,7 @@ class StoreSettings(TopicSettings, LogSettings):
         ]
 
 
-class WorkerSettings(StoreSettings, KafkaSettings, FormatSettings, GroupSettings, DeadLetterSettings):
+class WorkerSettings(StoreSettings, KafkaSettings, FormatSettings, GroupSettings, GuardSettings, DeadLetterSettings):
     """Settings of `streampca worker`."""
 
     # The model. A checkpoint made with other values of these is refused.

@@ -2,7 +2,7 @@
 
 Reasons: `no_value` (a tombstone), `undecodable`, `unknown_schema` (the registry has no such id), `wrong_length`,
 `not_finite` (NaN or infinity), `too_large` (its squares would overflow), `too_many_bytes` (decoding it would take
-more memory than allowed); and of vectors that were decoded: `implausible` (plausibility.py).
+more memory than allowed); and of vectors that were decoded: `implausible` (plausibility.py) and `outlier` (guard.py).
 """
 
 import sys
@@ -31,6 +31,7 @@ REASONS = (
     "too_large",
     "too_many_bytes",
     "implausible",
+    "outlier",
 )
 
 

@@ -59,6 +59,13 @@ class Last(_Strict):
     leader_epoch: Annotated[int, Field(ge=0, lt=2**31)]
 
 
+class GuardHeader(_Strict):
+    """The counts of a guard."""
+
+    judged: Count
+    learned: Count
+
+
 class CheckpointHeader(_Strict):
     """The header of a checkpoint."""
 
@@ -78,6 +85,7 @@ class CheckpointHeader(_Strict):
     older: Annotated[Finite, Field(ge=0, le=1)] = 1.0  # not in version 1
     clock: Clock
     tally: Tally
+    guard: GuardHeader | None = None  # absent without one
 
 
 class SubtotalHeader(_Strict):

@@ -41,6 +41,7 @@ class BatchLearned:
     scores: Sequence[Scores]
     seconds: float
     lag: int  # messages of the partition still to come
+    outliers: int = 0  # records among the learned ones that the guard would have refused, were it not open
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,21 @@ class RecordRejected:
     offset: int
     reason: str
     message: str
+    is_sent: bool = False  # to the dead-letter topic
+
+
+@dataclass(frozen=True, slots=True)
+class GuardOpened:
+    """More than 1 % of a partition's recent records were outliers: the guard refuses none until they are fewer."""
+
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class GuardClosed:
+    """The guard of a partition refuses outliers again."""
+
+    partition: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +152,8 @@ WorkerEvent = (
     | PartitionsReleased
     | BatchLearned
     | RecordRejected
+    | GuardOpened
+    | GuardClosed
     | PartitionStalled
     | PartitionResumed
     | OffsetsSkipped

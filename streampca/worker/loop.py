@@ -5,22 +5,26 @@ A partition continues at the position inside its checkpoint (checkpointer.py), n
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 from streampca.errors import BadRecordError, SourceError, StreampcaError
 from streampca.sources.base import DeadLetters, Source
-from streampca.stream import compatibility, plausibility
+from streampca.stream import compatibility, screening
 from streampca.stream.codec import Codec
 from streampca.stream.decoded import Reject
 from streampca.stream.fold import Fold, FoldConfig
+from streampca.stream.guard import OUTLIER, Guard
 from streampca.stream.record import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded, Vectors
+from streampca.stream.screening import Screening
 from streampca.worker import ranges
 from streampca.worker.assignment import Assignment
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.checkpointer import Checkpointer
 from streampca.worker.listener import (
     BatchLearned,
+    GuardClosed,
+    GuardOpened,
     Listener,
     LoopTicked,
     OffsetsSkipped,
@@ -43,7 +47,8 @@ class WorkerConfig:
     fold: FoldConfig
     codec: Codec
     bad_records: str = "stop"  # stop, skip, or dead_letter
-    implausible_factor: float = 1e4  # times the usual distance; 0: nothing is implausible
+    outliers: str = "learn"  # skip, or dead_letter
+    screening: Screening = field(default_factory=Screening)
     offset_gap: str = "fail"  # fail, earliest or latest
     checkpoint_interval_s: float = 5.0
     checkpoint_messages: int = 500_000
@@ -164,15 +169,21 @@ class Worker:
     def _learn(self, event: Vectors) -> None:
         started = time.perf_counter()
         partition, config = event.partition, self._config
-        learned = plausibility.learn(self._folds[partition], event, config.fold, config.implausible_factor)
-        if learned.rejects and config.bad_records == "stop":
-            self._stop_at(event, learned.rejects[0])
+        guard = self._folds[partition].guard or Guard()
+        learned = screening.learn(self._folds[partition], event, config.fold, config.screening)
+        bad = next((reject for reject in learned.rejects if reject.reason != OUTLIER), None)
+        if bad and config.bad_records == "stop":
+            self._stop_at(event, bad)
         self._reject(event, learned.rejects)
         fold = learned.fold.reject([reject.reason for reject in learned.rejects])
         self._folds[partition] = fold = fold.after(event.last) if len(event.records) else fold
         seconds = time.perf_counter() - started
         messages, lag = event.count - len(learned.rejects), event.end - event.next
-        self._listener.notify(BatchLearned(partition, fold, messages, learned.scores, seconds, lag))
+        now = fold.guard or Guard()
+        outliers = max(now.learned - guard.learned, 0)
+        self._listener.notify(BatchLearned(partition, fold, messages, learned.scores, seconds, lag, outliers))
+        if now.is_open != guard.is_open:
+            self._listener.notify(GuardOpened(partition) if now.is_open else GuardClosed(partition))
 
     def _stop_at(self, event: Vectors, reject: Reject) -> NoReturn:
         """Learn the records before the rejected one and raise `BadRecordError`."""
@@ -186,9 +197,13 @@ class Worker:
     def _reject(self, event: Vectors, rejects: Sequence[Reject]) -> None:
         for reject in rejects:
             record = event.records[reject.place]
-            if self._config.bad_records == "dead_letter":
+            policy = self._config.outliers if reject.reason == OUTLIER else self._config.bad_records
+            is_sent = policy == "dead_letter"
+            if is_sent:
                 self._dead_letters.send(event.partition, record, reject.reason, reject.message)
-            self._listener.notify(RecordRejected(event.partition, record.offset, reject.reason, reject.message))
+            self._listener.notify(
+                RecordRejected(event.partition, record.offset, reject.reason, reject.message, is_sent)
+            )
 
     def _skip_gap(self, event: OutOfRange) -> None:
         partition, fold = event.partition, self._folds[event.partition]

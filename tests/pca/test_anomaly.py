@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from sklearn.decomposition import PCA
 
 from streampca.pca.anomaly import (
-    BINS,
     WINDOW,
     AnomalyScores,
     Calibration,
@@ -17,6 +16,7 @@ from streampca.pca.anomaly import (
     score,
 )
 from streampca.pca.arrays import F64
+from streampca.pca.histogram import BINS
 from streampca.pca.model import Model
 from tests.pca.streams import gaussian as gaussian_along
 
@@ -169,5 +169,5 @@ def test_a_table_holds_all(past: list[float]) -> None:
     ],
 )
 def test_a_wrong_table_is_refused(table: F64) -> None:
-    with pytest.raises(ValueError, match=r"rows of a statistic|out of range"):
+    with pytest.raises(ValueError, match=r"rows of a histogram|out of range"):
         Calibration.from_table(table)

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import replace
 
-from streampca.stream import plausibility
+from streampca.stream import screening
 from streampca.stream.checkpoint import Checkpoint, encode
 from streampca.stream.fold import Fold
 from streampca.stream.record import PlainRecord, Records
@@ -35,7 +35,7 @@ class Calm:
             self.fold = replace(self.fold, position=jump.to, last=None, stats=stats)
         records = [record for record in self._course.records if self.fold.position <= record.offset < offset]
         event = self._config.codec.vectors_of(Records(self._partition, records, offset, offset))
-        fold, _, rejects = plausibility.learn(self.fold, event, self._config.fold, self._config.implausible_factor)
+        fold, _, rejects = screening.learn(self.fold, event, self._config.fold, self._config.screening)
         fold = fold.after(event.last) if records else fold
         self.fold = fold.reject([reject.reason for reject in rejects])
         self.rejected |= {records[reject.place] for reject in rejects}

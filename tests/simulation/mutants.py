@@ -78,6 +78,10 @@ def _forgets_pending(self: Checkpointer, partition: int) -> Fold:
     return replace(fold, pending=fold.pending[:0], retention=fold.retention[:0])
 
 
+def _forgets_scores(self: Checkpointer, partition: int) -> Fold:
+    return replace(_load(self, partition), guard=None)
+
+
 def _takes_failed_for_saved(
     self: CheckpointWriter, stored: Checkpoints, checkpoints: Sequence[Checkpoint], result: SaveResult
 ) -> None:
@@ -144,6 +148,7 @@ MUTANTS: dict[str, tuple[Mutant, int]] = {
     "files are written in place, not renamed": (_patched(directory.DirectoryStore, write=_writes_in_place), 1),
     "files are not flushed": (_patched(directory, _write_durably=_does_not_flush_the_file), 1),
     "folders are not flushed": (_patched(directory, _flush_folder=_nothing), 1),
+    "the scores of the guard are not restored": (_patched(Checkpointer, _load=_forgets_scores), 3),
     "the publisher leaves out a partition": (
         _patched(Checkpoints, partitions=lambda self: _partitions(self)[1:] or _partitions(self)),
         1,

@@ -14,6 +14,8 @@ from streampca.worker.listener import (
     BatchLearned,
     CheckpointPostponed,
     CheckpointSaved,
+    GuardClosed,
+    GuardOpened,
     Listener,
     ModelPublished,
     OffsetsSkipped,
@@ -70,6 +72,10 @@ class LogListener(Listener):
                 self._publishing.begin(cause)
             case RecordRejected():
                 self._on_reject(event)
+            case GuardOpened(partition):
+                log.warning("guard opened", partition=partition)
+            case GuardClosed(partition):
+                log.info("guard closed", partition=partition)
             case PartitionStalled(partition, lag, cause):
                 self._stalled.add(partition)
                 self._lags[partition] = lag

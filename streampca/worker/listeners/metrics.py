@@ -8,6 +8,7 @@ import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from streampca.metrics import LabelledRegistry, StoreMetrics
+from streampca.stream.guard import OUTLIER
 from streampca.worker.listener import (
     BatchLearned,
     CheckpointPostponed,
@@ -36,6 +37,11 @@ _COUNTERS: tuple[tuple[str, list[str], str], ...] = (
     ("messages", ["outcome"], "Messages processed, by outcome: learned or rejected."),
     ("learn_seconds", [], "Time spent learning."),
     ("dead_letters", ["reason"], "Records rejected, by reason."),
+    (
+        "outliers",
+        ["outcome"],
+        "Outliers found by the guard, by outcome: learned as it was open, skipped, dead_lettered.",
+    ),
     ("offset_gap_messages", [], "Offsets skipped: removed by retention, or replaced as the log was truncated."),
     ("rebalances", ["event"], "Rebalance events: partitions assigned, revoked or lost."),
     ("restore_failures", [], "Attempts to restore assigned partitions from the store that failed."),
@@ -61,6 +67,10 @@ _GAUGES_BY_PARTITION = (
     ("next_offset", "Offset of the next message to learn."),
     ("event_time_lag_seconds", "Age of the newest record learned, by its own timestamp, when it was learned."),
     ("stalled", "1 while records cannot be decoded because the schema registry does not answer, otherwise 0."),
+    (
+        "guard_open",
+        "1 while more than 1 % of the last 10,000 records are outliers, so that none is refused; otherwise 0.",
+    ),
     ("timestamps_ahead", "Records with a timestamp more than a day ahead of their partition's event time."),
     ("checkpoint_last_success_timestamp_seconds", "Time of the last checkpoint written."),
 )
@@ -113,6 +123,8 @@ class WorkerMetrics(Listener):
             case RecordRejected():
                 self._counters["messages"].labels("rejected").inc()
                 self._counters["dead_letters"].labels(event.reason).inc()
+                if event.reason == OUTLIER:
+                    self._counters["outliers"].labels("dead_lettered" if event.is_sent else "skipped").inc()
             case CheckpointSaved():
                 self._on_checkpoint(event)
             case CheckpointPostponed():
@@ -166,6 +178,9 @@ class WorkerMetrics(Listener):
             next_offset=fold.position,
             timestamps_ahead=fold.event_time.ahead,
         )
+        if fold.guard:
+            self._set(batch.partition, guard_open=fold.guard.is_open)
+            self._counters["outliers"].labels("learned").inc(batch.outliers)
         if stats.last_ms >= 0:
             self._set(batch.partition, event_time_lag_seconds=time.time() - stats.last_ms / 1000)
         if stats.norm_ewma > 0:
