@@ -47,6 +47,12 @@ class BadRecordError(StreampcaError):
     """A record cannot be learned, and no dead-letter topic is set."""
 
 
+class RejectLimitError(StreampcaError):
+    """Most records of a partition are rejected, so that a setting or a producer must be wrong."""
+
+
 def exit_code_of(error: StreampcaError) -> int:
-    """The exit code of a command that the error ends: 2 for settings, 1 for everything else."""
+    """The exit code of a command that the error ends: 2 for settings, 3 for too many rejects, 1 for everything else."""
+    if isinstance(error, RejectLimitError):
+        return 3
     return 2 if isinstance(error, SettingsError) else 1

@@ -123,7 +123,7 @@ class DoctorChecks:
                 raise DamagedFileError(
                     f"every checkpoint of partition {partition} is damaged; restore one, or use another store folder"
                 )
-            compatibility.refuse_other_settings(checkpoint, self._config.fold)
+            checkpoint = compatibility.with_settings(checkpoint, self._config.fold)
             compatibility.refuse_other_topic(checkpoint, self._topic_id or "")
             self._refuse_gap(partition, checkpoint.fold.position)
             learned += checkpoint.fold.stats.learned

@@ -139,6 +139,7 @@ def worker_config_of(settings: WorkerSettings) -> WorkerConfig:
         bad_records="dead_letter" if settings.dead_letter_topic else settings.on_bad_record,
         outliers=settings.on_outlier,
         screening=Screening(settings.implausible_factor, 0.0 if settings.on_outlier == "learn" else settings.outlier_p),
+        max_rejected_share=settings.max_rejected_share,
         offset_gap=settings.on_offset_gap,
         checkpoint_interval_s=settings.checkpoint_interval_s,
         checkpoint_messages=settings.checkpoint_messages,

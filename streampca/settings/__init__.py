@@ -133,6 +133,13 @@ class WorkerSettings(StoreSettings, KafkaSettings, FormatSettings, GroupSettings
         description="Distance from the running mean, in multiples of the usual (root mean square) distance, beyond "
         "which a vector is rejected as implausible; 0: no limit.",
     )
+    max_rejected_share: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="Share of a partition's last 1,000 records beyond which the worker stops if they are rejected, and "
+        "also if the first 100 all are; 1: no limit.",
+    )
     on_offset_gap: Literal["fail", "earliest", "latest"] = Field(
         "fail",
         description="What to do when records were removed, or replaced in a truncated log, before being learned.",

@@ -1,10 +1,11 @@
 """Checks whether a worker may resume from a checkpoint, and at which offset."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from streampca.errors import ForeignStoreError, OffsetGapError, SettingsError, TopicReplacedError
 from streampca.stream.checkpoint import Checkpoint
-from streampca.stream.fold import FoldConfig
+from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.record import OutOfRange
 from streampca.stream.store_identity import StoreIdentity, identity_in
 from streampca.stream.subtotal import Subtotal
@@ -21,6 +22,22 @@ def refuse_other_settings(checkpoint: Checkpoint | Subtotal, fold_config: FoldCo
             f"the checkpoint of partition {checkpoint.partition} of {checkpoint.topic} was made with {listed}; "
             "restore these settings, or start over with another store folder and another group_id"
         )
+
+
+def with_settings(checkpoint: Checkpoint, fold_config: FoldConfig) -> Checkpoint:
+    """The checkpoint, if it has the worker's settings; one that has learned nothing is given them.
+
+    Raises `SettingsError` as `refuse_other_settings` does.
+    """
+    wanted, fold = fold_config.as_dict(), checkpoint.fold
+    if fold.stats.learned or checkpoint.settings == wanted:
+        refuse_other_settings(checkpoint, fold_config)
+        return checkpoint
+    empty = Fold.empty(fold_config.learning)
+    stats = replace(empty.stats, rejected=fold.stats.rejected, gap=fold.stats.gap)
+    return replace(
+        checkpoint, fold=replace(empty, position=fold.position, stats=stats, last=fold.last), settings=wanted
+    )
 
 
 def refuse_other_topic(checkpoint: Checkpoint | Subtotal, topic_id: str) -> None:

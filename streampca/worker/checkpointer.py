@@ -133,7 +133,7 @@ class Checkpointer:
         checkpoint = self._writer.checkpoints.newest(partition)
         if checkpoint is None:
             return Fold.empty(self._fold_config.learning)
-        compatibility.refuse_other_settings(checkpoint, self._fold_config)
+        checkpoint = compatibility.with_settings(checkpoint, self._fold_config)
         compatibility.refuse_other_topic(checkpoint, self._topic_id)
         return checkpoint.fold
 

@@ -4,7 +4,7 @@ A partition continues at the position inside its checkpoint (checkpointer.py), n
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -15,7 +15,7 @@ from streampca.stream.codec import Codec
 from streampca.stream.decoded import Reject
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.guard import OUTLIER, Guard
-from streampca.stream.record import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded, Vectors
+from streampca.stream.record import Assigned, Event, Lost, OutOfRange, Record, Revoked, Undecoded, Vectors
 from streampca.stream.screening import Screening
 from streampca.worker import ranges
 from streampca.worker.assignment import Assignment
@@ -35,6 +35,7 @@ from streampca.worker.listener import (
     WorkerStopping,
 )
 from streampca.worker.paused import PausedPartitions
+from streampca.worker.reject_limit import RejectLimit
 
 _POLL_S = 0.2
 
@@ -49,6 +50,7 @@ class WorkerConfig:
     bad_records: str = "stop"  # stop, skip, or dead_letter
     outliers: str = "learn"  # skip, or dead_letter
     screening: Screening = field(default_factory=Screening)
+    max_rejected_share: float = 0.5  # of a partition's last records; 1: no limit
     offset_gap: str = "fail"  # fail, earliest or latest
     checkpoint_interval_s: float = 5.0
     checkpoint_messages: int = 500_000
@@ -74,6 +76,7 @@ class Worker:
         self._checkpointer = Checkpointer(config.topic, config.fold, source, dead_letters, writer, listener)
         self._listener, self._check_threads = listener, check_threads
         self._paused = PausedPartitions(source, self._seek, listener)
+        self._limit = RejectLimit(config.topic, config.max_rejected_share, self._send_dead_letter)
         self._assignment = Assignment(self._checkpointer.restore, self._start_reading, listener)
         self._folds: dict[int, Fold] = {}
         self._next_save = 0.0
@@ -100,6 +103,7 @@ class Worker:
                 now = clock()
                 self._assignment.retry_when_due(now)
                 self._paused.retry_when_due(now)
+                self._limit.release_when_due(now)
                 if not self._checkpointer.busy and (now >= self._next_save or self._many_unsaved()):
                     self._start_save()
                     self._next_save = clock() + self._config.checkpoint_interval_s
@@ -119,7 +123,7 @@ class Worker:
         publisher = False
         try:
             if self._stop_cause is not None:
-                self._checkpointer.save(self._folds)
+                self._checkpointer.save(self._limit.savable(self._folds))
                 publisher = ranges.publishes(self._folds, self._source.partitions())
         finally:
             self._dead_letters.close()
@@ -140,7 +144,8 @@ class Worker:
             case Assigned(partitions):
                 self._assignment.begin(partitions)
             case Revoked(partitions):
-                self._checkpointer.save({p: fold for p, fold in self._folds.items() if p in partitions})
+                revoked = {p: fold for p, fold in self._folds.items() if p in partitions}
+                self._checkpointer.save(self._limit.savable(revoked))
                 self._release(partitions, lost=False)
             case Lost(partitions):
                 self._release(partitions, lost=True)
@@ -149,6 +154,7 @@ class Worker:
 
     def _start_reading(self, folds: Mapping[int, Fold]) -> None:
         self._folds |= folds
+        self._limit.begin(folds)
         self._seek(folds.keys())
         self._listener.notify(PartitionsAssigned({p: fold.position for p, fold in folds.items()}))
 
@@ -164,6 +170,7 @@ class Worker:
         for partition in owned:
             self._checkpointer.forget(partition)
             self._paused.forget(partition)
+            self._limit.forget(partition)
         self._listener.notify(PartitionsReleased(owned, lost))
 
     def _learn(self, event: Vectors) -> None:
@@ -174,7 +181,10 @@ class Worker:
         bad = next((reject for reject in learned.rejects if reject.reason != OUTLIER), None)
         if bad and config.bad_records == "stop":
             self._stop_at(event, bad)
-        self._reject(event, learned.rejects)
+        for reject in learned.rejects:
+            offset, is_sent = event.records[reject.place].offset, self._is_sent(reject)
+            self._listener.notify(RecordRejected(partition, offset, reject.reason, reject.message, is_sent))
+        self._limit.take(event, learned.rejects, self._folds[partition])
         fold = learned.fold.reject([reject.reason for reject in learned.rejects])
         self._folds[partition] = fold = fold.after(event.last) if len(event.records) else fold
         seconds = time.perf_counter() - started
@@ -194,16 +204,13 @@ class Worker:
             f"({reject.reason}); set dead_letter_topic to send such records there, or on_bad_record=skip"
         )
 
-    def _reject(self, event: Vectors, rejects: Sequence[Reject]) -> None:
-        for reject in rejects:
-            record = event.records[reject.place]
-            policy = self._config.outliers if reject.reason == OUTLIER else self._config.bad_records
-            is_sent = policy == "dead_letter"
-            if is_sent:
-                self._dead_letters.send(event.partition, record, reject.reason, reject.message)
-            self._listener.notify(
-                RecordRejected(event.partition, record.offset, reject.reason, reject.message, is_sent)
-            )
+    def _is_sent(self, reject: Reject) -> bool:
+        policy = self._config.outliers if reject.reason == OUTLIER else self._config.bad_records
+        return policy == "dead_letter"
+
+    def _send_dead_letter(self, partition: int, record: Record, reject: Reject) -> None:
+        if self._is_sent(reject):
+            self._dead_letters.send(partition, record, reject.reason, reject.message)
 
     def _skip_gap(self, event: OutOfRange) -> None:
         partition, fold = event.partition, self._folds[event.partition]
@@ -224,7 +231,8 @@ class Worker:
     def _start_save(self) -> None:
         of_topic = self._source.partitions()
         publish = ranges.publishes(self._folds, of_topic)
-        self._checkpointer.start_save(self._folds, publish=publish, ranges=ranges.owned(self._folds, of_topic))
+        savable = self._limit.savable(self._folds)
+        self._checkpointer.start_save(savable, publish=publish, ranges=ranges.owned(self._folds, of_topic))
 
     def _many_unsaved(self) -> bool:
-        return self._checkpointer.unsaved_messages(self._folds) >= self._config.checkpoint_messages
+        return self._checkpointer.unsaved_messages(self._limit.savable(self._folds)) >= self._config.checkpoint_messages

@@ -16,6 +16,7 @@ from streampca.pca.jackknife import sampling_error
 from streampca.pca.merge import Merger, pooled
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
+from streampca.stream import compatibility
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import FoldConfig, FoldStats
 from streampca.stream.model_file import PublishedModel
@@ -102,7 +103,7 @@ class Publisher:
         self, offsets: Mapping[int, int], just_saved: Sequence[Checkpoint], stored: Checkpoints
     ) -> Iterator[Subtotal]:
         for checkpoint in _newest(stored, offsets, just_saved):
-            yield Subtotal.of(checkpoint, self._fold_config.learning)
+            yield Subtotal.of(compatibility.with_settings(checkpoint, self._fold_config), self._fold_config.learning)
 
     def _merged(self, parts: Iterable[Subtotal], previous: PublishedModel | None) -> PublishedModel | None:
         config = self._fold_config.learning

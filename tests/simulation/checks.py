@@ -8,6 +8,7 @@ from streampca.api.model_cache import ModelCache
 from streampca.errors import (
     ForeignStoreError,
     OffsetGapError,
+    RejectLimitError,
     SourceError,
     StoreError,
     StreampcaError,
@@ -76,6 +77,7 @@ class Checks:
         replaced, cut = self._world.history.is_replaced, self._world.history.cuts
         return (
             type(error) in (StoreError, ForeignStoreError, SourceError)
+            or (isinstance(error, RejectLimitError) and self._world.plan.reaches_reject_limit)
             or (isinstance(error, TopicReplacedError) and replaced)
             or (isinstance(error, OffsetGapError) and bool(cut) and self._world.config.offset_gap == "fail")
         )

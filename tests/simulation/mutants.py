@@ -26,6 +26,7 @@ from streampca.worker.checkpoint_writer import CheckpointWriter, SaveResult
 from streampca.worker.checkpointer import Checkpointer
 from streampca.worker.loop import Worker
 from streampca.worker.paused import PausedPartitions
+from streampca.worker.reject_limit import RejectLimit
 from tests.simulation.plan import plan_of
 from tests.simulation.run import simulate
 
@@ -49,11 +50,13 @@ def _does_not_flush(self: Checkpointer, folds: Mapping[int, Fold], **merging: An
 
 def _seeks_to_the_start(self: Worker, folds: Mapping[int, Fold]) -> None:
     self._folds |= folds
+    self._limit.begin(folds)
     self._source.seek(dict.fromkeys(folds))
 
 
 def _seeks_to_committed(self: Worker, folds: Mapping[int, Fold]) -> None:
     self._folds |= folds
+    self._limit.begin(folds)
     committed = {p: found.offset for p, found in self._source.committed(list(folds)).items()}
     self._source.seek(dict.fromkeys(folds) | committed)
 
@@ -126,6 +129,10 @@ def _pause_keeps_queued(self: Prefetch, partitions: frozenset[int]) -> None:
     self._source.pause(partitions - self._released())
 
 
+def _drops_held(self: RejectLimit, partition: int) -> None:
+    self._held.pop(partition)
+
+
 def _nothing(*arguments: Any, **options: Any) -> None:
     return None
 
@@ -156,7 +163,7 @@ MUTANTS: dict[str, tuple[Mutant, int]] = {
     "prefetched records are not dropped at a rebalance": (_patched(EventQueue, drop=_nothing), 1108),
     "prefetched records are not dropped at a pause": (_patched(Prefetch, _pause=_pause_keeps_queued), 1108),
     "polling continues before a rebalance is handled": (_patched(Polled, blocks_polling=False), 3),
-    "pending vectors are forgotten": (_patched(Checkpointer, _load=_forgets_pending), 2),
+    "pending vectors are forgotten": (_patched(Checkpointer, _load=_forgets_pending), 3),
     "a store behind the group is accepted": (_patched(compatibility, refuse_foreign_store=_nothing), 673),
     "another store than the group's is accepted": (_patched(compatibility, refuse_other_store=_nothing), 82),
     "a failed write counts as saved": (_patched(CheckpointWriter, _save=_takes_failed_for_saved), 2),
@@ -176,6 +183,9 @@ MUTANTS: dict[str, tuple[Mutant, int]] = {
     "a topic that was replaced is not noticed in a save": (_patched(compatibility, refuse_replaced=_nothing), 27),
     "a topic that was replaced is not noticed at a start": (_patched(compatibility, refuse_other_topic=_nothing), 195),
     "records that a cut has removed are not counted": (_patched(Fold, skip=_skips_silently), 33),
+    "checkpoints pass rejects that are held back": (_patched(RejectLimit, savable=lambda self, folds: dict(folds)), 2),
+    "rejects that were held back are dropped": (_patched(RejectLimit, _release=_drops_held), 1),
+    "rejects are held back for ever": (_patched(RejectLimit, release_when_due=_nothing), 13),
     "paused partitions are not resumed": (_patched(PausedPartitions, retry_when_due=_nothing), 42),
 }
 

@@ -40,7 +40,7 @@ class Burst:
     at: float
     partition: int
     records: int
-    poison: int  # every so many-th is poison; 0: none
+    poison: int  # every so many-th is poison; 0: none, 1: all
     gap: int  # offsets without records after them, as of a transaction's marker
 
 
@@ -65,6 +65,11 @@ class Plan:
     def without_faults(self) -> "Plan":
         """The calm run."""
         return replace(self, faults=())
+
+    @property
+    def reaches_reject_limit(self) -> bool:
+        """Whether workers may end because of too many rejects."""
+        return any(burst.poison == 1 for burst in self.bursts)
 
     def fold_config(self) -> FoldConfig:
         """Of every worker."""
@@ -113,7 +118,7 @@ def plan_of(seed: int) -> Plan:
         half_life=random.choice(["none", "none", "seconds", "messages"]),
         offset_gap=random.choice(["fail", "earliest", "latest"]),
         outlier_p=0.05 if seed % 3 == 0 else 0.0,  # more than may be set, as the streams are short
-        bursts=tuple(_burst(random, partitions) for _ in range(random.randint(4, 8))),
+        bursts=(*(_burst(random, partitions) for _ in range(random.randint(4, 8))), *_bad_runs(seed, partitions)),
         faults=tuple(sorted((_fault(random) for _ in range(random.randint(1, 8))), key=lambda fault: fault.at)),
     )
 
@@ -122,6 +127,13 @@ def _burst(random: Random, partitions: int) -> Burst:
     at = random.choice([0.0, random.uniform(0, QUIET_AFTER_S)])
     records = random.choice([1, 10, 60, 60, 300])
     return Burst(at, random.randrange(partitions), records, random.choice([0, 5, 20]), random.choice([0, 0, 0, 2]))
+
+
+def _bad_runs(seed: int, partitions: int) -> list[Burst]:
+    """In a fourth of the plans, a run of records that are all poison: enough to reach the limit, or not quite."""
+    random = Random(f"bad runs {seed}")
+    at, records = random.choice([0.0, random.uniform(0, QUIET_AFTER_S)]), random.choice([30, 110, 300, 600])
+    return [Burst(at, random.randrange(partitions), records, 1, 0)] if random.random() < 0.25 else []
 
 
 def _fault(random: Random) -> Fault:

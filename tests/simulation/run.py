@@ -57,6 +57,7 @@ def _run(world: World) -> None:
     world.begin()
     world.scheduler.run(max(QUIET_AFTER_S, faults.last_end))
     faults.heal()
+    world.accept_rejects()
     world.append_to_all(2)
     checks.expect_all()
     deadline = world.scheduler.now + PROGRESS_S

@@ -1,6 +1,7 @@
 """The simulated world: machines with workers, one with the reader of models, a disk, a cluster, and a supervisor."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -90,6 +91,10 @@ class World:
             stamp = 10**12 + int(1000 * burst.at) + 50 * start if start % 3 else -1
             self.cluster.append(burst.partition, *values, timestamp=stamp)
         self.cluster.skip(burst.partition, burst.gap)
+
+    def accept_rejects(self) -> None:
+        """Start workers without a limit of rejects from now on, as an operator may do."""
+        self.config = replace(self.config, max_rejected_share=1.0)
 
     def cut(self, partition: int, records: int) -> None:
         """Let a broker become leader that has not got the last records; as many others take their places."""

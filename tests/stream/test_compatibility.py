@@ -9,8 +9,8 @@ from streampca.errors import OffsetGapError, SettingsError, SourceError, TopicRe
 from streampca.stream import compatibility
 from streampca.stream.checkpoint import Checkpoint, decode, encode
 from streampca.stream.fold import Fold, FoldConfig
-from streampca.stream.record import OutOfRange
-from tests.stream.streams import checkpoint_of, fold_config
+from streampca.stream.record import LastRecord, OutOfRange
+from tests.stream.streams import checkpoint_of, fold_config, fold_of, vectors
 
 
 def saved(fold_config: FoldConfig) -> Checkpoint:
@@ -72,6 +72,24 @@ def test_every_setting_that_affects_the_result_is_compared() -> None:
     for name, other in shapes.items():
         with pytest.raises(SettingsError, match=f"{name}="):
             compatibility.refuse_other_settings(saved(config), other)
+
+
+def test_a_checkpoint_that_has_learned_nothing_is_given_the_settings() -> None:
+    before, now = fold_config(), fold_config(dimensions=7, dtype="float32")
+
+    def rejected(config: FoldConfig) -> Checkpoint:
+        fold = Fold.empty(config.learning).at(2).skip(5).reject(["wrong_length"]).at(9).after(LastRecord(8, 2))
+        return checkpoint_of(fold, config, partition=3)
+
+    assert encode(compatibility.with_settings(rejected(before), now)) == encode(rejected(now))
+
+
+def test_a_checkpoint_that_has_learned_is_refused() -> None:
+    config = fold_config()
+    learned = checkpoint_of(fold_of(vectors(3), config), config)
+    assert compatibility.with_settings(learned, config) is learned
+    with pytest.raises(SettingsError, match="dimensions=5 \\(now 7\\)"):
+        compatibility.with_settings(learned, fold_config(dimensions=7))
 
 
 def test_a_checkpoint_of_another_topic_of_the_same_name_is_refused() -> None:

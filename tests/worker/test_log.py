@@ -134,7 +134,7 @@ def test_an_error_that_returns_is_logged_again(logs: Logs) -> None:
 def test_rejected_records_are_logged_at_powers_of_ten(logs: Logs) -> None:
     env = Environment()
     env.send(0, [POISON] * 120 + [None] * 3)
-    run_logged(env, [50], bad_records="skip")
+    run_logged(env, [50], bad_records="skip", max_rejected_share=1.0)
     logged = [line for line in logs if line["event"] == "record rejected" and line["log_level"] == "warning"]
     assert [(line["reason"], line["count"], line["offset"]) for line in logged] == [
         ("wrong_length", 1, 0),
