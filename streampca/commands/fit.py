@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.table import Table
@@ -12,6 +13,7 @@ from streampca.commands.printing import console
 from streampca.commands.progress import progress
 from streampca.errors import InputError, SettingsError
 from streampca.pca.axes import model_of
+from streampca.pca.calibrator import Calibrator, parts
 from streampca.pca.learning import LearningConfig
 from streampca.stream import model_file
 from streampca.stream.fold import Fold, FoldConfig
@@ -39,10 +41,10 @@ def run(file: Path, output: str, options: FitOptions) -> None:
     place = place_of(output)
     place.check_writable()
     with threadpool_limits(1):  # the same bits as in a worker
-        fold, seconds = _learn(rows, fold_config)
+        fold, calibrator, seconds = _learn(rows, fold_config)
     if fold.stats.learned < 2:
         raise InputError(f"{file} holds only one vector; at least two are needed")
-    model = _published(fold, fold_config)
+    model = _published(fold, calibrator, fold_config)
     place.write(model_file.encode(model))
     _report(model, output, seconds)
 
@@ -55,8 +57,9 @@ def _fold_config(options: FitOptions, rows: Rows) -> FoldConfig:
     return FoldConfig(learning_config, half_life_messages=options.half_life)
 
 
-def _learn(rows: Rows, fold_config: FoldConfig) -> tuple[Fold, float]:
+def _learn(rows: Rows, fold_config: FoldConfig) -> tuple[Fold, Calibrator, float]:
     learning_config, fold = fold_config.learning, Fold.empty(fold_config.learning)
+    calibrator, first_block = Calibrator(), learning_config.next_block(fold.state)
     started = time.perf_counter()
     with progress() as bar:
         task = bar.add_task("learning", total=1.0, rows=0, note="")
@@ -67,15 +70,21 @@ def _learn(rows: Rows, fold_config: FoldConfig) -> tuple[Fold, float]:
                 row = learned + int(too_large.argmax()) + 1
                 raise InputError(f"{rows.path}, row {row}: beyond ±{learning_config.largest_value:g} squares overflow")
             vectors = vectors.astype(learning_config.dtype, copy=False)
-            fold, _ = fold.learn(vectors, [-1] * len(vectors), learned + len(vectors), fold_config)
+            for part, place in parts(vectors, learned, first_block):
+                if place >= 0:
+                    calibrator = calibrator.scored(
+                        partial(getattr, fold, "state"), learning_config.components, part, place
+                    )
+                position = fold.stats.learned + len(part)
+                fold, _ = fold.learn(part, [-1] * len(part), position, fold_config)
             stats = fold.stats
             loss = f"loss ratio {stats.loss_ewma / stats.norm_ewma:.4f}" if stats.norm_ewma else ""
             bar.update(task, completed=share, rows=stats.learned, note=loss)
-    return fold, time.perf_counter() - started
+    return fold, calibrator, time.perf_counter() - started
 
 
-def _published(fold: Fold, fold_config: FoldConfig) -> PublishedModel:
-    stats = fold.stats
+def _published(fold: Fold, calibrator: Calibrator, fold_config: FoldConfig) -> PublishedModel:
+    stats, calibration = fold.stats, calibrator.calibration
     return PublishedModel(
         version=stats.learned,
         model=model_of(fold.provisional(fold_config.learning), fold_config.learning.components),
@@ -84,6 +93,7 @@ def _published(fold: Fold, fold_config: FoldConfig) -> PublishedModel:
         loss_ewma=stats.loss_ewma / stats.norm_ewma if stats.norm_ewma else None,
         published_at=time.time(),
         settings=fold_config.as_dict(),
+        calibration=calibration if calibration.weight else None,
     )
 
 

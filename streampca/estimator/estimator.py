@@ -13,7 +13,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from streampca.estimator import dask_arrays, limits
 from streampca.estimator.attributes import FittedAttributes
 from streampca.estimator.online import OnlineLearner
+from streampca.estimator.scoring import Scoring
 from streampca.pca.arrays import Array
+from streampca.pca.calibrator import Calibrator
 from streampca.pca.free_gauge import FreeGauge, PowerStep
 from streampca.pca.learning import LearningConfig
 from streampca.pca.merge import merge as merge_states
@@ -21,7 +23,7 @@ from streampca.pca.pending import UnitGauge
 from streampca.pca.state import State
 
 
-class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class ImplicitKrasulina(Scoring, FittedAttributes, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Incremental principal component analysis by the implicit Krasulina update.
 
     Learns the principal components in one pass over the data, in batches of any size (`partial_fit`), without a step
@@ -244,5 +246,6 @@ def merge(parts: Sequence[ImplicitKrasulina]) -> ImplicitKrasulina:
     if hasattr(parts[0], "feature_names_in_"):
         merged.feature_names_in_ = parts[0].feature_names_in_
     merged.online_ = OnlineLearner(first, retention)
-    merged.online_.resume(state, sum(part.n_samples_seen_ for part in parts))
+    calibrator = Calibrator.merged([part.online_.calibrator for part in parts])
+    merged.online_.resume(state, sum(part.n_samples_seen_ for part in parts), calibrator)
     return merged

@@ -6,6 +6,7 @@ import numpy as np
 
 from streampca.pca.arrays import Array
 from streampca.pca.axes import model_of
+from streampca.pca.calibrator import Calibrator, parts
 from streampca.pca.model import Model
 from streampca.pca.pending import Gauge, Messages, learn_whole_blocks
 from streampca.pca.state import State
@@ -22,14 +23,21 @@ class OnlineLearner(Generic[T]):
         self.state = gauge.empty()
         self.seen = 0
         self.pending = self._messages(np.zeros((0, gauge.config.dimensions), gauge.config.dtype))
+        self.calibrator = Calibrator()
         self._model: Model | None = None
 
     def add(self, V: Array) -> None:
         """Learn vectors (n, d)."""
-        new = self._messages(V.astype(self.gauge.config.dtype, copy=False))
-        self.state, self.pending, _ = learn_whole_blocks(self.gauge, self.state, self.pending, new)
+        V = V.astype(self.gauge.config.dtype, copy=False)
+        for part, place in parts(V, self.seen, self.gauge.next_block(self.gauge.empty())):
+            if place >= 0:
+                self.calibrator = self.calibrator.scored(self._unit_gauge, self.gauge.config.components, part, place)
+            self.state, self.pending, _ = learn_whole_blocks(self.gauge, self.state, self.pending, self._messages(part))
         self.seen += len(V)
         self._model = None
+
+    def _unit_gauge(self) -> State:
+        return self.gauge.as_unit_gauge(self.state)
 
     def summary(self) -> State:
         """The state in the unit gauge after all messages, including the pending ones."""
@@ -43,9 +51,9 @@ class OnlineLearner(Generic[T]):
             self._model = model_of(self.summary(), self.gauge.config.components)
         return self._model
 
-    def resume(self, state: T, seen: int) -> None:
-        """Continue from a state that was learned elsewhere."""
-        self.state, self.seen, self._model = state, seen, None
+    def resume(self, state: T, seen: int, calibrator: Calibrator) -> None:
+        """Continue from a state that was learned elsewhere, with the past scores."""
+        self.state, self.seen, self.calibrator, self._model = state, seen, calibrator, None
         self.pending = self.pending.part(0, 0)
 
     def _messages(self, V: Array) -> Messages:

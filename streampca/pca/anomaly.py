@@ -70,6 +70,14 @@ def largest_contributions(model: Model, Y: Array, most: int) -> tuple[Indices, C
     return np.stack([which for which, _ in found]), Contributions(*(values for _, values in found))
 
 
+def log_likelihood(model: Model, Y: Array) -> F64:
+    """The log-density of vectors (n, d) by probabilistic PCA, (n,): −(score + d log 2π + log det Σ)/2."""
+    others = model.dimensions - model.n_components
+    log_det = float(np.log(_variances(model)).sum()) + others * np.log(noise_variance(model))
+    density: F64 = -(score(model, Y).score + model.dimensions * np.log(2 * np.pi) + log_det) / 2
+    return density
+
+
 def noise_variance(model: Model) -> float:
     """σ², the mean variance of the d − k directions beyond the components; never less than rounding."""
     rest, others = model.total_variance - float(model.explained_variance.sum()), model.dimensions - model.n_components
@@ -109,7 +117,15 @@ class Calibration:
 
         The older weight also falls by n/WINDOW, so that scores of models that knew less are forgotten.
         """
-        weights = self.weights * (kept * (1 - 1 / WINDOW) ** len(scores.score))
+        return self.faded(kept, len(scores.score)).entered(scores, sigma2)
+
+    def faded(self, kept: float, n: int) -> "Calibration":
+        """With the share `kept` of the weight, and less by n/WINDOW for n new scores."""
+        return Calibration(self.weights * (kept * (1 - 1 / WINDOW) ** n))
+
+    def entered(self, scores: AnomalyScores, sigma2: float) -> "Calibration":
+        """With n more scores by a model with this σ²; nothing is forgotten."""
+        weights = self.weights.copy()
         for row, values in zip(weights, _scaled(scores, sigma2), strict=True):
             np.add.at(row, bins_of(values), 1.0)
         return Calibration(weights)

@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import multivariate_normal
 from sklearn.base import clone
 from sklearn.decomposition import PCA
 from sklearn.exceptions import NotFittedError
@@ -276,3 +278,32 @@ def test_attributes_have_the_same_meaning_as_those_of_pca(n_components: int | No
     assert np.abs(np.abs((ours.components_ * theirs.components_).sum(axis=1)) - 1).max() <= 1e-9
     public = {name for name in vars(theirs) if name.endswith("_") and not name.startswith("_")}
     assert public - {"n_samples_"} <= set(dir(ours))
+
+
+def test_score_samples_are_the_log_likelihood_as_of_scikit_learns_pca() -> None:
+    ours, theirs = ImplicitKrasulina(5).fit(X), PCA(5).fit(X)
+    covariance = theirs.get_covariance() * (len(X) - 1) / len(X)
+    expected = multivariate_normal(theirs.mean_, covariance).logpdf(X[:50])
+    assert ours.score_samples(X[:50]) == pytest.approx(expected, rel=1e-7)
+    assert ours.score(X[:50]) == pytest.approx(expected.mean(), rel=1e-7)
+    assert ours.score_samples(X) == pytest.approx(theirs.score_samples(X), abs=0.05)
+
+
+@pytest.mark.parametrize("options", [{}, {"half_life": 500.0}, {"gauge": "free", "random_state": 0}])
+def test_p_values_compare_with_learned_rows(options: dict[str, Any]) -> None:
+    V = gaussian(7, 9000, 1 / np.arange(1, 13.0), offset=2.0)
+    whole, batches = ImplicitKrasulina(3, **options).fit(V[:8000]), ImplicitKrasulina(3, **options)
+    for batch in np.array_split(V[:8000], 7):
+        batches.partial_fit(batch)
+    ordinary, odd = V[8000:], V[8000:] + np.array([0] * 11 + [9])
+    assert np.array_equal(whole.p_values(ordinary), batches.p_values(ordinary))
+    assert np.mean(whole.p_values(ordinary) <= 0.1) == pytest.approx(0.1, abs=0.06)
+    assert whole.p_values(odd).max() < 0.01
+    assert ImplicitKrasulina(3, **options).fit(V[:300]).p_values(odd[:2]).tolist() == [1, 1]
+
+
+def test_merged_estimators_know_all_scores() -> None:
+    parts = [ImplicitKrasulina(3).fit(half) for half in np.split(gaussian(7, 6000, 1 / np.arange(1, 13.0)), 2)]
+    weights = [each.online_.calibrator.calibration.weight for each in (merge(parts), *parts)]
+    assert weights[0] == sum(weights[1:]) > 400
+    assert merge(parts).partial_fit(X).p_values(X[:5]).shape == (5,)
