@@ -26,7 +26,9 @@ def test_the_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     with dask.config.set(scheduler="synchronous"):
         exec(compile(code, "docs/estimator.md", "exec"), {})  # noqa: S102 - our own page
     mpl.pyplot.close("all")
-    shape, difference, lazy = capsys.readouterr().out.splitlines()
+    likelihoods, unusual, shape, difference, lazy = capsys.readouterr().out.splitlines()
+    assert len(likelihoods.strip("[]").split()) == 5
+    assert len(unusual.strip("[]").split()) == 10
     assert shape.startswith("(700, 10)")
     assert float(difference) <= 1e-12
     assert lazy.startswith("dask.array<")
