@@ -18,7 +18,7 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from kafka import KafkaConsumer, TopicPartition
 
 from benchmarks.workers import PARTITIONS, Sample, sustained
-from streampca.commands.worker import keep_freed_memory
+from streampca.commands.process import keep_freed_memory
 from streampca.pca.learning import LearningConfig
 from streampca.settings import WorkerSettings
 from streampca.stream.codec import Codec

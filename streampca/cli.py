@@ -78,6 +78,25 @@ def serve(given: options.Given) -> None:
 
 
 @app.command()
+@options.taken(*options.TRANSFORM)
+def transform(given: options.Given) -> None:
+    """Project a topic into another topic, exactly once.
+
+    Writes an output for each record, with its key, timestamp and headers, to the partition of the same number. Outputs
+    and offsets are one transaction: who reads committed records sees each output once. Waits for a model if there is
+    none yet, and uses newer ones as they appear. Start up to one per partition.
+
+    Example: streampca transform --topic readings --output-topic readings-projected
+    """
+    from streampca.commands import transform as command
+    from streampca.commands.logged import logged
+    from streampca.settings import TransformSettings
+
+    with logged(given):
+        command.run(TransformSettings.read(**given))
+
+
+@app.command()
 def demo(
     seconds: Annotated[
         float | None, typer.Option(min=1, help="Seconds to run after the first projection; default: until Ctrl-C.")

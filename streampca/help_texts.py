@@ -25,3 +25,9 @@ FORMAT = (
     "Format of values: json, float32 or float64 (raw, little-endian), npy, arrow (IPC streams of many vectors), "
     "or avro or protobuf with a schema registry."
 )
+OUTPUT_TOPIC = "Topic to write to, with as many partitions as the topic that is read, so that the order is kept."
+EMIT = "What each output holds, in this order: any of coordinates, residual, score, p, reconstruction."
+OUTPUT_FORMAT = "Format of the outputs: json (an object with a field for each), or float32 (raw, little-endian)."
+MODEL_VERSION = "Version of the model to project with; unset: always the newest."
+TRANSFORM_GROUP_ID = "Consumer group of the members of `streampca transform`."
+TRANSFORM_PORT = "Port of /metrics, /healthz and /readyz of `streampca transform`; 0: any free one."

@@ -10,8 +10,9 @@ from typer.main import get_command
 from streampca.api.app import create_app
 from streampca.api.metrics import METRICS
 from streampca.cli import app as command_line
-from streampca.settings import ServeSettings, WorkerSettings
+from streampca.settings import ServeSettings, TransformSettings, WorkerSettings
 from streampca.stores.memory import MemoryStore
+from streampca.transform.metrics import TransformMetrics
 from streampca.worker.listeners.metrics import WorkerMetrics, described
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -27,12 +28,12 @@ def commands() -> str:
 
 
 def settings() -> str:
-    """Each setting of worker and sidecar, once."""
+    """Each setting of worker, sidecar and transform, once."""
     rows: dict[str, list[str]] = {}
-    for kind, whose in ((WorkerSettings, "worker"), (ServeSettings, "sidecar")):
+    for kind, whose in ((WorkerSettings, "worker"), (ServeSettings, "sidecar"), (TransformSettings, "transform")):
         for name, field in kind.model_fields.items():
             if name in rows:
-                rows[name][2] = "both"
+                rows[name][2] += f", {whose}"
             else:
                 default = "required" if field.is_required() else shown(field.default)
                 rows[name] = [f"`{name}`", default, whose, field.description or ""]
@@ -49,10 +50,12 @@ def shown(value: Any) -> str:
 
 
 def metrics() -> str:
-    """Each metric of worker and sidecar."""
+    """Each metric of worker, sidecar and transform."""
     worker = described(WorkerMetrics("t").registry)
     rows = [[f"`{name}`", "worker", text] for name, text in sorted(worker.items())]
     rows += [[f"`{name}`", "sidecar", text] for name, text in METRICS.items()]
+    transform = described(TransformMetrics("t").registry)
+    rows += [[f"`{name}`", "transform", text] for name, text in sorted(transform.items())]
     return table(["metric", "of", "meaning"], rows)
 
 

@@ -1,10 +1,21 @@
 """What `tests.forked` imports once, for all the processes that it forks."""
 
 from streampca.api import server  # noqa: F401
-from streampca.commands import check, create_topics, doctor, fit, inspect, produce, reset, serve, worker  # noqa: F401
+from streampca.commands import (  # noqa: F401
+    check,
+    create_topics,
+    doctor,
+    fit,
+    inspect,
+    produce,
+    reset,
+    serve,
+    transform,
+    worker,
+)
 from streampca.pca.compilation import compile_kernels
 from streampca.pca.learning import LearningConfig
-from streampca.sources.confluent import source as confluent  # noqa: F401
-from streampca.sources.kafka_python import source as kafka_python  # noqa: F401
+from streampca.sources.confluent import transactions as confluent  # noqa: F401
+from streampca.sources.kafka_python import transactions as kafka_python  # noqa: F401
 
 compile_kernels(LearningConfig(3, 2))

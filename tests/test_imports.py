@@ -12,7 +12,7 @@ ROOT = Path(streampca.__file__).parent
 
 SHARED_BY_SOURCES = [
     "sources.base", "sources.broker_errors", "sources.certificates", "sources.dead_letter_headers",
-    "sources.outage_log", "stream.record", "errors", "settings",
+    "sources.outage_log", "sources.transactions", "stream.record", "errors", "settings",
 ]  # fmt: skip
 
 # Module prefix → prefixes of the modules that it may import; the longest matching entry applies.
@@ -38,14 +38,20 @@ MAY_IMPORT = {
         "worker", "stream", "pca", "errors", "metrics", "sources.base", "stores.base", "stores.checkpoints",
         "stores.models", "stores.worker_status",
     ],
+    "transform": [
+        "transform", "worker.assignment", "worker.listener", "worker.listeners", "worker.paused", "stream", "pca",
+        "errors", "metrics", "sources.base", "sources.dead_letter_headers", "sources.transactions",
+        "stores.model_cache",
+    ],
     "api": [
-        "api", "stores.base", "stores.models", "stores.worker_status", "stream.model_file", "vectors",
-        "pca.model", "pca.anomaly", "pca.arrays", "errors", "settings", "metrics", "thread_failures", "version",
+        "api", "stores.base", "stores.model_cache", "stores.models", "stores.worker_status", "stream.model_file",
+        "vectors", "pca.model", "pca.anomaly", "pca.arrays", "errors", "settings", "metrics", "thread_failures",
+        "version",
     ],
     # These alone choose among concrete sources and stores.
     "commands": [
-        "commands", "worker", "sources", "stores", "stream", "vectors", "pca", "settings", "help_texts", "errors",
-        "logs", "thread_failures", "store_url", "api.server", "metrics",
+        "commands", "worker", "transform", "sources", "stores", "stream", "vectors", "pca", "settings", "help_texts",
+        "errors", "logs", "thread_failures", "store_url", "api.server", "metrics",
     ],
     "demo": ["demo", "stores", "stream.model_file", "vectors", "pca.arrays", "settings", "errors"],
     "cli": ["commands", "demo.run", "settings", "help_texts", "logs", "errors", "version"],

@@ -19,7 +19,6 @@ from streampca.api.hosts import allowed_hosts
 from streampca.api.memory import MemoryBudget
 from streampca.api.metrics import SidecarMetrics
 from streampca.api.middleware import Middleware
-from streampca.api.model_cache import ModelCache
 from streampca.api.model_loader import ModelLoader
 from streampca.api.openapi import BODY_ERRORS, DESCRIPTION, VERSION_ERRORS, route_docs
 from streampca.api.page_endpoints import PageEndpoints
@@ -30,6 +29,7 @@ from streampca.api.responses import NPZ
 from streampca.metrics import StoreMetrics
 from streampca.settings import ServeSettings
 from streampca.stores.base import Store
+from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from streampca.stores.worker_status import WorkerStatuses
 from streampca.version import __version__

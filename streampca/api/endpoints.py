@@ -12,7 +12,6 @@ from streampca.api import compute
 from streampca.api.compute import Answer
 from streampca.api.memory import Lease
 from streampca.api.metrics import SidecarMetrics
-from streampca.api.model_cache import ModelCache, NotLoadedError
 from streampca.api.model_loader import ModelLoader
 from streampca.api.parsing import R, check_size, parse
 from streampca.api.recent_vectors import RecentVectors
@@ -21,6 +20,7 @@ from streampca.api.responses import accepts, answer_response, binary_response, j
 from streampca.api.rows import Limits
 from streampca.api.schemas import ProjectRequest, ReconstructRequest, ScoreRequest, VersionNumber
 from streampca.settings import ServeSettings
+from streampca.stores.model_cache import ModelCache, NotLoadedError
 from streampca.stream.model_file import PublishedModel
 
 _MAX_INLINE_BYTES = 32 * 1024  # a shorter body is processed faster than a thread wakes up

@@ -7,11 +7,11 @@ from starlette.requests import ClientDisconnect
 
 from streampca.api.memory import no_memory
 from streampca.api.metrics import SidecarMetrics
-from streampca.api.model_cache import NoModelError, UnknownVersionError
 from streampca.api.parsing import describe
 from streampca.api.request import RequestError
 from streampca.api.responses import json_response
 from streampca.errors import DamagedFileError, StoreError
+from streampca.stores.model_cache import NoModelError, UnknownVersionError
 
 _STATUS: dict[type[Exception], int] = {
     NoModelError: 503,

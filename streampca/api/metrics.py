@@ -7,8 +7,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from streampca.api.model_cache import ModelCache
 from streampca.metrics import STORE_METRICS, LabelledRegistry, StoreMetrics
+from streampca.stores.model_cache import ModelCache
 from streampca.stream.model_file import PublishedModel
 
 METRICS = {

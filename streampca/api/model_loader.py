@@ -5,8 +5,8 @@ import asyncio
 import anyio
 import anyio.to_thread
 
-from streampca.api.model_cache import ModelCache, NotLoadedError
 from streampca.api.request import RequestError
+from streampca.stores.model_cache import ModelCache, NotLoadedError
 from streampca.stream.model_file import PublishedModel
 
 _LOADS_AT_A_TIME = 2  # each needs memory for a file and its model

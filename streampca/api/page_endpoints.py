@@ -9,12 +9,12 @@ from fastapi import Query, Response
 
 from streampca.api.endpoints import VersionQuery
 from streampca.api.history import HistoryReader
-from streampca.api.model_cache import ModelCache
 from streampca.api.model_loader import ModelLoader
 from streampca.api.recent_vectors import RecentVectors
 from streampca.api.responses import json_response, version_header
 from streampca.api.schemas import VersionNumber
 from streampca.settings import ServeSettings
+from streampca.stores.model_cache import ModelCache
 from streampca.stores.worker_status import OUTDATED_AFTER_S, WorkerStatuses
 
 AfterQuery = Annotated[VersionNumber | None, Query(description="Only versions above this one; all if absent.")]

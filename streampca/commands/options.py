@@ -25,6 +25,12 @@ _TYPES: dict[str, type] = {
     "worker_port": int,
     "host": str,
     "port": int,
+    "output_topic": str,
+    "emit": str,
+    "output_format": str,
+    "model_version": int,
+    "transform_group_id": str,
+    "transform_port": int,
     "log_level": str,
     "log_format": str,
     "config": Path,
@@ -34,6 +40,10 @@ LOG = ("log_level", "log_format", "config")
 WORKER = (
     *("topic", "dimensions", "components", "bootstrap_servers", "group_id", "store", "format", "field"),
     *("dead_letter_topic", "oversampling", "half_life_seconds", "worker_port", *LOG),
+)
+TRANSFORM = (
+    *("topic", "output_topic", "emit", "output_format", "model_version", "bootstrap_servers", "transform_group_id"),
+    *("store", "format", "field", "dead_letter_topic", "transform_port", *LOG),
 )
 
 Given = dict[str, Any]

@@ -1,18 +1,15 @@
 """`streampca worker`: builds one worker from its settings and runs it."""
 
-import contextlib
-import ctypes
 import gc
-import signal
 import sys
 import time
 from collections.abc import Callable
-from types import FrameType
 
 import structlog
 from prometheus_client import disable_created_metrics
 from threadpoolctl import threadpool_limits
 
+from streampca.commands.process import SWITCH_INTERVAL_S, keep_freed_memory, stop_on_signals
 from streampca.pca.compilation import compile_kernels
 from streampca.pca.learning import LearningConfig
 from streampca.settings import WorkerSettings
@@ -38,21 +35,13 @@ from streampca.worker.publisher import Publisher
 
 log = structlog.get_logger()
 
-# Longest time that the prefetch thread may hold the GIL while the learning thread, which releases it at every block,
-# waits for it. With Python's default, ten times as long, learning waits more than it works.
-_SWITCH_INTERVAL_S = 0.0005
-
-# glibc's M_MMAP_THRESHOLD and M_TRIM_THRESHOLD (malloc.h), bytes. Its own, smaller defaults cost a sixth of the time
-# that it takes to read vectors of 3072 floats.
-_MALLOC_OPTIONS = {-3: 32 * 2**20, -1: 64 * 2**20}
-
 _COMPILATION_S = 20  # typical, on one core of a small server
 
 
 def run(settings: WorkerSettings) -> None:
     """Work until SIGTERM or SIGINT. Raises `StreampcaError` for errors that restarting cannot fix."""
     metrics, health, logged = WorkerMetrics(settings.topic), HealthListener(), LogListener()
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     keep_freed_memory()
     disable_created_metrics()  # type: ignore[no-untyped-call]  # nobody uses them, and they double the number of series
     with (
@@ -66,7 +55,7 @@ def run(settings: WorkerSettings) -> None:
         with StatusListener(WorkerStatuses(store, settings.topic), name_of_process()) as status:
             worker = _build(settings, store, Listeners(logged, metrics, health, status), threads.raise_first)
             log.info("worker started", metrics=server.url)
-            _stop_on_signals(worker)
+            stop_on_signals(worker.stop)
             gc.freeze()  # keeps the collector from scanning all that is imported and compiled by now
             try:
                 worker.run()
@@ -151,19 +140,3 @@ def learning_config_of(settings: WorkerSettings) -> LearningConfig:
     return LearningConfig(
         settings.dimensions, settings.components, settings.oversampling, settings.center, settings.dtype
     )
-
-
-def keep_freed_memory() -> None:
-    """Make the C library reuse the memory of one batch for the next, instead of returning it to the system."""
-    with contextlib.suppress(AttributeError, OSError):  # another C library
-        libc = ctypes.CDLL(None)
-        for option, size in _MALLOC_OPTIONS.items():
-            libc.mallopt(option, size)
-
-
-def _stop_on_signals(worker: Worker) -> None:
-    def stop(number: int, frame: FrameType | None) -> None:
-        worker.stop(signal.Signals(number).name)
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)

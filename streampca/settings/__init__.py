@@ -4,19 +4,21 @@ Precedence: command-line options, `STREAMPCA_*` environment variables, the TOML 
 `STREAMPCA_CONFIG`, defaults. One environment and one file serve all commands.
 """
 
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator
+from pydantic import Field
 
-from streampca import help_texts, store_url
+from streampca import help_texts
 from streampca.settings.base import Rule, Settings
+from streampca.settings.consumer import ConsumerSettings
 from streampca.settings.formats import Format, FormatSettings
 from streampca.settings.guard import GuardSettings
 from streampca.settings.kafka import GroupSettings, KafkaSettings
+from streampca.settings.topics import DeadLetterSettings, LogSettings, StoreSettings, TopicSettings
+from streampca.settings.transform import TransformSettings
 
 __all__ = [
+    "ConsumerSettings",
     "CreateTopicsSettings",
     "Format",
     "FormatSettings",
@@ -28,74 +30,13 @@ __all__ = [
     "ServeSettings",
     "Settings",
     "StoreSettings",
+    "TransformSettings",
     "WorkerSettings",
     "descriptions_of",
 ]
 
-_TOPIC_NAME = r"^[A-Za-z0-9._-]{1,249}$"  # what Kafka allows
 
-
-class LogSettings(Settings):
-    """Settings of the log."""
-
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description=help_texts.LOG_LEVEL)
-    log_format: Literal["auto", "json", "human"] = Field("auto", description=help_texts.LOG_FORMAT)
-
-
-class TopicSettings(Settings):
-    """The topic."""
-
-    topic: str = Field(pattern=_TOPIC_NAME, description=help_texts.TOPIC)
-
-    @field_validator("topic")
-    @classmethod
-    def _is_no_folder(cls, topic: str) -> str:
-        if topic in (".", ".."):
-            raise ValueError("not a valid topic name")
-        return topic
-
-
-class DeadLetterSettings(TopicSettings):
-    """The topic and its dead-letter topic."""
-
-    dead_letter_topic: str | None = Field(None, pattern=_TOPIC_NAME, description=help_texts.DEAD_LETTER_TOPIC)
-
-    @classmethod
-    def rules(cls) -> list[Rule[Self]]:
-        """The two differ."""
-        return [
-            *super().rules(),
-            Rule(
-                ("dead_letter_topic", "topic"),
-                lambda s: s.dead_letter_topic == s.topic,
-                "dead_letter_topic must not be the topic itself",
-            ),
-        ]
-
-
-class StoreSettings(TopicSettings, LogSettings):
-    """Settings shared by the worker and the sidecar."""
-
-    store: Annotated[
-        str,
-        BeforeValidator(lambda place: str(place) if isinstance(place, Path) else place),
-        AfterValidator(store_url.checked),
-    ] = Field("streampca-store", min_length=1, description=help_texts.STORE)
-
-    @classmethod
-    def rules(cls) -> list[Rule[Self]]:
-        """A URL needs a package."""
-        return [
-            *super().rules(),
-            Rule(
-                ("store",),
-                lambda s: store_url.scheme_of(s.store) is not None and not store_url.is_supported(),
-                store_url.MISSING_PACKAGE,
-            ),
-        ]
-
-
-class WorkerSettings(StoreSettings, KafkaSettings, FormatSettings, GroupSettings, GuardSettings, DeadLetterSettings):
+class WorkerSettings(ConsumerSettings, GroupSettings, GuardSettings):
     """Settings of `streampca worker`."""
 
     # The model. A checkpoint made with other values of these is refused.
@@ -120,12 +61,6 @@ class WorkerSettings(StoreSettings, KafkaSettings, FormatSettings, GroupSettings
     )
 
     # The input, beside its format.
-    on_bad_record: Literal["stop", "skip"] = Field(
-        "stop", description="What to do with bad records when no dead-letter topic is set."
-    )
-    max_record_mib: float = Field(
-        64, gt=0, le=65536, description="Maximum memory to decode one record, MiB; records that need more are rejected."
-    )
     implausible_factor: float = Field(
         1e4,
         ge=0,
@@ -140,29 +75,6 @@ class WorkerSettings(StoreSettings, KafkaSettings, FormatSettings, GroupSettings
         description="Share of a partition's last 1,000 records beyond which the worker stops if they are rejected, and "
         "also if the first 100 all are; 1: no limit.",
     )
-    on_offset_gap: Literal["fail", "earliest", "latest"] = Field(
-        "fail",
-        description="What to do when records were removed, or replaced in a truncated log, before being learned.",
-    )
-
-    # Kafka.
-    kafka_client: Literal["kafka-python", "confluent"] = Field(
-        "kafka-python", description="Library that reads the topic; confluent is faster and needs streampca[fast]."
-    )
-    isolation_level: Literal["read_committed", "read_uncommitted"] = Field(
-        "read_committed", description="Whether to skip records of open and aborted transactions."
-    )
-    session_timeout_s: float = Field(
-        15, gt=0, allow_inf_nan=False, description="Time without heartbeats after which the group removes a worker."
-    )
-    group_instance_id: str | None = Field(
-        None,
-        pattern=_TOPIC_NAME,
-        description="Identity of this worker in the group, each worker its own: a restart within session_timeout_s "
-        "then moves no partition; unset: none.",
-    )
-    max_poll_records: int = Field(2000, ge=1, description="Maximum number of records per poll.")
-    prefetch_mib: float = Field(32, gt=0, le=1024, description="Prefetch limit, MiB.")
 
     # Checkpoints and models.
     checkpoint_interval_s: float = Field(
@@ -174,11 +86,13 @@ class WorkerSettings(StoreSettings, KafkaSettings, FormatSettings, GroupSettings
     keep_checkpoints: int = Field(3, ge=2, description="Number of checkpoints kept per partition.")
     keep_models: int = Field(100, ge=1, description="Number of published models kept.")
 
-    # The HTTP port of the worker.
-    worker_host: str = Field(
-        "127.0.0.1", min_length=1, description="Address of the worker's /metrics, /healthz and /readyz."
-    )
+    # The HTTP port of the worker; its address is `worker_host`.
     worker_port: int = Field(8010, ge=0, le=65535, description=help_texts.WORKER_PORT)
+
+    @property
+    def group(self) -> str:
+        """The consumer group to join."""
+        return self.group_id
 
     @classmethod
     def rules(cls) -> list[Rule[Self]]:
@@ -205,11 +119,6 @@ class WorkerSettings(StoreSettings, KafkaSettings, FormatSettings, GroupSettings
                 ("half_life_messages", "half_life_seconds"),
                 lambda s: s.half_life_messages is not None and s.half_life_seconds is not None,
                 "half_life_messages and half_life_seconds exclude each other: set one",
-            ),
-            Rule(
-                ("kafka_client",),
-                lambda s: s.kafka_client == "confluent" and find_spec("confluent_kafka") is None,
-                "kafka_client confluent needs confluent-kafka: pip install 'streampca[fast]'",
             ),
         ]
 

@@ -8,6 +8,10 @@ class TopicError(SourceError):
     """A broker accepts the client, but not its use of the topic."""
 
 
+class NoBrokerError(SourceError):
+    """No broker answers; at the start the settings may be wrong, later the brokers are away."""
+
+
 class BrokerErrors:
     """The sentences for one topic on one cluster."""
 
@@ -39,7 +43,7 @@ class BrokerErrors:
         check = "bootstrap_servers and security_protocol"
         if self._tls:
             check = "bootstrap_servers, security_protocol, ssl_cafile and ssl_certfile"
-        return SourceError(f"no broker answers {self._at}{f' ({cause})' if cause else ''}; check {check}")
+        return NoBrokerError(f"no broker answers {self._at}{f' ({cause})' if cause else ''}; check {check}")
 
     def cannot_decompress(self, text: str) -> SourceError:
         """A compression library of kafka-python is missing."""
@@ -53,6 +57,12 @@ class BrokerErrors:
         return SourceError(
             f"a record is too large for the dead-letter topic {self._topic}, which must take a little more than "
             f"the topic itself; raise max.message.bytes of {self._topic}"
+        )
+
+    def record_too_large(self) -> SourceError:
+        """The topic does not accept a record that is written to it."""
+        return SourceError(
+            f"a record is too large for topic {self._topic} {self._at}; raise max.message.bytes of {self._topic}"
         )
 
     def other(self, text: str) -> SourceError:

@@ -1,16 +1,18 @@
 """Creates the source that the settings name; imports its client only then, since confluent_kafka is optional."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from streampca.settings import WorkerSettings
+from streampca.settings import ConsumerSettings
 from streampca.sources.base import DeadLetters, NoDeadLetters, Source, TopicInspector
 from streampca.sources.prefetch import Prefetch
+from streampca.sources.transactions import Transactions
 from streampca.stream.record import Event, Records
 
 _POLLS = 5  # prefetch at most as many records as so many polls return
 
 
-def client_of(settings: WorkerSettings) -> Source:
+def client_of(settings: ConsumerSettings) -> Source:
     """A member of the consumer group, which joins at its first poll. Raises `SourceError`."""
     if settings.kafka_client == "confluent":
         from streampca.sources.confluent.source import ConfluentSource
@@ -21,7 +23,7 @@ def client_of(settings: WorkerSettings) -> Source:
     return KafkaPythonSource(settings)
 
 
-def inspector_of(settings: WorkerSettings) -> TopicInspector:
+def inspector_of(settings: ConsumerSettings) -> TopicInspector:
     """Answers questions about the topic, on the client that the settings name. Raises `SourceError`."""
     if settings.kafka_client == "confluent":
         from streampca.sources.confluent.inspector import ConfluentInspector
@@ -32,7 +34,7 @@ def inspector_of(settings: WorkerSettings) -> TopicInspector:
     return KafkaPythonInspector(settings)
 
 
-def dead_letters_of(settings: WorkerSettings) -> DeadLetters:
+def dead_letters_of(settings: ConsumerSettings) -> DeadLetters:
     """Where rejected records are written to; nowhere without a dead-letter topic. Raises `SourceError`."""
     if settings.dead_letter_topic is None:
         return NoDeadLetters()
@@ -45,7 +47,18 @@ def dead_letters_of(settings: WorkerSettings) -> DeadLetters:
     return KafkaPythonDeadLetters(settings)
 
 
-def prefetching(source: Source, settings: WorkerSettings, decode: Callable[[Records], Event]) -> Source:
+def transactions_of(settings: ConsumerSettings, source: Any, topics: Sequence[str]) -> Transactions:
+    """Transactions of a source that `client_of` has created with the same settings. Raises `SourceError`."""
+    if settings.kafka_client == "confluent":
+        from streampca.sources.confluent.transactions import ConfluentTransactions
+
+        return ConfluentTransactions(settings, source, topics)
+    from streampca.sources.kafka_python.transactions import KafkaPythonTransactions
+
+    return KafkaPythonTransactions(settings, source, topics)
+
+
+def prefetching(source: Source, settings: ConsumerSettings, decode: Callable[[Records], Event]) -> Source:
     """Start a thread that polls the source and decodes its records."""
     most_bytes = settings.prefetch_mib * 2**20
     if settings.kafka_client == "confluent":  # librdkafka's own queue holds the other half

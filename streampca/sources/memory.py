@@ -204,6 +204,10 @@ class MemorySource:
         found = {p: offset for p, offset in self._topic.committed.items() if p in partitions}
         return {p: Committed(offset, self._topic.metadata.get(p, "")) for p, offset in found.items()}
 
+    def may_commit(self, partitions: Collection[int]) -> bool:
+        """Whether the group still counts these partitions as ours."""
+        return not self.evicted and frozenset(partitions) <= self._owned
+
     def close(self) -> None:
         self._closed = True
         self._topic.leave(self)

@@ -4,22 +4,24 @@ Meanwhile the partitions are not read, and the worker keeps polling, so that it 
 """
 
 from collections.abc import Callable, Collection, Mapping
+from typing import Generic, TypeVar
 
 from streampca.errors import ForeignStoreError, StoreError
-from streampca.stream.fold import Fold
 from streampca.worker.listener import Listener, RestoreFailed
+
+T = TypeVar("T")
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 10.0
 _STORE_DELAY_S = 60.0  # longest time that network file systems may show a folder as it was, by default
 
 
-class Assignment:
+class Assignment(Generic[T]):
     """The partitions that are assigned but not restored yet."""
 
     def __init__(
         self,
-        restore: Callable[[Collection[int]], Mapping[int, Fold]],
-        restored: Callable[[Mapping[int, Fold]], None],
+        restore: Callable[[Collection[int]], Mapping[int, T]],
+        restored: Callable[[Mapping[int, T]], None],
         listener: Listener,
     ) -> None:
         self._restore, self._restored, self._listener = restore, restored, listener
@@ -28,11 +30,12 @@ class Assignment:
         self._retry_at: float | None = None
         self._refuse_at: float | None = None
 
-    def begin(self, partitions: Collection[int]) -> None:
-        """Restore these partitions, now or as soon as it is possible."""
+    def begin(self, partitions: Collection[int], *, wait: bool = False) -> None:
+        """Restore these partitions, now or as soon as it is possible; with `wait`, after a pause."""
         self._waiting |= set(partitions)
         self._pause_s, self._retry_at, self._refuse_at = _FIRST_PAUSE_S, None, None
-        self._attempt(refuse=False)
+        if not wait:
+            self._attempt(refuse=False)
 
     def forget(self, partitions: Collection[int]) -> None:
         """Drop partitions that were revoked or lost."""

@@ -45,6 +45,36 @@ class BatchLearned:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchTransformed:
+    """A batch of one partition was projected, and is part of the open transaction."""
+
+    partition: int
+    messages: int
+    outputs: int  # fewer than messages if some are left out
+    version: int  # of the model
+    seconds: float
+    lag: int  # messages of the partition still to come
+    next: int  # offset
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionEnded:
+    """A transaction was `committed`; or `aborted` or `failed`, and its records will be read again."""
+
+    outcome: str
+    records: int  # read
+    seconds: float
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAwaited:
+    """There is no model to project with yet; sent at every attempt."""
+
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
 class RecordRejected:
     """A record could not be learned."""
 
@@ -151,6 +181,9 @@ WorkerEvent = (
     | RestoreFailed
     | PartitionsReleased
     | BatchLearned
+    | BatchTransformed
+    | TransactionEnded
+    | ModelAwaited
     | RecordRejected
     | GuardOpened
     | GuardClosed

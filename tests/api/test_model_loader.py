@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from streampca.api.app import create_app
-from streampca.api.model_cache import ModelCache
 from streampca.settings import ServeSettings
 from streampca.stores.memory import MemoryStore
+from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from tests.api.client import Client
 from tests.api.known import TOPIC, known

@@ -12,7 +12,7 @@ from tests.api.known import TOPIC
 PROGRAM = """
 import sys, threading
 from streampca import cli
-from streampca.api.model_cache import ModelCache
+from streampca.stores.model_cache import ModelCache
 
 def fail(*_):
     raise RuntimeError("injected into " + threading.current_thread().name)

@@ -15,7 +15,7 @@ from streampca.stream import model_file
 from tests.command_line import assert_fatal, assert_one_line, run
 
 COMMANDS = [
-    "worker", "serve", "demo", "produce", "fit", "inspect", "check", "doctor", "create-topics", "reset",
+    "worker", "serve", "transform", "demo", "produce", "fit", "inspect", "check", "doctor", "create-topics", "reset",
 ]  # fmt: skip
 REQUIRED = ["--topic", "readings", "--dimensions", "8", "--components", "2"]
 

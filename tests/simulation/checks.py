@@ -4,7 +4,6 @@ import itertools
 import posixpath
 from collections.abc import Iterable, Mapping
 
-from streampca.api.model_cache import ModelCache
 from streampca.errors import (
     ForeignStoreError,
     OffsetGapError,
@@ -14,6 +13,7 @@ from streampca.errors import (
     StreampcaError,
     TopicReplacedError,
 )  # fmt: skip
+from streampca.stores.model_cache import ModelCache
 from streampca.stream import model_file
 from streampca.stream.checkpoint import decode
 from streampca.stream.record import LastRecord, PlainRecord

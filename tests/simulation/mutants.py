@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from streampca.api.model_cache import ModelCache
 from streampca.errors import StaleListingError, StoreError
 from streampca.pca.compilation import compile_kernels
 from streampca.sources.event_queue import EventQueue, Polled
@@ -18,6 +17,7 @@ from streampca.sources.memory_log import Log
 from streampca.sources.prefetch import Prefetch
 from streampca.stores import directory, numbered
 from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.model_cache import ModelCache
 from streampca.stream import compatibility
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import Fold

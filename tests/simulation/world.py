@@ -6,11 +6,11 @@ from random import Random
 
 import numpy as np
 
-from streampca.api.model_cache import ModelCache
 from streampca.errors import StreampcaError
 from streampca.sources.prefetch import Prefetch
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
+from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from streampca.stream.record import Event, Records, Undecoded
 from streampca.worker.checkpoint_writer import CheckpointWriter

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Uuid
 
-from streampca import settings as settings_module
 from streampca.errors import SettingsError
-from streampca.settings import WorkerSettings
+from streampca.settings import WorkerSettings, consumer
 from streampca.sources.broker_errors import BrokerErrors
 from streampca.sources.confluent.batch import ConfluentBatch
 from streampca.sources.confluent.client import consumer_options, is_final, source_error
@@ -22,7 +21,7 @@ def settings(**more: Any) -> WorkerSettings:
 
 
 def test_without_the_extra_the_setting_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings_module, "find_spec", lambda name: None)
+    monkeypatch.setattr(consumer, "find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"pip install 'streampca\[fast\]'"):
         WorkerSettings.read(topic="t", dimensions=3, components=1, kafka_client="confluent")
     WorkerSettings.read(topic="t", dimensions=3, components=1)

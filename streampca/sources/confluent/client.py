@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from streampca.errors import SourceError
-from streampca.settings import KafkaSettings, WorkerSettings
+from streampca.settings import ConsumerSettings, KafkaSettings
 from streampca.sources.base import Committed
 from streampca.sources.broker_errors import BrokerErrors, one_line
 
@@ -90,10 +90,10 @@ def connection_options(settings: KafkaSettings) -> dict[str, Any]:
     }
 
 
-def consumer_options(settings: WorkerSettings) -> dict[str, Any]:
+def consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
     """What the consumer is given."""
     return connection_options(settings) | {
-        "group.id": settings.group_id,
+        "group.id": settings.group,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "auto.offset.reset": "error",  # a position out of range is an event, not a silent jump
@@ -112,7 +112,7 @@ def consumer_options(settings: WorkerSettings) -> dict[str, Any]:
     }
 
 
-def member_options(settings: WorkerSettings) -> dict[str, Any]:
+def member_options(settings: ConsumerSettings) -> dict[str, Any]:
     """What a consumer that joins the group is given."""
     known = {} if settings.group_instance_id is None else {"group.instance.id": settings.group_instance_id}
     return consumer_options(settings) | known

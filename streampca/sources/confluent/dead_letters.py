@@ -8,7 +8,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from streampca.errors import SourceError
-from streampca.settings import WorkerSettings
+from streampca.settings import ConsumerSettings
 from streampca.sources.confluent import client
 from streampca.sources.confluent.connection import Connection
 from streampca.sources.dead_letter_headers import Letter, dead_letter_headers
@@ -24,7 +24,7 @@ _TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, K
 class ConfluentDeadLetters:
     """See `streampca.sources.base.DeadLetters`."""
 
-    def __init__(self, settings: WorkerSettings) -> None:
+    def __init__(self, settings: ConsumerSettings) -> None:
         if settings.dead_letter_topic is None:
             raise ValueError("dead_letter_topic is not set")
         self._source_topic, self._topic = settings.topic, settings.dead_letter_topic
@@ -96,7 +96,7 @@ class ConfluentDeadLetters:
         return self._connection.source_error(error)
 
 
-def _options(settings: WorkerSettings) -> dict[str, Any]:
+def _options(settings: ConsumerSettings) -> dict[str, Any]:
     return client.connection_options(settings) | {
         "acks": "all",
         "message.timeout.ms": 0,  # waits for an absent broker without limit

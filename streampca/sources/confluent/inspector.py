@@ -7,7 +7,7 @@ from typing import TypeVar
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from streampca.errors import SourceError
-from streampca.settings import WorkerSettings
+from streampca.settings import ConsumerSettings
 from streampca.sources.base import Committed
 from streampca.sources.confluent import client
 from streampca.sources.confluent.batch import ConfluentRecord, Message
@@ -22,7 +22,7 @@ A = TypeVar("A")
 class ConfluentInspector:
     """See `streampca.sources.base.TopicInspector`."""
 
-    def __init__(self, settings: WorkerSettings) -> None:
+    def __init__(self, settings: ConsumerSettings) -> None:
         self._settings = settings
         self._connection = Connection(settings, settings.topic)
         self._consumer = client.create(Consumer, client.consumer_options(settings))

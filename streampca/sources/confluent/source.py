@@ -8,6 +8,7 @@ its position. So this module never seeks, never pauses, and never reads the grou
 
 import threading
 import time
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import methodcaller
@@ -16,7 +17,7 @@ from typing import Any
 import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
-from streampca.settings import WorkerSettings
+from streampca.settings import ConsumerSettings
 from streampca.sources.base import Committed
 from streampca.sources.confluent import client
 from streampca.sources.confluent.batch import ConfluentBatch, Message
@@ -45,11 +46,13 @@ log = structlog.get_logger()
 class ConfluentSource:
     """See `streampca.sources.base.Source`."""
 
-    def __init__(self, settings: WorkerSettings) -> None:
+    def __init__(self, settings: ConsumerSettings) -> None:
         self._topic, self._max_records = settings.topic, settings.max_poll_records
         self._connection = Connection(settings, settings.topic)
         self._rebalance: list[Assigned | Revoked | Lost] = []  # events that poll has not returned yet
         self._assigned: frozenset[int] = frozenset()  # by the events returned so far
+        self.membership: Any = None  # the group's metadata of the last assignment returned; None without one
+        self._memberships: deque[Any] = deque()  # of the assignments in _rebalance
         self._revoking = False  # the group waits until the revocation is handled
         self._member, self._member_id = False, ""
         self._errors: list[KafkaError] = []  # of the client, not handled yet
@@ -148,6 +151,7 @@ class ConfluentSource:
         """Apply and return the first event; others may follow with the next polls."""
         event = self._rebalance.pop(0)
         self._assigned = event.partitions if isinstance(event, Assigned) else frozenset()
+        self.membership = self._memberships.popleft() if isinstance(event, Assigned) else None
         self._reported, self._out_of_range = {}, {}
         self._verification.close()
         return event
@@ -238,6 +242,8 @@ class ConfluentSource:
     def _on_assign(self, consumer: Consumer, assigned: Sequence[TopicPartition]) -> None:
         consumer.assign([])
         self._member = True
+        if assigned:
+            self._memberships.append(consumer.consumer_group_metadata())
         self._append(Assigned(_numbers(assigned)))
 
     def _on_revoke(self, consumer: Consumer, revoked: Sequence[TopicPartition]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from streampca.settings import WorkerSettings
+from streampca.settings import ConsumerSettings
 from streampca.sources.confluent import client
 from streampca.sources.confluent.batch import Message
 from streampca.stream.record import LastRecord
@@ -17,7 +17,7 @@ from streampca.stream.record import LastRecord
 class Verification:
     """The records that are being verified."""
 
-    def __init__(self, settings: WorkerSettings, on_error: Callable[[KafkaError], None]) -> None:
+    def __init__(self, settings: ConsumerSettings, on_error: Callable[[KafkaError], None]) -> None:
         self._topic, self._on_error = settings.topic, on_error
         few = {"max.partition.fetch.bytes": 1, "queued.min.messages": 1, "fetch.wait.max.ms": 10}
         self._options = client.consumer_options(settings) | few | {"error_cb": on_error}

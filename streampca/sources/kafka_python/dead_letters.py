@@ -16,7 +16,7 @@ from kafka.errors import (
 from kafka.serializer import Serializer
 
 from streampca.errors import SourceError
-from streampca.settings import WorkerSettings
+from streampca.settings import ConsumerSettings
 from streampca.sources.dead_letter_headers import Headers, Letter, dead_letter_headers
 from streampca.sources.kafka_python.connection import Connection
 from streampca.sources.kafka_python.patches import abort_sending
@@ -28,7 +28,7 @@ _POLL_S = 0.5
 _CLOSE_TIMEOUT_S = 1.0
 
 
-class _Unwrap(Serializer):  # type: ignore[misc]  # kafka-python has no types
+class Unwrap(Serializer):  # type: ignore[misc]  # kafka-python has no types
     """Unwraps the value: the producer refuses records with neither key nor value, unless a serializer creates them."""
 
     def serialize(self, topic: str, headers: Headers, data: tuple[bytes | None]) -> bytes | None:
@@ -44,7 +44,7 @@ class _Sent(NamedTuple):
 class KafkaPythonDeadLetters:
     """See `streampca.sources.base.DeadLetters`."""
 
-    def __init__(self, settings: WorkerSettings) -> None:
+    def __init__(self, settings: ConsumerSettings) -> None:
         if settings.dead_letter_topic is None:
             raise ValueError("dead_letter_topic is not set")
         self._source_topic, self._topic = settings.topic, settings.dead_letter_topic
@@ -53,7 +53,7 @@ class KafkaPythonDeadLetters:
         self._connection = Connection(settings, self._topic)
         self._producer = self._connection.start(
             KafkaProducer,
-            value_serializer=_Unwrap(),
+            value_serializer=Unwrap(),
             acks="all",
             # An idempotent producer sends nothing more after a refused record. Without, one request at a time keeps the
             # order, and a repeated letter is recognised by the offset in its headers.

@@ -7,7 +7,7 @@ from typing import Any
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
-from streampca.settings import WorkerSettings
+from streampca.settings import ConsumerSettings
 from streampca.sources.base import Committed
 from streampca.sources.kafka_python.connection import Connection
 from streampca.sources.kafka_python.patches import committed_offsets
@@ -19,12 +19,12 @@ _ANSWER_MS = 5000
 class KafkaPythonInspector:
     """See `streampca.sources.base.TopicInspector`."""
 
-    def __init__(self, settings: WorkerSettings) -> None:
+    def __init__(self, settings: ConsumerSettings) -> None:
         self._settings = settings
         self._connection = Connection(settings, settings.topic)
         self._consumer = self._connection.start(
             KafkaConsumer,
-            group_id=settings.group_id,
+            group_id=settings.group,
             enable_auto_commit=False,
             auto_offset_reset="none",
             isolation_level=settings.isolation_level,

@@ -39,6 +39,8 @@
     A poll is limited in records, not in bytes, and compressed records may be large: it is limited in both.
 `KafkaProducer._sender.force_close`
     `close` waits without limit while records are unsent.
+`KafkaProducer._transaction_manager`
+    `commit_transaction` and its like wait without limit.
 `RangePartitionAssignor.assign`
     Of members with and without a `group_instance_id`, it forgets some.
 Logger `kafka.coordinator.consumer`
@@ -62,6 +64,7 @@ from kafka.errors import (
     FencedInstanceIdError,
     IllegalSaslStateError,
     KafkaError,
+    KafkaTimeoutError,
     SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
 )
@@ -299,3 +302,11 @@ def is_member(consumer: KafkaConsumer) -> bool:
 def abort_sending(producer: KafkaProducer) -> None:
     """Give up the records that are not sent yet."""
     producer._sender.force_close()
+
+
+def transactional(producer: KafkaProducer, method: str, *arguments: Any, timeout_s: float) -> None:
+    """Call a method of the producer's transactions. Raises `KafkaTimeoutError` if it takes longer."""
+    result = getattr(producer._transaction_manager, method)(*arguments)
+    producer._sender.wakeup()
+    if not result.wait(timeout_s * 1000):
+        raise KafkaTimeoutError(f"no answer within {timeout_s:g} s")

@@ -13,9 +13,9 @@ from typing import Any
 import structlog
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError, LogTruncationError, OffsetOutOfRangeError, RetriableError
-from kafka.structs import OffsetAndMetadata
+from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata
 
-from streampca.settings import WorkerSettings
+from streampca.settings import ConsumerSettings
 from streampca.sources.base import Committed
 from streampca.sources.broker_errors import one_line
 from streampca.sources.kafka_python.connection import Connection
@@ -45,7 +45,7 @@ log = structlog.get_logger()
 class KafkaPythonSource:
     """See `streampca.sources.base.Source`."""
 
-    def __init__(self, settings: WorkerSettings) -> None:
+    def __init__(self, settings: ConsumerSettings) -> None:
         self._topic = settings.topic
         limit_batches(int(settings.max_record_mib * 2**20))
         self._connection = Connection(settings, settings.topic)
@@ -55,6 +55,7 @@ class KafkaPythonSource:
         self._reported: dict[int, tuple[int, int]] = {}
         # Not returned yet: partition → position, and where the log diverges from what was read, if known.
         self._out_of_range: dict[int, tuple[int, int | None]] = {}
+        self.membership: ConsumerGroupMetadata | None = None  # of the last assignment returned
         self._closed = False
         self._has_identity, self._known_partitions = settings.group_instance_id is not None, frozenset[int]()
         self._consumer.subscribe([settings.topic], listener=self._rebalance)
@@ -146,7 +147,9 @@ class KafkaPythonSource:
         events, self._rebalance.events = self._rebalance.events, []
         for event in events:
             self._forget(event.partitions)
+            self.membership = None
             if isinstance(event, Assigned):
+                self.membership = self._consumer.group_metadata()
                 self._pause_new(event.partitions)
         return events
 
@@ -218,9 +221,9 @@ class KafkaPythonSource:
         return events
 
 
-def _consumer_options(settings: WorkerSettings) -> dict[str, Any]:
+def _consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
     return {
-        "group_id": settings.group_id,
+        "group_id": settings.group,
         "group_instance_id": settings.group_instance_id,
         "enable_auto_commit": False,
         "auto_offset_reset": "none",  # a position out of range is an event, not a silent jump

@@ -40,12 +40,14 @@ _PROGRESS_EVERY_S = 60.0
 class LogListener(Listener):
     """Logs the worker's events, and a failure that repeats only once until it is over; `clock` is monotonic."""
 
+    activity = "learning"
+
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._restoring = _RepeatedFailure("restoring failed", "partitions restored")
-        self._saving = _RepeatedFailure("checkpoint postponed", "checkpoint saved again")
-        self._publishing = _RepeatedFailure("publishing failed", "model published again")
-        self._decoding = _RepeatedFailure("decoding stalled", "decoding resumed")
+        self._restoring = RepeatedFailure("restoring failed", "partitions restored")
+        self._saving = RepeatedFailure("checkpoint postponed", "checkpoint saved again")
+        self._publishing = RepeatedFailure("publishing failed", "model published again")
+        self._decoding = RepeatedFailure("decoding stalled", "decoding resumed")
         self._stalled: set[int] = set()
         self._lags: dict[int, int | None] = {}  # of every partition owned; None until it is known
         self._batches: dict[int, BatchLearned] = {}  # partition → its latest batch
@@ -180,7 +182,7 @@ class LogListener(Listener):
     def _log_progress(self, status: SourceStatus, seconds: float) -> None:
         """Every time while messages are learned; otherwise once, when the reason for not learning changes."""
         messages = self._learned - self._learned_before
-        activity = "learning" if messages else self._waits_for(status)
+        activity = self.activity if messages else self._waits_for(status)
         if messages:
             log.info(activity, messages=messages, per_second=round(messages / seconds, 1), **self._state())
         elif activity != self._activity:
@@ -209,7 +211,7 @@ class LogListener(Listener):
         }
 
 
-class _RepeatedFailure:
+class RepeatedFailure:
     """A failure that is retried: logged when it begins, when its cause changes, and when it is over.
 
     All causes that may end by themselves count as one: while an object store is away, each request fails in its way.

@@ -9,9 +9,9 @@ import pytest
 import structlog
 from structlog.typing import EventDict
 
-from streampca.api.model_cache import ModelCache, NoModelError, NotLoadedError, UnknownVersionError
 from streampca.errors import DamagedFileError, StoreError
 from streampca.stores.memory import MemoryStore
+from streampca.stores.model_cache import ModelCache, NoModelError, NotLoadedError, UnknownVersionError
 from streampca.stores.models import Models
 from tests.api.known import TOPIC, file_of, known
 from tests.clock import Clock
@@ -20,6 +20,11 @@ from tests.clock import Clock
 @pytest.fixture
 def clock() -> Clock:
     return Clock(1000.0)
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
 
 
 @pytest.fixture

@@ -1,0 +1,127 @@
+"""`streampca transform`: builds one member from its settings and runs it."""
+
+import gc
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+import structlog
+from prometheus_client import disable_created_metrics
+from threadpoolctl import threadpool_limits
+
+from streampca.commands.process import SWITCH_INTERVAL_S, keep_freed_memory, stop_on_signals
+from streampca.settings import TransformSettings
+from streampca.sources import schema_registry
+from streampca.sources.choice import client_of, prefetching, transactions_of
+from streampca.stores.choice import store_of
+from streampca.stores.model_cache import ModelCache
+from streampca.stores.models import Models
+from streampca.stream.codec import Codec
+from streampca.thread_failures import ThreadFailures
+from streampca.transform.encoding import encoder
+from streampca.transform.log import TransformLog
+from streampca.transform.loop import TransformConfig, Transformer
+from streampca.transform.metrics import TransformMetrics
+from streampca.transform.models import FollowedModel
+from streampca.transform.outputs import Outputs
+from streampca.transform.projection import Projection
+from streampca.worker.listener import Listener, Listeners, LoopTicked, ModelAwaited
+from streampca.worker.listeners.health import HealthListener, HealthServer
+
+log = structlog.get_logger()
+
+_LARGEST_VALUE = 1e150  # its square is finite
+_WAIT_S = 0.2
+
+
+def run(settings: TransformSettings) -> None:
+    """Work until SIGTERM or SIGINT. Raises `StreampcaError` for errors that restarting cannot fix."""
+    metrics, health, logged = TransformMetrics(settings.topic), HealthListener(), TransformLog()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    keep_freed_memory()
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # nobody uses them, and they double the number of series
+    with (
+        ThreadFailures() as threads,
+        threadpool_limits(1),  # one BLAS thread: the same bits, and no threads competing for blocks this small
+        HealthServer(settings.worker_host, settings.transform_port, metrics.registry, health) as server,
+    ):
+        store = store_of(settings.store, metrics.store.observe)
+        listener = Listeners(logged, metrics, health)
+        log.info("transform starting", **_summary(settings, store.place), metrics=server.url)
+        cache = ModelCache(Models(store, settings.topic))
+        projection = Projection(settings.emitted)
+        model = FollowedModel(
+            cache, settings.model_version, settings.output_topic, needs_calibration=projection.needs_calibration
+        )
+        stops: list[str] = []
+        stop_on_signals(stops.append)
+        cache.start(settings.reload_interval_s)
+        try:
+            _wait_for_model(model, listener, stops)
+            if stops:
+                return
+            transformer = _build(settings, model, projection, listener, threads.raise_first)
+            stop_on_signals(transformer.stop)
+            gc.freeze()  # keeps the collector from scanning all that is imported by now
+            transformer.run()
+            threads.raise_first()
+        finally:
+            cache.stop()
+            logged.ended()
+
+
+def _wait_for_model(model: FollowedModel, listener: Listener, stops: Sequence[str]) -> None:
+    """Return when there is a model, or a signal has come."""
+    while (cause := model.follow()) and not stops:
+        listener.notify(LoopTicked())
+        listener.notify(ModelAwaited(cause))
+        time.sleep(_WAIT_S)
+
+
+def _build(
+    settings: TransformSettings,
+    model: FollowedModel,
+    projection: Projection,
+    listener: Listener,
+    check_threads: Callable[[], None],
+) -> Transformer:
+    """A member that is about to join the group: every mistake that can be found earlier has been reported."""
+    codec = Codec(
+        settings.format,
+        model.used.model.dimensions,
+        _LARGEST_VALUE,
+        field=settings.field,
+        schemas=schema_registry.schemas_of(settings),
+        most_bytes=int(settings.max_record_mib * 2**20),
+    )
+    codec.decode([])  # raises if a package is missing or the schema registry is away
+    outputs = Outputs(
+        settings.output_topic,
+        projection,
+        encoder(settings.output_format),
+        settings.format == "arrow",
+        settings.topic,
+        settings.dead_letter_topic,
+    )
+    client = client_of(settings)
+    topics = [topic for topic in (settings.output_topic, settings.dead_letter_topic) if topic]
+    transactions = transactions_of(settings, client, topics)
+    source = prefetching(client, settings, codec.vectors_of)
+    bad_records = "dead_letter" if settings.dead_letter_topic else settings.on_bad_record
+    config = TransformConfig(settings.topic, bad_records, settings.on_offset_gap)
+    return Transformer(config, source, transactions, model, outputs, listener, check_threads)
+
+
+def _summary(settings: TransformSettings, place: str) -> dict[str, str]:
+    """The main settings, for the log."""
+    version = settings.model_version
+    return {
+        "topic": settings.topic,
+        "output": settings.output_topic,
+        "brokers": settings.bootstrap_servers,
+        "group": settings.group,
+        "store": place,
+        "model": "newest" if version is None else f"version {version}",
+        "emits": f"{settings.emit} as {settings.output_format}",
+        "bad_records": f"to {settings.dead_letter_topic}" if settings.dead_letter_topic else settings.on_bad_record,
+    }

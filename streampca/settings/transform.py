@@ -1,0 +1,66 @@
+"""Settings of `streampca transform`."""
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from streampca import help_texts
+from streampca.settings.base import Rule
+from streampca.settings.consumer import ConsumerSettings
+from streampca.settings.topics import TOPIC_NAME
+
+EMITTED = ("coordinates", "residual", "score", "p", "reconstruction")
+
+
+class TransformSettings(ConsumerSettings):
+    """Settings of `streampca transform`; those that it shares with the worker have the same names."""
+
+    output_topic: str = Field(pattern=TOPIC_NAME, description=help_texts.OUTPUT_TOPIC)
+    emit: str = Field("coordinates,residual", description=help_texts.EMIT)
+    output_format: Literal["json", "float32"] = Field("json", description=help_texts.OUTPUT_FORMAT)
+    model_version: int | None = Field(None, ge=0, description=help_texts.MODEL_VERSION)
+    transform_group_id: str = Field(
+        "streampca-transform-<topic>", min_length=1, description=help_texts.TRANSFORM_GROUP_ID
+    )
+    isolation_level: Literal["read_committed"] = Field(
+        "read_committed", description="Whether to skip records of open and aborted transactions."
+    )
+    reload_interval_s: float = Field(1, gt=0, description="Interval between checks of the store for a newer model.")
+    transform_port: int = Field(8020, ge=0, le=65535, description=help_texts.TRANSFORM_PORT)
+
+    @property
+    def group(self) -> str:
+        """The consumer group to join."""
+        return self.transform_group_id
+
+    @property
+    def emitted(self) -> tuple[str, ...]:
+        """The names in `emit`."""
+        return tuple(name.strip() for name in self.emit.split(","))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_group(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "topic" in values:
+            return {"transform_group_id": f"streampca-transform-{values['topic']}"} | values
+        return values
+
+    @field_validator("emit")
+    @classmethod
+    def _names_what_exists(cls, emit: str) -> str:
+        names = [name.strip() for name in emit.split(",")]
+        if len(set(names)) < len(names) or not set(names) <= set(EMITTED):
+            raise ValueError(f"not a comma-separated choice of {', '.join(EMITTED)}")
+        return emit
+
+    @classmethod
+    def rules(cls) -> list[Rule[Self]]:
+        """The topics differ."""
+        return [
+            *super().rules(),
+            Rule(
+                ("output_topic", "topic", "dead_letter_topic"),
+                lambda s: s.output_topic in (s.topic, s.dead_letter_topic),
+                "output_topic must be neither the topic itself nor the dead-letter topic",
+            ),
+        ]

@@ -1,0 +1,1 @@
+"""`streampca transform`: projects the records of a topic into another topic, exactly once."""

@@ -1,0 +1,222 @@
+"""The loop of `streampca transform`: poll, project, and write outputs and offsets in one transaction, until stopped.
+
+A partition is read from the offset that the group has committed. It is read again, at every assignment and after every
+transaction that failed: nobody else knows which transactions were committed.
+"""
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from streampca.errors import BadRecordError, StreampcaError
+from streampca.sources.base import Committed, Source
+from streampca.sources.transactions import TransactionFailedError, Transactions
+from streampca.stream import compatibility
+from streampca.stream.decoded import Reject
+from streampca.stream.record import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded, Vectors
+from streampca.transform.models import FollowedModel
+from streampca.transform.outputs import Outputs
+from streampca.worker.assignment import Assignment
+from streampca.worker.listener import (
+    BatchTransformed,
+    Listener,
+    LoopTicked,
+    OffsetsSkipped,
+    PartitionsAssigned,
+    PartitionsReleased,
+    RecordRejected,
+    SourcePolled,
+    TransactionEnded,
+    WorkerStopping,
+)
+from streampca.worker.paused import PausedPartitions
+
+_POLL_S = 0.1
+_TRANSACTION_S = 0.1  # readers of committed records wait so long; each transaction costs some milliseconds
+_TRANSACTION_RECORDS = 10_000
+
+
+@dataclass(frozen=True)
+class TransformConfig:
+    """What one member reads, and how it treats what it cannot transform."""
+
+    topic: str
+    bad_records: str = "stop"  # stop, skip, or dead_letter
+    offset_gap: str = "fail"  # fail, earliest or latest
+
+
+class Transformer:
+    """A member of the consumer group, which transforms the partitions that are assigned to it."""
+
+    def __init__(
+        self,
+        config: TransformConfig,
+        source: Source,
+        transactions: Transactions,
+        model: FollowedModel,
+        outputs: Outputs,
+        listener: Listener,
+        check_threads: Callable[[], None] = lambda: None,
+    ) -> None:
+        """The `source` hands over decoded records; `transactions` are those of the same member."""
+        self._config, self._source, self._transactions = config, source, transactions
+        self._model, self._outputs, self._listener, self._check_threads = model, outputs, listener, check_threads
+        self._assignment = Assignment(self._restore, self._start_reading, listener)
+        self._paused = PausedPartitions(source, self._read_again, listener)
+        self._positions: dict[int, int] = {}  # partitions being read → next offset; -1: the earliest
+        self._pending: dict[int, int] = {}  # those of the open transaction
+        self._pending_records, self._begun_at = 0, 0.0
+        self._stop_cause: str | None = None
+
+    def stop(self, cause: str) -> None:
+        """End the loop after the current batch. Safe to call from a signal handler."""
+        self._stop_cause = self._stop_cause or cause
+
+    def run(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Work until stopped, then leave the group; an open transaction is aborted, and its records are read again.
+
+        Raises `StreampcaError` for errors that restarting cannot fix.
+        """
+        try:
+            while self._stop_cause is None:
+                self._check_threads()
+                self._listener.notify(LoopTicked())
+                self._turn(clock)
+                self._listener.notify(SourcePolled(self._source.status()))
+        except StreampcaError as error:
+            self.stop(str(error))
+            raise
+        finally:
+            self._listener.notify(WorkerStopping(self._stop_cause or "crashed"))
+            try:
+                self._transactions.close()
+            finally:
+                self._source.close()
+
+    def _turn(self, clock: Callable[[], float]) -> None:
+        """One iteration of the loop."""
+        try:
+            self._model.follow()
+            for event in self._source.poll(_POLL_S):
+                if not self._pending:
+                    self._begun_at = clock()
+                self._handle(event)
+            is_due = clock() - self._begun_at >= _TRANSACTION_S or self._pending_records >= _TRANSACTION_RECORDS
+            if self._pending and is_due:
+                self._commit()
+        except TransactionFailedError as error:  # the rest of the events is read again, too
+            self._start_over(str(error))
+        now = clock()
+        self._assignment.retry_when_due(now)
+        self._paused.retry_when_due(now)
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case Vectors() | Undecoded() | OutOfRange() if event.partition not in self._positions:
+                pass  # read before the partition was released
+            case Vectors():
+                self._paused.decoded(event.partition)
+                self._transform(event)
+            case Undecoded(partition, position):
+                self._paused.pause(partition, event.end - position, event.cause)
+            case Assigned(partitions):
+                self._assignment.begin(partitions)
+            case Revoked(partitions):
+                self._release(partitions, lost=False)
+            case Lost(partitions):
+                self._release(partitions, lost=True)
+            case OutOfRange():
+                self._skip_gap(event)
+
+    def _transform(self, event: Vectors) -> None:
+        started = time.perf_counter()
+        rejects = event.decoded.rejects
+        if rejects and self._config.bad_records == "stop":
+            self._stop_at(event, rejects[0])
+        records = self._outputs.of(self._model.used, event)
+        for record in records:
+            self._transactions.send(record)
+        for reject in rejects:
+            rejected = event.records[reject.place]
+            if self._config.bad_records == "dead_letter":
+                self._transactions.send(self._outputs.dead_letter(event.partition, rejected, reject))
+            self._listener.notify(RecordRejected(event.partition, rejected.offset, reject.reason, reject.message))
+        self._positions[event.partition] = self._pending[event.partition] = event.next
+        self._pending_records += len(event.records)
+        seconds, lag = time.perf_counter() - started, event.end - event.next
+        read = event.count - len(rejects)
+        version = self._model.used.version
+        self._listener.notify(BatchTransformed(event.partition, read, len(records), version, seconds, lag, event.next))
+
+    def _stop_at(self, event: Vectors, reject: Reject) -> None:
+        """Transform the records before the rejected one and raise `BadRecordError`."""
+        before = event.before(reject.place)
+        self._transform(before)
+        self._commit()
+        raise BadRecordError(
+            f"partition {event.partition} of {self._config.topic}, offset {before.next}: {reject.message} "
+            f"({reject.reason}); set dead_letter_topic to send such records there, or on_bad_record=skip"
+        )
+
+    def _commit(self) -> None:
+        started = time.perf_counter()
+        self._transactions.commit(self._pending, self._model.shape)
+        records, self._pending, self._pending_records = self._pending_records, {}, 0
+        self._listener.notify(TransactionEnded("committed", records, time.perf_counter() - started))
+
+    def _start_over(self, cause: str) -> None:
+        """Read all partitions again from what is committed."""
+        self._end("failed", cause)
+        partitions = frozenset(self._positions)
+        self._source.pause(partitions)
+        self._forget(partitions)
+        self._assignment.begin(partitions, wait=True)
+
+    def _end(self, outcome: str, cause: str) -> None:
+        """Forget the open transaction."""
+        if self._pending:
+            self._listener.notify(TransactionEnded(outcome, self._pending_records, 0.0, cause))
+        self._pending, self._pending_records = {}, 0
+
+    def _release(self, partitions: Collection[int], *, lost: bool) -> None:
+        """Abort the open transaction, since it may hold records of these partitions."""
+        self._transactions.abort()
+        self._end("aborted", "partitions lost" if lost else "partitions revoked")
+        self._assignment.forget(partitions)
+        owned = self._forget(partitions)
+        self._listener.notify(PartitionsReleased(owned, lost))
+        if self._positions:  # the others' records of that transaction
+            self._start_over("")
+
+    def _forget(self, partitions: Collection[int]) -> list[int]:
+        """Read these partitions no more; returns those that were being read."""
+        for partition in partitions:
+            self._paused.forget(partition)
+        return [p for p in partitions if self._positions.pop(p, None) is not None]
+
+    def _restore(self, partitions: Collection[int]) -> Mapping[int, int]:
+        """Where to read partitions from; -1: from the earliest record. Raises `TimeoutError`."""
+        self._transactions.recover()
+        self._outputs.check_partitions(partitions, self._transactions)
+        committed: Mapping[int, Committed] = self._source.committed(self._source.partitions())
+        for found in committed.values():
+            self._model.check(found.metadata)
+        return {p: committed[p].offset if p in committed else -1 for p in partitions}
+
+    def _start_reading(self, positions: Mapping[int, int]) -> None:
+        self._positions |= positions
+        self._read_again(positions.keys())
+        self._listener.notify(PartitionsAssigned(positions))
+
+    def _read_again(self, partitions: Collection[int]) -> None:
+        self._source.seek({p: None if self._positions[p] < 0 else self._positions[p] for p in partitions})
+
+    def _skip_gap(self, event: OutOfRange) -> None:
+        partition, before = event.partition, self._positions[event.partition]
+        position = before
+        if before >= 0 and not event.position < event.earliest <= before:
+            position = compatibility.resolve_gap(event, self._config.offset_gap, self._config.topic)
+            lost_from = before if event.diverged is None else event.diverged
+            self._listener.notify(OffsetsSkipped(partition, lost_from, position, event.diverged is not None))
+        self._positions[partition] = position
+        self._read_again([partition])

@@ -1,0 +1,65 @@
+"""The model that records are projected with: one version, or always the newest of a shape that never changes."""
+
+import re
+
+from streampca.errors import InputError
+from streampca.stores.model_cache import ModelCache, NoModelError, UnknownVersionError
+from streampca.stream.model_file import PublishedModel
+
+_SHAPE = re.compile(r"k=([0-9]+) d=([0-9]+)")
+
+
+class FollowedModel:
+    """The model in use, from a cache that somebody polls."""
+
+    def __init__(self, cache: ModelCache, version: int | None, output: str, *, needs_calibration: bool) -> None:
+        """`output` is the topic that the outputs are written to, for errors."""
+        self._cache, self._version, self._output = cache, version, output
+        self._needs_calibration = needs_calibration
+        self._used: PublishedModel | None = None
+
+    @property
+    def used(self) -> PublishedModel:
+        """The model that `follow` has returned last. Raises `ValueError` before."""
+        if self._used is None:
+            raise ValueError("no model is in use yet")
+        return self._used
+
+    @property
+    def shape(self) -> str:
+        """Components and dimensions of the model, as committed with offsets."""
+        model = self.used.model
+        return f"k={model.n_components} d={model.dimensions}"
+
+    def follow(self) -> str:
+        """Use the newest model, or the one asked for; returns why there is none yet.
+
+        Raises `InputError` if the version cannot be used, or has another shape than the one before.
+        """
+        try:
+            found = self._used if self._used and self._version is not None else self._cache.get(self._version)
+        except NoModelError as error:
+            return str(error)
+        except UnknownVersionError:
+            raise InputError(
+                f"there is no model version {self._version}: never published, or removed; "
+                "`streampca inspect` lists a store's"
+            ) from None
+        if self._needs_calibration and found.calibration is None:
+            if self._version is not None:
+                raise InputError(f"model version {self._version} has no past scores, which p-values need")
+            return "" if self._used else "the newest model has no past scores yet, which p-values need"
+        before, self._used = self._used, found
+        if before is not None:
+            self.check(f"k={before.model.n_components} d={before.model.dimensions}")
+        return ""
+
+    def check(self, committed: str) -> None:
+        """Raise `InputError` unless the model has the shape that was committed with offsets."""
+        if (written := _SHAPE.search(committed)) and written.group() != self.shape:
+            k, d = written.groups()
+            raise InputError(
+                f"{self._output} holds outputs of {k} components of {d} dimensions, but model version "
+                f"{self.used.version} has {self.used.model.n_components} of {self.used.model.dimensions}, and "
+                "they must not be mixed: write to another output_topic with another transform_group_id"
+            )

@@ -1,0 +1,181 @@
+"""Each record has one output, in order, however often members and brokers are killed while transactions are open."""
+
+import os
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streampca.stores.directory import DirectoryStore
+from streampca.stores.models import Models
+from streampca.stream.record import Records
+from streampca.transform.encoding import encoder
+from streampca.transform.outputs import OFFSET, PARTITION, Outputs
+from streampca.transform.projection import Projection
+from tests.api.known import known
+from tests.forked import ForkedProcess
+from tests.guarantees.harness import BOTH_CLIENTS, CODEC, D, K, as_json, vectors
+from tests.kafka_broker import Broker, wait_until
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+
+PARTITIONS, KILLS, CHUNK = 4, 20, 300
+BAD = b"no vector"
+
+
+@dataclass
+class Members:
+    """Processes of `streampca transform` of one group; they use both clients in turn."""
+
+    broker: Broker
+    topic: str
+    folder: Path
+    started: list[ForkedProcess] = field(default_factory=list)
+
+    def start(self, **settings: Any) -> ForkedProcess:
+        """Start another member."""
+        number = len(self.started)
+        values = {
+            "bootstrap_servers": self.broker.bootstrap, "topic": self.topic, "output_topic": f"{self.topic}-output",
+            "dead_letter_topic": f"{self.topic}-dead", "store": self.folder / "store", "session_timeout_s": 2,
+            "transform_port": 0, "log_format": "json", "emit": "coordinates,residual,score", "max_poll_records": 50,
+            "kafka_client": BOTH_CLIENTS[number % 2], **settings,
+        }  # fmt: skip
+        environment = {f"STREAMPCA_{name.upper()}": str(value) for name, value in values.items()}
+        log = self.folder / f"member-{number}.log"
+        self.started.append(ForkedProcess(["transform"], {**os.environ, **environment}, log))
+        return self.started[-1]
+
+    def text(self) -> str:
+        """The ends of all logs."""
+        return "\n".join(f"--- {path.name}\n{path.read_text()[-1500:]}" for path in self.folder.glob("*.log"))
+
+    def position(self) -> int:
+        """The sum of the committed offsets."""
+        return sum(self.broker.committed(f"streampca-transform-{self.topic}", self.topic).values())
+
+    def wait_for(self, position: int, timeout_s: float = 60) -> None:
+        """Wait until so much is committed."""
+        try:
+            wait_until(lambda: self.position() >= position, timeout_s, f"position {position}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}, but {self.position()}\n{self.text()}") from None
+
+    def wait_for_all(self) -> None:
+        """Wait until every record is committed."""
+        self.wait_for(sum(self.broker.end_offsets(self.topic).values()))
+
+
+@contextmanager
+def members(broker: Broker, topic: str, folder: Path) -> Iterator[Members]:
+    """A group on new topics, with a model in its store."""
+    broker.create_topic(topic, PARTITIONS)
+    broker.create_topic(f"{topic}-output", PARTITIONS)
+    broker.create_topic(f"{topic}-dead")
+    Models(DirectoryStore(folder / "store"), topic).save(known(7, d=D, k=K))
+    group = Members(broker, topic, folder)
+    try:
+        yield group
+    finally:
+        for process in group.started:
+            process.kill()
+
+
+class Feed:
+    """Sends records in transactions, some of which are aborted; some records are bad."""
+
+    def __init__(self, broker: Broker, topic: str, seed: int) -> None:
+        self._topic, self._random = topic, random.Random(seed)
+        self._producer = broker.producer(transactional_id=f"{topic}-feed")
+        self._producer.init_transactions()
+
+    def send(self, count: int) -> None:
+        """Send so many records, and half as many that are aborted."""
+        for aborted, many in ((True, count // 2), (False, count)):
+            values = as_json(vectors(many, self._random.randrange(2**31)))
+            self._producer.begin_transaction()
+            for place, value in enumerate(values):
+                partition = self._random.choice([0, 0, 1, 2, 3])
+                self._producer.send(self._topic, BAD if place == 5 else value, b"key", partition=partition)
+            (self._producer.abort_transaction if aborted else self._producer.commit_transaction)()
+
+    def close(self) -> None:
+        self._producer.close()
+
+
+def assert_each_once(broker: Broker, topic: str) -> None:
+    """The committed outputs are those of all records, once and in order; bad records are dead letters, once."""
+    read: dict[int, list[Any]] = {p: [] for p in range(PARTITIONS)}
+    for record in broker.read_all(topic):
+        read[record.partition].append(record)
+    written: dict[int, list[tuple[int, bytes]]] = {p: [] for p in range(PARTITIONS)}
+    for output in broker.read_all(f"{topic}-output"):
+        headers = dict(output.headers)
+        assert int(headers[PARTITION]) == output.partition
+        written[output.partition].append((int(headers[OFFSET]), output.value))
+    bad = [(p, record.offset) for p, records in read.items() for record in records if record.value == BAD]
+    letters = [dict(record.headers) for record in broker.read_all(f"{topic}-dead")]
+    where = [(int(h["__connect.errors.partition"]), int(h["__connect.errors.offset"])) for h in letters]
+    assert sorted(where) == sorted(bad)
+    for partition, records in read.items():
+        assert written[partition] == expected(partition, records)
+
+
+def expected(partition: int, records: list[Any]) -> list[tuple[int, bytes]]:
+    """The offset and the output of each record, computed in this process in one batch."""
+    good = [record for record in records if record.value != BAD]
+    event = CODEC.vectors_of(Records(partition, good, good[-1].offset + 1, good[-1].offset + 1))
+    fields = ("coordinates", "residual", "score")
+    outputs = Outputs("output", Projection(fields), encoder("json"), False, "topic", None)
+    values = outputs.of(known(7, d=D, k=K), event)  # type: ignore[arg-type]
+    return [(record.offset, output.value or b"") for record, output in zip(good, values, strict=True)]
+
+
+def test_each_record_has_one_output_though_members_and_brokers_are_killed(
+    stoppable: Broker, topic: str, tmp_path: Path
+) -> None:
+    chance = random.Random(17)
+    with members(stoppable, topic, tmp_path) as group:
+        feed = Feed(stoppable, topic, 17)
+        running = {name: group.start(group_instance_id=name) for name in ("one", "two")}
+        for kill in range(KILLS):
+            before = group.position()
+            feed.send(CHUNK)
+            group.wait_for(before + CHUNK // 4)
+            time.sleep(chance.uniform(0, 0.1))  # so that it dies in any phase of a transaction
+            name = chance.choice(list(running))
+            running[name].kill()
+            running[name] = group.start(group_instance_id=name)
+            if kill == KILLS // 2:
+                stoppable.kill()
+                stoppable.start()
+        feed.send(CHUNK)
+        group.wait_for_all()
+        feed.close()
+        assert_each_once(stoppable, topic)
+
+
+def test_members_that_join_leave_and_die_share_the_work(broker: Broker, topic: str, tmp_path: Path) -> None:
+    with members(broker, topic, tmp_path) as group:
+        feed = Feed(broker, topic, 18)
+        first = group.start()
+        for _ in range(2):
+            feed.send(3000)
+            group.wait_for(group.position() + 200)
+            second = group.start()  # while transactions are open
+            feed.send(3000)
+            group.wait_for(group.position() + 200)
+            first.send_signal(15)
+            assert first.wait(20) == 0
+            first = second
+        feed.send(1000)
+        first.kill()  # its transaction stays open until the broker gives it up
+        group.start()
+        group.wait_for_all()
+        feed.close()
+        assert_each_once(broker, topic)

@@ -1,0 +1,135 @@
+"""Members of `streampca transform` with a topic, a group, transactions and a store in memory."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from streampca.pca.arrays import Array
+from streampca.sources.memory import MemorySource, MemoryTopic, Step
+from streampca.sources.memory_transactions import MemoryTransactions, written_records
+from streampca.sources.transactions import Outgoing
+from streampca.stores.memory import MemoryStore
+from streampca.stores.model_cache import ModelCache
+from streampca.stores.models import Models
+from streampca.stream.codec import Codec
+from streampca.stream.model_file import PublishedModel
+from streampca.stream.record import Event, Records
+from streampca.transform.encoding import encoder
+from streampca.transform.loop import TransformConfig, Transformer
+from streampca.transform.models import FollowedModel
+from streampca.transform.outputs import OFFSET, PARTITION, Outputs
+from streampca.transform.projection import Projection
+from streampca.worker.listener import Listener, Listeners, SourcePolled, WorkerEvent
+from tests.api.known import TOPIC, D, known
+from tests.worker.events import EventRecorder
+
+OUTPUT, DEAD = "projected", "dead"
+_MOST_TURNS = 300
+
+
+class DecodingSource(MemorySource):
+    """Decodes what it reads."""
+
+    def __init__(self, topic: MemoryTopic, codec: Codec, script: Iterable[Step], batch: int) -> None:
+        super().__init__(topic, script, batch)
+        self._codec = codec
+
+    def poll(self, timeout_s: float) -> Sequence[Event]:
+        return [
+            self._codec.vectors_of(event) if isinstance(event, Records) else event for event in super().poll(timeout_s)
+        ]
+
+
+class World:
+    """What outlives the members: the topic, what they have written, and the store."""
+
+    def __init__(self, partitions: int = 1) -> None:
+        self.topic = MemoryTopic(partitions, TOPIC)
+        self.written = written_records()
+        self.models = Models(MemoryStore(), TOPIC)
+        self.models.save(known(7))
+
+    def append(self, partition: int, count: int, seed: int = 0) -> Array:
+        """Append vectors."""
+        vectors = np.random.default_rng(seed).normal(size=(count, D))
+        self.topic.append(partition, *(row.tobytes() for row in vectors))
+        return vectors
+
+    @property
+    def is_done(self) -> bool:
+        """Whether everything is committed."""
+        ends = {p: log.end for p, log in enumerate(self.topic.logs) if log.end}
+        return {p: offset for p, offset in self.topic.committed.items() if offset} == ends
+
+    def origins(self, topic: str = OUTPUT) -> dict[int, list[int]]:
+        """The offsets of the outputs by partition, as their headers say."""
+        found: dict[int, list[int]] = {}
+        for record in self.written[topic]:
+            headers = dict(record.headers)
+            partition = int(headers[PARTITION] or b"-1")
+            assert record.partition == partition
+            found.setdefault(partition, []).append(int(headers[OFFSET] or b"-1"))
+        return found
+
+    def outputs(self) -> Sequence[Outgoing]:
+        return self.written[OUTPUT]
+
+    def assert_each_once(self) -> None:
+        """Every record has one output, in order."""
+        logs = {p: [record.offset for record in log.records] for p, log in enumerate(self.topic.logs) if log.records}
+        assert self.origins() == logs
+
+
+class Member:
+    """One member; `run` returns when everything is committed."""
+
+    def __init__(
+        self,
+        world: World,
+        script: Iterable[Step] = (),
+        batch: int = 1000,
+        fields: tuple[str, ...] = ("coordinates", "residual"),
+        version: int | None = None,
+        listener: Listener | None = None,
+        **config: Any,
+    ) -> None:
+        self.world, self.events = world, EventRecorder()
+        self.cache = ModelCache(world.models)
+        self.cache.poll()
+        projection = Projection(fields)
+        self.model = FollowedModel(self.cache, version, OUTPUT, needs_calibration=projection.needs_calibration)
+        assert self.model.follow() == ""
+        codec = Codec("float64", D, 1e150)
+        self.source = DecodingSource(world.topic, codec, script, batch)
+        self.transactions = MemoryTransactions(world.topic, self.source, world.written)
+        outputs = Outputs(OUTPUT, projection, encoder("json"), False, TOPIC, DEAD)
+        self.transformer = Transformer(
+            TransformConfig(TOPIC, **config), self.source, self.transactions, self.model, outputs,
+            Listeners(self.events, _Stop(self), *([listener] if listener else [])),
+        )  # fmt: skip
+        self.turns = 0
+
+    def run(self) -> None:
+        """Run until everything is committed."""
+        now = iter(range(10**9))
+        self.transformer.run(lambda: float(next(now)))
+        assert self.turns < _MOST_TURNS, "it did not end"
+
+
+class _Stop(Listener):
+    """Stops a member when everything is committed."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+
+    def notify(self, event: WorkerEvent) -> None:
+        if isinstance(event, SourcePolled):
+            self._member.turns += 1
+            if self._member.world.is_done or self._member.turns >= _MOST_TURNS:
+                self._member.transformer.stop("done")
+
+
+def published(version: int, **model: Any) -> PublishedModel:
+    """A model with this version."""
+    return known(version, **model)

@@ -1,0 +1,80 @@
+"""Log and metrics of `streampca transform`."""
+
+import structlog
+
+from streampca.stream.record import SourceStatus
+from streampca.transform.log import TransformLog
+from streampca.transform.metrics import TransformMetrics
+from streampca.worker.listener import (
+    BatchTransformed,
+    LoopTicked,
+    ModelAwaited,
+    PartitionsAssigned,
+    PartitionsReleased,
+    RecordRejected,
+    SourcePolled,
+    TransactionEnded,
+)
+from tests.clock import Clock
+from tests.transform.harness import Member, World
+
+BATCH = BatchTransformed(0, 4, 3, 7, 0.1, 5, 9)
+
+
+def value(metrics: TransformMetrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(f"streampca_transform_{name}", {"topic": "t", **labels})
+
+
+def test_records_count_when_their_transaction_is_committed() -> None:
+    metrics = TransformMetrics("t")
+    for event in (
+        LoopTicked(), SourcePolled(SourceStatus(True, member=True)), PartitionsAssigned({0: -1, 1: 3}), BATCH,
+        TransactionEnded("failed", 4, 0.0, "why"), BATCH, RecordRejected(0, 8, "undecodable", ""),
+        TransactionEnded("committed", 5, 0.2),
+    ):  # fmt: skip
+        metrics.notify(event)
+    counts = [value(metrics, "records_total", outcome=outcome) for outcome in ("read", "written", "rejected")]
+    assert counts == [5, 3, 1]
+    assert value(metrics, "transactions_total", outcome="failed") == 1
+    assert value(metrics, "transactions_total", outcome="committed") == 1
+    assert value(metrics, "lag_messages", partition="0") == 5
+    assert value(metrics, "model_version") == 7
+    assert value(metrics, "partitions_owned") == 2
+    assert value(metrics, "broker_connected") == 1
+    metrics.notify(PartitionsReleased([0, 1], lost=False))
+    assert value(metrics, "lag_messages", partition="0") is None
+    assert value(metrics, "partitions_owned") == 0
+
+
+def test_partitions_that_are_read_again_count_once() -> None:
+    world, metrics = World(), TransformMetrics("t")
+    world.append(0, 5)
+    member = Member(world, listener=metrics)
+    member.transactions.failures = ["before", "after"]
+    member.run()
+    assert value(metrics, "partitions_owned") == 1
+    assert value(metrics, "records_total", outcome="written") == 0  # committed, but it did not know
+    assert value(metrics, "transactions_total", outcome="failed") == 2
+
+
+def test_failures_and_waiting_are_logged_once() -> None:
+    clock = Clock(0.0)
+    log = TransformLog(clock)
+    with structlog.testing.capture_logs() as lines:
+        for event in (
+            ModelAwaited("none"), ModelAwaited("none"), PartitionsAssigned({0: -1}), BATCH,
+            TransactionEnded("failed", 4, 0.0, "why"), TransactionEnded("failed", 4, 0.0, "why"),
+            TransactionEnded("committed", 4, 0.1), BatchTransformed(0, 1, 1, 8, 0.1, 0, 10),
+        ):  # fmt: skip
+            log.notify(event)
+        clock.now = 61.0
+        log.notify(SourcePolled(SourceStatus(True, member=True)))
+        log.ended()
+    events = [line["event"] for line in lines if line["log_level"] != "debug"]
+    assert events == [
+        "waiting for model", "partitions assigned", "model in use", "transaction failed",
+        "transactions committed again", "caught up", "transforming", "transform ended",
+    ]  # fmt: skip
+    assert lines[-2]["messages"] == 5
+    assert lines[-1] == {"event": "transform ended", "log_level": "info", "committed": 4, "partitions": 1, "lag": 0,
+                         "written": 4, "rejected": 0, "model": 8}  # fmt: skip

@@ -1,0 +1,181 @@
+"""Every record has one output, in order, whatever happens to its transactions."""
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streampca.errors import BadRecordError, InputError, OffsetGapError, SourceError
+from streampca.sources.memory import Do, Pause, Step
+from streampca.transform.outputs import VERSION
+from streampca.worker.listener import OffsetsSkipped, RecordRejected, TransactionEnded
+from tests.api.known import known
+from tests.transform.harness import DEAD, Member, World
+from tests.worker.harness import TickingClock
+
+
+@settings(max_examples=30)
+@given(data=st.data())
+def test_each_record_has_one_output_whatever_fails(data: st.DataObject) -> None:
+    world = World(partitions=2)
+    for partition in range(2):
+        world.append(partition, data.draw(st.integers(0, 40)), seed=partition)
+        world.topic.skip(partition, data.draw(st.integers(0, 2)))
+    if all(log.end == 0 for log in world.topic.logs):
+        return
+    batch = st.integers(1, 9)
+    steps: list[Step] = []
+    member = Member(world, steps, batch=data.draw(batch))
+    events = [st.just(Do(lambda: world.topic.evict(member.source))), st.just(Pause()), batch]
+    steps += data.draw(st.lists(st.one_of(events), max_size=12))
+    member.transactions.failures = data.draw(st.lists(st.sampled_from(["", "before", "after"]), max_size=6))
+    member.run()
+    world.assert_each_once()
+
+
+@settings(max_examples=30)
+@given(kills=st.lists(st.integers(1, 12), max_size=6), batch=st.integers(1, 20))
+def test_a_member_that_dies_leaves_nothing_behind(kills: list[int], batch: int) -> None:
+    world = World()
+    world.append(0, 60)
+    for polls in kills:
+        member = Member(world, [1] * polls, batch=0)
+        member.source.close = lambda member=member: world.topic.leave(member.source)  # type: ignore[method-assign,misc]
+        for _ in range(polls):
+            member.transformer._turn(TickingClock())
+        world.topic.leave(member.source)  # with a transaction that nobody commits
+    Member(world, batch=batch).run()
+    world.assert_each_once()
+
+
+def test_two_members_share_the_partitions() -> None:
+    world = World(partitions=4)
+    for partition in range(4):
+        world.append(partition, 30, seed=partition)
+    second = Member(world, batch=3)
+
+    def both() -> None:
+        second.transformer._turn(TickingClock())
+
+    first = Member(world, [step for _ in range(40) for step in (Do(both), 2)], batch=3)
+    first.run()
+    world.assert_each_once()
+
+
+def test_key_timestamp_and_headers_are_kept_and_three_headers_added() -> None:
+    world = World()
+    vector = np.arange(5.0)
+    world.topic.append(0, vector.tobytes(), timestamp=1234, key=b"sensor")
+    Member(world).run()
+    (output,) = world.outputs()
+    assert (output.key, output.timestamp, output.partition) == (b"sensor", 1234, 0)
+    assert output.headers == [(VERSION, b"7"), ("streampca.partition", b"0"), ("streampca.offset", b"0")]
+    coordinates, residual = known(7).model.project(vector[None])
+    value = orjson.loads(output.value or b"")
+    assert value["coordinates"] == pytest.approx(coordinates[0].tolist())
+    assert value["residual"] == pytest.approx(residual[0])
+
+
+def test_bad_records_are_dead_letters_of_the_same_transaction() -> None:
+    world = World()
+    world.append(0, 3)
+    world.topic.append(0, b"no vector", key=b"k")
+    world.append(0, 2, seed=1)
+    member = Member(world, bad_records="dead_letter")
+    member.transactions.failures = ["before", "after"]
+    member.run()
+    (letter,) = world.written[DEAD]
+    assert (letter.value, letter.key) == (b"no vector", b"k")
+    assert ("__connect.errors.offset", b"3") in letter.headers
+    assert world.origins() == {0: [0, 1, 2, 4, 5]}
+
+
+def test_bad_records_are_skipped_on_request() -> None:
+    world = World()
+    world.topic.append(0, b"no vector")
+    world.append(0, 2)
+    member = Member(world, bad_records="skip")
+    member.run()
+    assert world.origins() == {0: [1, 2]}
+    assert len(member.events.of_type(RecordRejected)) == 1
+    assert not world.written[DEAD]
+
+
+def test_it_stops_at_a_bad_record_after_those_before_it() -> None:
+    world = World()
+    world.append(0, 3)
+    world.topic.append(0, b"no vector")
+    with pytest.raises(BadRecordError, match=r"partition 0 of readings, offset 3: .*dead_letter_topic"):
+        Member(world).run()
+    assert world.origins() == {0: [0, 1, 2]}
+    assert world.topic.committed == {0: 3}
+
+
+def test_the_newest_model_is_used_as_soon_as_it_is_known() -> None:
+    world = World()
+    world.append(0, 4)
+
+    def publish() -> None:
+        world.models.save(known(9))
+        member.cache.poll()
+
+    steps: list[Step] = [1, 1, Do(publish), 1, 1]
+    member = Member(world, [2, *steps], batch=1)
+    member.run()
+    versions = [dict(output.headers)[VERSION] for output in world.outputs()]
+    assert versions == sorted(versions)
+    assert set(versions) == {b"7", b"9"}
+
+
+def test_a_model_of_another_shape_ends_it_before_outputs_are_mixed() -> None:
+    world = World()
+    world.append(0, 4)
+
+    def publish() -> None:
+        world.models.save(known(9, k=3))
+        member.cache.poll()
+
+    member = Member(world, [1, 1, 1, Do(publish)], batch=1)
+    with pytest.raises(InputError, match=r"holds outputs of 2 components of 5 dimensions, but model version 9 has 3"):
+        member.run()
+    before = list(world.outputs())
+    with pytest.raises(InputError, match="must not be mixed"):
+        Member(world).run()  # started again, it knows from the committed offsets
+    assert world.outputs() == before
+    assert before
+
+
+def test_an_output_topic_with_fewer_partitions_is_refused() -> None:
+    world = World(partitions=2)
+    world.append(1, 1)
+    member = Member(world)
+    member.transactions.partitions = lambda topic: 1  # type: ignore[method-assign]
+    with pytest.raises(SourceError, match="projected has 1 partitions, fewer than readings"):
+        member.run()
+
+
+def test_brokers_that_are_away_are_waited_for() -> None:
+    world = World()
+    world.append(0, 6)
+
+    def away(value: bool) -> Do:
+        return Do(lambda: setattr(world.topic, "away", value))
+
+    member = Member(world, [2, away(True), *[Pause()] * 8, away(False)], batch=2)
+    member.run()
+    world.assert_each_once()
+    assert member.events.of_type(TransactionEnded)[0].outcome in ("committed", "failed")
+
+
+def test_records_that_retention_has_removed_end_it_or_are_skipped() -> None:
+    world = World()
+    world.append(0, 6)
+    world.topic.committed[0] = 2
+    world.topic.trim(0, 4)
+    with pytest.raises(OffsetGapError):
+        Member(world).run()
+    member = Member(world, offset_gap="earliest")
+    member.run()
+    assert world.origins() == {0: [4, 5]}
+    assert member.events.of_type(OffsetsSkipped) == [OffsetsSkipped(0, 2, 4)]

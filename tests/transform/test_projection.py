@@ -1,0 +1,111 @@
+"""The output of a record is what the model says, and depends on nothing but the record and the model."""
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from threadpoolctl import threadpool_limits
+
+from streampca.pca import anomaly
+from streampca.pca.anomaly import Calibration
+from streampca.settings.transform import EMITTED
+from streampca.stream.model_file import PublishedModel
+from streampca.transform.encoding import encoder
+from streampca.transform.projection import Projection
+from tests.api.known import known
+
+ALL = Projection(EMITTED)
+
+
+@cache
+def model(d: int, k: int) -> PublishedModel:
+    """A model with past scores."""
+    found = known(3, d=d, k=k)
+    scores = anomaly.score(found.model, np.random.default_rng(1).normal(size=(500, d)))
+    return replace(found, calibration=Calibration.empty().with_scores(scores, anomaly.noise_variance(found.model)))
+
+
+@settings(max_examples=30)
+@given(data=st.data())
+def test_every_bit_is_the_same_however_records_are_batched(data: st.DataObject) -> None:
+    d, k = data.draw(st.sampled_from([(1, 1), (5, 2), (64, 8), (200, 20)]))
+    count = data.draw(st.integers(1, 120))
+    gaps = data.draw(st.lists(st.integers(1, 3), min_size=count, max_size=count))
+    offsets = np.cumsum(gaps) + data.draw(st.integers(0, 10**6))
+    vectors = np.random.default_rng(count).normal(size=(count, d)) * 3
+    published = model(d, k)
+    cuts = sorted(data.draw(st.sets(st.integers(0, count), max_size=5)))
+    encode = encoder("json")
+    with threadpool_limits(1):
+        whole = encode(ALL.of(published, vectors, offsets), None)
+        parts = [
+            value
+            for i, j in zip([0, *cuts], [*cuts, count], strict=True)
+            if i < j
+            for value in encode(ALL.of(published, vectors[i:j], offsets[i:j]), None)
+        ]
+    assert parts == whole
+
+
+def test_the_fields_are_those_of_the_model() -> None:
+    published, vectors = model(6, 2), np.random.default_rng(2).normal(size=(40, 6))
+    found = ALL.of(published, vectors, np.arange(100, 140))
+    coordinates, residual = published.model.project(vectors)
+    scores = anomaly.score(published.model, vectors)
+    assert published.calibration is not None
+    p = published.calibration.p_values(scores, anomaly.noise_variance(published.model)).score
+    expected = [coordinates, residual, scores.score, p, published.model.reconstruct(coordinates)]
+    assert list(found) == list(EMITTED)
+    for values, wanted in zip(found.values(), expected, strict=True):
+        np.testing.assert_allclose(values, wanted, rtol=1e-9, atol=1e-12)
+
+
+def test_whitened_coordinates_change_neither_score_nor_reconstruction() -> None:
+    published, vectors = model(6, 2), np.random.default_rng(2).normal(size=(4, 6))
+    principal, whitened = (Projection(EMITTED, basis).of(published, vectors, np.arange(4)) for basis in BASES)
+    np.testing.assert_allclose(whitened["coordinates"], published.model.whiten(principal["coordinates"]))
+    for name in EMITTED[1:]:
+        np.testing.assert_array_equal(whitened[name], principal[name])
+
+
+BASES: tuple[Any, Any] = ("principal", "whitened")
+
+
+@settings(max_examples=30)
+@given(counts=st.lists(st.integers(1, 70), min_size=1, max_size=6))
+def test_records_of_several_vectors_give_what_they_give_alone(counts: list[int]) -> None:
+    published, vectors = model(5, 2), np.random.default_rng(3).normal(size=(sum(counts), 5))
+    encode = encoder("json")
+    together = encode(ALL.of_each(published, vectors, np.array(counts)), np.array(counts))
+    starts = np.cumsum([0, *counts])
+    for i, count in enumerate(counts):
+        own = np.array([count])
+        alone = encode(ALL.of_each(published, vectors[starts[i] : starts[i + 1]], own), own)
+        assert [together[i]] == alone
+        assert len(orjson.loads(together[i])["coordinates"]) == count
+
+
+def test_float32_is_the_fields_one_after_the_other() -> None:
+    published, vectors = model(5, 2), np.random.default_rng(4).normal(size=(3, 5))
+    fields = ALL.of(published, vectors, np.arange(3))
+    values = encoder("float32")(fields, None)
+    expected = np.column_stack(list(fields.values())).astype("<f4")
+    assert values == [row.tobytes() for row in expected]
+    assert encoder("float32")(fields, np.array([1, 2])) == [expected[:1].tobytes(), expected[1:].tobytes()]
+
+
+def test_p_is_unknown_without_past_scores() -> None:
+    fields = Projection(("p",)).of(known(3), np.zeros((1, 5)), np.arange(1))
+    assert encoder("json")(fields, None) == [b'{"p":null}']
+    assert np.isnan(np.frombuffer(encoder("float32")(fields, None)[0], "<f4")).all()
+
+
+@pytest.mark.parametrize("fields", [("residual",), ("score", "residual")])
+def test_only_what_was_asked_for_is_written_in_that_order(fields: tuple[str, ...]) -> None:
+    found = Projection(fields).of(model(5, 2), np.zeros((1, 5)), np.arange(1))
+    assert list(orjson.loads(encoder("json")(found, None)[0])) == list(fields)
