@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from streampca import help_texts
-from streampca.commands import options
+from streampca.commands import dead_letters_app, options
 from streampca.errors import StreampcaError, exit_code_of
 from streampca.version import __version__
 
@@ -253,6 +253,9 @@ def reset(
 
     settings = with_logging(ResetSettings.read(**given))
     command.run(settings, ask=None if yes else typer.confirm)
+
+
+app.add_typer(dead_letters_app.app)
 
 
 def main() -> None:

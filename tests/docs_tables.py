@@ -20,11 +20,20 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 def commands() -> str:
     """Each command with the first sentence of its help."""
-    found = get_command(command_line).commands
+    found = flat(get_command(command_line).commands)
     return table(
         ["command", "what it does"],
         [[f"`streampca {name}`", (command.help or "").strip().split("\n")[0]] for name, command in found.items()],
     )
+
+
+def flat(commands: dict[str, Any]) -> dict[str, Any]:
+    """The commands, with those of groups in place of the groups."""
+    found: dict[str, Any] = {}
+    for name, command in commands.items():
+        own = flat(getattr(command, "commands", {}))
+        found |= {f"{name} {part}": each for part, each in own.items()} or {name: command}
+    return found
 
 
 def settings() -> str:

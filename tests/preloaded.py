@@ -4,6 +4,7 @@ from streampca.api import server  # noqa: F401
 from streampca.commands import (  # noqa: F401
     check,
     create_topics,
+    dead_letters,
     doctor,
     fit,
     inspect,

@@ -12,7 +12,7 @@ ROOT = Path(streampca.__file__).parent
 
 SHARED_BY_SOURCES = [
     "sources.base", "sources.broker_errors", "sources.certificates", "sources.dead_letter_headers",
-    "sources.outage_log", "sources.transactions", "stream.record", "errors", "settings",
+    "sources.dead_letter_topic", "sources.outage_log", "sources.transactions", "stream.record", "errors", "settings",
 ]  # fmt: skip
 
 # Module prefix → prefixes of the modules that it may import; the longest matching entry applies.

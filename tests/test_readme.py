@@ -9,7 +9,7 @@ import pytest
 from typer.main import get_command
 
 from streampca.cli import app as command_line
-from tests.docs_tables import DOCS, TABLES, block
+from tests.docs_tables import DOCS, TABLES, block, flat
 
 ROOT = DOCS.parent
 README = ROOT / "README.md"
@@ -34,10 +34,10 @@ def test_links_have_targets(page: Path) -> None:
 
 
 def test_documented_commands_and_options_exist() -> None:
-    commands = get_command(command_line).commands
+    commands = flat(get_command(command_line).commands)
     for page in PAGES:
         for name, rest in re.findall(
-            r"^(?:\$ )?(?:STREAMPCA_\S+ )*streampca ([\w-]+)(.*)$", page.read_text(), re.MULTILINE
+            r"^(?:\$ )?(?:STREAMPCA_\S+ )*streampca ((?:dead-letters )?[\w-]+)(.*)$", page.read_text(), re.MULTILINE
         ):
             assert name in commands, f"{page.name}: streampca {name}"
             known = {option for parameter in commands[name].params for option in parameter.opts}

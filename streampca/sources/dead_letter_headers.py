@@ -1,11 +1,15 @@
 """The headers of dead letters, as Kafka Connect writes them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 Headers: TypeAlias = list[tuple[str, bytes | None]]
 
 _PREFIX = "__connect.errors."
+_NAMES = [_PREFIX + name for name in ("topic", "partition", "offset", "exception.class.name", "exception.message")]
+_TIMESTAMP = f"{_PREFIX}timestamp"
+UNREADABLE = f"{_PREFIX}headers"  # in place of headers that a client cannot read
 
 
 def dead_letter_headers(topic: str, partition: int, offset: int, reason: str, message: str) -> Headers:
@@ -13,14 +17,35 @@ def dead_letter_headers(topic: str, partition: int, offset: int, reason: str, me
 
     Append them to the record's own headers: a dead letter that was read from a dead-letter topic has such headers.
     """
-    values = {
-        "topic": topic,
-        "partition": str(partition),
-        "offset": str(offset),
-        "exception.class.name": reason,
-        "exception.message": message,
-    }
-    return [(_PREFIX + name, value.encode(errors="backslashreplace")) for name, value in values.items()]
+    values = (topic, str(partition), str(offset), reason, message)
+    return [(name, value.encode(errors="backslashreplace")) for name, value in zip(_NAMES, values, strict=True)]
+
+
+class Origin(NamedTuple):
+    """The record that a dead letter was made of, and why it was rejected."""
+
+    topic: str
+    partition: int
+    offset: int
+    reason: str
+    message: str
+    headers: Headers  # the record's own
+    timestamp: int | None  # if the letter could not have the record's timestamp
+
+
+def origin_of(headers: Sequence[tuple[str, bytes | None]]) -> Origin | None:
+    """The origin that the headers of a dead letter name; None if they are not those of a dead letter."""
+    own, timestamp = list(headers), None
+    try:
+        if own and own[-1][0] == _TIMESTAMP:
+            timestamp = int(own.pop()[1] or b"")
+        own, errors = own[: -len(_NAMES)], own[-len(_NAMES) :]
+        if [name for name, _ in errors] != _NAMES:
+            return None
+        topic, partition, offset, reason, message = ((value or b"").decode() for _, value in errors)
+        return Origin(topic, int(partition), int(offset), reason, message, own, timestamp)
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,5 +59,5 @@ class Letter:
 
     def without_timestamp(self) -> "Letter":
         """The same with the time of sending, for topics that accept no other; the original one is in a header."""
-        header = (f"{_PREFIX}timestamp", str(self.timestamp).encode())
+        header = (_TIMESTAMP, str(self.timestamp).encode())
         return replace(self, timestamp=None, headers=[*self.headers, header])

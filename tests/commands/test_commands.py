@@ -16,6 +16,7 @@ from tests.command_line import assert_fatal, assert_one_line, run
 
 COMMANDS = [
     "worker", "serve", "transform", "demo", "produce", "fit", "inspect", "check", "doctor", "create-topics", "reset",
+    "dead-letters",
 ]  # fmt: skip
 REQUIRED = ["--topic", "readings", "--dimensions", "8", "--components", "2"]
 

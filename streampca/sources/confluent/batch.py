@@ -5,12 +5,13 @@ from typing import Any, TypeAlias, overload
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
 
+from streampca.sources.dead_letter_headers import UNREADABLE
 from streampca.stream.record import Batch, Record
 
 Message: TypeAlias = Any  # confluent_kafka.Message, whose types allow None everywhere
 
 UNREADABLE_HEADERS: list[tuple[str, bytes | None]] = [
-    ("__connect.errors.headers", b"not readable with confluent-kafka: a header's name is not UTF-8")
+    (UNREADABLE, b"not readable with confluent-kafka: a header's name is not UTF-8")
 ]
 
 

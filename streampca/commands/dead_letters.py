@@ -1,0 +1,217 @@
+"""`streampca dead-letters`: shows the dead-letter topic by reason, and sends rejected records to their topic again."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.table import Table
+
+from streampca.commands.printing import console
+from streampca.errors import SettingsError, SourceError
+from streampca.settings.dead_letters import DeadLettersSettings
+from streampca.sources.dead_letter_topic import (
+    DeadLetter,
+    DeadLetterTopic,
+    ReplayProducer,
+    State,
+    TopicReader,
+)
+from streampca.sources.kafka_python.replay import KafkaPythonReader, KafkaPythonReplayProducer
+from streampca.sources.replay_marks import mark_of
+from streampca.sources.transactions import Outgoing
+
+_EXAMPLES = 3
+_MOST, _MOST_BYTES = 1000, 8 * 2**20  # of one transaction
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which letters are replayed; empty: all. Times are those of the records, in milliseconds."""
+
+    reasons: Sequence[str] = ()
+    partitions: Sequence[int] = ()
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    def has(self, letter: DeadLetter) -> bool:
+        """Whether a letter is selected."""
+        return (
+            (not self.reasons or letter.origin.reason in self.reasons)
+            and (not self.partitions or letter.origin.partition in self.partitions)
+            and (self.since_ms is None or letter.timestamp >= self.since_ms)
+            and (self.until_ms is None or letter.timestamp < self.until_ms)
+        )
+
+
+def list_letters(settings: DeadLettersSettings, *, as_json: bool) -> None:
+    """Print the letters by reason. Raises `SourceError`."""
+    with closing(KafkaPythonReader(settings, settings.dead_letters)) as reader:
+        found = DeadLetterTopic(reader)
+        groups = grouped(found.letters())
+    if as_json:
+        facts = {"topic": settings.dead_letters, "groups": [group.facts() for group in groups], "others": found.others}
+        print(json.dumps(facts, indent=2))  # noqa: T201
+        return
+    show(settings.dead_letters, groups)
+    if found.others:
+        console().print(f"{found.others} other records are no dead letters of streampca")
+
+
+def replay(settings: DeadLettersSettings, selection: Selection, *, send: bool) -> None:
+    """Print what would be replayed; with `send`, replay it. Raises `SourceError`."""
+    if not send:
+        with closing(KafkaPythonReader(settings, settings.dead_letters)) as reader:
+            groups = grouped(to_replay(reader, settings.topic, selection))
+        show(settings.dead_letters, groups)
+        count = sum(group.counts[State.WAITING] for group in groups)
+        console().print(f"{count} records would be sent to {settings.topic}; nothing was sent: add --send to send them")
+        return
+    # The producer first: after it no other replay can send, so the reader sees all that was sent.
+    with (
+        closing(KafkaPythonReplayProducer(settings, settings.topic, settings.dead_letters)) as producer,
+        closing(KafkaPythonReader(settings, settings.dead_letters)) as reader,
+    ):
+        letters = to_replay(reader, settings.topic, selection)
+        known = known_partitions(letters, producer.partitions(), settings.topic)
+        count = send_all(producer, known, settings.dead_letters)
+    console().print(f"{count} records were sent to {settings.topic}")
+
+
+def to_replay(reader: TopicReader, topic: str, selection: Selection) -> Iterator[DeadLetter]:
+    """The selected letters of a topic's records that were not replayed yet."""
+    for letter in DeadLetterTopic(reader).letters():
+        if letter.state == State.WAITING and letter.origin.topic == topic and selection.has(letter):
+            yield letter
+
+
+def known_partitions(letters: Iterable[DeadLetter], partitions: frozenset[int], topic: str) -> Iterator[DeadLetter]:
+    """The letters. Raises `SourceError` at one whose partition the topic does not have any more."""
+    for letter in letters:
+        if letter.origin.partition not in partitions:
+            raise SourceError(
+                f"a dead letter is of partition {letter.origin.partition} of {topic}, which has {len(partitions)}; "
+                "select others with --partition"
+            )
+        yield letter
+
+
+def send_all(producer: ReplayProducer, letters: Iterable[DeadLetter], dead_letter_topic: str) -> int:
+    """Send the letters' records in transactions, each with the marks of its letters; returns their number."""
+    sent = 0
+    for batch in batches(letters):
+        records = [letter.to_replay(dead_letter_topic) for letter in batch]
+        producer.send([*records, *marks(batch, dead_letter_topic)])
+        sent += len(batch)
+    return sent
+
+
+def batches(letters: Iterable[DeadLetter]) -> Iterator[list[DeadLetter]]:
+    """The letters in lists of at most 1,000 and, but for the last of each, 8 MiB."""
+    batch: list[DeadLetter] = []
+    size = 0
+    for letter in letters:
+        batch.append(letter)
+        size += len(letter.record.value or b"")
+        if len(batch) == _MOST or size >= _MOST_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def marks(batch: Sequence[DeadLetter], dead_letter_topic: str) -> Iterator[Outgoing]:
+    """A mark in each partition of the dead-letter topic that letters of the batch lie in."""
+    for partition in sorted({letter.partition for letter in batch}):
+        value, headers = mark_of(letter.offset for letter in batch if letter.partition == partition)
+        yield Outgoing(dead_letter_topic, partition, value, None, headers, timestamp=-1)
+
+
+@dataclass
+class Group:
+    """The letters with one reason, of one topic."""
+
+    reason: str
+    topic: str
+    counts: Counter[State] = field(default_factory=Counter)
+    partitions: Counter[int] = field(default_factory=Counter)
+    first_ms: int = -1
+    last_ms: int = -1
+    examples: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, letter: DeadLetter) -> None:
+        """Count a letter."""
+        origin, stamp = letter.origin, letter.timestamp
+        self.counts[letter.state] += 1
+        self.partitions[origin.partition] += 1
+        if stamp >= 0:
+            self.first_ms = min(self.first_ms, stamp) if self.first_ms >= 0 else stamp
+            self.last_ms = max(self.last_ms, stamp)
+        if len(self.examples) < _EXAMPLES:
+            self.examples.append({"partition": origin.partition, "offset": origin.offset, "message": origin.message})
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "reason": self.reason,
+            "topic": self.topic,
+            "letters": self.counts.total(),
+            **{state.value: self.counts[state] for state in State},
+            "partitions": {str(partition): count for partition, count in sorted(self.partitions.items())},
+            "first_timestamp": _time(self.first_ms),
+            "last_timestamp": _time(self.last_ms),
+            "examples": self.examples,
+        }
+
+
+def grouped(letters: Iterable[DeadLetter]) -> list[Group]:
+    """The letters by topic and reason, the largest group first."""
+    groups: dict[tuple[str, str], Group] = {}
+    for letter in letters:
+        key = letter.origin.topic, letter.origin.reason
+        groups.setdefault(key, Group(letter.origin.reason, letter.origin.topic)).add(letter)
+    return sorted(groups.values(), key=lambda group: (-group.counts.total(), group.topic, group.reason))
+
+
+def show(dead_letter_topic: str, groups: Sequence[Group]) -> None:
+    """Print a table of the groups, and examples of each."""
+    out = console()
+    if not groups:
+        out.print(f"no such dead letters in {dead_letter_topic}")
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("reason", "topic", "partitions", *State, "first", "last"):
+        table.add_column(heading, justify="right" if heading in list(State) else "left")
+    for group in groups:
+        partitions = ", ".join(f"{partition}: {count}" for partition, count in sorted(group.partitions.items()))
+        counts = [str(group.counts[state]) for state in State]
+        first, last = (_time(stamp) or "–" for stamp in (group.first_ms, group.last_ms))
+        table.add_row(group.reason, group.topic, partitions, *counts, first, last)
+    out.print(table)
+    for group in groups:
+        for example in group.examples:
+            out.print(
+                f"{group.reason}: partition {example['partition']}, offset {example['offset']}: {example['message']}"
+            )
+
+
+def milliseconds(text: str | None, name: str) -> int | None:
+    """A time as the command line takes it, ISO 8601; without an offset it is local. Raises `SettingsError`."""
+    if text is None:
+        return None
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        raise SettingsError(f"--{name}: {text!r} is no time such as 2026-01-31T12:00+02:00") from None
+
+
+def _time(milliseconds: int) -> str | None:
+    if milliseconds < 0:
+        return None
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError):  # beyond the year 9999
+        return None
