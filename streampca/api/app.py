@@ -11,7 +11,7 @@ from fastapi_offline import FastAPIOffline
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from streampca.api import schemas
+from streampca.api import page_schemas, schemas
 from streampca.api.endpoints import Endpoints
 from streampca.api.errors import add_error_handlers
 from streampca.api.history import HistoryReader
@@ -127,7 +127,7 @@ def _get_routes(endpoints: Endpoints) -> list[Route]:
 
 def _page_routes(endpoints: PageEndpoints) -> list[Route]:
     return [
-        ("/v1/history", endpoints.history, route_docs(schemas.HistoryResponse, 422, 503)),
-        ("/v1/recent", endpoints.recent, route_docs(schemas.RecentResponse, *VERSION_ERRORS)),
-        ("/v1/workers", endpoints.workers, route_docs(schemas.WorkersResponse, 503)),
+        ("/v1/history", endpoints.history, route_docs(page_schemas.HistoryResponse, 422, 503)),
+        ("/v1/recent", endpoints.recent, route_docs(page_schemas.RecentResponse, *VERSION_ERRORS)),
+        ("/v1/workers", endpoints.workers, route_docs(page_schemas.WorkersResponse, 503)),
     ]

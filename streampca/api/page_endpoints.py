@@ -55,7 +55,7 @@ class PageEndpoints:
         return json_response(content, headers=version_header(current.version) if current else None)
 
     async def recent(self, version: VersionQuery = None, x: XQuery = 1, y: YQuery = None) -> Response:
-        """The vectors projected most recently (at most 500, in memory only) along two components of a model."""
+        """The vectors projected most recently (at most 500, in memory only) along two components, with p-values."""
         published = await self._loader.find(version)
         content = await anyio.to_thread.run_sync(self._recent.project, published, x, y, limiter=self._recent_thread)
         return json_response(content, headers=version_header(content["version"]))

@@ -1,6 +1,7 @@
 """The vectors projected most recently, in memory only, to show where they lie along the components of any model.
 
-The vectors themselves are never returned, only two coordinates and a squared distance of each.
+The vectors themselves are never returned: only two coordinates, a squared distance and a p-value of each, and what a
+few dimensions contribute to the scores of the most unusual ones.
 """
 
 import threading
@@ -11,10 +12,15 @@ from typing import Any
 import numpy as np
 
 from streampca.api.request import RequestError
+from streampca.pca import anomaly
+from streampca.pca.anomaly import AnomalyScores
 from streampca.pca.arrays import F32, F64, Array
 from streampca.stream.model_file import PublishedModel
 
+Described = tuple[int, dict[str, Any]]  # a vector's place, and what is said of it
+
 _MAX_VECTORS = 500
+_WORST, _DIMENSIONS = 5, 3  # vectors that are described, and dimensions of each
 _MAX_BYTES = 8 * 1024 * 1024  # of all vectors together
 _FLUSH_EVERY, _MAX_PENDING_BYTES = 16, 32 * 1024  # additions per flush into the ring; a larger one is flushed at once
 
@@ -50,13 +56,17 @@ class RecentVectors:
         vectors, at = self._snapshot(model.dimensions)
         with np.errstate(all="ignore"):
             coordinates, residual = model.project(vectors.astype(np.float64))
-        finite = np.isfinite(residual) & np.isfinite(coordinates).all(axis=1)
+            finite = np.isfinite(residual) & np.isfinite(coordinates).all(axis=1)
+            vectors, at, coordinates, residual = vectors[finite], at[finite], coordinates[finite], residual[finite]
+            p, worst = _unusual(published, vectors, anomaly.score_projected(model, coordinates, residual))
         return {
             "version": published.version,
             "components": [x, y],
-            "coordinates": np.ascontiguousarray(coordinates[finite][:, [x - 1, y - 1]], np.float64),
-            "residual": np.ascontiguousarray(residual[finite], np.float64),
-            "at": at[finite],
+            "coordinates": np.ascontiguousarray(coordinates[:, [x - 1, y - 1]], np.float64),
+            "residual": np.ascontiguousarray(residual, np.float64),
+            "at": at,
+            "p": p,
+            "worst": [{"at": float(at[i]), **about} for i, about in worst],
         }
 
     def _flush(self) -> None:
@@ -93,6 +103,20 @@ class RecentVectors:
                 return np.empty((0, dimensions), np.float32), np.empty(0)
             places = np.arange(max(self._count - size, 0), self._count) % size
             return self._ring[places], self._at[places]
+
+
+def _unusual(published: PublishedModel, vectors: F32, scores: AnomalyScores) -> tuple[F64 | None, list[Described]]:
+    """p of each vector (n, d), None without past scores; and the vectors with the highest scores, with their places."""
+    model, p = published.model, None
+    if published.calibration is not None:
+        p = published.calibration.p_values(scores, anomaly.noise_variance(model)).score
+    worst = np.argsort(-scores.score, kind="stable")[:_WORST]
+    found, values = anomaly.largest_contributions(model, vectors[worst].astype(np.float64), _DIMENSIONS)
+    described = []
+    for i, dimensions, contributions in zip(worst.tolist(), found[1].tolist(), values.spe.tolist(), strict=True):
+        about = {"score": float(scores.score[i]), "p": None if p is None else float(p[i])}
+        described.append((i, {**about, "dimensions": dimensions, "contributions": contributions}))
+    return p, described
 
 
 def _check_component(name: str, component: int, k: int) -> None:

@@ -10,7 +10,7 @@ from fastapi.openapi.models import OpenAPI
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import BaseModel
 
-from streampca.api import schemas
+from streampca.api import page_schemas, schemas
 from streampca.api.app import create_app
 from streampca.api.metrics import METRICS
 from streampca.settings import ServeSettings
@@ -279,9 +279,9 @@ def shape_of(value: Any) -> tuple[int, ...]:
         (schemas.ProjectResponse, "POST", "/v1/project", {"vectors": [ROW], "fields": ["t2", "score"]}),
         (schemas.ModelResponse, "GET", "/v1/model", None),
         (schemas.ModelsResponse, "GET", "/v1/models", None),
-        (schemas.HistoryResponse, "GET", "/v1/history", None),
-        (schemas.RecentResponse, "GET", "/v1/recent", None),
-        (schemas.WorkersResponse, "GET", "/v1/workers", None),
+        (page_schemas.HistoryResponse, "GET", "/v1/history", None),
+        (page_schemas.RecentResponse, "GET", "/v1/recent", None),
+        (page_schemas.WorkersResponse, "GET", "/v1/workers", None),
         (schemas.ComponentsResponse, "GET", "/v1/model/components", None),
         (schemas.HealthResponse, "GET", "/healthz", None),
         (schemas.ReadyResponse, "GET", "/readyz", None),

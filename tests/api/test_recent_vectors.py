@@ -12,6 +12,8 @@ from fastapi import FastAPI
 from streampca.api import recent_vectors as module
 from streampca.api.app import create_app
 from streampca.api.recent_vectors import RecentVectors
+from streampca.pca import anomaly
+from streampca.pca.anomaly import Calibration
 from streampca.settings import ServeSettings
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
@@ -57,7 +59,37 @@ def test_recent_vectors_along_the_requested_components_of_the_requested_version(
     np.testing.assert_allclose(content["residual"], residual, rtol=1e-5)
     assert all(abs(at - time.time()) < 60 for at in content["at"])
     assert content["at"] == sorted(content["at"])
-    assert set(content) == {"version", "components", "coordinates", "residual", "at"}
+    assert set(content) == {"version", "components", "coordinates", "residual", "at", "p", "worst"}
+
+
+def test_the_most_unusual_ones_are_described(store: MemoryStore, settings: ServeSettings) -> None:
+    model = known_model(30)
+    past = anomaly.score(model, CHANCE.normal(size=(2000, D)))
+    calibration = Calibration.empty().with_scores(past, anomaly.noise_variance(model))
+    Models(store, TOPIC).save(replace(known(30), calibration=calibration))
+    odd = model.mean + np.diag([0, -90.0, 40.0, 0, 0])[[2, 1]]
+    with Client(create_app(store, settings)) as client:
+        project(client, [*VECTORS, *odd])
+        content = get_recent(client)
+        scores = client.post(
+            "/v1/score", json={"vectors": [*VECTORS.tolist(), *odd.tolist()], "contributions": 3}
+        ).json()
+    np.testing.assert_allclose(content["p"], scores["p"], rtol=1e-6)
+    worst = np.argsort(-np.array(scores["score"]))[:5]
+    assert worst[:2].tolist() == [8, 7]
+    for found, i in zip(content["worst"], worst, strict=True):
+        assert found["score"] == pytest.approx(scores["score"][i], rel=1e-4)
+        assert found["p"] == pytest.approx(scores["p"][i])
+        assert found["dimensions"] == scores["spe_dimensions"][i]
+        assert found["contributions"] == pytest.approx(scores["spe_contributions"][i], rel=1e-3)
+        assert found["at"] == content["at"][i]
+
+
+def test_without_past_scores_there_is_no_p(client: Client) -> None:
+    project(client, VECTORS)
+    content = get_recent(client)
+    assert content["p"] is None
+    assert [each["p"] for each in content["worst"]] == [None] * 5
 
 
 @pytest.mark.parametrize("query", ["x=0", "x=3", "y=0", f"y={K + 1}", "x=-1", f"x={10**30}"])
@@ -79,7 +111,9 @@ def test_with_a_single_component_x_and_y_are_the_same(store: MemoryStore, settin
 
 
 def test_without_projections_there_are_no_vectors(client: Client) -> None:
-    assert get_recent(client) == {"version": 20, "components": [1, 2], "coordinates": [], "residual": [], "at": []}
+    assert get_recent(client) == {
+        "version": 20, "components": [1, 2], "coordinates": [], "residual": [], "at": [], "p": None, "worst": []
+    }  # fmt: skip
 
 
 def test_an_unknown_version_is_404_and_no_model_503(client: Client, settings: ServeSettings) -> None:

@@ -8,6 +8,8 @@ from dataclasses import replace
 import numpy as np
 from playwright.sync_api import Browser, Page, expect
 
+from streampca.pca import anomaly
+from streampca.pca.anomaly import Calibration
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.api.known import TOPIC, known, known_model
@@ -215,6 +217,23 @@ def test_recent_vectors_along_any_two_components(models: Models, opened: Opened)
     with page.expect_response(re.compile(r"v1/recent\?version=10&x=3&y=1")):
         page.get_by_label("Component of the horizontal axis").select_option("3")
         page.get_by_label("Component of the vertical axis").select_option("1")
+
+
+def test_shows_how_unusual_recent_vectors_are(models: Models, opened: Opened) -> None:
+    model = known_model(10)
+    past = anomaly.score(model, np.random.default_rng(0).normal(size=(999, 5)))
+    calibration = Calibration.empty().with_scores(past, anomaly.noise_variance(model))
+    models.save(replace(known(10), calibration=calibration))
+    page = opened()
+    status(page, "Serving version 10")
+    expect(page.locator("#unusual")).to_be_hidden()
+    odd = model.mean + np.array([0, 0, 50, 0, 0])
+    vectors = np.vstack([odd, np.eye(5)]).tolist()
+    page.request.post(page.url + "v1/project", data={"vectors": vectors})
+    expect(page.locator("#p-chart canvas")).to_be_visible()
+    expect(page.locator("#worst tr")).to_have_count(5)
+    expect(page.locator("#worst tr").first).to_contain_text("0.001")
+    expect(page.locator("#worst tr").first.locator("td").last).to_contain_text("2 (+")
 
 
 def test_the_layout_is_stable_while_models_are_published(page: Page, models: Models, sidecar: str) -> None:

@@ -105,6 +105,23 @@ export function scree(id) {
   }));
 }
 
+/** Bars of the share of values in each tenth from 0 to 1, and a line at a tenth. */
+export function tenths(id) {
+  return new Chart(id, () => ({
+    cursor: { drag: { x: false, y: false } },
+    scales: { x: { time: false, range: () => [0, 1] }, y: { range: (_, _least, most) => [0, most * 1.08] } },
+    axes: [axis({ grid: { show: false }, incrs: [0.1, 0.2, 0.5], space: 30 }), axis({ values: ofPercent, size: 64 })],
+    series: [
+      { label: "p", value: (_, p) => (p === null ? "–" : `${(p - 0.05).toFixed(1)} to ${(p + 0.05).toFixed(1)}`) },
+      {
+        label: "share", stroke: colour("accent"), fill: colour("accent"), paths: uPlot.paths.bars({ size: [0.8] }),
+        points: { show: false }, value: (_, share) => percent(share),
+      },
+      { label: "a tenth", stroke: colour("second"), width: 2, points: { show: false }, value: (_, share) => percent(share) },
+    ],
+  }));
+}
+
 /** Points in the plane of two components: [x, earlier, latest, own], x ascending; null where a point is of another kind. */
 export function scatter(id) {
   const kind = (label, tone, size) => ({

@@ -9,6 +9,7 @@ import { element, make, setText } from "./dom.js";
 import * as format from "./format.js";
 import { fill, shapeOf } from "./heatmap.js";
 import { TryVector } from "./try_vector.js";
+import * as unusual from "./unusual.js";
 import * as workers from "./workers.js";
 
 const POLL_INTERVAL_MS = 2000;
@@ -199,7 +200,9 @@ function offerComponents(k) {
 
 async function refreshRecent() {
   const [x, y] = ["recent-x", "recent-y"].map((id) => Number(element(id).value));
-  const { coordinates } = await api.recent(state.shown.about.version, x, y);
+  const recent = await api.recent(state.shown.about.version, x, y);
+  const { coordinates } = recent;
+  unusual.show(recent);
   const points = coordinates.map(([a, b], i) => ({ a, b, kind: i < coordinates.length - LATEST ? 0 : 1 }));
   if (state.own) points.push({ a: state.own[x - 1], b: state.own[y - 1], kind: 2 });
   points.sort((p, q) => p.a - q.a);

@@ -1,0 +1,27 @@
+// How unusual the recent vectors are: the distribution of their p-values, and the most unusual ones.
+
+import * as charts from "./charts.js";
+import { element, row } from "./dom.js";
+import { short, time } from "./format.js";
+
+const TENTHS = 10;
+
+const chart = charts.tenths("p-chart");
+
+/** Show what `v1/recent` says of p; nothing without past scores or vectors. */
+export function show({ p, worst }) {
+  element("unusual").hidden = p === null || p.length === 0;
+  if (element("unusual").hidden) return;
+  const counts = Array(TENTHS).fill(0);
+  for (const each of p) counts[Math.min(Math.floor(TENTHS * each), TENTHS - 1)] += 1 / p.length;
+  chart.show([counts.map((_, i) => (i + 0.5) / TENTHS), counts, counts.map(() => 1 / TENTHS)]);
+  element("worst").replaceChildren(...worst.map((each) => row(time(each.at), short(each.p), scoreOf(each), deviations(each))));
+}
+
+const scoreOf = ({ score }) => (score === null ? "–" : short(score));
+
+/** Such as "3 (+0.01), 7 (−0.002)"; a real minus sign. */
+function deviations({ dimensions, contributions }) {
+  const signed = (value) => `${value < 0 ? "−" : "+"}${Number(Math.abs(value).toPrecision(2))}`;
+  return dimensions.map((j, i) => (contributions[i] === null ? `${j}` : `${j} (${signed(contributions[i])})`)).join(", ");
+}
