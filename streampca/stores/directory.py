@@ -53,7 +53,7 @@ class DirectoryStore:
 
     def create(self, name: str, data: bytes) -> bool:
         """Temporary file → write → fsync → link, which fails if the name exists → fsync of the folder."""
-        return self._put(name, data, lambda temporary, path: _link(temporary, path, data))
+        return self._put(name, data, _link)
 
     def _put(self, name: str, data: bytes, place: Callable[[Path, Path], bool]) -> bool:
         """Write a temporary file, and `place` it: whether it is now the file of this name."""
@@ -162,8 +162,8 @@ def _rename(temporary: Path, path: Path) -> bool:
     return True
 
 
-def _link(temporary: Path, path: Path, data: bytes) -> bool:
-    """Give the file another name unless that exists."""
+def _link(temporary: Path, path: Path) -> bool:
+    """Give the file its name unless that exists."""
     try:
         path.hardlink_to(temporary)
     except FileExistsError:
@@ -171,7 +171,7 @@ def _link(temporary: Path, path: Path, data: bytes) -> bool:
     except OSError as error:
         if error.errno not in _LINKS_UNSUPPORTED:
             raise
-        return _write_if_missing(path, data)
+        return _rename_if_missing(temporary, path)
     finally:
         _remove(temporary)
     return True
@@ -183,16 +183,17 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def _write_if_missing(path: Path, data: bytes) -> bool:
-    """For file systems without hard links: a reader may see a part of the file for a moment."""
+def _rename_if_missing(temporary: Path, path: Path) -> bool:
+    """For file systems without hard links: whoever creates the claim may rename, if the file is still missing."""
+    claim = path.with_name(f"{_TEMPORARY}{path.name}")
     try:
-        _write_durably(path, data)
+        claim.touch(exist_ok=False)
     except FileExistsError:
         return False
-    except OSError:
-        _remove(path)
-        raise
-    return True
+    try:
+        return not path.exists() and _rename(temporary, path)
+    finally:
+        _remove(claim)
 
 
 def _flush_folder(folder: Path) -> None:

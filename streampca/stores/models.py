@@ -65,14 +65,17 @@ class Models:
     def save(self, model: PublishedModel) -> bool:
         """Write a version and delete the oldest beyond those kept.
 
-        False if the version exists undamaged, or all that are kept are newer.
+        False if the version exists undamaged, or all that are kept are newer. Of several writers of a version that is
+        not listed yet, one gets True.
         """
-        versions = self.versions()
-        if model.version in versions and self._is_intact(model.version):
+        versions, version = self.versions(), model.version
+        if len(versions) >= self._keep and version < versions[-self._keep]:
             return False
-        if len(versions) >= self._keep and model.version < versions[-self._keep]:
+        if version not in versions:
+            return numbered.create(self._store, self._folder, version, model_file.encode(model), versions, self._keep)
+        if self._is_intact(version):
             return False
-        numbered.write(self._store, self._folder, model.version, model_file.encode(model), versions, self._keep)
+        numbered.write(self._store, self._folder, version, model_file.encode(model), versions, self._keep)
         return True
 
     def _is_intact(self, version: int) -> bool:

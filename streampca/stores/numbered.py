@@ -31,6 +31,18 @@ def write(store: Store, folder: str, number: int, data: bytes, existing: Iterabl
     cannot be deleted are logged, and tried next time.
     """
     store.write(path(folder, number), data)
+    _prune(store, folder, number, existing, keep)
+
+
+def create(store: Store, folder: str, number: int, data: bytes, existing: Iterable[int], keep: int) -> bool:
+    """As `write`; but False, and nothing is changed, if the file exists."""
+    if not store.create(path(folder, number), data):
+        return False
+    _prune(store, folder, number, existing, keep)
+    return True
+
+
+def _prune(store: Store, folder: str, number: int, existing: Iterable[int], keep: int) -> None:
     try:
         for low in sorted(n for n in {*existing, number} if n <= number)[:-keep]:
             store.delete(path(folder, low))

@@ -81,8 +81,10 @@ class ObjectStore:
         self._put(name, data, name)
 
     def create(self, name: str, data: bytes) -> bool:
-        """Upload the object unless it exists. The server decides, if it is able to; else this looks first."""
+        """Upload the object unless it exists. If the server is able to decide that in one request, it does."""
         check_name(name)
+        if len(data) > _PART_BYTES:
+            return self._write_if_missing(name, data)
         with self._request("write", name):
             try:
                 obstore.put(self._bucket, name, data, mode="create", use_multipart=False)

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from streampca.errors import DamagedFileError
 from streampca.pca.anomaly import Calibration
-from streampca.pca.arrays import F64
 from streampca.pca.model import Model
 from streampca.stream import npz
 from streampca.stream.headers import ModelHeader
@@ -40,7 +39,6 @@ class PublishedModel:
     subspace_error: float | None = None  # expected Σ sin² of the angles between the model and the stream's axes
     axis_errors: list[float] | None = None  # (k,) standard error of each axis, radians; both: None if unknown
     calibration: Calibration | None = None  # past scores of messages by the versions before this one
-    p_values: F64 | None = None  # of the messages newly scored for this version; not in its file
 
 
 _HEADER = (

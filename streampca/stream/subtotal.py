@@ -20,6 +20,7 @@ from streampca.stream.headers import SubtotalHeader
 
 KIND = "subtotal"
 FORMAT_VERSION = 1
+RECENT = 16  # messages of each partition that are kept to be scored
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +60,12 @@ class Subtotal:
     def progress(self) -> int:
         """The sum of the offsets, which grows with each of them."""
         return sum(self.positions.values())
+
+    @property
+    def nbytes(self) -> int:
+        """The size of its arrays."""
+        state = self.state
+        return sum(array.nbytes for array in (state.C, state.N, state.mean, *self.recent.values()))
 
 
 def encode(subtotal: Subtotal) -> bytes:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from streampca.errors import DamagedFileError, StoreError, StreampcaError
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stream.checkpoint import Checkpoint
-from streampca.stream.model_file import PublishedModel
-from streampca.worker.publisher import Publisher
+from streampca.worker.parts import Parts
+from streampca.worker.publisher import Publication, Publisher
 
 
 @dataclass
@@ -22,7 +22,7 @@ class SaveResult:
 
     saved: list[tuple[Checkpoint, float]] = field(default_factory=list)  # on disk, and the time that each took
     postponed: str | None = None  # why the other checkpoints are not on disk
-    published: tuple[PublishedModel, float] | None = None
+    published: tuple[Publication, float] | None = None
     unpublished: str | None = None  # why no model was published
     error: StreampcaError | None = None  # one that a retry cannot fix
 
@@ -34,20 +34,36 @@ class CheckpointWriter:
         self.checkpoints, self._publisher = checkpoints, publisher
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="writer")
         self._in_flight: Future[SaveResult] | None = None
+        self._is_reassigned = False
 
     @property
     def busy(self) -> bool:
         """Whether a save was started whose result was not taken yet."""
         return self._in_flight is not None
 
-    def start(self, checkpoints: Sequence[Checkpoint], *, publish: bool, ranges: Collection[int] = ()) -> None:
+    def reassigned(self) -> None:
+        """Take note that partitions were assigned: until then, other workers may have published."""
+        self._is_reassigned = True
+
+    def start(
+        self,
+        checkpoints: Sequence[Checkpoint],
+        *,
+        publish: bool,
+        ranges: Collection[int] = (),
+        saved_before: Sequence[Checkpoint] = (),
+    ) -> None:
         """Start to write these, then the subtotals of `ranges`, and then a model if `publish`.
 
-        With ranges the model may be behind the newest checkpoints of others. Raises if a save is in flight.
+        With ranges the model may be behind the newest checkpoints of others. Those `saved_before` are in the store
+        already, so what is merged of them is not read. Raises if a save is in flight.
         """
         if self.busy:
             raise RuntimeError("one save at a time")
-        self._in_flight = self._executor.submit(self._write, checkpoints, publish, ranges)
+        if self._is_reassigned:
+            self._publisher.forget()
+            self._is_reassigned = False
+        self._in_flight = self._executor.submit(self._write, checkpoints, publish, ranges, saved_before)
 
     def take_result(self, *, wait: bool) -> SaveResult | None:
         """The result of the save that was started, once; None if there is none, or (without `wait`) none yet."""
@@ -56,13 +72,20 @@ class CheckpointWriter:
         in_flight, self._in_flight = self._in_flight, None
         return in_flight.result()
 
-    def _write(self, checkpoints: Sequence[Checkpoint], publish: bool, ranges: Collection[int]) -> SaveResult:
+    def _write(
+        self,
+        checkpoints: Sequence[Checkpoint],
+        publish: bool,
+        ranges: Collection[int],
+        saved_before: Sequence[Checkpoint],
+    ) -> SaveResult:
         result = SaveResult()
         try:
             stored = self.checkpoints.snapshot()  # one listing for all partitions
             self._save(stored, checkpoints, result)
             if publish or ranges:
-                self._merge(stored, result, publish, ranges)
+                known = [*saved_before, *(checkpoint for checkpoint, _ in result.saved)]
+                self._merge(self._publisher.parts(known, stored), result, publish, ranges)
         except StoreError as error:
             result.postponed = str(error) if checkpoints else None
             result.unpublished = str(error) if publish or ranges else None
@@ -81,13 +104,13 @@ class CheckpointWriter:
             result.saved.append((checkpoint, time.perf_counter() - started))
             _ = checkpoint.fold.state.pinv_error  # cached for the metrics; computed here, it does not delay learning
 
-    def _merge(self, stored: Checkpoints, result: SaveResult, publish: bool, ranges: Collection[int]) -> None:
-        started, just_saved = time.perf_counter(), [checkpoint for checkpoint, _ in result.saved]
+    def _merge(self, parts: Parts, result: SaveResult, publish: bool, ranges: Collection[int]) -> None:
+        started = time.perf_counter()
         try:
-            self._publisher.merge_ranges(ranges, just_saved, stored)
-            model = self._publisher.publish(just_saved, stored, complete=not ranges) if publish else None
+            self._publisher.merge_ranges(ranges, parts)
+            published = self._publisher.publish(parts, complete=not ranges) if publish else None
         except (StoreError, DamagedFileError) as error:
             result.unpublished = str(error)
             return
-        if model:
-            result.published = model, time.perf_counter() - started
+        if published:
+            result.published = published, time.perf_counter() - started

@@ -54,6 +54,7 @@ class Checkpointer:
         group's.
         """
         self._group_store.check_assigned(partitions)
+        self._writer.reassigned()
         folds = {partition: self._load(partition) for partition in sorted(partitions)}
         self._saved |= folds
         return folds
@@ -96,10 +97,10 @@ class Checkpointer:
         except (TimeoutError, StoreError) as error:
             self._postpone(str(error))
             changed = {}
-        fold_config = self._fold_config.as_dict()
-        checkpoints = [Checkpoint(self._topic, self._topic_id, p, fold, fold_config) for p, fold in changed.items()]
+        unchanged = {p: fold for p, fold in self._saved.items() if p not in changed}
+        checkpoints, before = self._checkpoints(changed), self._checkpoints(unchanged)
         if checkpoints or publish or ranges:
-            self._writer.start(checkpoints, publish=publish, ranges=ranges)
+            self._writer.start(checkpoints, publish=publish, ranges=ranges, saved_before=before)
 
     def finish_save(self, *, wait: bool) -> None:
         """If the save has ended (with `wait`: when it has), note what is on disk, then commit offsets."""
@@ -117,7 +118,8 @@ class Checkpointer:
         if result.saved:
             self._group_store.commit({c.partition: c.fold.position for c, _ in result.saved if c.fold.position >= 0})
         if result.published:
-            self._listener.notify(ModelPublished(*result.published))
+            (model, p_values), seconds = result.published
+            self._listener.notify(ModelPublished(model, seconds, p_values))
         if result.unpublished:
             self._listener.notify(PublishFailed(result.unpublished))
         if result.error:
@@ -128,6 +130,10 @@ class Checkpointer:
         now = self._source.topic_id()
         compatibility.refuse_replaced(self._topic, self._topic_id, now)
         self._topic_id = self._topic_id or now
+
+    def _checkpoints(self, folds: Mapping[int, Fold]) -> list[Checkpoint]:
+        settings = self._fold_config.as_dict()
+        return [Checkpoint(self._topic, self._topic_id, p, fold, settings) for p, fold in folds.items()]
 
     def _load(self, partition: int) -> Fold:
         checkpoint = self._writer.checkpoints.newest(partition)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from streampca.pca.arrays import F64
 from streampca.pca.scores import Scores
 from streampca.stream.fold import Fold
 from streampca.stream.model_file import PublishedModel
@@ -148,6 +149,7 @@ class ModelPublished:
 
     model: PublishedModel
     seconds: float
+    p_values: F64 | None = None  # of the messages newly scored for it
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,7 @@ from streampca.pca.merge import Merger, Pool
 from streampca.pca.state import State
 from streampca.stream import compatibility
 from streampca.stream.fold import FoldConfig, FoldStats
-from streampca.stream.subtotal import Subtotal
-
-_RECENT = 16  # messages of each partition, in a subtotal
+from streampca.stream.subtotal import RECENT, Subtotal
 
 
 class Total:
@@ -55,7 +53,7 @@ def subtotal_of(parts: Iterable[Subtotal], fold_config: FoldConfig, now_ms: int)
     recent: dict[int, Array] = {}
     for part in parts:
         total.add(part)
-        recent |= {partition: rows[-_RECENT:].copy() for partition, rows in part.recent.items()}
+        recent |= {partition: rows[-RECENT:].copy() for partition, rows in part.recent.items()}
     config, settings = fold_config.learning, fold_config.as_dict()
     state = pool.state(dtype=config.dtype) if pool.weight else State.empty(config.dimensions, config.dtype)
     return Subtotal(total.topic, total.topic_id, total.positions, state, total.time_ms, total.stats, settings, recent)

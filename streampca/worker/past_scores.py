@@ -7,7 +7,7 @@ import numpy as np
 
 from streampca.pca import anomaly
 from streampca.pca.anomaly import AnomalyScores, Calibration
-from streampca.pca.arrays import Array
+from streampca.pca.arrays import F64, Array
 from streampca.stream.model_file import PublishedModel
 from streampca.stream.subtotal import Subtotal
 
@@ -28,17 +28,17 @@ class PastScores:
             if len(arrived) and arrived.shape[1] == self._previous.model.dimensions:
                 self._scores.append(anomaly.score(self._previous.model, arrived.astype(np.float64)))
 
-    def calibrated(self, published: PublishedModel) -> PublishedModel:
-        """The next version, with these scores and those before them.
+    def calibrated(self, published: PublishedModel) -> tuple[PublishedModel, F64 | None]:
+        """The next version, with these scores and those before them; and the p-values of these by those before them.
 
         The older scores keep e^(−n/w) of their weight, with n new messages and w the model's weight: with a half-life
         they are forgotten as messages are, and without one those of versions that knew little count little.
         """
         if self._previous is None:
-            return published
+            return published, None
         old, model = self._previous.calibration or Calibration.empty(), self._previous.model
         scores = AnomalyScores(*map(np.concatenate, zip(*self._scores, strict=True)))
         sigma2, new = anomaly.noise_variance(model), published.version - self._previous.version
         calibration = old.with_scores(scores, sigma2, math.exp(-new / max(published.model.weight, 1.0)))
         p = old.p_values(scores, sigma2).score if old.weight else None
-        return replace(published, calibration=calibration, p_values=p)
+        return replace(published, calibration=calibration), p

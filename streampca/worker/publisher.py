@@ -7,25 +7,32 @@ Many partitions are merged by ranges (ranges.py): other workers write subtotals,
 model may then be behind the newest checkpoints of a range, by one publication.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
-from streampca.errors import DamagedFileError
+from streampca.errors import StreampcaError
+from streampca.pca.arrays import F64
 from streampca.pca.axes import model_of
 from streampca.pca.jackknife import sampling_error
 from streampca.pca.merge import Merger, pooled
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
-from streampca.stream import compatibility
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import FoldConfig, FoldStats
 from streampca.stream.model_file import PublishedModel
 from streampca.stream.subtotal import Subtotal
-from streampca.worker import ranges
 from streampca.worker.merging import Total, subtotal_of
+from streampca.worker.parts import PartCache, Parts
 from streampca.worker.past_scores import PastScores
 
 _FEWEST = 2  # messages that define a direction
+
+
+class Publication(NamedTuple):
+    """A version that was written."""
+
+    model: PublishedModel
+    p_values: F64 | None  # of the messages newly scored for it; None if no version before had past scores
 
 
 class Publisher:
@@ -35,81 +42,73 @@ class Publisher:
         self, checkpoints: Checkpoints, models: Models, fold_config: FoldConfig, now: Callable[[], float]
     ) -> None:
         self._checkpoints, self._models, self._fold_config, self._now = checkpoints, models, fold_config, now
-        self._published: PublishedModel | None = None
+        self._cache = PartCache()
+        self._listed: Models | None = None  # a snapshot, valid while no other worker publishes
+        self._newest: PublishedModel | None = None  # in the store, as far as this worker knows
 
-    def merge_ranges(
-        self, numbers: Collection[int], just_saved: Sequence[Checkpoint] = (), stored: Checkpoints | None = None
-    ) -> None:
-        """Write the subtotals of these ranges at their newest checkpoints; for the arguments, see `publish`."""
-        stored = stored or self._checkpoints.snapshot()
-        offsets_of = ranges.split(_offsets(stored))
+    def forget(self) -> None:
+        """List the models and read all parts again: another worker may have published."""
+        self._listed, self._newest = None, None
+        self._cache.clear()
+
+    def parts(self, in_memory: Iterable[Checkpoint] = (), stored: Checkpoints | None = None) -> Parts:
+        """What can be merged now. `in_memory` are checkpoints that are not read if they are the newest.
+
+        `stored` is a snapshot of the checkpoints, by default a new one.
+        """
+        return Parts(stored or self._checkpoints.snapshot(), in_memory, self._cache, self._fold_config)
+
+    def merge_ranges(self, numbers: Collection[int], parts: Parts | None = None) -> None:
+        """Write the subtotals of these ranges at their newest checkpoints."""
+        parts = parts or self.parts()
         for number in numbers:
-            offsets = offsets_of.get(number, {})
-            if offsets and sum(offsets.values()) not in stored.subtotals.progress(number):
-                stored.subtotals.save(number, self._subtotal(offsets, just_saved, stored))
+            if number in parts.by_range and not parts.is_merged(number):
+                parts.save(number, self._subtotal(parts, parts.by_range[number]))
 
-    def publish(
-        self, just_saved: Sequence[Checkpoint] = (), stored: Checkpoints | None = None, *, complete: bool = True
-    ) -> PublishedModel | None:
+    def publish(self, parts: Parts | None = None, *, complete: bool = True) -> Publication | None:
         """Write the model of the newest checkpoints; None if it exists already, or there are too few messages.
 
-        `just_saved` are checkpoints in memory, which are not read from the store if they are the newest; `stored` is a
-        snapshot of the checkpoints, by default a new one. Not `complete`: it may be behind the newest checkpoints.
+        Not `complete`: it may be behind the newest checkpoints.
         """
-        stored, models = stored or self._checkpoints.snapshot(), self._models.snapshot()
-        offsets, last = _offsets(stored), self._published
-        if last and offsets == last.positions and last.version in models.versions():
-            return None
-        newest = models.newest()
-        published = newest.positions if newest else {}
-        model = self._merged(self._parts(offsets, just_saved, stored, None if complete else published), newest)
-        if model is None or (newest and model.version <= newest.version):
-            return None
-        written = models.save(model)
-        self._published = model
-        return model if written else None
+        try:
+            return self._publish(parts or self.parts(), complete=complete)
+        except StreampcaError:
+            self.forget()  # whether it was written is not known
+            raise
 
-    def _parts(
-        self,
-        offsets: Mapping[int, int],
-        just_saved: Sequence[Checkpoint],
-        stored: Checkpoints,
-        published: Mapping[int, int] | None,
-    ) -> Iterator[Subtotal]:
+    def _publish(self, parts: Parts, *, complete: bool) -> Publication | None:
+        self._listed = models = self._listed or self._models.snapshot()
+        if self._newest is None or models.versions()[-1:] != [self._newest.version]:
+            self._newest = models.newest()
+        newest, published = self._newest, self._newest.positions if self._newest else {}
+        if newest and parts.offsets == published:
+            return None
+        merged = self._merged(self._chosen(parts, None if complete else published), newest)
+        if merged is None or (newest and merged.model.version <= newest.version):
+            return None
+        if not models.save(merged.model):
+            self.forget()  # another worker has written it
+            return None
+        self._newest = merged.model
+        return merged
+
+    def _chosen(self, parts: Parts, published: Mapping[int, int] | None) -> Iterator[Subtotal]:
         """What is merged into a model. With the positions that are `published`, it suffices to be ahead of them."""
-        by_range = ranges.split(offsets)
-        if not by_range:
-            yield from self._folds(offsets, just_saved, stored)
-        for number, of_range in by_range.items():
+        if not parts.by_range:
+            yield from parts.folds(parts.offsets)
+        for number, of_range in parts.by_range.items():
             wanted = sum(of_range.values())
             lowest = wanted if published is None else min(wanted, 1 + sum(published.get(p, 0) for p in of_range))
-            yield self._stored(number, lowest, wanted, stored) or self._subtotal(of_range, just_saved, stored)
+            yield parts.subtotal(number, lowest) or self._subtotal(parts, of_range)
 
-    def _stored(self, number: int, lowest: int, highest: int, stored: Checkpoints) -> Subtotal | None:
-        """The newest subtotal of a range whose progress is between these."""
-        for progress in reversed(stored.subtotals.progress(number)):
-            if lowest <= progress <= highest:
-                try:
-                    found = stored.subtotals.load(number, progress)
-                except (FileNotFoundError, DamagedFileError):  # pruned since it was listed, or to be merged again
-                    continue
-                return found if found.settings == self._fold_config.as_dict() else None
-        return None
+    def _subtotal(self, parts: Parts, offsets: Mapping[int, int]) -> Subtotal:
+        return subtotal_of(parts.folds(offsets), self._fold_config, self._now_ms())
 
-    def _subtotal(self, offsets: Mapping[int, int], just_saved: Sequence[Checkpoint], stored: Checkpoints) -> Subtotal:
-        return subtotal_of(self._folds(offsets, just_saved, stored), self._fold_config, self._now_ms())
-
-    def _folds(
-        self, offsets: Mapping[int, int], just_saved: Sequence[Checkpoint], stored: Checkpoints
-    ) -> Iterator[Subtotal]:
-        for checkpoint in _newest(stored, offsets, just_saved):
-            yield Subtotal.of(compatibility.with_settings(checkpoint, self._fold_config), self._fold_config.learning)
-
-    def _merged(self, parts: Iterable[Subtotal], previous: PublishedModel | None) -> PublishedModel | None:
+    def _merged(self, chosen: Iterable[Subtotal], previous: PublishedModel | None) -> Publication | None:
         config = self._fold_config.learning
         merger = Merger(config.columns)
         total, past_scores = Total(merger, self._fold_config, self._now_ms()), PastScores(previous)
-        for part in parts:
+        for part in chosen:
             total.add(part)
             past_scores.add(part)
         stats = total.stats
@@ -133,23 +132,10 @@ class Publisher:
             subspace_error=error.subspace if error else None,
             axis_errors=error.axes.tolist() if error else None,
         )
-        return past_scores.calibrated(published)
+        return Publication(*past_scores.calibrated(published))
 
     def _now_ms(self) -> int:
         return int(1000 * self._now())
-
-
-def _offsets(stored: Checkpoints) -> dict[int, int]:
-    """The newest offset of each partition."""
-    return {p: found[-1] for p in stored.partitions() if (found := stored.offsets(p))}
-
-
-def _newest(stored: Checkpoints, offsets: Mapping[int, int], just_saved: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
-    """The newest checkpoints, by partition; at most one that is not in memory already is held at a time."""
-    saved = {(checkpoint.partition, checkpoint.fold.position): checkpoint for checkpoint in just_saved}
-    for partition, offset in offsets.items():
-        if found := saved.get((partition, offset)) or stored.newest(partition, trusted=True):
-            yield found
 
 
 def _losses(stats: FoldStats) -> dict[str, Any]:

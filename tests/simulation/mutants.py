@@ -164,13 +164,13 @@ MUTANTS: dict[str, tuple[Mutant, int]] = {
     "prefetched records are not dropped at a pause": (_patched(Prefetch, _pause=_pause_keeps_queued), 1108),
     "polling continues before a rebalance is handled": (_patched(Polled, blocks_polling=False), 3),
     "pending vectors are forgotten": (_patched(Checkpointer, _load=_forgets_pending), 3),
-    "a store behind the group is accepted": (_patched(compatibility, refuse_foreign_store=_nothing), 673),
+    "a store behind the group is accepted": (_patched(compatibility, refuse_foreign_store=_nothing), 612),
     "another store than the group's is accepted": (_patched(compatibility, refuse_other_store=_nothing), 82),
     "a failed write counts as saved": (_patched(CheckpointWriter, _save=_takes_failed_for_saved), 2),
-    "old checkpoints are deleted before the new one is written": (_patched(numbered, write=_prunes_first), 1),
+    "old checkpoints are deleted before the new one is written": (_patched(numbered, write=_prunes_first), 25),
     "zombies are not fenced: they delete newer checkpoints": (
         lambda: _both(_patched(numbered, write=_prunes_newer), _patched(Checkpoints, _refuse_ahead=_nothing)),
-        514,
+        1189,
     ),
     "a damaged checkpoint has no fallback": (_patched(Checkpoints, newest=_never_falls_back), 2),
     "the reader goes back when its model's file is damaged": (

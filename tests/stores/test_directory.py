@@ -211,9 +211,20 @@ def test_a_file_system_without_hard_links_is_accepted(
 ) -> None:
     monkeypatch.setattr(os, "link", failing(code))
     store = DirectoryStore(tmp_path)
+    written, replace = list[bytes](), Path.replace
+
+    def recorded(source: Path, target: Path) -> Path:
+        assert not target.exists()
+        written.append(source.read_bytes())
+        return replace(source, target)
+
+    monkeypatch.setattr(Path, "replace", recorded)
     assert (store.create("a/b", b"first"), store.create("a/b", b"second")) == (True, False)
+    assert written == [b"first"]
     assert store.read("a/b") == b"first"
     assert files(tmp_path) == ["a/b"]
+    (tmp_path / "a" / "~c").touch()  # another process is creating it
+    assert store.create("a/c", b"third") is False
 
 
 @pytest.mark.parametrize("step", ["fsync", "link"])

@@ -1,5 +1,7 @@
 """Published models in a store: versions, fallback from damaged files, pruning."""
 
+from dataclasses import replace
+
 import pytest
 import structlog
 
@@ -132,3 +134,11 @@ def test_a_failed_write_changes_nothing(models: Models, store: MemoryStore) -> N
     with pytest.raises(Crash):
         models.save(a_published(2))
     assert models.versions() == [1]
+
+
+def test_of_two_writers_of_a_version_one_gets_true(models: Models, store: MemoryStore) -> None:
+    other = Models(store, "readings", keep=3)
+    other.versions = list  # type: ignore[method-assign]  # its listing is older
+    assert models.save(a_published(1))
+    assert other.save(replace(a_published(1), rejected=7)) is False
+    assert_same(models.load(1), a_published(1))

@@ -5,6 +5,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 
 import obstore
 import pytest
@@ -24,6 +25,7 @@ from tests.object_server import Fault, S3Proxy
 from tests.ports import free_ports
 from tests.s3_process import BUCKET, S3Process
 from tests.stream.streams import fold_config, fold_of, vectors
+from tests.stream.test_model_file import a_published, assert_same
 from tests.worker.environment import TOPIC
 from tests.worker.harness import SynchronousExecutor
 
@@ -201,29 +203,55 @@ def test_requests_are_counted_as_the_server_counts_them(proxy: S3Proxy) -> None:
 
 
 def test_an_interval_is_one_listing_and_one_write_for_each_partition_that_moved(proxy: S3Proxy) -> None:
-    """Counted at the server: four partitions of this worker, two of another, and the publisher."""
+    """Counted at the server: four partitions of the worker that publishes, and two of another."""
     store = ObjectStore(f"s3://{BUCKET}/{uuid.uuid4().hex}")
-    checkpoints = Checkpoints(store, TOPIC)
-    publisher = Publisher(checkpoints, Models(store, TOPIC), fold_config(), lambda: 0.0)
-    writer = CheckpointWriter(checkpoints, publisher, SynchronousExecutor())
+    publisher, other = (writer_of(store) for _ in range(2))
     folds = {partition: fold_of(vectors(300, seed=partition), fold_config()) for partition in range(6)}
 
-    def interval(moved: Collection[int], publish: bool) -> Counter[str]:
+    def interval(writer: CheckpointWriter, moved: Collection[int], publish: bool) -> Counter[str]:
         proxy.requests.clear()
         for partition in moved:
             folds[partition] = learned(folds[partition], vectors(100, seed=partition))
-        settings = fold_config().as_dict()
-        writer.start([Checkpoint(TOPIC, "", p, folds[p], settings) for p in moved], publish=publish)
+        checkpoints = {p: Checkpoint(TOPIC, "", p, fold, fold_config().as_dict()) for p, fold in folds.items()}
+        before = [checkpoints[p] for p in range(4) if publish and p not in moved]
+        writer.start([checkpoints[p] for p in moved], publish=publish, saved_before=before)
         result = writer.take_result(wait=True)
         assert result is not None
         assert (len(result.saved), result.postponed, result.unpublished, result.error) == (len(moved), None, None, None)
         return proxy.requests
 
-    interval(range(6), publish=True)
-    assert interval([0, 1, 2, 3], publish=False) == {"list": 1, "write": 4}
-    assert interval([0], publish=False) == {"list": 1, "write": 1}
-    assert interval([0, 1, 2, 3], publish=True) == {"list": 2, "write": 5, "read": 3, "delete": 1}
-    assert interval(range(4), publish=True) == {"list": 2, "write": 5, "read": 3, "delete": 4}
+    assert interval(other, [4, 5], publish=False) == {"list": 1, "write": 2}
+    assert interval(publisher, range(4), publish=True) == {"list": 2, "write": 5, "read": 2}  # its first publication
+    assert interval(publisher, range(4), publish=True) == {"list": 1, "write": 5}
+    assert interval(other, [4], publish=False) == {"list": 1, "write": 1}
+    assert interval(publisher, [0], publish=True) == {"list": 1, "write": 2, "read": 1}
+    assert interval(publisher, [], publish=True) == {"list": 1}
+    assert interval(publisher, range(4), publish=True) == {"list": 1, "write": 5, "delete": 1}
+
+
+def writer_of(store: ObjectStore) -> CheckpointWriter:
+    """That of a worker."""
+    checkpoints = Checkpoints(store, TOPIC)
+    publisher = Publisher(checkpoints, Models(store, TOPIC), fold_config(), lambda: 0.0)
+    return CheckpointWriter(checkpoints, publisher, SynchronousExecutor())
+
+
+def test_of_two_publishers_one_writes_a_version(proxy: S3Proxy) -> None:
+    """Neither lists the models again."""
+    store = ObjectStore(f"s3://{BUCKET}/{uuid.uuid4().hex}")
+    one, two = (Models(store, TOPIC).snapshot() for _ in range(2))
+    proxy.requests.clear()
+    assert (one.save(a_published(7)), two.save(replace(a_published(7), rejected=1))) == (True, False)
+    assert proxy.requests == {"write": 2}
+    assert_same(one.load(7), a_published(7))
+
+
+def test_a_large_file_is_created_in_parts(proxy: S3Proxy) -> None:
+    store = new_store()
+    data = bytes(17 * 2**20)
+    assert (store.create("a/b", data), store.create("a/b", b"other" * 2**22)) == (True, False)
+    assert len(store.read("a/b")) == len(data)
+    assert proxy.requests["write"] == 4
 
 
 def learned(fold: Fold, rows: Array) -> Fold:

@@ -116,6 +116,18 @@ class SpyStore:
     def write(self, name: str, data: bytes) -> None:
         self._hook("write")
         self._store.write(name, data)
+        self._written(name)
+
+    def create(self, name: str, data: bytes) -> bool:
+        is_identity = "/" not in name
+        if not is_identity:
+            self._hook("write")
+        created = self._store.create(name, data)
+        if created and not is_identity:
+            self._written(name)
+        return created
+
+    def _written(self, name: str) -> None:
         kind, _, *where, stem = name.split("/")
         entry: tuple[Any, ...] = ("publish",)
         if "subtotals" in where:
@@ -125,9 +137,6 @@ class SpyStore:
             entry = ("save", int(where[0]))
         self._env.journal.append((*entry, int(stem[:20])))
         self._hook("written")
-
-    def create(self, name: str, data: bytes) -> bool:
-        return self._store.create(name, data)
 
     @property
     def place(self) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from streampca.errors import SettingsError, StoreError, TopicReplacedError
+from streampca.pca.arrays import F64
 from streampca.pca.axes import model_of
 from streampca.pca.jackknife import jackknife
 from streampca.pca.learning import BLOCK
@@ -41,13 +42,15 @@ class PublisherFixture:
         self.checkpoints, self.models = Checkpoints(self.store, "readings"), Models(self.store, "readings")
         self.now = 1234.5
         self.publisher = Publisher(self.checkpoints, self.models, fold_config, lambda: self.now)
+        self.p_values: F64 | None = None  # of the last version
 
     def save(self, partition: int, fold: Fold) -> None:
         self.checkpoints.save(checkpoint_of(fold, self.fold_config, partition))
 
     def publish(self) -> PublishedModel:
-        model = self.publisher.publish()
-        assert model is not None
+        published = self.publisher.publish()
+        assert published is not None
+        model, self.p_values = published
         newest = self.models.newest()
         assert newest is not None
         assert encode(newest) == encode(model)
@@ -94,19 +97,19 @@ def test_checkpoints_in_memory_give_the_same_bytes_as_those_on_disk(dtype: str) 
         for checkpoint in checkpoints:
             fixture.checkpoints.save(checkpoint)
     in_memory.checkpoints.newest = lambda _: pytest.fail("read from disk")  # type: ignore[method-assign]
-    published = in_memory.publisher.publish(checkpoints)
+    published = in_memory.publisher.publish(in_memory.publisher.parts(checkpoints))
     assert published is not None
-    assert published.subspace_error is not None
-    assert encode(published) == encode(on_disk.publish())
+    assert published.model.subspace_error is not None
+    assert encode(published.model) == encode(on_disk.publish())
 
 
 def test_a_checkpoint_in_memory_does_not_hide_a_newer_one(fixture: PublisherFixture) -> None:
     older, newer = (checkpoint_of(fold_of(vectors(n), CONFIG), CONFIG, 0) for n in (100, 200))
     for checkpoint in (older, newer):
         fixture.checkpoints.save(checkpoint)
-    model = fixture.publisher.publish([older])
-    assert model is not None
-    assert model.positions == {0: 200}
+    published = fixture.publisher.publish(fixture.publisher.parts([older]))
+    assert published is not None
+    assert published.model.positions == {0: 200}
 
 
 def test_the_model_is_the_merge_of_the_folds(fixture: PublisherFixture) -> None:
@@ -301,8 +304,8 @@ def test_a_late_publisher_computes_the_same_model(fixture: PublisherFixture) -> 
     first = fixture.publish()
     late = fixture.publisher._merged([Subtotal.of(newest, CONFIG.learning)], None)
     assert late is not None
-    np.testing.assert_array_equal(late.model.components, first.model.components)
-    assert fixture.models.save(late) is False
+    np.testing.assert_array_equal(late.model.model.components, first.model.components)
+    assert fixture.models.save(late.model) is False
     assert fixture.models.load(100).published_at == first.published_at
 
 

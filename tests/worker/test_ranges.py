@@ -62,9 +62,9 @@ def group(request: pytest.FixtureRequest) -> Group:
 
 
 def published(worker: Publisher, *, complete: bool = False) -> PublishedModel:
-    model = worker.publish(complete=complete)
-    assert model is not None
-    return model
+    publication = worker.publish(complete=complete)
+    assert publication is not None
+    return publication.model
 
 
 def test_ranges_are_neighbouring_partitions() -> None:
@@ -113,7 +113,7 @@ def test_a_range_is_merged_again_only_after_it_moved(group: Group, monkeypatch: 
     saved = [group.save(0, 150)]
     with monkeypatch.context() as patched:
         patched.setattr(group.checkpoints, "save", lambda *_: pytest.fail("saved"))
-        worker.merge_ranges([0, 1], saved)
+        worker.merge_ranges([0, 1], worker.parts(saved))
     assert (group.written(0), group.written(1)) == ([201, 251], [205])
     before = dict(group.store._files)
     worker.merge_ranges([0, 1])

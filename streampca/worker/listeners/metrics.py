@@ -129,12 +129,12 @@ class WorkerMetrics(Listener):
                 self._on_checkpoint(event)
             case CheckpointPostponed():
                 self._counters["checkpoints_postponed"].inc()
-            case ModelPublished(model, seconds):
+            case ModelPublished(model, seconds, p_values):
                 self._durations["publish_duration_seconds"].observe(seconds)
                 self._gauges["published_version"].set(model.version)
                 self._gauges["explained_variance_ratio"].set(float(model.model.explained_variance_ratio.sum()))
-                if model.p_values is not None:
-                    self._p_values.observe(model.p_values)
+                if p_values is not None:
+                    self._p_values.observe(p_values)
             case PublishFailed():
                 self._counters["publish_failures"].inc()
             case PartitionStalled(partition, lag):

@@ -1,0 +1,240 @@
+"""What workers ask of a store where each request costs money: one listing an interval, and only what has changed."""
+
+from collections import Counter
+from collections.abc import Collection
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streampca.errors import StoreError
+from streampca.sources.memory import Do, MemorySource
+from streampca.stores import identity
+from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.listing_snapshot import Snapshot
+from streampca.stores.memory import MemoryStore
+from streampca.stores.models import Models
+from streampca.stream.checkpoint import Checkpoint
+from streampca.stream.fold import Fold
+from streampca.stream.model_file import PublishedModel, encode
+from streampca.worker import parts, ranges
+from streampca.worker.checkpoint_writer import CheckpointWriter, SaveResult
+from streampca.worker.listener import ModelPublished, PartitionsAssigned
+from streampca.worker.publisher import Publisher
+from tests.stream.streams import checkpoint_of, fold_config, fold_of, vectors
+from tests.worker.environment import Environment
+from tests.worker.harness import SynchronousExecutor, make_worker
+from tests.worker.spies import SpyStore
+
+CONFIG = fold_config()
+PARTITIONS = 7
+
+
+class Bucket(MemoryStore):
+    """A store in memory that lists as one in a bucket does, and counts the requests."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests: Counter[str] = Counter()
+        self.read_names: list[str] = []
+
+    def write(self, name: str, data: bytes) -> None:
+        self.requests["write"] += 1
+        super().write(name, data)
+
+    def create(self, name: str, data: bytes) -> bool:
+        self.requests["write"] += 1
+        return super().create(name, data)
+
+    def read(self, name: str) -> bytes:
+        self.requests["read"] += 1
+        self.read_names.append(name)
+        return super().read(name)
+
+    def names(self, folder: str) -> list[str]:
+        self.requests["list"] += 1
+        return super().names(folder)
+
+    def snapshot(self, folder: str) -> Snapshot:  # type: ignore[override]
+        self.requests["list"] += 1
+        return Snapshot(self, folder, [name for name in self._files if name.startswith(f"{folder}/")])
+
+
+class Member:
+    """The writer of a worker that owns some of the partitions."""
+
+    def __init__(self, bucket: Bucket, owned: Collection[int]) -> None:
+        self.bucket, self.owned = bucket, sorted(owned)
+        self.models = Models(bucket, "readings")
+        checkpoints = Checkpoints(bucket, "readings")
+        publisher = Publisher(checkpoints, self.models, CONFIG, lambda: 2e9)
+        self.writer = CheckpointWriter(checkpoints, publisher, SynchronousExecutor())
+        self.saved = {p: Fold.empty(CONFIG.learning) for p in self.owned}
+        self.publishes = 0 in self.owned
+        self.ranges = ranges.owned(self.owned, range(PARTITIONS))
+
+    def interval(self, moved: Collection[int] = ()) -> SaveResult:
+        """Learn more of the partitions that `moved`, and save; then the requests since are counted in the bucket."""
+        self.bucket.requests.clear()
+        self.bucket.read_names.clear()
+        before = [self._checkpoint(p) for p in self.owned if p not in moved]
+        for partition in moved:
+            rows = self.saved[partition].stats.learned + 20
+            self.saved[partition] = fold_of(vectors(rows, seed=partition) + partition, CONFIG)
+        changed = [self._checkpoint(p) for p in moved]
+        self.writer.start(changed, publish=self.publishes, ranges=self.ranges, saved_before=before)
+        result = self.writer.take_result(wait=True)
+        assert result is not None
+        assert result.postponed is None
+        return result
+
+    def _checkpoint(self, partition: int) -> Checkpoint:
+        return checkpoint_of(self.saved[partition], CONFIG, partition)
+
+
+def published(result: SaveResult) -> PublishedModel:
+    assert result.published is not None
+    return result.published[0].model
+
+
+@pytest.fixture
+def bucket() -> Bucket:
+    return Bucket()
+
+
+@pytest.fixture
+def two(bucket: Bucket) -> tuple[Member, Member]:
+    """The publisher and another worker, which have saved all partitions; a version is published."""
+    publisher, other = Member(bucket, [0, 1, 2]), Member(bucket, [3, 4, 5, 6])
+    other.interval(other.owned)
+    published(publisher.interval(publisher.owned))
+    return publisher, other
+
+
+def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranges 0 to 3 of two partitions."""
+    monkeypatch.setattr(ranges, "SIZE", 2)
+    monkeypatch.setattr(ranges, "FEWEST", 4)
+
+
+def test_a_publisher_reads_only_the_partitions_of_others_that_moved(bucket: Bucket, two: tuple[Member, Member]) -> None:
+    publisher, other = two
+    other.interval([4])
+    assert bucket.requests == {"list": 1, "write": 1}
+    assert published(publisher.interval([1])).positions == dict.fromkeys(range(7), 20) | {1: 40, 4: 40}
+    assert bucket.requests == {"list": 1, "write": 2, "read": 1}
+    assert publisher.interval().published is None
+    assert bucket.requests == {"list": 1}
+    other.interval([3, 6])
+    published(publisher.interval())
+    assert bucket.requests == {"list": 1, "write": 1, "read": 2}
+
+
+def test_parts_that_were_not_read_again_change_no_bit(bucket: Bucket, two: tuple[Member, Member]) -> None:
+    publisher, other = two
+    other.interval([4])
+    alike = Bucket()
+    alike._files = dict(bucket._files)
+    late = Publisher(Checkpoints(alike, "readings"), Models(alike, "readings"), CONFIG, lambda: 2e9)
+    expected = late.publish()
+    assert expected is not None
+    assert encode(published(publisher.interval())) == encode(expected.model)
+
+
+def test_with_many_partitions_subtotals_are_read_once(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    few_are_many(monkeypatch)
+    publisher, other = Member(bucket, [0, 1, 3]), Member(bucket, [2, 4, 5, 6])
+    publisher.interval(publisher.owned)
+    other.interval(other.owned)
+    assert other.ranges == (1, 2, 3)
+    assert bucket.requests == {"list": 1, "write": 4 + 3, "read": 1}
+    published(publisher.interval([0]))
+    assert bucket.requests == {"list": 1, "write": 3, "read": 3}
+    other.interval([5])
+    assert bucket.requests == {"list": 1, "write": 2}
+    published(publisher.interval())
+    assert bucket.requests == {"list": 1, "write": 1, "read": 1}
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.sets(st.integers(0, PARTITIONS - 1))), max_size=12), st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_no_worker_reads_a_file_twice_or_one_of_its_own(steps: list[tuple[int, set[int]]], many: bool) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        if many:
+            few_are_many(monkeypatch)
+        bucket = Bucket()
+        members = [Member(bucket, range(start, PARTITIONS, 3)) for start in range(3)]
+        known: list[set[str]] = [set() for _ in members]
+        for number, (turn, moved) in enumerate(steps):
+            member, files = members[turn], set(bucket._files)
+            result = member.interval(moved & set(member.owned))
+            first = member.publishes and not any(t == turn for t, _ in steps[:number])
+            assert bucket.requests["list"] == 1 + first
+            assert not known[turn] & set(bucket.read_names)
+            written = bucket._files.keys() - files
+            known[turn] |= written | set(bucket.read_names)
+            assert bucket.requests["write"] == len(written)
+            assert sum("subtotals" not in name for name in written) == len(result.saved) + bool(result.published)
+
+
+def test_what_does_not_fit_is_read_again(
+    bucket: Bucket, two: tuple[Member, Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher, _ = two
+    part = publisher.writer._publisher._cache._parts["partition 3"][1]
+    monkeypatch.setattr(parts, "CACHED_BYTES", 2 * part.nbytes)
+    publisher.writer._publisher.forget()
+    published_before = publisher.models.versions()
+    assert publisher.interval([0]).published
+    assert publisher.interval([0]).published
+    assert bucket.requests == {"list": 1, "write": 2, "read": 2}
+    assert len(publisher.models.versions()) == len(published_before) + 2
+
+
+def test_another_publisher_may_write_the_next_version(bucket: Bucket, two: tuple[Member, Member]) -> None:
+    """Neither lists the models: whoever creates the file of a version has published it."""
+    publisher, other = two
+    twin = Member(bucket, publisher.owned)
+    assert twin.interval(publisher.owned).published is None
+    other.interval([4])
+    first = published(publisher.interval())
+    assert twin.interval().published is None
+    assert encode(publisher.models.load(first.version)) == encode(first)
+    assert twin.interval().published is None
+    assert bucket.requests == {"list": 2, "read": 1}  # the model is that of all checkpoints
+    other.interval([4])
+    assert published(twin.interval()).version == first.version + 20
+    assert bucket.requests == {"list": 1, "write": 1, "read": 4}
+
+
+def test_models_are_listed_again_after_a_failure(bucket: Bucket, two: tuple[Member, Member]) -> None:
+    publisher, other = two
+    other.interval([4])
+    bucket.fail_writes(1, StoreError("the answer was lost"))
+    assert publisher.interval().unpublished == "the answer was lost"
+    assert published(publisher.interval()).positions[4] == 40
+    assert bucket.requests["list"] == 2
+
+
+def test_models_are_listed_again_after_an_assignment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it, another worker may have published."""
+    env, members, listed = Environment(partitions=2, fold_config=CONFIG), list[MemorySource](), Counter[str]()
+    env.store = bucket = Bucket()
+    identity.ensure(bucket)
+    for partition in range(2):
+        env.send(partition, vectors(300, seed=partition))
+
+    def snapshot(store: SpyStore, folder: str) -> Snapshot:
+        listed[folder] += 1
+        return bucket.snapshot(folder)
+
+    monkeypatch.setattr(SpyStore, "snapshot", snapshot)
+    poll = [Do(lambda: members[0].poll(0)), 50] * 4
+    join, leave = Do(lambda: members.append(MemorySource(env.topic))), Do(lambda: members[0].close())
+    worker = make_worker(env, script=[50, 50, join, *poll, leave, 50, 50, 50, 50])
+    worker.run()
+    assignments = worker.recorder.of_type(PartitionsAssigned)
+    assert len(assignments) >= 2
+    assert listed["models/readings"] == len(assignments)
+    assert listed["checkpoints/readings"] > 2 * len(assignments)
+    assert worker.recorder.of_type(ModelPublished)[-1].model.version == 600
