@@ -38,6 +38,16 @@ class StateScorer:
             spe = np.maximum(spe, 0.0)
             return AnomalyScores(t2, spe, t2 + spe / self.sigma2)
 
+    def contributions(self, v: Array, most: int) -> list[tuple[int, float]]:
+        """The dimensions that contribute most to the score of one message (d,), and their shares of it."""
+        y = np.nan_to_num(v - self._mean)
+        with np.errstate(over="ignore", invalid="ignore"):
+            z = y @ self._W
+            residual = y - self._W @ (self._variance * z)
+            parts = y * (self._W @ z) + residual**2 / self.sigma2  # as `anomaly.contributions`, to T² and to SPE/σ²
+            shares = np.nan_to_num(parts / parts.sum(), posinf=0.0, neginf=0.0)
+        return [(int(j), float(shares[j])) for j in np.argsort(-shares, kind="stable")[:most]]
+
     def _of_tile(self, rows: Array, place: int) -> tuple[F64, F64]:
         """yᵀW (n, k) and ‖y‖² (n,) of rows at this place of a tile, the rest of which is zeros."""
         if len(rows) == TILE:

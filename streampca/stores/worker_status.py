@@ -24,6 +24,16 @@ class PartitionStatus(BaseModel):
     )
 
 
+class OutlierStatus(BaseModel):
+    """A record that the guard has refused."""
+
+    partition: int
+    offset: int
+    key: str | None = Field(description="The record's key as text, at most 100 characters.")
+    at: float = Field(description="When it was refused, seconds since 1970.")
+    message: str = Field(description="Its p-value, and the dimensions that contribute most to its score.")
+
+
 class WorkerStatus(BaseModel):
     """The status of one worker."""
 
@@ -36,6 +46,7 @@ class WorkerStatus(BaseModel):
     updated_at: float = Field(description="Time of this report, seconds since 1970.")
     messages_per_second: float = Field(description="Throughput over the last 10 seconds or so.")
     partitions: dict[str, PartitionStatus] = Field(description="Partitions assigned to it.")
+    outliers: list[OutlierStatus] = Field([], description="The last outliers refused, at most 10, the newest first.")
 
 
 class WorkerStatuses:

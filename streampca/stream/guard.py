@@ -20,6 +20,7 @@ from streampca.pca.state import State
 from streampca.pca.state_scores import StateScorer
 
 OUTLIER = "outlier"  # the reason of a reject
+NAMED = 3  # dimensions named for a refused record
 RECENT = 10_000  # records
 MOST = 100  # outliers among them; with more the guard is open
 
@@ -30,6 +31,7 @@ class Judgement(NamedTuple):
     guard: "Guard"  # after them
     p: F64  # (m,)
     refused: NDArray[np.bool_]  # (m,)
+    causes: dict[int, list[tuple[int, float]]]  # of each refused record: dimensions, and their shares of its score
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +56,8 @@ class Guard:
         """
         scorer = self.scorer or StateScorer(state, k)
         bins = bins_of(scorer.scores(V, int(self.weights[1].sum())).score)
-        least = np.minimum.reduceat(histogram.p_values(self._at_least, bins), np.cumsum(counts) - counts)
+        firsts = np.cumsum(counts) - counts
+        least = np.minimum.reduceat(histogram.p_values(self._at_least, bins), firsts)
         p = np.minimum(least * counts, 1.0)
         weights = self.weights.copy()
         np.add.at(weights[1], bins, 1.0)
@@ -66,7 +69,11 @@ class Guard:
         judged = self.judged + len(p)
         outliers = outliers[np.searchsorted(outliers, judged - RECENT) :]
         learned = self.learned + len(numbers) - int(refused.sum())
-        return Judgement(Guard(weights, judged, outliers, learned, scorer), p, refused)
+        worst = {
+            i: firsts[i] + bins[firsts[i] : firsts[i] + counts[i]].argmax() for i in np.flatnonzero(refused).tolist()
+        }
+        causes = {i: scorer.contributions(V[row], NAMED) for i, row in worst.items()}
+        return Judgement(Guard(weights, judged, outliers, learned, scorer), p, refused, causes)
 
     def after_block(self, messages: int, weight: float) -> "Guard":
         """After a block of so many messages, which made the fold's weight this one: older scores fade as messages do.

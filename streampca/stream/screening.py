@@ -91,10 +91,14 @@ def _guarded(part: _Part, fold: Fold, fold_config: FoldConfig, outlier_p: float)
     if not fold.state.count or not len(part.counts):  # there is nothing yet to judge by
         return replace(fold, guard=guard), part, []
     components = fold_config.learning.components
-    guard, p, refused = guard.judge(fold.state, components, part.vectors, part.counts, outlier_p)
-    rejects = [Reject(int(part.places[i]), OUTLIER, _text(p[i], outlier_p)) for i in np.flatnonzero(refused)]
+    guard, p, refused, causes = guard.judge(fold.state, components, part.vectors, part.counts, outlier_p)
+    rejects = [Reject(int(part.places[i]), OUTLIER, _text(p[i], outlier_p, causes[i])) for i in causes]
     return replace(fold, guard=guard), part.only(~refused), rejects
 
 
-def _text(p: float, outlier_p: float) -> str:
-    return f"only the share {p:.2g} of its partition's recent messages scores as high; outlier_p is {outlier_p:g}"
+def _text(p: float, outlier_p: float, causes: list[tuple[int, float]]) -> str:
+    named = ", ".join(f"{dimension} ({100 * share:.0f} %)" for dimension, share in causes)
+    return (
+        f"only {100 * p:.2g} % of its partition's recent messages score as high, where outlier_p is {outlier_p:g}; "
+        f"the dimensions {named} contribute most to its score"
+    )

@@ -84,6 +84,7 @@ class RecordRejected:
     reason: str
     message: str
     is_sent: bool = False  # to the dead-letter topic
+    key: bytes | None = None  # of the record
 
 
 @dataclass(frozen=True, slots=True)

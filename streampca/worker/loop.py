@@ -182,8 +182,10 @@ class Worker:
         if bad and config.bad_records == "stop":
             self._stop_at(event, bad)
         for reject in learned.rejects:
-            offset, is_sent = event.records[reject.place].offset, self._is_sent(reject)
-            self._listener.notify(RecordRejected(partition, offset, reject.reason, reject.message, is_sent))
+            record, is_sent = event.records[reject.place], self._is_sent(reject)
+            self._listener.notify(
+                RecordRejected(partition, record.offset, reject.reason, reject.message, is_sent, record.key)
+            )
         self._limit.take(event, learned.rejects, self._folds[partition])
         fold = learned.fold.reject([reject.reason for reject in learned.rejects])
         self._folds[partition] = fold = fold.after(event.last) if len(event.records) else fold

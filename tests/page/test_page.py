@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from streampca.pca import anomaly
 from streampca.pca.anomaly import Calibration
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
+from streampca.stores.worker_status import OutlierStatus, WorkerStatus, WorkerStatuses
 from tests.api.known import TOPIC, known, known_model
 from tests.api.process import SidecarProcess
 from tests.page.browser import Complaints
@@ -234,6 +236,19 @@ def test_shows_how_unusual_recent_vectors_are(models: Models, opened: Opened) ->
     expect(page.locator("#worst tr")).to_have_count(5)
     expect(page.locator("#worst tr").first).to_contain_text("0.001")
     expect(page.locator("#worst tr").first.locator("td").last).to_contain_text("2 (+")
+
+
+def test_shows_the_outliers_that_workers_refused(store: DirectoryStore, opened: Opened) -> None:
+    found = [OutlierStatus(partition=3, offset=1_000 + i, key=key, at=time.time() - 70 + i, message="dimension 2 (40%)")
+             for i, key in enumerate([None, "<b>sensor</b>"])]  # fmt: skip
+    worker = WorkerStatus(name="w", state="learning", trouble=None, started_at=1.0, updated_at=time.time(),
+                          messages_per_second=2.5, partitions={}, outliers=found)  # fmt: skip
+    WorkerStatuses(store, TOPIC).write(worker)
+    page = opened()
+    expect(page.locator("#outliers tr")).to_have_count(2)
+    cells = page.locator("#outliers tr").first.locator("td")
+    expect(cells).to_have_text(["3", "1,001", "<b>sensor</b>", re.compile("^[0-9]+ s ago"), "dimension 2 (40%)"])
+    expect(page.locator("#outliers tr").last.locator("td").nth(2)).to_have_text("–")
 
 
 def test_the_layout_is_stable_while_models_are_published(page: Page, models: Models, sidecar: str) -> None:

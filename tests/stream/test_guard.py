@@ -1,5 +1,6 @@
 """The guard refuses outliers by a rule on the partition's records alone, and opens when the stream has changed."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -142,6 +143,27 @@ def test_a_stream_that_changes_opens_the_guard_until_it_is_known() -> None:
     assert fold.guard is not None
     assert fold.guard.learned > 0
     assert len(refused) < 0.01 * len(V)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_refused_record_names_the_dimensions_that_make_its_score(name: str) -> None:
+    config = CONFIGS[name]
+    V = vectors(1501, dtype=config.learning.dtype)
+    V[1500, 3] += 40
+    found = screening.learn(Fold.empty(config.learning), event([v[None] for v in V], range(1501)), config, GUARDED)
+    assert found.rejects[-1].place == 1500
+    assert re.search(r"score as high.* the dimensions 3 \([0-9]+ %\), ", found.rejects[-1].message)
+
+
+def test_contributions_are_those_of_the_model() -> None:
+    state, V = fold_of(vectors(700), fold_config()).state, vectors(20, seed=1)
+    model, scorer = axes.model_of(state, 2), StateScorer(state, 2)
+    of_t2, of_spe = anomaly.contributions(model, V)
+    expected = of_t2 + np.abs(of_spe) / scorer.sigma2
+    for v, parts in zip(V, expected, strict=True):
+        found = scorer.contributions(v, D)
+        assert [share for _, share in found] == sorted((share for _, share in found), reverse=True)
+        assert dict(found) == pytest.approx(dict(enumerate(parts / parts.sum())), abs=1e-9)
 
 
 def test_a_young_histogram_refuses_nothing() -> None:

@@ -22,6 +22,7 @@ from streampca.worker.listener import (
     PartitionsReleased,
     PartitionStalled,
     PublishFailed,
+    RecordRejected,
     SourcePolled,
     WorkerEvent,
     WorkerStopping,
@@ -124,6 +125,21 @@ def test_partition_figures_come_from_its_fold(listener: StatusListener, store: C
     assert (partition.position, partition.lag, partition.learned, partition.rejected) == (fold.position, 7, 300, 3)
     assert partition.loss_ewma == pytest.approx(fold.stats.loss_ewma / fold.stats.norm_ewma)
     assert 0 < (partition.loss_ewma or 0) < 1
+
+
+def test_the_last_outliers_are_named(listener: StatusListener, store: CountingStore) -> None:
+    for offset in range(12):
+        listener.notify(RecordRejected(1, offset, "outlier", "p", key=b"\xffsensor" * 50))
+    listener.notify(RecordRejected(1, 12, "outlier", "only 0.001"))
+    listener.notify(RecordRejected(1, 13, "wrong_length", "3 numbers"))
+    listener.notify(WorkerStopping("now"))
+    outliers = read_status(store).outliers
+    assert [each.offset for each in outliers] == [12, 11, 10, 9, 8, 7, 6, 5, 4, 3]
+    assert outliers[0].model_dump() == {
+        "partition": 1, "offset": 12, "key": None, "at": 1e9 + 500, "message": "only 0.001"
+    }  # fmt: skip
+    assert (outliers[1].key or "").startswith("\\xffsensor")
+    assert len(outliers[1].key or "") == 100
 
 
 def test_the_unseen_variance_is_that_of_the_last_checkpoint(listener: StatusListener, store: CountingStore) -> None:

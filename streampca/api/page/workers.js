@@ -4,6 +4,7 @@ import { element, make, row } from "./dom.js";
 import { count, duration, percent } from "./format.js";
 
 const SILENT_AFTER_S = 30; // workers report every few seconds
+const MOST_OUTLIERS = 10;
 
 const STATES = {
   starting: "is starting", learning: "is learning", waiting: "has caught up and waits for messages", stopping: "is stopping",
@@ -24,6 +25,13 @@ export function show(reports, positions, now) {
       count(partition.rejected), percent(partition.loss_ewma), percent(partition.unseen_variance_ratio), name,
     );
   }));
+  showOutliers(reports.flatMap(({ outliers }) => outliers).sort((a, b) => b.at - a.at).slice(0, MOST_OUTLIERS), now);
+}
+
+function showOutliers(outliers, now) {
+  element("outliers-section").hidden = outliers.length === 0;
+  element("outliers").replaceChildren(...outliers.map(({ partition, offset, key, at, message }) =>
+    row(partition, count(offset), key ?? "–", `${duration(now - at)} ago`, message)));
 }
 
 /** Partition → the worker that reported it last. A stopped worker owns no partition. */

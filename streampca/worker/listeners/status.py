@@ -17,7 +17,15 @@ from typing import Self
 import structlog
 
 from streampca.errors import StoreError, StreampcaError
-from streampca.stores.worker_status import OUTDATED_AFTER_S, PartitionStatus, State, WorkerStatus, WorkerStatuses
+from streampca.stores.worker_status import (
+    OUTDATED_AFTER_S,
+    OutlierStatus,
+    PartitionStatus,
+    State,
+    WorkerStatus,
+    WorkerStatuses,
+)
+from streampca.stream.guard import OUTLIER
 from streampca.stream.record import SourceStatus
 from streampca.worker.listener import (
     BatchLearned,
@@ -31,6 +39,7 @@ from streampca.worker.listener import (
     PartitionsReleased,
     PartitionStalled,
     PublishFailed,
+    RecordRejected,
     RestoreFailed,
     SourcePolled,
     WorkerEvent,
@@ -43,7 +52,8 @@ _REPORT_EVERY_S = 3.0  # a report costs one or two fsyncs, or a request
 _LAST_REPORT_AFTER_S = 2.0  # longest wait for the report before it
 _WAITING_AFTER_S = 5.0  # without a message
 _RATE_OVER_S = 10.0
-_LONGEST_NAME = 200
+_LONGEST_NAME, _LONGEST_KEY = 200, 100
+_OUTLIERS = 10  # in a report
 
 
 class StatusListener(Listener):
@@ -70,6 +80,7 @@ class StatusListener(Listener):
         self._stalled: set[int] = set()
         self._partitions: dict[int, PartitionStatus | BatchLearned] = {}
         self._unseen: dict[int, float] = {}  # partition → ratio at its last checkpoint
+        self._outliers: deque[OutlierStatus] = deque(maxlen=_OUTLIERS)
         self._learned = 0  # messages
         self._last_learned = self._next_report = ticks()
         self._samples: deque[tuple[float, int]] = deque([(self._last_learned, 0)])  # time, messages learned
@@ -113,6 +124,8 @@ class StatusListener(Listener):
                 self._problems.pop("model", None)
             case PublishFailed(cause):
                 self._problems["model"] = cause
+            case RecordRejected() if event.reason == OUTLIER:
+                self._on_outlier(event)
             case PartitionStalled():
                 self._on_stall(event)
             case PartitionResumed(partition):
@@ -161,6 +174,14 @@ class StatusListener(Listener):
             self._last_learned = self._ticks()
             self._state = "learning"
 
+    def _on_outlier(self, event: RecordRejected) -> None:
+        key = None if event.key is None else event.key[:_LONGEST_KEY].decode(errors="backslashreplace")[:_LONGEST_KEY]
+        self._outliers.appendleft(
+            OutlierStatus(
+                partition=event.partition, offset=event.offset, key=key, at=self._clock(), message=event.message
+            )
+        )
+
     def _on_poll(self, status: SourceStatus) -> None:
         if status.connected:
             self._problems.pop("broker", None)
@@ -187,6 +208,7 @@ class StatusListener(Listener):
             trouble="; ".join(self._problems.values()) or None,
             started_at=self._started_at,
             updated_at=self._clock(),
+            outliers=list(self._outliers),
             messages_per_second=0.0 if self._state == "stopped" else self._rate(),
             partitions={
                 str(p): _status_of(known).model_copy(update={"unseen_variance_ratio": self._unseen.get(p)})
