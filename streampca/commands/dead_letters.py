@@ -24,7 +24,7 @@ from streampca.sources.kafka_python.replay import KafkaPythonReader, KafkaPython
 from streampca.sources.replay_marks import mark_of
 from streampca.sources.transactions import Outgoing
 
-_EXAMPLES = 3
+_EXAMPLES = 3  # of each reason, with messages that differ
 _MOST, _MOST_BYTES = 1000, 8 * 2**20  # of one transaction
 
 
@@ -150,7 +150,8 @@ class Group:
         if stamp >= 0:
             self.first_ms = min(self.first_ms, stamp) if self.first_ms >= 0 else stamp
             self.last_ms = max(self.last_ms, stamp)
-        if len(self.examples) < _EXAMPLES:
+        known = [example["message"] for example in self.examples]
+        if len(known) < _EXAMPLES and origin.message not in known:
             self.examples.append({"partition": origin.partition, "offset": origin.offset, "message": origin.message})
 
     def facts(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ _WINDOW = 1000  # records that the limit is a share of
 _FIRST = 100  # if all of the first ones are rejected, that is enough
 _RECENT = 10  # rejects are held back while the limit is exceeded among so many of the last records
 _HOLD_S = 60.0
-_HELD_BYTES = 32 * 2**20  # of values, in a partition
+_HELD_BYTES, _OVERHEAD = 32 * 2**20, 1000  # of values in a partition, and beside each value
 
 Send = Callable[[int, Record, Reject], None]
 
@@ -95,7 +95,7 @@ class _Held:
         for reject in rejects:
             record = event.records[reject.place]
             self.letters.append((record, reject))
-            self.nbytes += len(record.value or b"")
+            self.nbytes += len(record.value or b"") + _OVERHEAD
 
 
 class RejectLimit:

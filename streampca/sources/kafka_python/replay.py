@@ -17,6 +17,7 @@ from streampca.sources.transactions import Outgoing
 from streampca.stream.record import Record
 
 _ANSWER_MS = 5000
+_POLL_RECORDS, _FETCH_BYTES = 10_000, 4 * 1024 * 1024
 _STALLED_S = 60.0  # without progress
 _REQUEST_BYTES = 100 * 1024 * 1024  # a broker's own limit: the topic's limit decides
 _TRANSACTION_MS = 60_000  # after which brokers abort a transaction whose producer was killed
@@ -32,7 +33,12 @@ class KafkaPythonReader:
         self._connection = Connection(settings, topic)
         self._ends = self._end_offsets()
         self._consumer = self._connection.start(
-            KafkaConsumer, group_id=None, auto_offset_reset="earliest", isolation_level="read_committed"
+            KafkaConsumer,
+            group_id=None,
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
+            max_poll_records=_POLL_RECORDS,
+            max_partition_fetch_bytes=_FETCH_BYTES,
         )
         self._consumer.assign(list(self._ends))
 
