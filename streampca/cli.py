@@ -154,6 +154,7 @@ def fit(
     center: Annotated[bool, typer.Option(help=help_texts.CENTER)] = True,
     half_life: Annotated[float | None, typer.Option(min=0.001, help=help_texts.HALF_LIFE_MESSAGES)] = None,
     single: Annotated[bool, typer.Option("--float32", help="Compute in single precision.")] = False,
+    missing: Annotated[str, typer.Option(help=help_texts.MISSING)] = "refuse",
 ) -> None:
     """Learn from a file in one pass.
 
@@ -164,7 +165,7 @@ def fit(
     from streampca.commands import fit as command
 
     dtype = "float32" if single else "float64"
-    command.run(file, output, command.FitOptions(components, oversampling, center, half_life, dtype))
+    command.run(file, output, command.FitOptions(components, oversampling, center, half_life, dtype, missing))
 
 
 @app.command()

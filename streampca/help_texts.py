@@ -31,3 +31,4 @@ OUTPUT_FORMAT = "Format of the outputs: json (an object with a field for each), 
 MODEL_VERSION = "Version of the model to project with; unset: always the newest."
 TRANSFORM_GROUP_ID = "Consumer group of the members of `streampca transform`."
 TRANSFORM_PORT = "Port of /metrics, /healthz and /readyz of `streampca transform`; 0: any free one."
+MISSING = "Vectors with gaps, null or NaN: refuse rejects them, impute fills the gaps by what the other entries say."

@@ -128,6 +128,12 @@ CHECKPOINTS = [
           "than 1 % of their last 10,000 records were outliers; 0 with on_outlier=learn.",
           query("60 * sum by (outcome) (rate(streampca_outliers_total[$__rate_interval])) or vector(0)", "{{outcome}}"),
           query("sum(streampca_guard_open) or vector(0)", "open guards")),
+    lines("Gaps", "Share of the learned messages that lack entries, and of the entries that are missing in a "
+          "partition's messages; 0 with missing=refuse.",
+          query("sum(rate(streampca_vectors_with_gaps_total[$__rate_interval])) / "
+                "sum(rate(streampca_messages_total{outcome=\"learned\"}[$__rate_interval])) or vector(0)", "messages"),
+          query("max by (partition) (streampca_missing_entries_ratio) or vector(0)", "entries, {{partition}}"),
+          unit="percentunit"),
 ]  # fmt: skip
 
 REQUESTS = [

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 
@@ -12,6 +13,7 @@ from streampca.commands.places import place_of
 from streampca.commands.printing import console
 from streampca.commands.progress import progress
 from streampca.errors import InputError, SettingsError
+from streampca.pca.arrays import Array
 from streampca.pca.axes import model_of
 from streampca.pca.calibrator import Calibrator, parts
 from streampca.pca.learning import LearningConfig
@@ -32,11 +34,14 @@ class FitOptions:
     center: bool = True
     half_life: float | None = None  # in rows
     dtype: str = "float64"
+    missing: str = "refuse"  # or impute
 
 
 def run(file: Path, output: str, options: FitOptions) -> None:
     """Learn the rows of the file and write the model."""
-    rows = open_rows(file)
+    if options.missing not in ("refuse", "impute"):
+        raise SettingsError(f"--missing {options.missing}: must be refuse or impute")
+    rows = open_rows(file, gaps=options.missing == "impute")
     fold_config = _fold_config(options, rows)
     place = place_of(output)
     place.check_writable()
@@ -53,7 +58,8 @@ def _fold_config(options: FitOptions, rows: Rows) -> FoldConfig:
     d, k = rows.dimensions, options.components or min(_COMPONENTS, rows.dimensions)
     if k > d:
         raise SettingsError(f"components ({k}) cannot exceed the dimensions of {rows.path} ({d})")
-    learning_config = LearningConfig(d, k, options.oversampling, options.center, options.dtype)
+    impute = options.missing == "impute"
+    learning_config = LearningConfig(d, k, options.oversampling, options.center, options.dtype, impute=impute)
     return FoldConfig(learning_config, half_life_messages=options.half_life)
 
 
@@ -65,10 +71,7 @@ def _learn(rows: Rows, fold_config: FoldConfig) -> tuple[Fold, Calibrator, float
         task = bar.add_task("learning", total=1.0, rows=0, note="")
         for vectors, share in rows.pieces():
             learned = fold.stats.learned
-            too_large = abs(vectors).max(axis=1) > learning_config.largest_value
-            if too_large.any():
-                row = learned + int(too_large.argmax()) + 1
-                raise InputError(f"{rows.path}, row {row}: beyond ±{learning_config.largest_value:g} squares overflow")
+            _check(vectors, learned, rows.path, learning_config)
             vectors = vectors.astype(learning_config.dtype, copy=False)
             for part, place in parts(vectors, learned, first_block):
                 if place >= 0:
@@ -81,6 +84,19 @@ def _learn(rows: Rows, fold_config: FoldConfig) -> tuple[Fold, Calibrator, float
             loss = f"loss ratio {stats.loss_ewma / stats.norm_ewma:.4f}" if stats.norm_ewma else ""
             bar.update(task, completed=share, rows=stats.learned, note=loss)
     return fold, calibrator, time.perf_counter() - started
+
+
+def _check(vectors: Array, before: int, path: Path, config: LearningConfig) -> None:
+    """Raise `InputError` that names a row that cannot be learned; so many were learned before."""
+    too_large = np.fmax.reduce(np.abs(vectors), axis=1) > config.largest_value
+    if too_large.any():
+        row = before + int(too_large.argmax()) + 1
+        raise InputError(f"{path}, row {row}: beyond ±{config.largest_value:g} squares overflow")
+    observed = (~np.isnan(vectors)).sum(axis=1)
+    if config.impute and (observed < config.components).any():
+        row = int((observed < config.components).argmax())
+        text = f"{observed[row]} of {config.dimensions} entries, fewer than components ({config.components})"
+        raise InputError(f"{path}, row {before + row + 1}: {text}")
 
 
 def _published(fold: Fold, calibrator: Calibrator, fold_config: FoldConfig) -> PublishedModel:

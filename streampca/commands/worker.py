@@ -124,6 +124,7 @@ def worker_config_of(settings: WorkerSettings) -> WorkerConfig:
             settings.field,
             schema_registry.schemas_of(settings),
             int(settings.max_record_mib * 2**20),
+            (settings.min_observed or settings.components) if settings.missing == "impute" else None,
         ),
         bad_records="dead_letter" if settings.dead_letter_topic else settings.on_bad_record,
         outliers=settings.on_outlier,
@@ -138,5 +139,10 @@ def worker_config_of(settings: WorkerSettings) -> WorkerConfig:
 def learning_config_of(settings: WorkerSettings) -> LearningConfig:
     """The part of the settings that shapes a model."""
     return LearningConfig(
-        settings.dimensions, settings.components, settings.oversampling, settings.center, settings.dtype
+        settings.dimensions,
+        settings.components,
+        settings.oversampling,
+        settings.center,
+        settings.dtype,
+        impute=settings.missing == "impute",
     )

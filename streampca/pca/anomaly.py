@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streampca.pca import histogram
+from streampca.pca import conditional, histogram
 from streampca.pca.arrays import F64, Array
+from streampca.pca.conditional import Completed
 from streampca.pca.histogram import BINS, Indices, bins_of
 from streampca.pca.model import Model
 
@@ -40,14 +41,28 @@ class Contributions(NamedTuple):
 
 
 def score(model: Model, Y: Array) -> AnomalyScores:
-    """T², SPE and score of vectors (n, d). Infinite where they exceed the range of float64."""
-    return score_projected(model, *model.project(Y))
+    """T², SPE and score of vectors (n, d). Infinite where they exceed the range of float64.
+
+    Where entries are missing, NaN, they are those to be expected, given the others.
+    """
+    Y, t2, spe = complete(model, Y)
+    coordinates, residual = model.project(Y)
+    return score_projected(model, coordinates, residual + spe, t2)
 
 
-def score_projected(model: Model, coordinates: Array, spe: Array) -> AnomalyScores:
-    """As `score`, of vectors with these principal coordinates (n, k) and squared residuals (n,)."""
+def complete(model: Model, Y: Array) -> Completed:
+    """Vectors (n, d) without gaps, which are NaN, and what their uncertainty adds to T² and SPE."""
+    variance = model.explained_variance.astype(np.float64)
+    return conditional.complete(Y, model.mean, model.components.T, variance, noise_variance(model))
+
+
+def score_projected(model: Model, coordinates: Array, spe: Array, more: F64 | float = 0.0) -> AnomalyScores:
+    """As `score`, of vectors with these principal coordinates (n, k) and squared residuals (n,).
+
+    `more` (n,) is what gaps add to T².
+    """
     with np.errstate(over="ignore"):
-        t2: F64 = (coordinates.astype(np.float64) ** 2 / _variances(model)).sum(axis=1)
+        t2: F64 = (coordinates.astype(np.float64) ** 2 / _variances(model)).sum(axis=1) + more
         return AnomalyScores(t2, spe.astype(np.float64), t2 + spe / noise_variance(model))
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,14 @@ def compile_kernels(config: LearningConfig, on_compile: Callable[[], None] = lam
 
     `on_compile` is called once, when numba starts to compile; not if everything is loaded from the cache.
     """
-    small = LearningConfig(_D, _K, 0, config.center, config.dtype, warm_up=_EARLY // learning.STARTS)
+    small = replace(config, dimensions=_D, components=_K, oversampling=0, warm_up=_EARLY // learning.STARTS)
     V, retention = np.random.default_rng(0).standard_normal((_EARLY + _BLOCK, _D)), np.ones(_EARLY + _BLOCK)
     with _first_compilation(on_compile):
         state, _ = learning.learn(State.empty(_D, config.dtype), V[:_EARLY], retention[:_EARLY], small)
         learning.learn(state, V[_EARLY:], retention[_EARLY:], small)
+        if config.impute:
+            V[-1, 0] = np.nan
+            learning.learn(state, V[_EARLY:], retention[_EARLY:], small)
 
 
 class _Once(event.Listener):  # type: ignore[misc]  # numba has no types

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from streampca.pca import axes
+from streampca.pca import axes, missing
 from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked import centring, gauge, update
 from streampca.pca.blocked.centring import Weights
@@ -48,6 +48,7 @@ class LearningConfig:
     center: bool = True
     dtype: str = "float64"
     warm_up: int | None = None  # messages in the first block; None: max(200, 2K)
+    impute: bool = False  # whether messages may have gaps, entries that are NaN
 
     @property
     def columns(self) -> int:
@@ -103,13 +104,21 @@ def learn(state: State, V: Array, retention: F64, config: LearningConfig) -> tup
     """Learn V (n, d), cut into blocks from its first row on; the last block may be shorter.
 
     `retention` (n,) holds each message's λ, the share of the past that it keeps. V must be finite and within
-    `config.largest_value`. Neither its memory layout nor the number of blocks in one call changes a bit of the result.
+    `config.largest_value`, except for gaps (missing.py) with `config.impute`. Neither its memory layout nor the number
+    of blocks in one call changes a bit of the result.
     The first block of a stream has no scores, as there was no model to predict it.
     """
     V, scores = update.read_only(V, config.dtype), [NO_SCORES]
+    with_gaps = config.impute and missing.has_gaps(V)
     while len(V):
         block = config.next_block(state)
-        learned = _update(state, V, retention, config) or _absorb(state, V[:block], retention[:block], config)
+        if config.impute and config.center:
+            state = missing.introduce(state, V[:block])
+        learned = (
+            _learn_block(state, V[:block], retention[:block], config)
+            if with_gaps
+            else _update(state, V, retention, config) or _absorb(state, V[:block], retention[:block], config)
+        )
         n = learned[0].count - state.count
         V, retention, state = V[n:], retention[n:], _turned(learned[0], state, config)
         scores.append(learned[1])
@@ -140,6 +149,20 @@ def mean_before(state: State, V: Array, center: bool) -> F64:
     At the start, where it has no weight, it may be anything: the mean of V keeps the squares free of a large offset.
     """
     return state.mean if state.weight or not center else V.mean(axis=0, dtype=np.float64)
+
+
+def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Scores]:
+    """Learn one block, which may have gaps: filled, they cost no second algorithm."""
+    if not missing.has_gaps(V):
+        return _update(state, V, retention, config) or _absorb(state, V, retention, config)
+    weights = centring.weights(state.weight, retention, len(V), config.center)
+    V, surplus, gaps = missing.fill(state, V, weights, config.components, config.center)
+    after, (residual, norm) = _update(state, V, retention, config) or _absorb(state, V, retention, config)
+    variance = after.total_variance - weights.c * (1 - weights.a) @ surplus
+    if len(norm):
+        norm, outside = np.maximum(norm - surplus, 0.0), 1 - config.components / config.dimensions
+        residual = np.clip(residual - outside * surplus, 0.0, norm)
+    return replace(after, total_variance=max(float(variance), 0.0), gaps=gaps), Scores(residual, norm)
 
 
 def _update(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Scores] | None:
@@ -178,9 +201,10 @@ def _absorb(state: State, V: Array, retention: F64, config: LearningConfig) -> t
 
 def advance(state: State, after: Iterate, messages: int, squares: F64, weights: Weights) -> State:
     """The state after so many messages; `squares` holds the weighted sum of ‖y‖² of each block."""
-    total_variance, older = state.total_variance, state.older
+    total_variance, older, gaps = state.total_variance, state.older, state.gaps
     for past, sum_of_squares in zip(weights.past.tolist(), squares.tolist(), strict=False):
         total_variance, older = past * total_variance + sum_of_squares, past * older
+        gaps = gaps and gaps.times(past)
     return State(
         after.C,
         after.N,
@@ -190,6 +214,7 @@ def advance(state: State, after: Iterate, messages: int, squares: F64, weights: 
         state.count + messages,
         state.blocks + len(squares),
         older,
+        gaps,
     )
 
 

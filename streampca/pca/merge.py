@@ -1,7 +1,8 @@
 """Merge the states of several streams into one: pooled covariance about the common mean.
 
 With weights w_i, W = Σ w_i and m = Σ w_i m_i / W, the pooled covariance is Σ w_i/W (C_i C_iᵀ + (m_i − m)(m_i − m)ᵀ),
-within the spans of the states; its K leading directions are the merged factor. With K = d it is exact.
+within the spans of the states; its K leading directions are the merged factor. With K = d it is exact. Shares of gaps
+are pooled like the mean.
 
 States are added one by one, and cuts keep the memory constant: docs/mathematics.md, section 7, has their cost.
 """
@@ -13,7 +14,7 @@ import numpy as np
 
 from streampca.pca import axes
 from streampca.pca.arrays import F64, Array
-from streampca.pca.state import State
+from streampca.pca.state import Gaps, State
 
 _MOST_GROUPS = 8  # more cost more, and improve the estimate of the sampling error little
 _FEWEST_GROUPS = 4
@@ -33,6 +34,7 @@ class Pool:
         self._variance: F64 | None = None  # of the columns of F, if they are the principal axes
         self._mean: F64 = np.zeros(0)
         self._total_variance, self._count = 0.0, 0
+        self._gaps: Gaps | None = None
         self.weight = 0.0  # W
 
     def fade(self, share: float) -> None:
@@ -52,6 +54,7 @@ class Pool:
         self._parts += [(np.sqrt(new), state.C), (1.0, between[:, None])] if past else [(1.0, state.C)]
         self._variance = None if past else _variance(state.N)
         self._total_variance = past * self._total_variance + new * state.total_variance + float(between @ between)
+        self._gaps = _shared(self._gaps, past, state.gaps, new)
         self._mean, self.weight = self._mean + new * step if past else state.mean, W
         self._count += state.count
         if sum(part.shape[1] for _, part in self._parts) > self._most:
@@ -65,7 +68,8 @@ class Pool:
             C, variance = _leading(self._stack(), most, dtype)
         else:
             C, variance = np.ascontiguousarray(self._parts[0][1][:, :most], dtype), self._variance[:most]
-        return State(C, np.diag(variance), self._mean, self.weight, self._total_variance, self._count, 0)
+        gaps = self._gaps
+        return State(C, np.diag(variance), self._mean, self.weight, self._total_variance, self._count, 0, gaps=gaps)
 
     def _stack(self) -> F64:
         return np.hstack([factor * part.astype(np.float64, copy=False) for factor, part in self._parts])
@@ -121,6 +125,13 @@ def grouped(states: Sequence[State], columns: int, decay: Sequence[float] | None
     for state, share in zip(states, decay if decay is not None else [1.0] * len(states), strict=True):
         merger.add(state, share)
     return merger.groups()
+
+
+def _shared(before: Gaps | None, past: float, added: Gaps | None, new: float) -> Gaps | None:
+    """The pooled shares; None stands for no gaps."""
+    if before is None or added is None:
+        return before.times(past) if before else added.times(new) if added else None
+    return before.times(past).plus(added.times(new))
 
 
 def _variance(N: F64) -> F64 | None:

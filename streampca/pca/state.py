@@ -9,6 +9,25 @@ from streampca.pca.arrays import F64, Array
 
 
 @dataclass(frozen=True, eq=False)
+class Gaps:
+    """Running shares of a stream: of messages that lack entries, and of messages that lack each entry.
+
+    Shares of the weight, so they are forgotten as the stream is, and those of several streams have a weighted mean.
+    """
+
+    messages: float
+    entries: F64  # (d,)
+
+    def times(self, share: float) -> "Gaps":
+        """These shares as parts of a larger weight, of which theirs is `share`."""
+        return Gaps(share * self.messages, share * self.entries)
+
+    def plus(self, other: "Gaps") -> "Gaps":
+        """The sum of shares of one weight."""
+        return Gaps(self.messages + other.messages, self.entries + other.entries)
+
+
+@dataclass(frozen=True, eq=False)
 class State:
     """Factor, mean and weight of a stream: CCᵀ estimates the covariance within the span of C.
 
@@ -24,6 +43,7 @@ class State:
     count: int  # messages learned
     blocks: int  # learned since C was last turned to its principal axes
     older: float = 1.0  # share of the weight that is older than the end of the last absorbed block
+    gaps: Gaps | None = None  # None: no message had gaps
 
     @classmethod
     def empty(cls, d: int, dtype: str = "float64") -> "State":

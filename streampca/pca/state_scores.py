@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from streampca.pca import axes
+from streampca.pca import axes, conditional
 from streampca.pca.anomaly import AnomalyScores, rounding
 from streampca.pca.arrays import F64, Array
+from streampca.pca.missing import has_gaps
 from streampca.pca.state import State
 
 TILE = 64  # messages that are scored at once
@@ -25,7 +26,12 @@ class StateScorer:
         """T², SPE and score of messages (n, d), the first of which is message `first` since the state was learned.
 
         Messages are scored in tiles of 64 that are counted since then, so no bit depends on how many arrive together.
+        With gaps, which are NaN, scores are those to be expected, given the other entries.
         """
+        if has_gaps(V):
+            V, t2, spe = conditional.complete(V, self._mean, self._W * self._variance**0.5, self._variance, self.sigma2)
+            found = self.scores(V, first)
+            return AnomalyScores(found.t2 + t2, found.spe + spe, found.score + t2 + spe / self.sigma2)
         start, n = first % TILE, len(V)
         squares, norm = np.empty((n, len(self._variance))), np.empty(n)
         with np.errstate(over="ignore", invalid="ignore"):

@@ -12,6 +12,7 @@ from streampca import help_texts
 from streampca.settings.base import Rule, Settings
 from streampca.settings.consumer import ConsumerSettings
 from streampca.settings.formats import Format, FormatSettings
+from streampca.settings.gaps import GapSettings
 from streampca.settings.guard import GuardSettings
 from streampca.settings.kafka import GroupSettings, KafkaSettings
 from streampca.settings.topics import DeadLetterSettings, LogSettings, StoreSettings, TopicSettings
@@ -36,7 +37,7 @@ __all__ = [
 ]
 
 
-class WorkerSettings(ConsumerSettings, GroupSettings, GuardSettings):
+class WorkerSettings(ConsumerSettings, GapSettings, GroupSettings, GuardSettings):
     """Settings of `streampca worker`."""
 
     # The model. A checkpoint made with other values of these is refused.
@@ -44,18 +45,8 @@ class WorkerSettings(ConsumerSettings, GroupSettings, GuardSettings):
     components: int = Field(ge=1, description=help_texts.COMPONENTS)
     oversampling: int | None = Field(None, ge=0, description=help_texts.OVERSAMPLING)
     center: bool = Field(True, description=help_texts.CENTER)
-    half_life_messages: float | None = Field(
-        None,
-        gt=0,
-        allow_inf_nan=False,
-        description=help_texts.HALF_LIFE_MESSAGES,
-    )
-    half_life_seconds: float | None = Field(
-        None,
-        gt=0,
-        allow_inf_nan=False,
-        description=help_texts.HALF_LIFE_SECONDS,
-    )
+    half_life_messages: float | None = Field(None, gt=0, allow_inf_nan=False, description=help_texts.HALF_LIFE_MESSAGES)
+    half_life_seconds: float | None = Field(None, gt=0, allow_inf_nan=False, description=help_texts.HALF_LIFE_SECONDS)
     dtype: Literal["float64", "float32"] = Field(
         "float64", description="Floating-point type of the factor C and of the computation."
     )
@@ -108,6 +99,11 @@ class WorkerSettings(ConsumerSettings, GroupSettings, GuardSettings):
                 ("max_record_mib", "dimensions"),
                 lambda s: s.dimensions * 8 > s.max_record_mib * 2**20,
                 "max_record_mib ({s.max_record_mib:g}) is too small for a vector of {s.dimensions} dimensions",
+            ),
+            Rule(
+                ("min_observed", "dimensions"),
+                lambda s: (s.min_observed or 0) > s.dimensions,
+                "min_observed ({s.min_observed}) cannot exceed dimensions ({s.dimensions})",
             ),
             Rule(
                 ("implausible_factor",),

@@ -14,7 +14,7 @@ from streampca.errors import DamagedFileError
 from streampca.pca import histogram
 from streampca.pca.arrays import F64, Array
 from streampca.pca.learning import LearningConfig
-from streampca.pca.state import State
+from streampca.pca.state import Gaps, State
 from streampca.stream import npz
 from streampca.stream.event_time import EventTime
 from streampca.stream.fold import Fold, FoldStats
@@ -23,7 +23,7 @@ from streampca.stream.headers import CheckpointHeader, GuardHeader
 from streampca.stream.record import LastRecord
 
 KIND = "checkpoint"
-FORMAT_VERSION = 3  # 2 for a fold without guard, which older releases read too
+FORMAT_VERSION = 3  # 2 for a fold without guard or gaps, which older releases read too
 READABLE = (1, 2, 3)  # version 1 has no columns beyond K, and not their age, `older`
 
 
@@ -44,7 +44,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
     state, clock = fold.state, fold.event_time
     header = {
         "kind": KIND,
-        "format_version": 2 if fold.guard is None else FORMAT_VERSION,
+        "format_version": 2 if fold.guard is None and not fold.has_gaps else FORMAT_VERSION,
         "numpy": np.__version__,
         "topic": checkpoint.topic,
         "topic_id": checkpoint.topic_id,
@@ -71,6 +71,9 @@ def encode(checkpoint: Checkpoint) -> bytes:
     if fold.guard is not None:
         header["guard"] = {"judged": fold.guard.judged, "learned": fold.guard.learned}
         arrays |= {"guard_scores": histogram.table(fold.guard.weights), "guard_outliers": fold.guard.outliers}
+    if state.gaps is not None:
+        header["gaps"] = state.gaps.messages
+        arrays["missing"] = state.gaps.entries
     return npz.encode(header, arrays)
 
 
@@ -92,6 +95,7 @@ def decode(data: bytes, *, trusted: bool = False) -> Checkpoint:
         header.count,
         header.blocks,
         header.older,
+        None if header.gaps is None else Gaps(header.gaps, arrays["missing"]),
     )
     clock, stats = header.clock, FoldStats(**dict(header.tally))
     event_time = EventTime(clock.now_ms, tuple(clock.recent), clock.ahead)
@@ -128,16 +132,20 @@ def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]], *, invers
         "mean": ((d,), "float64"),
         "pending": ((n, d), dtype),
         "pending_retention": ((n,), "float64"),
+        **({} if header.gaps is None else {"missing": ((d,), "float64")}),
     }
     found = {name: (array.shape, array.dtype.name) for name, array in arrays.items()}
     if found != expected or not all(a.dtype.isnative and a.flags.c_contiguous for a in arrays.values()):
         raise DamagedFileError("the arrays of the checkpoint fit neither each other nor the settings")
     for name, array in arrays.items():
-        if not np.isfinite(array).all():
+        bad = np.isinf(array) if name == "pending" and header.settings.get("missing") else ~np.isfinite(array)
+        if bad.any():
             raise DamagedFileError(f"{name} holds values that are not finite")
     most = LearningConfig(arrays["C"].shape[0], 1, dtype=arrays["C"].dtype.name).largest_value
-    if max(np.abs(arrays[name]).max(initial=0) for name in ("pending", "mean")) > most:
+    if max(np.fmax.reduce(np.abs(arrays[name]), axis=None, initial=0) for name in ("pending", "mean")) > most:
         raise DamagedFileError("pending or mean holds values that are too large to have been learned")
+    if header.gaps is not None and not ((arrays["missing"] >= 0) & (arrays["missing"] <= header.gaps + 1e-6)).all():
+        raise DamagedFileError("missing holds shares that are larger than that of the messages with gaps")
     retention = arrays["pending_retention"]
     if not ((retention >= 0) & (retention <= 1)).all():
         raise DamagedFileError("pending_retention holds values that are not between 0 and 1")

@@ -1,8 +1,9 @@
 """Decodes the values of records into vectors, a batch at a time; rejects the others with a reason and a message.
 
 Reasons: `no_value` (a tombstone), `undecodable`, `unknown_schema` (the registry has no such id), `wrong_length`,
-`not_finite` (NaN or infinity), `too_large` (its squares would overflow), `too_many_bytes` (decoding it would take
-more memory than allowed); and of vectors that were decoded: `implausible` (plausibility.py) and `outlier` (guard.py).
+`not_finite` (infinity, or NaN where gaps are refused), `too_few_observed` (too many gaps), `too_large` (its squares
+would overflow), `too_many_bytes` (decoding it would take more memory than allowed); and of vectors that were decoded:
+`implausible` (plausibility.py) and `outlier` (guard.py).
 """
 
 import sys
@@ -20,7 +21,7 @@ from streampca.stream.formats import reader_of
 from streampca.stream.formats.base import Reader
 from streampca.stream.formats.schemas import Schemas
 from streampca.stream.record import Records, Undecoded, UnreadValue, Vectors, timestamps_of, values_of
-from streampca.vectors.packing import VectorBytes, VectorError, check_size
+from streampca.vectors.packing import NULL_HINT, VectorBytes, VectorError, check_size
 
 REASONS = (
     "no_value",
@@ -28,6 +29,7 @@ REASONS = (
     "unknown_schema",
     "wrong_length",
     "not_finite",
+    "too_few_observed",
     "too_large",
     "too_many_bytes",
     "implausible",
@@ -40,7 +42,10 @@ _LARGE_BATCH = 8 * 2**20  # bytes of vectors that are decoded at once; the last 
 
 @dataclass(frozen=True)
 class Codec:
-    """Decodes one format. A vector must have d finite numbers, none of them larger than `largest_value`."""
+    """Decodes one format. A vector must have d finite numbers, none of them larger than `largest_value`.
+
+    If `min_observed` is given, entries may be missing, and are NaN, as long as so many are not.
+    """
 
     format: str  # json, float32, float64 (raw, little-endian), npy, avro, protobuf or arrow
     dimensions: int
@@ -49,10 +54,12 @@ class Codec:
     field: str = ""  # dotted path to the vector in a value that has fields
     schemas: Schemas | None = None  # for avro and protobuf
     most_bytes: int = 64 * 2**20  # memory to decode one value
+    min_observed: int | None = None  # None: vectors with gaps are rejected
 
     @cached_property
     def _reader(self) -> Reader:
-        return reader_of(self.format, self.dimensions, self.field, self.schemas, self.most_bytes)
+        gaps = self.min_observed is not None
+        return reader_of(self.format, self.dimensions, self.field, self.schemas, self.most_bytes, gaps=gaps)
 
     def vectors_of(self, event: Records) -> Vectors | Undecoded:
         """Decode the records of one event; `Undecoded` while the schema registry is away. Any thread may call it.
@@ -133,6 +140,9 @@ class Codec:
         self, vectors: Array, places: NDArray[np.int64], counts: NDArray[np.int64], rejects: list[Reject]
     ) -> Decoded:
         good = self._good(vectors)
+        if self.min_observed is not None and not good.all():
+            vectors = np.where(np.isnan(vectors), np.nan, vectors)  # one NaN of the many, for the same bits
+            good[~good] = self._good_with_gaps(vectors[~good])
         if not good.all():
             values = np.repeat(np.arange(len(places)), counts)  # the value of each vector
             bad, first = np.unique(values[~good], return_index=True)
@@ -151,10 +161,23 @@ class Codec:
         good &= vectors.min(axis=1, initial=0.0) >= -limit
         return good
 
+    def _good_with_gaps(self, vectors: Array) -> NDArray[np.bool_]:
+        """As `_good`, of vectors that may have gaps."""
+        missing = np.isnan(vectors)
+        good: NDArray[np.bool_] = self._good(np.where(missing, 0.0, vectors))
+        good &= self.dimensions - missing.sum(axis=1) >= (self.min_observed or 0)
+        return good
+
     def _reason_of(self, vector: Array) -> tuple[str, str]:
-        odd = np.flatnonzero(~np.isfinite(vector))
+        missing = np.isnan(vector)
+        odd = np.flatnonzero(np.isinf(vector) if self.min_observed is not None else ~np.isfinite(vector))
         if len(odd):
-            return "not_finite", f"entry {odd[0]} is {vector[odd[0]]}"
+            hint = NULL_HINT if missing[odd[0]] else ""
+            return "not_finite", f"entry {odd[0]} is {vector[odd[0]]}{hint}"
+        if missing.any() and (found := self.dimensions - int(missing.sum())) < (self.min_observed or 0):
+            text = f"{found} of {self.dimensions} entries, fewer than min_observed={self.min_observed}"
+            return "too_few_observed", text
+        vector = np.where(missing, 0.0, vector)
         place = int(np.abs(vector).argmax())
         return "too_large", (
             f"entry {place} is {vector[place]:g}; beyond ±{self.largest_value:g} squares overflow {self.dtype}"

@@ -37,13 +37,15 @@ class FoldConfig:
     def as_dict(self) -> dict[str, Any]:
         """Names and values as stored in a checkpoint."""
         own = {name: value for name, value in vars(self).items() if name != "learning"}
+        of_model = {name: value for name, value in vars(self.learning).items() if name != "impute"}
         return {
-            **vars(self.learning),
+            **of_model,
             "oversampling": self.learning.beyond,
             **own,
             "block": self.learning.block,
             "stretch": self.learning.stretch,
             "start": self.learning.start,
+            **({"missing": "impute"} if self.learning.impute else {}),  # files of older releases have no such setting
         }
 
     def retention(self, steps_ms: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -151,7 +153,7 @@ class Fold:
 
     position: int
     state: State
-    pending: Array  # (p, d): vectors that do not fill a block
+    pending: Array  # (p, d): vectors that do not fill a block; NaN where an entry is missing
     retention: NDArray[np.float64]  # (p,): their λ
     event_time: EventTime
     stats: FoldStats
@@ -200,6 +202,11 @@ class Fold:
         if guard and learned:
             guard = guard.after_block(learned, state.weight)
         return Fold(max(position, self.position), state, *pending, event_time, stats, self.last, guard), scores
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether a message lacked entries, among those that are remembered and the pending ones."""
+        return self.state.gaps is not None or bool(np.isnan(self.pending).any())
 
     def reject(self, reasons: Sequence[str]) -> "Fold":
         """Count records that were rejected for these reasons."""

@@ -83,6 +83,7 @@ class CheckpointHeader(_Strict):
     count: Count
     blocks: Count
     older: Annotated[Finite, Field(ge=0, le=1)] = 1.0  # not in version 1
+    gaps: Annotated[Finite, Field(ge=0, le=1.000001)] | None = None  # absent without gaps
     clock: Clock
     tally: Tally
     guard: GuardHeader | None = None  # absent without one

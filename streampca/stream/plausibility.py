@@ -51,17 +51,24 @@ def surely_plausible(fold: Fold, V: Array, fold_config: FoldConfig, factor: floa
     """
     stats, pending = fold.stats, fold.pending
     with np.errstate(over="ignore"):
-        squares = float(np.vdot(V, V)) + float(np.vdot(pending, pending))
+        squares = _squares(V) + _squares(pending)
     largest = math.sqrt(squares) + fold_config.learning.smallest_value * math.sqrt(V.size + pending.size)
     farthest = _length(fold.state.mean) + 2 * largest
     messages = stats.scored + len(V) + len(pending)
     return 2 * farthest <= factor * math.sqrt(stats.norm * stats.scored / max(messages, 1))  # 2: for rounding
 
 
+def _squares(V: Array) -> float:
+    """The sum of the squares of all entries that are not missing."""
+    squares = float(np.vdot(V, V))
+    return squares if not math.isnan(squares) else float(np.nansum(np.square(V)))
+
+
 def _distances(V: Array, mean: F64) -> F64:
-    """‖v − mean‖ of every row of V (n, d)."""
+    """‖v − mean‖ of every row of V (n, d), along the entries that are not missing."""
     parts = (V[i : i + _ROWS] - mean for i in range(0, len(V), _ROWS))
-    distances: F64 = np.sqrt(np.concatenate([(Y * Y).sum(axis=1) for Y in parts]))
+    squares = [np.where(np.isnan(Y), 0.0, Y * Y).sum(axis=1) for Y in parts]
+    distances: F64 = np.sqrt(np.concatenate(squares))
     return distances
 
 

@@ -34,7 +34,7 @@ class Subtotal:
     time_ms: int  # event time at which its weight counts; -1: unknown
     stats: FoldStats  # of all partitions
     settings: dict[str, Any]  # as in their checkpoints
-    recent: dict[int, Array]  # partition → its newest messages (m, d), to be scored
+    recent: dict[int, Array]  # partition → its newest messages (m, d), to be scored; NaN where an entry is missing
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, config: LearningConfig) -> "Subtotal":
@@ -104,7 +104,7 @@ def decode(data: bytes) -> Subtotal:
     if not header.recent.keys() <= header.positions.keys():
         raise DamagedFileError("it holds messages of partitions that it does not name")
     for name, array in arrays.items():
-        if not np.isfinite(array).all():
+        if (np.isinf(array) if name == "recent" and header.settings.get("missing") else ~np.isfinite(array)).any():
             raise DamagedFileError(f"{name} holds values that are not finite")
     C, variance, mean = arrays["C"], arrays["variance"], arrays["mean"]
     recent, start = {}, 0

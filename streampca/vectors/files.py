@@ -1,6 +1,7 @@
 """Reads vectors from .npy, .csv and .jsonl files, in pieces, so that a file may be larger than memory."""
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,18 +26,21 @@ class Rows:
     pieces: Callable[[], Iterator[tuple[Array, float]]]  # rows (n, d), and the share of the file read after them
 
 
-def open_rows(path: Path) -> Rows:
-    """The rows of a .npy, .csv or .jsonl file. Raises `InputError` that names the bad row, here or in `pieces`."""
+def open_rows(path: Path, *, gaps: bool = False) -> Rows:
+    """The rows of a .npy, .csv or .jsonl file. Raises `InputError` that names the bad row, here or in `pieces`.
+
+    With `gaps` entries may be missing, and become NaN: NaN, an empty field of CSV, null in JSON.
+    """
     opener = {".npy": _npy, ".csv": _csv, ".jsonl": _jsonl, ".ndjson": _jsonl}.get(path.suffix.lower())
     if opener is None:
         raise InputError(f"{path}: only .npy, .csv and .jsonl files can be read")
     try:
-        return opener(path)
+        return opener(path, gaps)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from None
 
 
-def _npy(path: Path) -> Rows:
+def _npy(path: Path, gaps: bool) -> Rows:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except ValueError as error:
@@ -53,36 +57,37 @@ def _npy(path: Path) -> Rows:
         for start in range(0, len(array), step):
             piece = np.asarray(array[start : start + step])
             piece = piece if piece.dtype.kind == "f" else piece.astype(np.float64)
-            yield _finite(piece, path, start), min(start + step, len(array)) / len(array)
+            yield _finite(piece, path, start, gaps), min(start + step, len(array)) / len(array)
 
     return Rows(path, array.shape[1], len(array), pieces)
 
 
-def _csv(path: Path) -> Rows:
+def _csv(path: Path, gaps: bool) -> Rows:
     """Numbers between commas; a first line without any number is a header."""
 
     def parse(line: str) -> list[float]:
-        return [float(field) for field in line.split(",")]
+        return [math.nan if gaps and not field.strip() else float(field) for field in line.split(",")]
 
     def is_header(line: str) -> bool:
         return not any(_is_number(field) for field in line.split(","))
 
-    return _text(path, parse, is_header)
+    return _text(path, parse, is_header, gaps)
 
 
-def _jsonl(path: Path) -> Rows:
+def _jsonl(path: Path, gaps: bool) -> Rows:
     """A JSON array of numbers on each line."""
 
     def parse(line: str) -> list[float]:
         row = json.loads(line)
-        if not isinstance(row, list) or not all(type(entry) in (int, float) for entry in row):
+        kinds = {int, float, type(None)} if gaps else {int, float}
+        if not isinstance(row, list) or not all(type(entry) in kinds for entry in row):
             raise ValueError("not a JSON array of numbers")
-        return [float(entry) for entry in row]
+        return [math.nan if entry is None else float(entry) for entry in row]
 
-    return _text(path, parse, lambda line: False)
+    return _text(path, parse, lambda line: False, gaps)
 
 
-def _text(path: Path, parse: Callable[[str], list[float]], is_header: Callable[[str], bool]) -> Rows:
+def _text(path: Path, parse: Callable[[str], list[float]], is_header: Callable[[str], bool], gaps: bool) -> Rows:
     first = next(_lines(path, parse, is_header), None)
     if first is None:
         raise InputError(f"{path} holds no vectors")
@@ -97,11 +102,11 @@ def _text(path: Path, parse: Callable[[str], list[float]], is_header: Callable[[
                 raise InputError(f"{path}, row {number}: {len(row)} numbers, but {d} in the rows before")
             rows.append(row)
             if len(rows) == step:
-                yield _finite(np.array(rows), path, start), done / size
+                yield _finite(np.array(rows), path, start, gaps), done / size
                 start += step
                 rows = []
         if rows:
-            yield _finite(np.array(rows), path, start), done / size
+            yield _finite(np.array(rows), path, start, gaps), done / size
 
     return Rows(path, d, None, pieces)
 
@@ -140,10 +145,9 @@ def _is_number(field: str) -> bool:
     return True
 
 
-def _finite(piece: Array, path: Path, start: int) -> Array:
-    good = np.isfinite(piece).all(axis=1)
-    if not good.all():
-        row = int(np.flatnonzero(~good)[0])
-        column = int(np.flatnonzero(~np.isfinite(piece[row]))[0])
+def _finite(piece: Array, path: Path, start: int, gaps: bool) -> Array:
+    bad = np.isinf(piece) if gaps else ~np.isfinite(piece)
+    if bad.any():
+        row, column = np.argwhere(bad)[0]
         raise InputError(f"{path}, row {start + row + 1}: number {column + 1} is {piece[row, column]}")
     return piece

@@ -6,6 +6,7 @@ first, because it does not create a Python object for each number; its result is
 be the same.
 """
 
+import json
 import sys
 from typing import Any
 
@@ -19,12 +20,15 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class JsonVectorParser:
-    """Parses texts that hold one vector of d numbers each, at a dotted path. For one thread."""
+    """Parses texts that hold one vector of d numbers each, at a dotted path. For one thread.
 
-    def __init__(self, dimensions: int, field: str = "", most_bytes: int = sys.maxsize) -> None:
+    With `gaps` an entry may be null or NaN, which JSON does not have but many producers write; both give NaN.
+    """
+
+    def __init__(self, dimensions: int, field: str = "", most_bytes: int = sys.maxsize, *, gaps: bool = False) -> None:
         self._field, self._most_bytes = field, most_bytes
         self._path = field.split(".") if field else []
-        self._packer = NumberPacker(dimensions)
+        self._packer, self._gaps = NumberPacker(dimensions, gaps=gaps), gaps
         self._simdjson = SimdjsonParser.installed(dimensions, self._path)
 
     def parse(self, text: bytes) -> VectorBytes:
@@ -37,8 +41,8 @@ class JsonVectorParser:
 
     def _array(self, text: bytes) -> list[Any]:
         try:
-            found = orjson.loads(text)
-        except orjson.JSONDecodeError as error:
+            found = json.loads(text) if self._gaps and b"NaN" in text else orjson.loads(text)
+        except ValueError as error:
             raise VectorError("undecodable", f"not JSON: {error}") from None
         for name in self._path:
             if not isinstance(found, dict) or name not in found:

@@ -1,6 +1,7 @@
 """Python numbers → float64 in memory, with a precise message for anything that is not a number."""
 
 import itertools
+import math
 import struct
 from collections.abc import Collection
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 VectorBytes = bytes | memoryview
 """The numbers of a vector in memory, or those of several vectors, one after the other."""
 
+NULL_HINT = " (missing=impute learns vectors with gaps)"
 _MOST_NAMES, _NAME_LENGTH = 8, 32
 
 
@@ -22,22 +24,32 @@ class VectorError(Exception):
 
 
 class NumberPacker:
-    """Packs lists of d Python numbers."""
+    """Packs lists of d Python numbers; with `gaps` an entry may also be None, which becomes NaN."""
 
-    def __init__(self, dimensions: int) -> None:
-        self._dimensions = dimensions
+    def __init__(self, dimensions: int, *, gaps: bool = False) -> None:
+        self._dimensions, self._gaps = dimensions, gaps
         self._pack = struct.Struct(f"{dimensions}d").pack
 
     def pack(self, row: list[Any], *, booleans: bool) -> bytes:
         """The d entries as float64. `booleans`: whether there may be any; `struct` would accept them as numbers."""
         check_length(len(row), self._dimensions)
         if booleans:
-            _check_numbers(row)
+            self._check_numbers(row)
         try:
             return self._pack(*row)
         except (struct.error, OverflowError):
-            _check_numbers(row)
+            self._check_numbers(row)
+            if self._gaps and None in row:
+                return self._pack(*(math.nan if entry is None else entry for entry in row))
             raise
+
+    def _check_numbers(self, row: list[Any]) -> None:
+        allowed = {int, float, type(None)} if self._gaps else {int, float}
+        if not set(map(type, row)) <= allowed:
+            place = next(i for i, entry in enumerate(row) if type(entry) not in allowed)
+            hint = NULL_HINT if row[place] is None else ""
+            text = f"entry {place} of the array is {type_name(row[place])}, not a number{hint}"
+            raise VectorError("undecodable", text)
 
 
 def missing_field(field: str, name: str, found: Any, kind: str) -> VectorError:
@@ -89,9 +101,3 @@ def type_name(value: Any) -> str:
 def _quoted(name: str) -> str:
     text = repr(name[:_NAME_LENGTH])
     return text if len(name) <= _NAME_LENGTH and len(text) <= 2 * _NAME_LENGTH else f"{text[:_NAME_LENGTH]}…"
-
-
-def _check_numbers(row: list[Any]) -> None:
-    if not set(map(type, row)) <= {int, float}:
-        place = next(i for i, entry in enumerate(row) if type(entry) not in (int, float))
-        raise VectorError("undecodable", f"entry {place} of the array is {type_name(row[place])}, not a number")

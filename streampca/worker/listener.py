@@ -43,6 +43,7 @@ class BatchLearned:
     seconds: float
     lag: int  # messages of the partition still to come
     outliers: int = 0  # records among the learned ones that the guard would have refused, were it not open
+    gaps: int = 0  # vectors that lack entries
 
 
 @dataclass(frozen=True, slots=True)

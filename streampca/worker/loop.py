@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from streampca.errors import BadRecordError, SourceError, StreampcaError
+from streampca.pca import missing
 from streampca.sources.base import DeadLetters, Source
 from streampca.stream import compatibility, screening
 from streampca.stream.codec import Codec
@@ -193,7 +194,8 @@ class Worker:
         messages, lag = event.count - len(learned.rejects), event.end - event.next
         now = fold.guard or Guard()
         outliers = max(now.learned - guard.learned, 0)
-        self._listener.notify(BatchLearned(partition, fold, messages, learned.scores, seconds, lag, outliers))
+        gaps = missing.count(event.decoded.vectors) if config.fold.learning.impute else 0
+        self._listener.notify(BatchLearned(partition, fold, messages, learned.scores, seconds, lag, outliers, gaps))
         if now.is_open != guard.is_open:
             self._listener.notify(GuardOpened(partition) if now.is_open else GuardClosed(partition))
 

@@ -166,6 +166,28 @@ def test_fit_gives_the_same_model_from_every_format(vectors: Path, tmp_path: Pat
         assert np.array_equal(models[0].explained_variance, other.explained_variance)
 
 
+def test_fit_learns_gaps(vectors: Path, tmp_path: Path) -> None:
+    Y = np.load(vectors)
+    Y[np.random.default_rng(0).random(Y.shape) < 0.1] = np.nan
+    np.save(tmp_path / "v.npy", Y)
+    rows = [[None if np.isnan(entry) else entry for entry in row] for row in Y.tolist()]
+    (tmp_path / "v.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "v.csv").write_text("\n".join(",".join("" if e is None else repr(e) for e in row) for row in rows))
+    models = []
+    for name in ("v.npy", "v.csv", "v.jsonl"):
+        outcome = run("fit", tmp_path / name, "-o", tmp_path / "m.npz", "--components", 2, "--missing", "impute")
+        assert outcome.returncode == 0, outcome.stderr
+        models.append(model_file.decode((tmp_path / "m.npz").read_bytes()))
+    assert models[0].settings["missing"] == "impute"
+    assert all(np.array_equal(models[0].model.components, other.model.components) for other in models[1:])
+    exact = np.linalg.eigvalsh(np.cov(np.load(vectors).T, bias=True))[::-1][:2]
+    np.testing.assert_allclose(models[0].model.explained_variance, exact, rtol=0.1)
+    assert_one_line(run("fit", tmp_path / "v.csv", "-o", tmp_path / "m.npz"), "row 1: could not convert")
+    impute = ("-o", tmp_path / "m.npz", "--missing", "impute")
+    assert_one_line(run("fit", tmp_path / "v.npy", *impute, "--components", 8), "fewer than components (8)")
+    assert_one_line(run("fit", vectors, "-o", tmp_path / "m.npz", "--missing", "x"), "must be refuse or impute", code=2)
+
+
 def test_fit_refuses_invalid_input(vectors: Path, tmp_path: Path) -> None:
     bad = np.load(vectors)
     bad[1234, 3] = np.nan

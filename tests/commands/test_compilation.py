@@ -38,11 +38,13 @@ def kernels():
     return {f"{each.__module__}.{each.__name__}{signature}" for each in functions for signature in each.signatures
             if each.__module__.startswith("streampca")}
 
-dtype, center = sys.argv[1], sys.argv[2] == "True"
-config = learning.LearningConfig(20, 3, 5, center, dtype)
+dtype, center, impute = sys.argv[1], sys.argv[2] == "True", sys.argv[3] == "True"
+config = learning.LearningConfig(20, 3, 5, center, dtype, impute=impute)
 compile_kernels(config)
 before = kernels()
 V = np.random.default_rng(0).standard_normal((config.start + 20 * config.block + 7, 20)).astype(dtype)
+if impute:
+    V[::5, 3] = np.nan
 state, start = State.empty(20, dtype), 0
 for size in (config.start, config.block, 18 * config.block, config.block, 7):
     state, _ = learning.learn(state, V[start : start + size], np.full(size, 0.999), config)
@@ -55,8 +57,10 @@ print(json.dumps([sorted(before), sorted(kernels() - before)]))
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("center", [True, False])
 def test_nothing_is_compiled_or_loaded_while_learning(dtype: str, center: bool) -> None:
-    before, after = json.loads(output_of(COMPARE, dtype, str(center)))
+    impute = center  # one run of each dtype with gaps
+    before, after = json.loads(output_of(COMPARE, dtype, str(center), str(impute)))
     assert any("update._learn" in kernel for kernel in before)
+    assert any("imputation.fill" in kernel for kernel in before) == impute
     assert after == []
 
 
@@ -132,9 +136,9 @@ def test_kernels_are_compiled_before_the_worker_joins(monkeypatch: pytest.Monkey
         order.append("kernels")
         on_compile()
 
-    def reader(name: str, *others: Any) -> Any:
+    def reader(name: str, *others: Any, **options: Any) -> Any:
         order.append(f"reader of {name}")
-        return reader_of(name, *others)
+        return reader_of(name, *others, **options)
 
     monkeypatch.setattr(codec, "reader_of", reader)
     monkeypatch.setattr(worker, "client_of", lambda settings: order.append("broker"))

@@ -59,6 +59,7 @@ class Plan:
     half_life: str
     offset_gap: str
     outlier_p: float  # 0: no guard
+    gaps: bool  # whether vectors lack entries
     bursts: tuple[Burst, ...]
     faults: tuple[Fault, ...]
 
@@ -74,13 +75,14 @@ class Plan:
     def fold_config(self) -> FoldConfig:
         """Of every worker."""
         options: dict[str, Any] = {"seconds": {"half_life_seconds": 3.0}, "messages": {"half_life_messages": 50.0}}
-        learning = LearningConfig(dimensions=3, components=1, oversampling=1, warm_up=20)
+        learning = LearningConfig(dimensions=3, components=1, oversampling=1, warm_up=20, impute=self.gaps)
         return FoldConfig(learning, format="float64", **options.get(self.half_life, {}))
 
     def worker_config(self) -> WorkerConfig:
         """Of every worker."""
         fold = self.fold_config()
-        codec = Codec("float64", fold.learning.dimensions, fold.learning.largest_value, fold.learning.dtype)
+        learning, min_observed = fold.learning, 1 if self.gaps else None
+        codec = Codec("float64", learning.dimensions, learning.largest_value, learning.dtype, min_observed=min_observed)
         return WorkerConfig(
             TOPIC,
             fold,
@@ -118,6 +120,7 @@ def plan_of(seed: int) -> Plan:
         half_life=random.choice(["none", "none", "seconds", "messages"]),
         offset_gap=random.choice(["fail", "earliest", "latest"]),
         outlier_p=0.05 if seed % 3 == 0 else 0.0,  # more than may be set, as the streams are short
+        gaps=seed % 5 == 2,
         bursts=(*(_burst(random, partitions) for _ in range(random.randint(4, 8))), *_bad_runs(seed, partitions)),
         faults=tuple(sorted((_fault(random) for _ in range(random.randint(1, 8))), key=lambda fault: fault.at)),
     )

@@ -27,6 +27,7 @@ from tests.simulation.threads import executor_of, threads_of
 
 POISON = b"poison"
 _VECTORS = [row.tobytes() for row in np.random.default_rng(0).standard_normal((4099, 3)) * [3, 2, 1] + [1, 0, 5]]
+_WITH_GAPS = [np.where(np.arange(3) == i % 5, np.nan, np.frombuffer(v)).tobytes() for i, v in enumerate(_VECTORS)]
 _IMPLAUSIBLE = np.array([1e9, 0.0, -1e9]).tobytes()  # if the model has begun
 _LATER = 1000  # numbers of bursts that are not the plan's
 _SAME_TIME = 10  # records with the same timestamp
@@ -87,7 +88,8 @@ class World:
         for start in range(0, burst.records, _SAME_TIME):
             places = range(start, min(start + _SAME_TIME, burst.records))
             first = number * 401 + self.plan.seed
-            values = [_value(burst, place, first + place) for place in places]
+            vectors = _WITH_GAPS if self.plan.gaps else _VECTORS
+            values = [_value(burst, place, vectors[(first + place) % len(vectors)]) for place in places]
             stamp = 10**12 + int(1000 * burst.at) + 50 * start if start % 3 else -1
             self.cluster.append(burst.partition, *values, timestamp=stamp)
         self.cluster.skip(burst.partition, burst.gap)
@@ -202,10 +204,10 @@ class World:
         self.scheduler.at(self.scheduler.now + _CHECK_SESSIONS_S, self._check_sessions)
 
 
-def _value(burst: Burst, place: int, number: int) -> bytes:
+def _value(burst: Burst, place: int, vector: bytes) -> bytes:
     if burst.poison and place % burst.poison == burst.poison - 1:
         return POISON
-    return _IMPLAUSIBLE if burst.poison and place % 37 == 36 else _VECTORS[number % len(_VECTORS)]
+    return _IMPLAUSIBLE if burst.poison and place % 37 == 36 else vector
 
 
 class _WorkerListener(Listener):

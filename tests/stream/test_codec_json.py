@@ -105,7 +105,9 @@ def test_the_error_names_the_first_entry_that_is_not_a_number() -> None:
     assert decoded.rejects == [
         Reject(0, "undecodable", "entry 1 of the array is a boolean, not a number"),
         Reject(1, "undecodable", "entry 1 of the array is a string, not a number"),
-        Reject(2, "undecodable", "entry 1 of the array is null, not a number"),
+        Reject(
+            2, "undecodable", "entry 1 of the array is null, not a number (missing=impute learns vectors with gaps)"
+        ),
     ]
 
 

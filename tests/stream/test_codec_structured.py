@@ -456,7 +456,7 @@ def test_no_nan_raises_a_warning(kind: str, field: str, make: Callable[[list[flo
     """The conversion of a signalling NaN would."""
     schemas = memory(WriterSchema("AVRO", '{"type":"array","items":"float"}'), WriterSchema("AVRO", '"bytes"'), READING)
     decoded = codec(kind, field, schemas).decode([with_nan(make, nan)])
-    assert only_reject(decoded) == ("not_finite", "entry 1 is nan")
+    assert only_reject(decoded) == ("not_finite", "entry 1 is nan (missing=impute learns vectors with gaps)")
 
 
 def test_arrow_field_names_that_are_not_utf8_are_rejected() -> None:

@@ -25,7 +25,7 @@ from streampca.worker.listener import (
     PublishFailed,
 )
 from streampca.worker.listeners.metrics import WorkerMetrics, described
-from tests.stream.streams import fold_config, fold_of, vectors
+from tests.stream.streams import D, fold_config, fold_of, vectors
 from tests.worker.environment import POISON, TOPIC, Environment
 from tests.worker.harness import WorkerFixture, make_worker, worker_config
 
@@ -194,6 +194,17 @@ def test_gaps_failures_and_future_timestamps_are_counted(metrics: WorkerMetrics,
     assert now("streampca_checkpoints_postponed_total") == 2
     assert now("streampca_publish_failures_total") == 1
     assert now("streampca_timestamps_ahead", **labels(0)) == 1
+
+
+def test_gaps_of_vectors_are_shown(metrics: WorkerMetrics, read: Callable[[], Samples]) -> None:
+    config = fold_config(impute=True)
+    V = vectors(300)
+    V[100:, 2] = np.nan
+    fold = fold_of(V, config)
+    metrics.notify(BatchLearned(1, fold, 300, [], 0.5, 0, gaps=200))
+    assert fold.state.gaps is not None
+    assert read()("streampca_vectors_with_gaps_total") == 200
+    assert read()("streampca_missing_entries_ratio", **labels(1)) == pytest.approx(fold.state.gaps.messages / D)
 
 
 def test_there_is_no_loss_metric_before_the_first_loss(metrics: WorkerMetrics, read: Callable[[], Samples]) -> None:

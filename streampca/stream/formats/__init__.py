@@ -8,19 +8,28 @@ from streampca.stream.formats.raw import RawReader
 from streampca.stream.formats.schemas import Schemas
 
 
-def reader_of(format: str, dimensions: int, field: str, schemas: Schemas | None, most_bytes: int) -> Reader:  # noqa: A002
+def reader_of(
+    format: str,  # noqa: A002 - the setting's name
+    dimensions: int,
+    field: str,
+    schemas: Schemas | None,
+    most_bytes: int,
+    *,
+    gaps: bool = False,
+) -> Reader:
     """The reader of a format, which rejects values that would take more than `most_bytes` of memory to decode.
 
-    Raises `SettingsError` if a package that it needs is not installed.
+    With `gaps` it reads null as NaN, where the format has a null. Raises `SettingsError` if a package that it needs is
+    not installed.
     """
     match format:
         case "json":
-            return JsonReader(dimensions, field, most_bytes)
+            return JsonReader(dimensions, field, most_bytes, gaps=gaps)
         case "npy":
             return NpyReader(dimensions)
         case "avro" | "protobuf" | "arrow":
             try:
-                return _extra(format, dimensions, field, schemas, most_bytes)
+                return _extra(format, dimensions, field, schemas, most_bytes, gaps)
             except ImportError as error:
                 raise SettingsError(
                     f"format {format} needs {error.name}, which is not installed: pip install 'streampca[{format}]'"
@@ -28,18 +37,25 @@ def reader_of(format: str, dimensions: int, field: str, schemas: Schemas | None,
     return RawReader(format, dimensions)
 
 
-def _extra(format: str, dimensions: int, field: str, schemas: Schemas | None, most_bytes: int) -> Reader:  # noqa: A002
+def _extra(
+    format: str,  # noqa: A002 - the setting's name
+    dimensions: int,
+    field: str,
+    schemas: Schemas | None,
+    most_bytes: int,
+    gaps: bool,
+) -> Reader:
     """The reader of a format whose packages are an optional extra, and so are imported here."""
     if format == "arrow":
         from streampca.stream.formats.arrow import ArrowReader
 
-        return ArrowReader(dimensions, field, most_bytes)
+        return ArrowReader(dimensions, field, most_bytes, gaps=gaps)
     if schemas is None:
         raise ValueError(f"format {format} needs schemas")
     if format == "avro":
         from streampca.stream.formats.avro import AvroReader
 
-        return AvroReader(dimensions, field, schemas, most_bytes)
+        return AvroReader(dimensions, field, schemas, most_bytes, gaps=gaps)
     from streampca.stream.formats.protobuf import ProtobufReader
 
     return ProtobufReader(dimensions, field, schemas, most_bytes)

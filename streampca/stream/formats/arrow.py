@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streampca.stream.formats.arrow_sizes import decompressed_bytes
-from streampca.vectors.packing import VectorBytes, VectorError, check_length, check_size, listed
+from streampca.vectors.packing import NULL_HINT, VectorBytes, VectorError, check_length, check_size, listed
 
 
 class ArrowReader:
@@ -17,8 +17,8 @@ class ArrowReader:
     size = None
     is_batch = True
 
-    def __init__(self, dimensions: int, field: str, most_bytes: int) -> None:
-        self._dimensions, self._field, self._most_bytes = dimensions, field, most_bytes
+    def __init__(self, dimensions: int, field: str, most_bytes: int, *, gaps: bool) -> None:
+        self._dimensions, self._field, self._most_bytes, self._gaps = dimensions, field, most_bytes, gaps
 
     def read(self, value: bytes) -> VectorBytes:
         try:
@@ -68,6 +68,6 @@ class ArrowReader:
         if len(wrong):
             check_length(int(lengths[wrong[0]]), self._dimensions)
         numbers = column.flatten()
-        if numbers.null_count:
-            raise VectorError("undecodable", "an entry of the record batch is null")
+        if numbers.null_count and not self._gaps:
+            raise VectorError("undecodable", f"an entry of the record batch is null{NULL_HINT}")
         return np.asarray(numbers.to_numpy(zero_copy_only=False), np.float64)

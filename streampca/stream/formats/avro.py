@@ -37,10 +37,10 @@ class AvroReader:
     size = None
     is_batch = False
 
-    def __init__(self, dimensions: int, field: str, schemas: Schemas, most_bytes: int) -> None:
+    def __init__(self, dimensions: int, field: str, schemas: Schemas, most_bytes: int, *, gaps: bool) -> None:
         self._dimensions, self._field, self._most_bytes = dimensions, field, most_bytes
         self._path = field.split(".") if field else []
-        self._packer = NumberPacker(dimensions)
+        self._packer = NumberPacker(dimensions, gaps=gaps)
         self._decoders = SchemaCache(schemas, "AVRO", self._decoder)
 
     def read(self, value: bytes) -> VectorBytes:

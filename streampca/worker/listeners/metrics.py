@@ -42,6 +42,7 @@ _COUNTERS: tuple[tuple[str, list[str], str], ...] = (
         ["outcome"],
         "Outliers found by the guard, by outcome: learned as it was open, skipped, dead_lettered.",
     ),
+    ("vectors_with_gaps", [], "Vectors that lack entries, with missing=impute."),
     ("offset_gap_messages", [], "Offsets skipped: removed by retention, or replaced as the log was truncated."),
     ("rebalances", ["event"], "Rebalance events: partitions assigned, revoked or lost."),
     ("restore_failures", [], "Attempts to restore assigned partitions from the store that failed."),
@@ -63,6 +64,7 @@ _GAUGES_BY_PARTITION = (
         "Variance along the strongest direction that the factor could not see until recently, by the smallest served "
         "one, at the last checkpoint; 0 without any.",
     ),
+    ("missing_entries_ratio", "Share of the entries that messages lack, forgotten as the model forgets."),
     ("consumer_lag_messages", "Consumer lag: messages behind the log's end."),
     ("next_offset", "Offset of the next message to learn."),
     ("event_time_lag_seconds", "Age of the newest record learned, by its own timestamp, when it was learned."),
@@ -181,6 +183,9 @@ class WorkerMetrics(Listener):
         if fold.guard:
             self._set(batch.partition, guard_open=fold.guard.is_open)
             self._counters["outliers"].labels("learned").inc(batch.outliers)
+        self._counters["vectors_with_gaps"].inc(batch.gaps)
+        if fold.state.gaps is not None:
+            self._set(batch.partition, missing_entries_ratio=float(fold.state.gaps.entries.mean()))
         if stats.last_ms >= 0:
             self._set(batch.partition, event_time_lag_seconds=time.time() - stats.last_ms / 1000)
         if stats.norm_ewma > 0:

@@ -1,0 +1,124 @@
+"""Accuracy with gaps, on MNIST with pixels removed: `python -m experiments.gaps [--data FOLDER]`.
+
+The same pictures, with different gaps, are learned with missing=impute and, for comparison, with the gaps filled by the
+mean of all pictures. Each model is compared with batch PCA of the complete pictures. Writes docs/accuracy.md.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from benchmarks.report import replaced
+from experiments.plan import FOLDER, Plan, command
+from experiments.results import Results
+from streampca.pca.arrays import F64
+from streampca.pca.axes import model_of
+from streampca.pca.learning import LearningConfig
+from streampca.stream.fold import Fold, FoldConfig
+
+PAGE = Path(__file__).parents[1] / "docs" / "accuracy.md"
+COMPONENTS = (5, 20)
+_BATCH = 2048
+
+Entries = NDArray[np.bool_]
+
+
+def _at_random(share: float) -> Callable[[F64, np.random.Generator], Entries]:
+    return lambda X, random: np.asarray(random.random(X.shape) < share)
+
+
+def _runs(X: F64, random: np.random.Generator) -> Entries:
+    d = X.shape[1]
+    place = (np.arange(d) - random.integers(0, d, len(X))[:, None]) % d
+    return np.asarray(place < 3 * d // 10)
+
+
+def _bright(X: F64, random: np.random.Generator) -> Entries:
+    return np.asarray(random.random(X.shape) < 0.6 * X)
+
+
+GAPS: dict[str, Callable[[F64, np.random.Generator], Entries]] = {
+    "none": lambda X, random: np.zeros(X.shape, np.bool_),
+    "10 % at random": _at_random(0.1),
+    "30 % at random": _at_random(0.3),
+    "60 % at random": _at_random(0.6),
+    "30 % in one run of pixels": _runs,
+    "the brighter, the likelier": _bright,
+}
+
+
+def results(plan: Plan) -> Results:
+    """A row for each kind of gaps, k and way to fill them."""
+    return Results(plan.folder / "gaps.csv", ("gaps", "k", "filled"), ("excess", "variance", "seconds"))
+
+
+def run(plan: Plan) -> None:
+    """All rows that are missing."""
+    jobs = [(gaps, k, filled) for gaps in GAPS for k in COMPONENTS for filled in ("impute", "mean")]
+    jobs = [job for job in jobs if not results(plan).rows(gaps=job[0], k=job[1], filled=job[2])]
+    if not jobs:
+        return
+    pixels, batch = plan.data["mnist"].X, plan.data["mnist"].batch
+    X = pixels[np.random.default_rng(0).permutation(len(pixels))] / 255
+    variance = float(X.var(axis=0).sum())
+    learned(X[:2048], 5, impute=True)  # compiles
+    for gaps, k, filled in jobs:
+        V = np.where(GAPS[gaps](X, np.random.default_rng(1)), np.nan, X)
+        if filled == "mean":
+            V = np.where(np.isnan(V), np.nanmean(V, axis=0), V)
+        started = time.process_time()
+        fold = learned(V, k, impute=filled == "impute")
+        seconds = time.process_time() - started
+        model = model_of(fold.provisional(_config(V, k, impute=True).learning), k)
+        excess = batch.excess(model.components.astype(np.float64), model.mean.astype(np.float64))
+        results(plan).append(
+            (gaps, k, filled), (f"{excess:.4f}", f"{model.total_variance / variance:.4f}", f"{seconds:.2f}")
+        )
+
+
+def _config(V: F64, k: int, *, impute: bool) -> FoldConfig:
+    return FoldConfig(LearningConfig(V.shape[1], k, impute=impute))
+
+
+def learned(V: F64, k: int, *, impute: bool) -> Fold:
+    """The fold of the messages V (n, d)."""
+    config = _config(V, k, impute=impute)
+    fold = Fold.empty(config.learning)
+    with threadpool_limits(1):
+        for start in range(0, len(V), _BATCH):
+            batch = V[start : start + _BATCH]
+            fold, _ = fold.learn(batch, np.full(len(batch), -1), start + len(batch), config)
+    return fold
+
+
+def section(plan: Plan) -> list[str]:
+    """The table, from the results in the plan's folder."""
+    headings = [f"{what}, k = {k}" for k in COMPONENTS for what in ("excess", "mean instead", "variance", "time")]
+    lines = [f"| gaps | {' | '.join(headings)} |", "|---" * (1 + len(headings)) + "|"]
+    for gaps in GAPS:
+        cells = [gaps]
+        for k in COMPONENTS:
+            ours, theirs, without = (
+                results(plan).rows(gaps=kind, k=k, filled=filled)[0]
+                for kind, filled in ((gaps, "impute"), (gaps, "mean"), ("none", "impute"))
+            )
+            ratio = float(ours["seconds"]) / float(without["seconds"])
+            cells += [f"{ours['excess']} %", f"{theirs['excess']} %", ours["variance"], f"× {ratio:.1f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def main(plan: Plan) -> None:
+    """Run, and write the page between its markers."""
+    run(plan)
+    if plan.folder == FOLDER:
+        text = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(replaced(text, "gaps", "\n".join(section(plan))), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    command(main, __doc__)

@@ -1,0 +1,50 @@
+"""What principal components say of vectors with gaps, given the observed entries: conditional means and variances.
+
+With W = U(Λ − σ²)^½, as in probabilistic PCA (Tipping & Bishop 1999), the observed entries O and the missing ones M,
+and G = (W_OᵀW_O + σ²I)⁻¹:
+
+    E[y_M | y_O] = W_M G W_Oᵀy_O        Cov[y_M | y_O] = σ²(I + W_M G W_Mᵀ)
+
+So T², the squared prediction error and the score (anomaly.py) of a vector with gaps are those to be expected of it: of
+the filled vector, and more for what is not known. docs/mathematics.md, section 11.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from streampca.pca.arrays import F64, Array
+
+
+class Completed(NamedTuple):
+    """Vectors without gaps, and what the uncertainty of the filled entries adds to their statistics."""
+
+    Y: Array  # (n, d)
+    t2: F64  # (n,); 0 without gaps
+    spe: F64  # (n,)
+
+
+def complete(Y: Array, mean: Array, U: Array, variance: F64, sigma2: float) -> Completed:
+    """Fill the gaps, NaN, of vectors (n, d), each by itself.
+
+    `mean` (d,), axes `U` (d, k), their `variance` (k,), and `sigma2`, the mean variance of the other d − k directions.
+    """
+    gaps = np.isnan(Y)
+    rows = np.flatnonzero(gaps.any(axis=1))
+    t2, spe = np.zeros(len(Y)), np.zeros(len(Y))
+    if not len(rows):
+        return Completed(Y, t2, spe)
+    filled, known = np.array(Y, np.float64), variance > sigma2
+    U, variance = U[:, known].astype(np.float64), variance[known]
+    W = U * np.sqrt(variance - sigma2)
+    for i in rows:
+        missing, observed = gaps[i], ~gaps[i]
+        G = np.linalg.inv(W[observed].T @ W[observed] + sigma2 * np.eye(len(variance)))
+        z = G @ (W[observed].T @ (filled[i, observed] - mean[observed]))
+        filled[i, missing] = mean[missing] + W[missing] @ z
+        UW = U[missing].T @ W[missing]
+        spread = sigma2 * (np.square(U[missing]).sum(axis=0) + np.vecdot(UW @ G, UW))  # of Uᵀy, along each axis
+        t2[i] = (spread / variance).sum()
+        of_all = sigma2 * (missing.sum() + np.vdot(W[missing].T @ W[missing], G))
+        spe[i] = max(of_all - spread.sum(), 0.0)
+    return Completed(filled, t2, spe)
