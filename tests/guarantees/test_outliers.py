@@ -1,6 +1,5 @@
 """Which records are outliers depends on the records alone, whatever is killed; each is a dead letter or learned."""
 
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +43,7 @@ def test_outliers_are_dead_letters_and_a_kill_changes_no_bit(broker: Broker, top
     fold = fold.reject([reject.reason for reject in rejects]).after(event.last)
     expected = checkpoint.Checkpoint(topic, newest.topic_id, 0, fold, newest.settings)
     assert files[0] == checkpoint.encode(expected)
-    sent = Counter((offset, headers["__connect.errors.exception.class.name"])
-                   for offset, _, headers in read_dead_letters(broker, dead_letter_topic))  # fmt: skip
-    assert sent.keys() == {(reject.place, b"outlier") for reject in rejects}
+    sent = {(offset, headers["__connect.errors.exception.class.name"], headers["__connect.errors.exception.message"])
+            for offset, _, headers in read_dead_letters(broker, dead_letter_topic)}  # fmt: skip
+    assert sent == {(reject.place, b"outlier", reject.message.encode()) for reject in rejects}
     assert len(sent) > 10
