@@ -13,11 +13,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from streampca.estimator import dask_arrays, limits
 from streampca.estimator.attributes import FittedAttributes
 from streampca.estimator.online import OnlineLearner
+from streampca.estimator.parameters import config_of, finite_or_gaps, refuse_empty
 from streampca.estimator.scoring import Scoring
+from streampca.pca import anomaly
 from streampca.pca.arrays import Array
 from streampca.pca.calibrator import Calibrator
 from streampca.pca.free_gauge import FreeGauge, PowerStep
-from streampca.pca.learning import LearningConfig
 from streampca.pca.merge import merge as merge_states
 from streampca.pca.pending import UnitGauge
 from streampca.pca.state import State
@@ -53,6 +54,9 @@ class ImplicitKrasulina(Scoring, FittedAttributes, ClassNamePrefixFeaturesOutMix
         max(200, 2 * (n_components + oversampling)).
     dtype : {"float64", "float32"}, default="float64"
         Precision of the factor and of the computations with it.
+    missing : {"refuse", "impute"}, default="refuse"
+        Whether NaN is an error, or a gap that is filled by what the other entries say; needs gauge="unit". The
+        coordinates and scores of a row with gaps are those to be expected, given its other entries.
     random_state : int, RandomState instance or None, default=None
         Seed of the random orthonormal factor from which the free gauge starts.
 
@@ -91,6 +95,7 @@ class ImplicitKrasulina(Scoring, FittedAttributes, ClassNamePrefixFeaturesOutMix
         step: PowerStep | None = None,
         warm_up: int | None = None,
         dtype: Literal["float64", "float32"] = "float64",
+        missing: Literal["refuse", "impute"] = "refuse",
         random_state: Any = None,
     ) -> None:
         self.n_components = n_components
@@ -101,6 +106,7 @@ class ImplicitKrasulina(Scoring, FittedAttributes, ClassNamePrefixFeaturesOutMix
         self.step = step
         self.warm_up = warm_up
         self.dtype = dtype
+        self.missing = missing
         self.random_state = random_state
 
     def fit(self, X: ArrayLike, y: object = None) -> Self:
@@ -141,11 +147,12 @@ class ImplicitKrasulina(Scoring, FittedAttributes, ClassNamePrefixFeaturesOutMix
 
     def _added(self, online: OnlineLearner[Any] | None, piece: ArrayLike) -> OnlineLearner[Any]:
         """The learner after one more piece; a new learner if `online` is None."""
-        V = validate_data(self, piece, dtype=[np.float64, np.float32], reset=online is None)
+        V = validate_data(self, piece, reset=online is None, **finite_or_gaps(self))
         if online is None:
             online = self._new_learner(V.shape[1])
             limits.refuse_small(V, online.gauge.config)
         limits.refuse_large(V, online.gauge.config)
+        refuse_empty(V, online.gauge.config)
         online.add(V)
         return online
 
@@ -172,8 +179,8 @@ class ImplicitKrasulina(Scoring, FittedAttributes, ClassNamePrefixFeaturesOutMix
         return np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
 
     def _coordinates(self, X: ArrayLike) -> Array:
-        V = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        coordinates: Array = (V - self.mean_) @ self.components_.T
+        V = validate_data(self, X, reset=False, **finite_or_gaps(self))
+        coordinates: Array = (anomaly.complete(self.model_, V).Y - self.mean_) @ self.components_.T
         return coordinates
 
     def inverse_transform(self, X: ArrayLike) -> Array:
@@ -188,33 +195,22 @@ class ImplicitKrasulina(Scoring, FittedAttributes, ClassNamePrefixFeaturesOutMix
             return dask_arrays.mapped(X, self.model_.reconstruct, self.n_features_in_)  # type: ignore[no-any-return]
         return self.model_.reconstruct(np.asarray(X, np.float64))
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.missing == "impute"
+        return tags
+
     @property
     def _n_features_out(self) -> int:
         return self.n_components_
 
     def _new_learner(self, d: int) -> OnlineLearner[Any]:
-        config = self._config(d)
+        config = config_of(self, d)
         if self.gauge == "unit":
             return OnlineLearner(UnitGauge(config), 1.0 if self.half_life is None else 2.0 ** (-1.0 / self.half_life))
         random = check_random_state(self.random_state)
         C0 = np.linalg.qr(random.standard_normal((d, config.columns)))[0]
         return OnlineLearner(FreeGauge(config, C0, self.step or PowerStep()))
-
-    def _config(self, d: int) -> LearningConfig:
-        k = d if self.n_components is None else self.n_components
-        if not 1 <= k <= d:
-            raise ValueError(f"n_components={k} must be between 1 and the number of features, {d}")
-        if (self.oversampling or 0) < 0 or (self.warm_up is not None and self.warm_up < 0):
-            raise ValueError("oversampling and warm_up cannot be negative")
-        if self.half_life is not None and not self.half_life > 0:
-            raise ValueError(f"half_life={self.half_life} must be a positive number of messages")
-        if self.gauge not in ("unit", "free"):
-            raise ValueError(f'gauge={self.gauge!r} must be "unit" or "free"')
-        if self.gauge == "free" and (self.half_life is not None or self.warm_up):
-            raise ValueError('half_life and warm_up need gauge="unit": the free gauge forgets as its steps say')
-        if np.dtype(self.dtype) not in (np.dtype("float64"), np.dtype("float32")):
-            raise ValueError(f'dtype={self.dtype!r} must be "float64" or "float32"')
-        return LearningConfig(d, k, self.oversampling, self.center, np.dtype(self.dtype).name, self.warm_up)
 
 
 def merge(parts: Sequence[ImplicitKrasulina]) -> ImplicitKrasulina:

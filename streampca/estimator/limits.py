@@ -29,5 +29,5 @@ def refuse_small(V: NDArray[Any], config: LearningConfig) -> None:
 
 
 def _peak(V: NDArray[Any]) -> float:
-    """The largest magnitude of an entry, without a copy of the array."""
-    return float(np.maximum(V.max(), -V.min()))
+    """The largest magnitude of an entry that is not NaN, without a copy of the array."""
+    return float(np.maximum(np.fmax.reduce(V, axis=None), -np.fmin.reduce(V, axis=None)))

@@ -8,6 +8,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streampca.estimator import dask_arrays
 from streampca.estimator.online import OnlineLearner
+from streampca.estimator.parameters import finite_or_gaps
 from streampca.pca import anomaly
 from streampca.pca.arrays import F64
 from streampca.pca.model import Model
@@ -58,4 +59,4 @@ class Scoring:
 
     def _rows(self, X: ArrayLike) -> list[F64]:
         pieces = dask_arrays.in_order(X)
-        return [validate_data(self, piece, dtype=[np.float64, np.float32], reset=False) for piece in pieces]
+        return [validate_data(self, piece, reset=False, **finite_or_gaps(self)) for piece in pieces]

@@ -32,11 +32,35 @@ X = gaussian(0, 3000, 1 / np.arange(1, 13.0), offset=2.0)
     [
         ImplicitKrasulina(),
         ImplicitKrasulina(1, half_life=5.0, dtype="float32"),
+        ImplicitKrasulina(missing="impute"),
         ImplicitKrasulina(1, gauge="free", oversampling=0, center=False, random_state=0),
     ],
 )
 def test_scikit_learns_estimator_checks(estimator: ImplicitKrasulina) -> None:
     check_estimator(estimator, on_skip=None)
+
+
+def test_rows_with_gaps_are_learned_and_projected() -> None:
+    Y = gaussian(0, 3000, np.array([5.0, 4.0, *[0.3] * 18]), offset=2.0)
+    holes = np.where(np.random.default_rng(1).random(Y.shape) < 0.3, np.nan, Y)
+    pca = ImplicitKrasulina(2, missing="impute").fit(holes)
+    assert excess(pca.components_, covariance(Y)) < 0.01
+    assert np.abs(pca.transform(holes) - pca.transform(Y)).mean() < 0.3
+    assert np.abs(pca.inverse_transform(pca.transform(holes)) - Y).mean() < 0.5
+    assert pca.p_values(holes).mean() == pytest.approx(0.5, abs=0.1)
+    assert np.isfinite(pca.score_samples(holes)).all()
+    parts = merge([ImplicitKrasulina(2, missing="impute").fit(part) for part in (holes[:1400], holes[1400:])])
+    assert excess(parts.partial_fit(holes).components_, covariance(Y)) < 0.01
+    batches = ImplicitKrasulina(2, missing="impute")
+    for batch in np.array_split(holes, 7):
+        batches.partial_fit(batch)
+    assert batches.components_.tobytes() == pca.components_.tobytes()
+    with pytest.raises(ValueError, match="row 1 has no entry"):
+        pca.partial_fit([[1.0] * 20, [np.nan] * 20])
+    with pytest.raises(ValueError, match="scale the data"):
+        pca.partial_fit([[1e160, *[np.nan] * 19]])
+    with pytest.raises(ValueError, match="NaN"):
+        ImplicitKrasulina(2).fit(holes)
 
 
 def test_attributes_agree_with_pca() -> None:
@@ -141,6 +165,8 @@ def test_incompatible_estimators_are_not_merged() -> None:
         ({"gauge": "metric"}, "gauge='metric'"),
         ({"gauge": "free", "half_life": 3}, "unit"),
         ({"dtype": "int32"}, "dtype='int32'"),
+        ({"missing": "drop"}, "missing='drop'"),
+        ({"missing": "impute", "gauge": "free"}, "unit"),
     ],
 )
 def test_errors_name_the_wrong_parameter(parameters: dict[str, object], words: str) -> None:
@@ -228,7 +254,7 @@ def test_it_works_in_pipelines_and_searches() -> None:
 def test_a_clone_has_the_parameters_and_nothing_learned() -> None:
     parameters = {
         "n_components": 2, "oversampling": 3, "half_life": 50.0, "center": False, "gauge": "unit",
-        "step": None, "warm_up": 70, "dtype": "float32", "random_state": 4,
+        "step": None, "warm_up": 70, "dtype": "float32", "missing": "impute", "random_state": 4,
     }  # fmt: skip
     fitted = ImplicitKrasulina(**parameters).fit(X)  # type: ignore[arg-type]
     copied = clone(fitted)
