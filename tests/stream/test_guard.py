@@ -87,6 +87,20 @@ def test_one_record_at_a_time_gives_the_same_bits() -> None:
     assert "outlier" in refused.values()
 
 
+def test_gaps_change_nothing_of_this() -> None:
+    config, random = fold_config(impute=True), np.random.default_rng(0)
+    messages = stream(config, 2, largest=2)
+    for message in messages:
+        message[np.arange(len(message)), random.integers(0, D, len(message))] *= random.choice(
+            [1, np.nan], len(message)
+        )
+    fold, refused = learned(messages, config, [1500], restart=False)
+    cut, cut_refused = learned(messages, config, [400, 1, 1, 98, 333, 667], restart=True)
+    assert bits(cut, config) == bits(fold, config)
+    assert cut_refused == refused
+    assert "outlier" in refused.values()
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_state_scores_as_its_model(name: str) -> None:
     config, V = CONFIGS[name], vectors(700, dtype=CONFIGS[name].learning.dtype)

@@ -176,11 +176,8 @@ class StatusListener(Listener):
 
     def _on_outlier(self, event: RecordRejected) -> None:
         key = None if event.key is None else event.key[:_LONGEST_KEY].decode(errors="backslashreplace")[:_LONGEST_KEY]
-        self._outliers.appendleft(
-            OutlierStatus(
-                partition=event.partition, offset=event.offset, key=key, at=self._clock(), message=event.message
-            )
-        )
+        place = {"partition": event.partition, "offset": event.offset}
+        self._outliers.appendleft(OutlierStatus(**place, key=key, at=self._clock(), message=event.message))
 
     def _on_poll(self, status: SourceStatus) -> None:
         if status.connected:
