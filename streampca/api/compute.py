@@ -11,8 +11,9 @@ from streampca.api.request import RequestError
 from streampca.api.rows import Limits
 from streampca.api.schemas import SCORES, ProjectRequest, ReconstructRequest, ScoreRequest
 from streampca.pca import anomaly
-from streampca.pca.arrays import Array
-from streampca.pca.model import Basis
+from streampca.pca.arrays import F64, Array
+from streampca.pca.conditional import Completed
+from streampca.pca.model import Basis, Model
 from streampca.stream.model_file import PublishedModel
 
 _ROWS = 64
@@ -31,23 +32,23 @@ class Answer:
 def project(published: PublishedModel, request: ProjectRequest, limits: Limits) -> Answer:
     """Coordinates of vectors, and the squared distance of each from the components' plane."""
     model = published.model
-    vectors = rows.fit(request.vectors, "vectors", model.dimensions, limits)
+    vectors, more = _complete(published, request.vectors, limits)
     with np.errstate(all="ignore"):
-        principal, residual = model.project(vectors)
+        principal, residual = _projected(model, vectors, more)
         coordinates = model.whiten(principal) if request.basis == "whitened" else principal
     _check_finite("vectors", coordinates, residual)
-    scores = _scores(published, principal, residual) if request.fields else {}
+    scores = _scores(published, principal, residual, more.t2) if request.fields else {}
     added = {name: scores[name] for name in SCORES if name in request.fields}
     return _answer(published, {"coordinates": coordinates, "residual": residual} | added, len(vectors), vectors)
 
 
 def score(published: PublishedModel, request: ScoreRequest, limits: Limits) -> Answer:
     """How unusual vectors are, and on request the dimensions that contribute most to that."""
-    model = published.model
-    vectors, most = rows.fit(request.vectors, "vectors", model.dimensions, limits), request.contributions
+    model, most = published.model, request.contributions
+    vectors, more = _complete(published, request.vectors, limits)
     with np.errstate(all="ignore"):
-        projected = model.project(vectors)
-    fields = _scores(published, *projected)
+        projected = _projected(model, vectors, more)
+    fields = _scores(published, *projected, more.t2)
     if most:
         most = min(most, model.dimensions)
         if 4 * most * len(vectors) > limits.numbers:
@@ -55,6 +56,22 @@ def score(published: PublishedModel, request: ScoreRequest, limits: Limits) -> A
             raise RequestError(413, text, limit="numbers")
         fields |= _contributions(published, vectors, most)
     return _answer(published, fields, len(vectors))
+
+
+def _complete(published: PublishedModel, given: Array, limits: Limits) -> tuple[Array, Completed]:
+    """The vectors, without gaps, and what their uncertainty adds to their statistics."""
+    gaps = published.settings.get("missing") == "impute"
+    vectors = rows.fit(given, "vectors", published.model.dimensions, limits, gaps=gaps)
+    if not gaps:
+        return vectors, Completed(vectors, np.zeros(len(vectors)), np.zeros(len(vectors)))
+    with np.errstate(all="ignore"):
+        completed = anomaly.complete(published.model, vectors)
+    return completed.Y, completed
+
+
+def _projected(model: Model, vectors: Array, more: Completed) -> tuple[Array, Array]:
+    coordinates, residual = model.project(vectors)
+    return coordinates, residual + more.spe
 
 
 def _contributions(published: PublishedModel, vectors: Array, most: int) -> dict[str, Any]:
@@ -67,11 +84,11 @@ def _contributions(published: PublishedModel, vectors: Array, most: int) -> dict
     return {name: np.concatenate(parts) for name, parts in found.items()}
 
 
-def _scores(published: PublishedModel, coordinates: Array, residual: Array) -> dict[str, Any]:
+def _scores(published: PublishedModel, coordinates: Array, residual: Array, more: F64) -> dict[str, Any]:
     """The fields of `SCORES` of projected vectors; p-values are None if the model has no past scores."""
     model, calibration = published.model, published.calibration
     with np.errstate(all="ignore"):
-        scores = anomaly.score_projected(model, coordinates, residual)
+        scores = anomaly.score_projected(model, coordinates, residual, more)
     _check_finite("vectors", *scores)
     fields: dict[str, Any] = {**scores._asdict(), "p": None, "p_t2": None, "p_spe": None}
     if calibration is not None:
@@ -91,9 +108,9 @@ def reconstruct(published: PublishedModel, request: ReconstructRequest, limits: 
 
 def _from_vectors(published: PublishedModel, given: Array, limits: Limits) -> Answer:
     model = published.model
-    vectors = rows.fit(given, "vectors", model.dimensions, limits)
+    vectors, more = _complete(published, given, limits)
     with np.errstate(all="ignore"):
-        coordinates, residual = model.project(vectors)
+        coordinates, residual = _projected(model, vectors, more)
         reconstructed = model.reconstruct(coordinates)
     _check_finite("vectors", reconstructed, residual)
     return _answer(published, {"vectors": reconstructed, "squared_error": residual}, len(vectors))

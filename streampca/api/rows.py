@@ -34,7 +34,10 @@ def from_body(body: bytes, media_type: str, name: str) -> Array:
 
 
 def validate(value: Any, info: ValidationInfo) -> Array:
-    """For pydantic: lists of numbers → (n, width), all of one length; arrays pass. The context is the JSON text."""
+    """For pydantic: lists of numbers → (n, width), all of one length; arrays pass. The context is the JSON text.
+
+    null becomes NaN: whether an entry may be missing depends on the model.
+    """
     name = info.field_name or "rows"
     if isinstance(value, np.ndarray):
         return value
@@ -47,8 +50,11 @@ def validate(value: Any, info: ValidationInfo) -> Array:
     return np.frombuffer(b"".join(packed)).reshape(len(value), width)
 
 
-def fit(rows: Array, name: str, width: int, limits: Limits) -> F64:
-    """The rows as float64, (n, width), within the limits, all finite; or `RequestError`."""
+def fit(rows: Array, name: str, width: int, limits: Limits, *, gaps: bool = False) -> F64:
+    """The rows as float64, (n, width), within the limits, all finite; or `RequestError`.
+
+    With `gaps` entries may be missing, NaN, but not all entries of a row.
+    """
     if rows.ndim == 1:
         rows = _cut(rows, name, width)
     if len(rows) > limits.rows:
@@ -62,9 +68,18 @@ def fit(rows: Array, name: str, width: int, limits: Limits) -> F64:
     if rows.shape[1] != width:
         raise RequestError(422, f"{name}[0] has {rows.shape[1]} numbers where this model has {width}")
     if not np.isfinite(rows).all():
-        i, j = np.argwhere(~np.isfinite(rows))[0]
-        raise RequestError(422, f"{name}[{i}][{j}] must be a finite number, not {rows[i, j]}")
+        _check_gaps(rows, name, gaps=gaps)
     return rows.astype(np.float64, copy=False)
+
+
+def _check_gaps(rows: Array, name: str, *, gaps: bool) -> None:
+    missing = np.isnan(rows)
+    if (bad := np.isinf(rows) if gaps else ~np.isfinite(rows)).any():
+        i, j = np.argwhere(bad)[0]
+        found = "null or NaN (this model was learned with missing=refuse)" if missing[i, j] else rows[i, j]
+        raise RequestError(422, f"{name}[{i}][{j}] must be a finite number, not {found}")
+    if (empty := missing.all(axis=1)).any():
+        raise RequestError(422, f"{name}[{int(empty.argmax())}] has no number")
 
 
 def _from_npy(body: bytes, name: str) -> Array:
@@ -92,7 +107,7 @@ def _cut(numbers: Array, name: str, width: int) -> Array:
 
 @lru_cache(maxsize=16)
 def _packer(width: int) -> NumberPacker:
-    return NumberPacker(width)
+    return NumberPacker(width, gaps=True)
 
 
 def _pack(packer: NumberPacker, row: Any, booleans: bool, place: str) -> bytes:
@@ -107,6 +122,6 @@ def _pack(packer: NumberPacker, row: Any, booleans: bool, place: str) -> bytes:
 
 def _mistake(row: list[Any], place: str, text: str) -> str:
     for j, value in enumerate(row):
-        if type(value) not in _NUMBERS:
+        if value is not None and type(value) not in _NUMBERS:
             return f"{place}[{j}] must be a number, not {type_name(value)}"
     return f"{place} has {text} as the rows before it: all need the model's dimensions"

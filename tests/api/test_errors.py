@@ -30,11 +30,12 @@ def error_of(answer: httpx.Response, status: int) -> str:
     return str(content["error"])
 
 
+REFUSED = "must be a finite number, not null or NaN (this model was learned with missing=refuse)"
 WRONG_VECTORS: list[tuple[Any, str]] = [
     ([[1.0] * 4], "vectors[0] has 4 numbers where this model has 5"),
     ([ROW, [1.0] * 6], "vectors[1] has 6 numbers, not 5 as the rows before it: all need the model's dimensions"),
     ([ROW, []], "vectors[1] has 0 numbers, not 5 as the rows before it: all need the model's dimensions"),
-    ([ROW, [1, 2, None, 4, 5]], "vectors[1][2] must be a number, not null"),
+    ([ROW, [1, 2, None, 4, 5]], f"vectors[1][2] {REFUSED}"),
     ([[1, 2, 3, 4, "5"]], "vectors[0][4] must be a number, not a string"),
     ([[True, 2, 3, 4, 5]], "vectors[0][0] must be a number, not a boolean"),
     ([[1, [2], 3, 4, 5]], "vectors[0][1] must be a number, not an array"),

@@ -36,6 +36,44 @@ def calibrated(store: MemoryStore) -> Client:
     return Client(create_app(store, ServeSettings(topic=TOPIC, max_numbers=1000)))
 
 
+@pytest.fixture
+def imputing(store: MemoryStore) -> Client:
+    model, calibration = model_with_past()
+    published = PublishedModel(30, model, TOPIC, calibration=calibration, settings={"missing": "impute"})
+    Models(store, TOPIC).save(published)
+    return Client(create_app(store, ServeSettings(topic=TOPIC, max_numbers=1000)))
+
+
+def test_vectors_with_gaps_get_what_is_to_be_expected_of_them(imputing: Client) -> None:
+    model, _ = model_with_past()
+    holes = np.where(CHANCE.random(VECTORS.shape) < 0.3, np.nan, VECTORS)
+    holes[:, 0] = VECTORS[:, 0]
+    nulls = [[None if np.isnan(entry) else entry for entry in row] for row in holes.tolist()]
+    filled, scores = anomaly.complete(model, holes).Y, anomaly.score(model, holes)
+    with imputing as client:
+        answers = {act: post(client, f"/v1/{act}", vectors=nulls) for act in ("score", "project", "reconstruct")}
+        binary = client.post("/v1/project", content=npy(holes), headers={"content-type": "application/x-npy"}).json()
+        raw = {"content-type": "application/octet-stream"}
+        single = client.post("/v1/project", content=holes.astype("<f4").tobytes(), headers=raw).json()
+        empty = client.post("/v1/score", json={"vectors": [[1.0] * D, [None] * D]})
+    assert answers["score"]["score"] == pytest.approx(scores.score)
+    assert answers["score"]["t2"] == pytest.approx(scores.t2)
+    assert 0 < min(answers["score"]["p"]) <= 1
+    assert np.array(answers["project"]["coordinates"]) == pytest.approx(model.project(filled)[0])
+    assert answers["project"]["residual"] == answers["score"]["spe"] == answers["reconstruct"]["squared_error"]
+    assert np.array(answers["reconstruct"]["vectors"]) == pytest.approx(model.reconstruct(model.project(filled)[0]))
+    assert binary == answers["project"]
+    assert np.array(single["coordinates"]) == pytest.approx(np.array(binary["coordinates"]), rel=1e-4, abs=1e-4)
+    assert (empty.status_code, empty.json()["error"]) == (422, "vectors[1] has no number")
+
+
+def test_gaps_are_refused_by_a_model_that_was_learned_without(calibrated: Client) -> None:
+    with calibrated as client:
+        answer = client.post("/v1/score", json={"vectors": [[None, *[1.0] * (D - 1)]]})
+    assert answer.status_code == 422
+    assert "missing=refuse" in answer.json()["error"]
+
+
 def test_scores(calibrated: Client) -> None:
     model, calibration = model_with_past()
     scores = anomaly.score(model, VECTORS)
