@@ -93,6 +93,7 @@ def _build(
         field=settings.field,
         schemas=schema_registry.schemas_of(settings),
         most_bytes=int(settings.max_record_mib * 2**20),
+        min_observed=1 if model.used.settings.get("missing") == "impute" else None,
     )
     codec.decode([])  # raises if a package is missing or the schema registry is away
     outputs = Outputs(

@@ -57,11 +57,13 @@ class Projection:
 
     def _fields(self, published: PublishedModel, rows: Array) -> Fields:
         model = published.model
-        coordinates, residual = model.project(rows)
+        completed, more_t2, more_spe = anomaly.complete(model, rows)
+        coordinates, residual = model.project(completed)
+        residual = residual + more_spe
         shown = model.whiten(coordinates) if self.basis == "whitened" else coordinates
         found: Fields = {"coordinates": shown, "residual": residual}
         if "score" in self.fields or "p" in self.fields:
-            scores = anomaly.score_projected(model, coordinates, residual)
+            scores = anomaly.score_projected(model, coordinates, residual, more_t2)
             found["score"] = scores.score
             found["p"] = _p_values(published, scores)
         if "reconstruction" in self.fields:

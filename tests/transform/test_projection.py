@@ -38,6 +38,8 @@ def test_every_bit_is_the_same_however_records_are_batched(data: st.DataObject) 
     gaps = data.draw(st.lists(st.integers(1, 3), min_size=count, max_size=count))
     offsets = np.cumsum(gaps) + data.draw(st.integers(0, 10**6))
     vectors = np.random.default_rng(count).normal(size=(count, d)) * 3
+    if data.draw(st.booleans()):
+        vectors[:, 1:][np.random.default_rng(count).random((count, d - 1)) < 0.2] = np.nan
     published = model(d, k)
     cuts = sorted(data.draw(st.sets(st.integers(0, count), max_size=5)))
     encode = encoder("json")
@@ -52,11 +54,16 @@ def test_every_bit_is_the_same_however_records_are_batched(data: st.DataObject) 
     assert parts == whole
 
 
-def test_the_fields_are_those_of_the_model() -> None:
+@pytest.mark.parametrize("gaps", [False, True])
+def test_the_fields_are_those_of_the_model(gaps: bool) -> None:
     published, vectors = model(6, 2), np.random.default_rng(2).normal(size=(40, 6))
+    if gaps:
+        vectors[::3, 2] = np.nan
     found = ALL.of(published, vectors, np.arange(100, 140))
-    coordinates, residual = published.model.project(vectors)
+    coordinates, residual = published.model.project(anomaly.complete(published.model, vectors).Y)
     scores = anomaly.score(published.model, vectors)
+    assert gaps or np.array_equal(residual, scores.spe)
+    residual = scores.spe
     assert published.calibration is not None
     p = published.calibration.p_values(scores, anomaly.noise_variance(published.model)).score
     expected = [coordinates, residual, scores.score, p, published.model.reconstruct(coordinates)]
