@@ -24,8 +24,8 @@ from streampca.settings import WorkerSettings
 from streampca.stream.codec import Codec
 
 _QUEUED_BATCHES = 5
-_FETCH_BYTES = 4 * 2**20  # of one partition, as a worker
-_SWITCH_INTERVAL_S = 0.0005  # as a worker
+FETCH_BYTES = 4 * 2**20  # of one partition, as a worker
+SWITCH_INTERVAL_S = 0.0005  # as a worker
 
 
 class Topic(NamedTuple):
@@ -42,7 +42,7 @@ class Topic(NamedTuple):
 
 def main(topic: Topic) -> None:
     """Read to the end and print the rate."""
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     keep_freed_memory()
     largest = LearningConfig(topic.d, topic.k, dtype="float32").largest_value
     codec = Codec(topic.format, topic.d, largest, "float32")
@@ -65,7 +65,7 @@ def with_kafka_python(topic: Topic) -> Iterator[list[Any]]:
     """Batches of values, each of one partition."""
     consumer = KafkaConsumer(
         bootstrap_servers=topic.bootstrap, enable_auto_commit=False, isolation_level="read_committed",
-        max_poll_records=max_poll_records(), max_partition_fetch_bytes=_FETCH_BYTES, metrics_enabled=False,
+        max_poll_records=max_poll_records(), max_partition_fetch_bytes=FETCH_BYTES, metrics_enabled=False,
     )  # fmt: skip
     consumer.assign([TopicPartition(topic.topic, p) for p in range(PARTITIONS)])
     consumer.seek_to_beginning()
@@ -79,7 +79,7 @@ def with_confluent(topic: Topic) -> Iterator[list[Any]]:
     options = {
         "bootstrap.servers": topic.bootstrap, "group.id": "bare", "enable.auto.commit": False,
         "enable.auto.offset.store": False, "isolation.level": "read_committed", "check.crcs": True,
-        "max.partition.fetch.bytes": _FETCH_BYTES, "fetch.max.bytes": 4 * _FETCH_BYTES,
+        "max.partition.fetch.bytes": FETCH_BYTES, "fetch.max.bytes": 4 * FETCH_BYTES,
         "fetch.queue.backoff.ms": 10,
     }  # fmt: skip
     consumer = Consumer(options)

@@ -23,6 +23,7 @@ PARTS = (
     "speed",
     "decoding",
     "throughput",
+    "transform",
     "comparison",
     "stages",
     "checkpoints",

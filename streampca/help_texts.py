@@ -27,7 +27,12 @@ FORMAT = (
 )
 OUTPUT_TOPIC = "Topic to write to, with as many partitions as the topic that is read, so that the order is kept."
 EMIT = "What each output holds, in this order: any of coordinates, residual, score, p, reconstruction."
-OUTPUT_FORMAT = "Format of the outputs: json (an object with a field for each), or float32 (raw, little-endian)."
+OUTPUT_FORMAT = (
+    "Format of the outputs: json (an object with a field for each), float32 (raw, little-endian), npy, "
+    "avro or protobuf with a schema registry, or int8 (the scale in a header)."
+)
+BASIS = "Coordinates along the principal axes, in the data's units, or whitened, with variance one."
+ONLY_P_BELOW = "Write outputs only of records with a p-value below this, such as 0.001; unset: of all."
 MODEL_VERSION = "Version of the model to project with; unset: always the newest."
 TRANSFORM_GROUP_ID = "Consumer group of the members of `streampca transform`."
 TRANSFORM_PORT = "Port of /metrics, /healthz and /readyz of `streampca transform`; 0: any free one."

@@ -155,6 +155,23 @@ REQUESTS = [
           query("60 * sum by (limit) (rate(streampca_limits_reached_total[$__rate_interval]))", "{{limit}}")),
 ]  # fmt: skip
 
+TRANSFORM = [
+    lines("Transformed", "Records per second of committed transactions of `streampca transform`, by outcome.",
+          query("sum by (outcome) (rate(streampca_transform_records_total[$__rate_interval]))", "{{outcome}}"),
+          query("max(streampca_transform_lag_messages)", "largest lag")),
+    lines("Transactions", "Transactions per second, by outcome. Aborted ones are rebalances; of those that failed, the "
+          "records are read again.",
+          query("sum by (outcome) (rate(streampca_transform_transactions_total[$__rate_interval]))", "{{outcome}}")),
+    lines("Commits", "Time to commit a transaction.",
+          *quantiles("streampca_transform_commit_duration_seconds", "instance", "{{instance}}"), unit="s"),
+    lines("Models used", "Version of the model that each member has used last.",
+          query("streampca_transform_model_version", "{{instance}}")),
+    lines("Members", "Partitions of each member; whether a broker answers it; seconds since its loop's last iteration.",
+          query("streampca_transform_partitions_owned", "partitions of {{instance}}"),
+          query("streampca_transform_broker_connected", "broker, for {{instance}}"),
+          query("time() - streampca_transform_loop_last_tick_timestamp_seconds", "loop of {{instance}}")),
+]  # fmt: skip
+
 PROCESSES = [
     lines("Up", "1 while the process answers Prometheus, and while a broker answers the worker.",
           query('up{job=~"streampca-.*"}', "{{job}} {{instance}}"),
@@ -172,7 +189,7 @@ PROCESSES = [
 
 SECTIONS = [
     ("", STATS), ("Model", MODEL), ("Stream", STREAM), ("Checkpoints", CHECKPOINTS),
-    ("Requests", REQUESTS), ("Processes", PROCESSES),
+    ("Requests", REQUESTS), ("Transform", TRANSFORM), ("Processes", PROCESSES),
 ]  # fmt: skip
 
 

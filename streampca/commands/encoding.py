@@ -37,11 +37,11 @@ def encoder(settings: FormatSettings, topic: str) -> Encoder:
         case "arrow":
             return arrow_encoder(settings.field or "vector")
         case "avro":
-            frame = _frame(settings, topic, WriterSchema("AVRO", json.dumps(avro_schema(path))))
-            return lambda vector: frame + avro_payload(vector)
+            head = frame(settings, topic, WriterSchema("AVRO", json.dumps(avro_schema(path))))
+            return lambda vector: head + avro_payload(vector)
         case "protobuf":
-            frame = _frame(settings, topic, WriterSchema("PROTOBUF", protobuf_schema(path)))
-            return lambda vector: frame + b"\0" + protobuf_payload(vector, len(path))
+            head = frame(settings, topic, WriterSchema("PROTOBUF", protobuf_schema(path)))
+            return lambda vector: head + b"\0" + protobuf_payload(vector, len(path))
 
 
 def _nested(value: Any, path: list[str]) -> Any:
@@ -76,7 +76,8 @@ def arrow_encoder(name: str) -> Encoder:
     return encode
 
 
-def _frame(settings: FormatSettings, topic: str, schema: WriterSchema) -> bytes:
+def frame(settings: FormatSettings, topic: str, schema: WriterSchema) -> bytes:
+    """The bytes before a payload, which name its schema; registers the schema. Raises `SourceError`."""
     try:
         with contextlib.closing(schema_registry.SchemaRegistry(settings)) as client:
             schema_id = client.register(f"{topic}-value", schema)

@@ -28,6 +28,8 @@ _TYPES: dict[str, type] = {
     "output_topic": str,
     "emit": str,
     "output_format": str,
+    "basis": str,
+    "only_p_below": float,
     "model_version": int,
     "transform_group_id": str,
     "transform_port": int,
@@ -42,8 +44,17 @@ WORKER = (
     *("dead_letter_topic", "oversampling", "half_life_seconds", "worker_port", *LOG),
 )
 TRANSFORM = (
-    *("topic", "output_topic", "emit", "output_format", "model_version", "bootstrap_servers", "transform_group_id"),
-    *("store", "format", "field", "dead_letter_topic", "transform_port", *LOG),
+    *("topic", "output_topic", "emit", "output_format", "basis", "only_p_below", "model_version"),
+    *(
+        "bootstrap_servers",
+        "transform_group_id",
+        "store",
+        "format",
+        "field",
+        "dead_letter_topic",
+        "transform_port",
+        *LOG,
+    ),
 )
 
 Given = dict[str, Any]

@@ -9,6 +9,7 @@ import structlog
 from prometheus_client import disable_created_metrics
 from threadpoolctl import threadpool_limits
 
+from streampca.commands.encoding import frame
 from streampca.commands.process import SWITCH_INTERVAL_S, keep_freed_memory, stop_on_signals
 from streampca.settings import TransformSettings
 from streampca.sources import schema_registry
@@ -18,7 +19,7 @@ from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from streampca.stream.codec import Codec
 from streampca.thread_failures import ThreadFailures
-from streampca.transform.encoding import encoder
+from streampca.transform.encoding import encoder, schema_of
 from streampca.transform.log import TransformLog
 from streampca.transform.loop import TransformConfig, Transformer
 from streampca.transform.metrics import TransformMetrics
@@ -32,6 +33,7 @@ log = structlog.get_logger()
 
 _LARGEST_VALUE = 1e150  # its square is finite
 _WAIT_S = 0.2
+_GC_THRESHOLD = 100_000  # objects: records are many, and none of them is in a cycle
 
 
 def run(settings: TransformSettings) -> None:
@@ -49,7 +51,7 @@ def run(settings: TransformSettings) -> None:
         listener = Listeners(logged, metrics, health)
         log.info("transform starting", **_summary(settings, store.place), metrics=server.url)
         cache = ModelCache(Models(store, settings.topic))
-        projection = Projection(settings.emitted)
+        projection = Projection(settings.emitted, settings.basis, settings.only_p_below is not None)
         model = FollowedModel(
             cache, settings.model_version, settings.output_topic, needs_calibration=projection.needs_calibration
         )
@@ -63,6 +65,7 @@ def run(settings: TransformSettings) -> None:
             transformer = _build(settings, model, projection, listener, threads.raise_first)
             stop_on_signals(transformer.stop)
             gc.freeze()  # keeps the collector from scanning all that is imported by now
+            gc.set_threshold(_GC_THRESHOLD)
             transformer.run()
             threads.raise_first()
         finally:
@@ -99,10 +102,11 @@ def _build(
     outputs = Outputs(
         settings.output_topic,
         projection,
-        encoder(settings.output_format),
+        encoder(settings.output_format, _frame(settings)),
         settings.format == "arrow",
         settings.topic,
         settings.dead_letter_topic,
+        settings.only_p_below,
     )
     client = client_of(settings)
     topics = [topic for topic in (settings.output_topic, settings.dead_letter_topic) if topic]
@@ -111,6 +115,13 @@ def _build(
     bad_records = "dead_letter" if settings.dead_letter_topic else settings.on_bad_record
     config = TransformConfig(settings.topic, bad_records, settings.on_offset_gap)
     return Transformer(config, source, transactions, model, outputs, listener, check_threads)
+
+
+def _frame(settings: TransformSettings) -> bytes:
+    """The bytes before the payload of Avro and Protobuf; registers the schema. Raises `SourceError`."""
+    schema = schema_of(settings.output_format, settings.emitted)
+    with_format = settings.model_copy(update={"format": settings.output_format})  # for errors
+    return b"" if schema is None else frame(with_format, settings.output_topic, schema)
 
 
 def _summary(settings: TransformSettings, place: str) -> dict[str, str]:

@@ -17,7 +17,11 @@ class TransformSettings(ConsumerSettings):
 
     output_topic: str = Field(pattern=TOPIC_NAME, description=help_texts.OUTPUT_TOPIC)
     emit: str = Field("coordinates,residual", description=help_texts.EMIT)
-    output_format: Literal["json", "float32"] = Field("json", description=help_texts.OUTPUT_FORMAT)
+    output_format: Literal["json", "float32", "npy", "avro", "protobuf", "int8"] = Field(
+        "json", description=help_texts.OUTPUT_FORMAT
+    )
+    basis: Literal["principal", "whitened"] = Field("principal", description=help_texts.BASIS)
+    only_p_below: float | None = Field(None, gt=0, le=1, description=help_texts.ONLY_P_BELOW)
     model_version: int | None = Field(None, ge=0, description=help_texts.MODEL_VERSION)
     transform_group_id: str = Field(
         "streampca-transform-<topic>", min_length=1, description=help_texts.TRANSFORM_GROUP_ID
@@ -62,5 +66,20 @@ class TransformSettings(ConsumerSettings):
                 ("output_topic", "topic", "dead_letter_topic"),
                 lambda s: s.output_topic in (s.topic, s.dead_letter_topic),
                 "output_topic must be neither the topic itself nor the dead-letter topic",
+            ),
+            Rule(
+                ("output_format", "schema_registry_url"),
+                lambda s: s.output_format in ("avro", "protobuf") and s.schema_registry_url is None,
+                "output_format {s.output_format} needs schema_registry_url",
+            ),
+            Rule(
+                ("output_format", "format"),
+                lambda s: s.output_format in ("avro", "protobuf", "int8") and s.format == "arrow",
+                "output_format {s.output_format} holds one vector, and records of format arrow hold several",
+            ),
+            Rule(
+                ("output_format", "emit"),
+                lambda s: s.output_format == "int8" and s.emit not in ("coordinates", "reconstruction"),
+                "output_format int8 has one scale: set emit to coordinates or to reconstruction",
             ),
         ]

@@ -1,7 +1,7 @@
 """Transactions in memory, for tests: records and offsets become visible together, or not at all."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from streampca.sources.memory import MemorySource, MemoryTopic
 from streampca.sources.transactions import Outgoing, TransactionFailedError
@@ -26,9 +26,9 @@ class MemoryTransactions:
             raise TimeoutError("no broker answers")
         self._sent, self._ready = [], True
 
-    def send(self, record: Outgoing) -> None:
+    def send(self, records: Iterable[Outgoing]) -> None:
         self._check()
-        self._sent.append(record)
+        self._sent += records
 
     def commit(self, positions: Mapping[int, int], metadata: str = "") -> None:
         self._check()

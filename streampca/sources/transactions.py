@@ -3,7 +3,7 @@
 The consumer group's metadata go with the offsets (KIP-447): a member that the group has given up cannot commit.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from streampca.sources.dead_letter_headers import Headers
@@ -40,8 +40,8 @@ class Transactions(Protocol):
         To be called before the first one, too. Raises `TimeoutError` while the brokers do not answer.
         """
 
-    def send(self, record: Outgoing) -> None:
-        """Add a record to the transaction, which begins if none is open."""
+    def send(self, records: Iterable[Outgoing]) -> None:
+        """Add records to the transaction, which begins if none is open."""
 
     def commit(self, positions: Mapping[int, int], metadata: str = "") -> None:
         """Commit the records sent and these next offsets of the source's topic, with `metadata` of at most 4096 bytes.

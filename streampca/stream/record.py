@@ -85,6 +85,14 @@ class Batch(Sequence[Record]):
     def offsets(self) -> list[int]:
         """The offset of each record."""
 
+    @abstractmethod
+    def keys(self) -> list[bytes | None]:
+        """The key of each record."""
+
+    @abstractmethod
+    def headers(self) -> list[Sequence[tuple[str, bytes | None]]]:
+        """The headers of each record."""
+
 
 def values_of(records: Sequence[Record]) -> list[bytes | None]:
     """The value of each record."""
@@ -94,6 +102,16 @@ def values_of(records: Sequence[Record]) -> list[bytes | None]:
 def timestamps_of(records: Sequence[Record]) -> list[int]:
     """The timestamp of each record."""
     return records.timestamps() if isinstance(records, Batch) else [record.timestamp for record in records]
+
+
+def keys_of(records: Sequence[Record]) -> list[bytes | None]:
+    """The key of each record."""
+    return records.keys() if isinstance(records, Batch) else [record.key for record in records]
+
+
+def headers_of(records: Sequence[Record]) -> list[Sequence[tuple[str, bytes | None]]]:
+    """The headers of each record."""
+    return records.headers() if isinstance(records, Batch) else [record.headers for record in records]
 
 
 def offsets_of(records: Sequence[Record]) -> Sequence[int]:

@@ -32,8 +32,8 @@ from streampca.worker.listener import (
 from streampca.worker.paused import PausedPartitions
 
 _POLL_S = 0.1
-_TRANSACTION_S = 0.1  # readers of committed records wait so long; each transaction costs some milliseconds
-_TRANSACTION_RECORDS = 10_000
+TRANSACTION_S = 0.1  # readers of committed records wait so long; each transaction costs some milliseconds
+TRANSACTION_RECORDS = 10_000
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Transformer:
                 if not self._pending:
                     self._begun_at = clock()
                 self._handle(event)
-            is_due = clock() - self._begun_at >= _TRANSACTION_S or self._pending_records >= _TRANSACTION_RECORDS
+            is_due = clock() - self._begun_at >= TRANSACTION_S or self._pending_records >= TRANSACTION_RECORDS
             if self._pending and is_due:
                 self._commit()
         except TransactionFailedError as error:  # the rest of the events is read again, too
@@ -134,12 +134,11 @@ class Transformer:
         if rejects and self._config.bad_records == "stop":
             self._stop_at(event, rejects[0])
         records = self._outputs.of(self._model.used, event)
-        for record in records:
-            self._transactions.send(record)
+        self._transactions.send(records)
         for reject in rejects:
             rejected = event.records[reject.place]
             if self._config.bad_records == "dead_letter":
-                self._transactions.send(self._outputs.dead_letter(event.partition, rejected, reject))
+                self._transactions.send([self._outputs.dead_letter(event.partition, rejected, reject)])
             self._listener.notify(RecordRejected(event.partition, rejected.offset, reject.reason, reject.message))
         self._positions[event.partition] = self._pending[event.partition] = event.next
         self._pending_records += len(event.records)

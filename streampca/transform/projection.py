@@ -6,6 +6,7 @@ that its offset gives.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,19 +26,25 @@ Fields = dict[str, Array]
 class Projection:
     """What to compute: any of coordinates, residual, score, p and reconstruction."""
 
-    fields: tuple[str, ...]
+    emitted: tuple[str, ...]
     basis: Basis = "principal"
+    with_p: bool = False  # compute p, too
 
     @property
     def needs_calibration(self) -> bool:
         """Whether the model must have past scores to compare with."""
-        return "p" in self.fields
+        return self.with_p or "p" in self.emitted
 
     def of(self, published: PublishedModel, vectors: Array, offsets: NDArray[np.int64]) -> Fields:
-        """The fields of vectors (n, d) that are alone in the records at these offsets (n,), ascending."""
+        """The fields of vectors (n, d) that are alone in the records at these offsets (n,), ascending; n > 0."""
+        first, n = int(offsets[0]) % _BLOCK, len(offsets)
+        if offsets[-1] - offsets[0] == n - 1:
+            head = min(-first % _BLOCK, n)  # the rest of a block, then whole ones, then the begin of one
+            cuts = [0, head, max(head, n - (first + n) % _BLOCK), n]
+            runs = [(i, j) for i, j in pairwise(cuts) if i < j]
+            return _joined([self._of_run(published, vectors[i:j], (first + i) % _BLOCK) for i, j in runs])
         height = _BLOCK * np.unique(offsets // _BLOCK, return_inverse=True)[1]
-        places = height + offsets % _BLOCK
-        return self._at(published, vectors, places)
+        return self._at(published, vectors, height + offsets % _BLOCK)
 
     def of_each(self, published: PublishedModel, vectors: Array, counts: NDArray[np.int64]) -> Fields:
         """As `of`, of vectors that are several in a record: `counts` (m,), whose sum is n."""
@@ -46,33 +53,46 @@ class Projection:
         within = np.arange(len(vectors)) - np.repeat(np.cumsum(counts) - counts, counts)
         return self._at(published, vectors, np.repeat(starts, counts) + within)
 
+    def _of_run(self, published: PublishedModel, vectors: Array, start: int) -> Fields:
+        """The fields of vectors whose places follow each other, from the place `start` of a block on."""
+        if start == 0 and len(vectors) % _BLOCK == 0:
+            return self._fields(published, vectors)  # without a copy
+        return self._at(published, vectors, np.arange(start, start + len(vectors)))
+
     def _at(self, published: PublishedModel, vectors: Array, places: NDArray[np.int64]) -> Fields:
         """The fields of vectors, each computed in its place."""
-        height = -(-(int(places.max(initial=-1)) + 1) // _BLOCK) * _BLOCK
+        height = -(-(int(places[-1]) + 1) // _BLOCK) * _BLOCK
         rows = np.zeros((height, vectors.shape[1]), vectors.dtype)
         rows[places] = vectors
-        with np.errstate(all="ignore"):
-            found = self._fields(published, rows)
-        return {name: values[places] for name, values in found.items()}
+        return {name: values[places] for name, values in self._fields(published, rows).items()}
 
     def _fields(self, published: PublishedModel, rows: Array) -> Fields:
         model = published.model
         completed, more_t2, more_spe = anomaly.complete(model, rows)
-        coordinates, residual = model.project(completed)
-        residual = residual + more_spe
-        shown = model.whiten(coordinates) if self.basis == "whitened" else coordinates
+        with np.errstate(all="ignore"):
+            coordinates, residual = model.project(completed)
+            residual = residual + more_spe
+            shown = model.whiten(coordinates) if self.basis == "whitened" else coordinates
         found: Fields = {"coordinates": shown, "residual": residual}
-        if "score" in self.fields or "p" in self.fields:
+        if "score" in self.emitted or self.needs_calibration:
             scores = anomaly.score_projected(model, coordinates, residual, more_t2)
             found["score"] = scores.score
             found["p"] = _p_values(published, scores)
-        if "reconstruction" in self.fields:
+        if "reconstruction" in self.emitted:
             blocks = range(0, len(rows), _BLOCK)
             found["reconstruction"] = np.concatenate([model.reconstruct(coordinates[i : i + _BLOCK]) for i in blocks])
-        return {name: found[name] for name in self.fields}
+        wanted = (*self.emitted, "p") if self.needs_calibration else self.emitted
+        return {name: found[name] for name in wanted}
 
 
 def _p_values(published: PublishedModel, scores: anomaly.AnomalyScores) -> F64:
     if published.calibration is None:
         return np.full(len(scores.score), np.nan)
     return published.calibration.p_values(scores, anomaly.noise_variance(published.model)).score
+
+
+def _joined(parts: list[Fields]) -> Fields:
+    """The fields of all vectors, part after part."""
+    if len(parts) == 1:
+        return parts[0]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -15,7 +15,7 @@ from benchmarks.children import ROOT
 from benchmarks.report import PAGE, PARTS, block
 from tests.kafka_broker import Broker
 
-ON_A_BROKER = ("throughput", "comparison", "stages", "memory", "scaling", "start", "restart")
+ON_A_BROKER = ("throughput", "transform", "comparison", "stages", "memory", "scaling", "start", "restart")
 
 
 def run(part: str, folder: Path, *options: str) -> str:
@@ -46,7 +46,7 @@ def test_a_benchmark_runs(part: str, tmp_path: Path) -> None:
 def test_a_benchmark_on_a_broker_runs(broker: Broker, part: str, tmp_path: Path) -> None:
     topics = set(broker.admin.list_topics())
     run(part, tmp_path, "--broker", broker.bootstrap)
-    assert set(broker.admin.list_topics()) - topics <= {"__consumer_offsets"}
+    assert set(broker.admin.list_topics()) - topics <= {"__consumer_offsets", "__transaction_state"}
 
 
 def test_a_benchmark_without_a_running_broker_starts_one(monkeypatch: pytest.MonkeyPatch) -> None:

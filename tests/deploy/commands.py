@@ -8,7 +8,7 @@ from typer.main import get_command
 
 from streampca.api.app import create_app
 from streampca.cli import app as command_line
-from streampca.settings import CreateTopicsSettings, ProduceSettings, ServeSettings, WorkerSettings
+from streampca.settings import CreateTopicsSettings, ProduceSettings, ServeSettings, TransformSettings, WorkerSettings
 from streampca.settings.base import Settings
 from streampca.stores.memory import MemoryStore
 from streampca.worker.listeners import health
@@ -16,10 +16,12 @@ from tests.deploy import files
 
 KINDS: dict[str, type[Settings]] = {
     "worker": WorkerSettings, "serve": ServeSettings, "produce": ProduceSettings, "create-topics": CreateTopicsSettings,
+    "transform": TransformSettings,
 }  # fmt: skip
 PORTS = {
     "worker": WorkerSettings.model_fields["worker_port"].default,
     "serve": ServeSettings.model_fields["port"].default,
+    "transform": TransformSettings.model_fields["transform_port"].default,
 }
 SETTINGS = {f"STREAMPCA_{name.upper()}" for kind in KINDS.values() for name in kind.model_fields}
 

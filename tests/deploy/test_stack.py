@@ -100,6 +100,7 @@ def test_health_checks_request_existing_urls() -> None:
     assert urls == {
         "worker": f"http://127.0.0.1:{PORTS['worker']}/healthz",
         "sidecar": f"http://127.0.0.1:{PORTS['serve']}/healthz",
+        "transform": f"http://127.0.0.1:{PORTS['transform']}/healthz",
     }
     for name in ("topics", "producer"):
         assert files.streampca_services()[name]["healthcheck"] == {"disable": True}
@@ -111,7 +112,10 @@ def test_one_store_is_mounted_where_the_image_expects_it() -> None:
     store = files.image_environment()["STREAMPCA_STORE"]
     assert f" {store}" in files.last_argument("RUN")
     mounts = {name: service.get("volumes", []) for name, service in files.streampca_services().items()}
-    assert mounts == {"worker": [f"store:{store}"], "sidecar": [f"store:{store}:ro"], "topics": [], "producer": []}
+    read_only = [f"store:{store}:ro"]
+    assert mounts == {
+        "worker": [f"store:{store}"], "sidecar": read_only, "transform": read_only, "topics": [], "producer": [],
+    }  # fmt: skip
 
 
 def test_the_stack_runs_with_a_store_in_a_bucket_as_well(
@@ -184,10 +188,11 @@ def test_dependencies_wait_until_services_are_healthy_or_completed() -> None:
         ("worker", "objects"): "healthy",
         ("producer", "topics"): "completed_successfully",
         ("sidecar", "worker"): "healthy",
+        ("transform", "worker"): "healthy",
         ("grafana", "prometheus"): "healthy",
     }
     assert found["topics"]["restart"] == "no"
-    assert {name for name, service in found.items() if "profiles" in service} == {"objects"}
+    assert {name for name, service in found.items() if "profiles" in service} == {"objects", "transform"}
     assert found["worker"]["depends_on"]["objects"]["required"] is False  # without the profile there is no such service
     checked = {name for name, service in found.items() if "test" in service.get("healthcheck", {})}
     assert {other for (_, other), condition in waits.items() if condition == "healthy"} <= checked | set(
@@ -220,7 +225,12 @@ def test_prometheus_scrapes_existing_services() -> None:
         for found in job.get("dns_sd_configs", [])
         for name in found["names"]
     } | set(re.findall(r'"([\w-]+:\d+)"', path.read_text()))
-    assert requested == {f"worker:{PORTS['worker']}", f"sidecar:{PORTS['serve']}", "localhost:9090"}
+    assert requested == {
+        f"worker:{PORTS['worker']}",
+        f"sidecar:{PORTS['serve']}",
+        f"transform:{PORTS['transform']}",
+        "localhost:9090",
+    }
 
 
 def provisioned(folder: Path, kind: str, key: str) -> list[dict[str, Any]]:

@@ -193,7 +193,7 @@ class WorkerProcess:
 
     def __init__(self, environment: dict[str, str], log: Path, forked: bool = True) -> None:
         self.log, self.end_expected = log, False
-        start = ForkedProcess if forked else _own_interpreter
+        start = ForkedProcess if forked else own_interpreter
         self.process = start(["worker"], {**os.environ, **environment}, log)
 
     def kill(self) -> None:
@@ -233,7 +233,7 @@ class WorkerProcess:
             raise AssertionError(f"a worker ended unexpectedly ({self.process.returncode}):\n{self.text()[-3000:]}")
 
 
-def _own_interpreter(arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> "subprocess.Popen[bytes]":
+def own_interpreter(arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> "subprocess.Popen[bytes]":
     """`python -m streampca`, as a user starts it."""
     with log.open("wb") as out:
         return subprocess.Popen(

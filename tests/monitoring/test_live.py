@@ -1,5 +1,6 @@
 """A real Prometheus scrapes a real worker and a real sidecar: every panel has data, alerts fire and resolve."""
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ import yaml
 
 from tests.api.process import SidecarProcess
 from tests.broker_process import wait_until
+from tests.forked import ForkedProcess
 from tests.guarantees.harness import Group, as_json, group, vectors
 from tests.kafka_broker import Broker
 from tests.monitoring.prometheus import DOCKER, RULES, PrometheusProcess, program
@@ -39,6 +41,7 @@ class Stack:
     workers: Group
     worker_port: int = field(default_factory=lambda: free_ports(1)[0])
     sidecar_port: int = field(default_factory=lambda: free_ports(1)[0])
+    transform_port: int = field(default_factory=lambda: free_ports(1)[0])
     prometheus: PrometheusProcess = field(init=False)
     sidecar: SidecarProcess | None = None
     rounds: int = 0
@@ -49,6 +52,16 @@ class Stack:
     def start_sidecar(self) -> None:
         self.sidecar = SidecarProcess(self.workers.store, topic=self.workers.topic, port=self.sidecar_port).__enter__()
         self.sidecar.url()
+
+    def start_transform(self) -> ForkedProcess:
+        settings = {
+            "topic": self.workers.topic, "output_topic": f"{self.workers.topic}-output", "store": self.workers.store,
+            "dead_letter_topic": f"{self.workers.topic}-dead", "transform_port": self.transform_port,
+            "bootstrap_servers": self.workers.broker.bootstrap, "log_format": "json",
+        }  # fmt: skip
+        environment = {f"STREAMPCA_{name.upper()}": str(value) for name, value in settings.items()}
+        log = self.workers.folder / "transform.log"
+        return ForkedProcess(["transform"], {**os.environ, **environment}, log)
 
     def stop_sidecar(self) -> None:
         if self.sidecar is not None:
@@ -73,7 +86,11 @@ class Stack:
         """The shipped configuration, with local addresses and short intervals."""
         shipped: dict[str, Any] = yaml.safe_load((DOCKER / "prometheus" / "prometheus.yml").read_text())
         shipped["global"] = dict.fromkeys(shipped["global"], TICK)
-        ports = {"streampca-worker": self.worker_port, "streampca-sidecar": self.sidecar_port}
+        ports = {
+            "streampca-worker": self.worker_port,
+            "streampca-sidecar": self.sidecar_port,
+            "streampca-transform": self.transform_port,
+        }
         shipped["scrape_configs"] = [
             {"job_name": job["job_name"], "static_configs": [{"targets": [f"127.0.0.1:{ports[job['job_name']]}"]}]}
             for job in shipped["scrape_configs"]
@@ -103,14 +120,17 @@ def stack(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     topic = folder.name.replace("_", "-")
     broker.create_topic(topic, PARTITIONS)
     broker.create_topic(f"{topic}-dead")
+    broker.create_topic(f"{topic}-output", PARTITIONS)
     with group(broker, topic, folder / "group") as workers:
         running = Stack(workers)
         running.start_worker()
         running.start_sidecar()
+        transform = running.start_transform()
         try:
             with PrometheusProcess(running.config(folder / "prometheus")) as running.prometheus:
                 yield running
         finally:
+            transform.kill()
             running.stop_sidecar()
 
 

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from streampca.api.metrics import METRICS
+from streampca.transform.metrics import TransformMetrics
 from streampca.worker.listeners.metrics import WorkerMetrics, described
 from tests.monitoring.prometheus import DOCKER, RULES, metrics_in, program
 
@@ -15,7 +16,13 @@ FOLDER = DOCKER / "prometheus"
 ENTRIES = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
 ALERTS = [rule for rule in ENTRIES if "alert" in rule]
 RECORDED = {rule["record"] for rule in ENTRIES if "record" in rule}
-KNOWN = {*described(WorkerMetrics("t").registry), *METRICS, "up", "process_start_time_seconds"}
+KNOWN = {
+    *described(WorkerMetrics("t").registry),
+    *described(TransformMetrics("t").registry),
+    *METRICS,
+    "up",
+    "process_start_time_seconds",
+}
 
 
 @pytest.mark.parametrize("words", ["check config prometheus.yml", "check rules rules.yml", "test rules tests.yml"])

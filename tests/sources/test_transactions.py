@@ -122,8 +122,8 @@ def values(place: Place) -> list[bytes]:
 
 def test_records_and_offsets_are_committed_together(place: Place) -> None:
     source, transactions = place.join()
-    transactions.send(record(place, b"a", key=b"k", headers=[("h", b"v")], timestamp=1234))
-    transactions.send(record(place, None, partition=1))
+    transactions.send([record(place, b"a", key=b"k", headers=[("h", b"v")], timestamp=1234)])
+    transactions.send([record(place, None, partition=1)])
     transactions.commit({0: 7, 1: 3}, "as agreed")
     first, second = place.written()
     assert (first.value, first.key, list(first.headers), first.timestamp) == (b"a", b"k", [("h", b"v")], 1234)
@@ -134,10 +134,10 @@ def test_records_and_offsets_are_committed_together(place: Place) -> None:
 
 def test_nothing_of_an_aborted_transaction_is_visible(place: Place) -> None:
     source, transactions = place.join()
-    transactions.send(record(place, b"a"))
+    transactions.send([record(place, b"a")])
     transactions.abort()
     assert source.committed([0]) == {}
-    transactions.send(record(place, b"b"))
+    transactions.send([record(place, b"b")])
     transactions.commit({0: 1})
     assert values(place) == [b"b"]
 
@@ -150,7 +150,7 @@ def test_offsets_can_be_committed_without_records(place: Place) -> None:
 
 def test_a_member_that_the_group_has_given_up_cannot_commit(place: Place) -> None:
     source, transactions = place.join()
-    transactions.send(record(place, b"a"))
+    transactions.send([record(place, b"a")])
     place.evict((source, transactions))
     with pytest.raises(TransactionFailedError):
         transactions.commit({0: 1})
@@ -159,7 +159,7 @@ def test_a_member_that_the_group_has_given_up_cannot_commit(place: Place) -> Non
     while not any(isinstance(event, Assigned) for event in source.poll(0.2)):
         assert time.monotonic() < deadline
     transactions.recover()
-    transactions.send(record(place, b"b"))
+    transactions.send([record(place, b"b")])
     transactions.commit({0: 1})
     assert values(place) == [b"b"]
 
@@ -170,7 +170,7 @@ def test_nothing_is_sent_after_a_failure_until_it_has_recovered(place: Place) ->
     with pytest.raises(TransactionFailedError):
         transactions.commit({0: 1})
     with pytest.raises(TransactionFailedError):
-        transactions.send(record(place, b"a"))
+        transactions.send([record(place, b"a")])
 
 
 @pytest.fixture(params=[OnKafka, OnConfluent])
@@ -185,9 +185,9 @@ def kafka(request: pytest.FixtureRequest, broker: Broker, topic: str) -> Iterato
 @pytest.mark.broker
 def test_a_successor_of_the_same_name_ends_what_is_open(kafka: OnKafka) -> None:
     _, before = kafka.join("one")
-    before.send(record(kafka, b"lost"))
+    before.send([record(kafka, b"lost")])
     _, after = kafka.join("one")
-    after.send(record(kafka, b"kept"))
+    after.send([record(kafka, b"kept")])
     after.commit({0: 1})
     with pytest.raises(TransactionFailedError):
         before.commit({0: 1})
@@ -199,7 +199,7 @@ def test_a_record_that_is_too_large_is_no_failure_to_retry(kafka: OnKafka) -> No
     _, transactions = kafka.join()
 
     def write() -> None:
-        transactions.send(record(kafka, bytes(200_000)))
+        transactions.send([record(kafka, bytes(200_000))])
         transactions.commit({0: 1})
 
     with pytest.raises(SourceError, match=f"too large for topic {kafka.output}"):

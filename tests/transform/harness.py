@@ -92,18 +92,19 @@ class Member:
         fields: tuple[str, ...] = ("coordinates", "residual"),
         version: int | None = None,
         listener: Listener | None = None,
+        only_p_below: float | None = None,
         **config: Any,
     ) -> None:
         self.world, self.events = world, EventRecorder()
         self.cache = ModelCache(world.models)
         self.cache.poll()
-        projection = Projection(fields)
+        projection = Projection(fields, with_p=only_p_below is not None)
         self.model = FollowedModel(self.cache, version, OUTPUT, needs_calibration=projection.needs_calibration)
         assert self.model.follow() == ""
         codec = Codec("float64", D, 1e150)
         self.source = DecodingSource(world.topic, codec, script, batch)
         self.transactions = MemoryTransactions(world.topic, self.source, world.written)
-        outputs = Outputs(OUTPUT, projection, encoder("json"), False, TOPIC, DEAD)
+        outputs = Outputs(OUTPUT, projection, encoder("json"), False, TOPIC, DEAD, only_p_below)
         self.transformer = Transformer(
             TransformConfig(TOPIC, **config), self.source, self.transactions, self.model, outputs,
             Listeners(self.events, _Stop(self), *([listener] if listener else [])),

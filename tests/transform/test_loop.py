@@ -1,5 +1,7 @@
 """Every record has one output, in order, whatever happens to its transactions."""
 
+from dataclasses import replace
+
 import numpy as np
 import orjson
 import pytest
@@ -7,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampca.errors import BadRecordError, InputError, OffsetGapError, SourceError
+from streampca.pca import anomaly
+from streampca.pca.anomaly import Calibration
 from streampca.sources.memory import Do, Pause, Step
 from streampca.transform.outputs import VERSION
 from streampca.worker.listener import OffsetsSkipped, RecordRejected, TransactionEnded
@@ -179,3 +183,19 @@ def test_records_that_retention_has_removed_end_it_or_are_skipped() -> None:
     member.run()
     assert world.origins() == {0: [4, 5]}
     assert member.events.of_type(OffsetsSkipped) == [OffsetsSkipped(0, 2, 4)]
+
+
+def test_only_unusual_records_are_written_on_request_and_all_are_committed() -> None:
+    world = World()
+    vectors = world.append(0, 200)
+    model = known(8)
+    scores = anomaly.score(model.model, vectors)
+    noise = anomaly.noise_variance(model.model)
+    calibration = Calibration.empty().with_scores(scores, noise)
+    world.models.save(replace(model, calibration=calibration))
+    Member(world, batch=30, only_p_below=0.1).run()
+    unusual = np.flatnonzero(calibration.p_values(scores, noise).score < 0.1)
+    assert world.origins() == {0: unusual.tolist()}
+    assert 5 < len(unusual) < 40
+    assert list(orjson.loads(world.outputs()[0].value or b"")) == ["coordinates", "residual"]
+    assert world.topic.committed == {0: 200}

@@ -82,6 +82,15 @@ class ConfluentBatch(Batch):
     def offsets(self) -> list[int]:
         return [message.offset() for message in self._messages]
 
+    def keys(self) -> list[bytes | None]:
+        return [message.key() for message in self._messages]
+
+    def headers(self) -> list[Sequence[tuple[str, bytes | None]]]:
+        try:
+            return [message.headers() or () for message in self._messages]
+        except SystemError:  # a name is not UTF-8
+            return [ConfluentRecord(message).headers for message in self._messages]
+
 
 def _timestamp(message: Message) -> int:
     kind, timestamp = message.timestamp()

@@ -2,8 +2,8 @@
 
 import contextlib
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn, cast
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
@@ -16,6 +16,7 @@ from streampca.sources.confluent.source import ConfluentSource
 from streampca.sources.transactions import Outgoing, TransactionFailedError
 
 _BEGIN_S, _COMMIT_S, _ABORT_S, _ROOM_S = 5.0, 10.0, 2.0, 5.0
+_ANY = -1  # partition: the key decides
 _REQUEST_BYTES = 100 * 1024 * 1024  # a broker's own limit: the topic's limit decides
 _TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_MSG_SIZE}
 _REFUSED = {  # of the errors of whole transactions; all others may be over with the next one
@@ -57,22 +58,19 @@ class ConfluentTransactions:
             raise TimeoutError(f"no transaction can begin: {one_line(error.args[0].str())}") from None
         self._producer = producer
 
-    def send(self, record: Outgoing) -> None:
-        producer = self._begun()
-        options: dict[str, Any] = {"headers": record.headers}
-        if record.partition is not None:
-            options["partition"] = record.partition
-        if record.timestamp >= 0:
-            options["timestamp"] = max(record.timestamp, 1)  # librdkafka replaces a zero by the current time
-        try:
-            producer.produce(record.topic, record.value, record.key, **options)
-        except BufferError:
-            if producer.flush(_ROOM_S):
-                self._drop()
-                raise TransactionFailedError("the brokers take no records") from None
-            self.send(record)
-        except KafkaException as error:
-            self._fail(error.args[0], record.topic)
+    def send(self, records: Iterable[Outgoing]) -> None:
+        produce = self._begun().produce
+        for topic, partition, value, key, headers, timestamp in records:
+            place, named = _ANY if partition is None else partition, cast(Any, headers)
+            # librdkafka replaces a zero by the current time, and takes no other number for it.
+            time: Any = {"timestamp": timestamp or 1} if timestamp >= 0 else {}
+            try:
+                produce(topic, value, key, place, headers=named, **time)
+            except BufferError:
+                self._wait_for_room()
+                produce(topic, value, key, place, headers=named, **time)
+            except KafkaException as error:
+                self._fail(error.args[0], topic)
 
     def commit(self, positions: Mapping[int, int], metadata: str = "") -> None:
         producer, membership = self._begun(), self._source.membership
@@ -111,6 +109,12 @@ class ConfluentTransactions:
                 self._fail(error.args[0], self._first)
             self._open = True
         return self._producer
+
+    def _wait_for_room(self) -> None:
+        """Wait until everything sent so far is delivered."""
+        if self._producer is None or self._producer.flush(_ROOM_S):
+            self._drop()
+            raise TransactionFailedError("the brokers take no records")
 
     def _fail(self, error: KafkaError, topic: str) -> NoReturn:
         """Raise the error of a record to that topic, or of the transaction; the next one has a producer of its own."""

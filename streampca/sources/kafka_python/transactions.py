@@ -1,7 +1,7 @@
 """Transactions on kafka-python."""
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -64,8 +64,12 @@ class KafkaPythonTransactions:
             self._raise_refusal(error, self._topics[0])
             raise TimeoutError(f"no transaction can begin: {one_line(error)}") from None
 
-    def send(self, record: Outgoing) -> None:
+    def send(self, records: Iterable[Outgoing]) -> None:
         producer = self._begun()
+        for record in records:
+            self._send(producer, record)
+
+    def _send(self, producer: KafkaProducer, record: Outgoing) -> None:
         # kafka-python 3 cannot write a header without a value: it becomes an empty one.
         headers = [(name, value or b"") for name, value in record.headers]
         timestamp = record.timestamp if record.timestamp >= 0 else None
