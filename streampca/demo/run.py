@@ -1,4 +1,4 @@
-"""`streampca demo`: runs a broker, a producer, a worker and a sidecar on this machine and displays their progress."""
+"""`streampca demo`: runs a broker, a producer, a worker, a sidecar and a transform on this machine and displays them."""
 
 import contextlib
 import signal
@@ -15,6 +15,7 @@ from rich.console import Console
 from streampca.demo import processes, projection
 from streampca.demo.broker import API_VERSION, EmbeddedBroker
 from streampca.demo.display import DemoStatus, Display
+from streampca.demo.output import Output
 from streampca.demo.processes import ChildProcess
 from streampca.demo.producer import DemoProducer
 from streampca.errors import SettingsError, StreampcaError
@@ -26,7 +27,7 @@ from streampca.stores.models import Models
 from streampca.stream.model_file import PublishedModel
 from streampca.vectors.synthetic import FileVectors, LowRank, VectorStream
 
-TOPIC, DEAD_LETTERS = "readings", "readings-dead-letters"
+TOPIC, DEAD_LETTERS, PROJECTED = "readings", "readings-dead-letters", "readings-projected"
 _STATUS_EVERY_S = 0.5
 _FIRST_PROJECTION_WITHIN_S = 60.0
 _PROJECT_EVERY_S = 1.0
@@ -52,7 +53,7 @@ def run(options: DemoOptions) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="streampca-demo-")))
         place = options.store or str(folder / "store")
         store = _new_store(place)
-        broker = EmbeddedBroker(TOPIC, DEAD_LETTERS)
+        broker = EmbeddedBroker(TOPIC, DEAD_LETTERS, PROJECTED)
         stack.callback(broker.close)
         ports = processes.free_port(options.port), processes.free_port(0)
         children: list[ChildProcess] = []
@@ -61,11 +62,14 @@ def run(options: DemoOptions) -> None:
             ChildProcess("worker", _worker_settings(broker, place, vectors, ports[1]), folder / "worker.log")
         )
         children.append(ChildProcess("serve", {"topic": TOPIC, "store": place, "port": ports[0]}, folder / "serve.log"))
+        children.append(ChildProcess("transform", _transform_settings(broker, place), folder / "transform.log"))
+        output = Output(broker.address, PROJECTED, broker.partitions[PROJECTED])
+        stack.callback(output.close)
         producer = DemoProducer(vectors, broker.address, TOPIC, broker.partitions[TOPIC], options.rate)
         stack.callback(producer.stop)
         display = stack.enter_context(Display(Console()))
         display.note(_addresses(broker.address, ports, place, folder))
-        _Monitor(vectors, producer, children, Models(store, TOPIC), display, folder).run(
+        _Monitor(vectors, producer, children, Models(store, TOPIC), output, display, folder).run(
             ports[0], options.seconds, ended
         )
         display.note("stopping: the worker saves and leaves its group")
@@ -80,11 +84,13 @@ class _Monitor:
         producer: DemoProducer,
         children: list[ChildProcess],
         models: Models,
+        output: Output,
         display: Display,
         folder: Path,
     ) -> None:
         self._vectors, self._producer, self._children = vectors, producer, children
         self._models, self._display, self._folder = models, display, folder
+        self._output: Output | None = output  # until one was shown
         self._model: PublishedModel | None = None
         self._history: deque[tuple[float, int]] = deque(maxlen=11)  # time and messages learned, over 5 seconds
         self._requests = _requests(vectors)
@@ -116,6 +122,9 @@ class _Monitor:
             raise self._producer.error
         self._model = self._models.newest() or self._model
         self._history.append((elapsed, self._model.version if self._model else 0))
+        if self._output is not None and (first := self._output.first()):
+            self._display.note(first)
+            self._output = None
         self._display.show(DemoStatus(elapsed, self._producer.sent, self._rate(), self._model, self._vectors.truth))
 
     def _rate(self) -> float:
@@ -164,6 +173,20 @@ def _worker_settings(broker: EmbeddedBroker, store: str, vectors: VectorStream, 
     }
 
 
+def _transform_settings(broker: EmbeddedBroker, store: str) -> dict[str, object]:
+    return {
+        "topic": TOPIC,
+        "output_topic": PROJECTED,
+        "dead_letter_topic": DEAD_LETTERS,
+        "bootstrap_servers": broker.address,
+        "kafka_api_version": API_VERSION,
+        "store": store,
+        "format": "float32",
+        "on_offset_gap": "earliest",
+        "transform_port": 0,
+    }
+
+
 def _new_store(place: str) -> Store:
     store = store_of(place)
     if Checkpoints(store, TOPIC).partitions():
@@ -182,10 +205,10 @@ def _end_on_signals() -> threading.Event:
 def _addresses(broker: str, ports: tuple[int, int], store: str, folder: Path) -> str:
     return (
         f"page     http://127.0.0.1:{ports[0]}/\n"
-        f"broker   {broker} (in memory), topic {TOPIC}\n"
+        f"broker   {broker} (in memory), topics {TOPIC} and {PROJECTED}\n"
         f"API      http://127.0.0.1:{ports[0]}/docs\n"
         f"model    http://127.0.0.1:{ports[0]}/v1/model\n"
         f"metrics  http://127.0.0.1:{ports[1]}/metrics (worker)  http://127.0.0.1:{ports[0]}/metrics (sidecar)\n"
         f"store    {store}\n"
-        f"logs     {folder}/worker.log {folder}/serve.log\n"
+        f"logs     {folder}/worker.log {folder}/serve.log {folder}/transform.log\n"
     )
