@@ -1,4 +1,4 @@
-"""`streampca demo`: runs a broker, a producer, a worker, a sidecar and a transform on this machine and displays them."""
+"""`streampca demo`: runs a broker and every role of streampca on this machine and displays their progress."""
 
 import contextlib
 import signal
