@@ -10,7 +10,7 @@ missing rows of C, whichever are fewer. Derivation: docs/mathematics.md, section
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,19 @@ from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked.gauge import cholesky
 from streampca.pca.blocked.gemm import times, times_transposed, transposed_times
 from streampca.pca.blocked.jit import compiled_with_free_sums, compiled_without_lock
+
+_ROWS = 16  # messages whose intermediate results fit the processor's cache
+
+
+class _Frozen(NamedTuple):
+    """What does not change within a block."""
+
+    mean: F64  # (d,)
+    C: F64  # (d, k)
+    whole: F64  # (k, k) = CᵀC
+    ridge: F64  # (k,)
+    more: F64  # (d,) = 1/π − 1
+    growth: F64  # (d,) = 1/π² − 1/π
 
 
 @compiled_without_lock
@@ -27,34 +40,49 @@ def fill(V: Array, mean: F64, C: F64, ridge: F64, shares: F64) -> tuple[Array, F
     `mean` (d,), `C` (d, k) and `ridge` (k,) predict the missing entries; `shares` (d,) are the π. Also returns the
     surplus (B,) of each squared distance from the mean: by dividing by π it has grown so much, on average.
     """
-    (B, d), Y = V.shape, np.zeros(V.shape)
-    missing = np.zeros(B, np.int64)
-    for s in range(B):
-        for j in range(d):
-            if math.isnan(V[s, j]):
-                missing[s] += 1
-            else:
-                Y[s, j] = V[s, j] - mean[j]
-    X = _coordinates(V, missing, times(Y, C), C, ridge)
-    fits, filled, surplus = times_transposed(X, C), np.empty(V.shape, V.dtype), np.zeros(B)
-    for s in range(B):
-        for j in range(d):
-            if missing[s] == 0:
-                filled[s, j] = V[s, j]
-            elif math.isnan(V[s, j]):
-                filled[s, j] = mean[j] + fits[s, j]
-            else:
-                r, more = Y[s, j] - fits[s, j], 1.0 / shares[j] - 1.0
-                filled[s, j] = V[s, j] + r * more
-                surplus[s] += r * r * more * (1.0 + more)
+    (B, d), whole = V.shape, transposed_times(C, C)
+    filled, surplus, more, growth = np.empty(V.shape, V.dtype), np.empty(B), np.empty(d), np.empty(d)
+    for j in range(d):
+        more[j] = 1.0 / shares[j] - 1.0
+        growth[j] = more[j] * (1.0 + more[j])
+    for i in range(0, B, _ROWS):
+        e = min(i + _ROWS, B)
+        _fill(V[i:e], filled[i:e], surplus[i:e], _Frozen(mean, C, whole, ridge, more, growth))
     return filled, surplus
 
 
 @compiled_with_free_sums
-def _coordinates(V: Array, missing: Any, P: F64, C: F64, ridge: F64) -> F64:  # pragma: no cover - compiled
+def _fill(V: Array, filled: Array, surplus: F64, frozen: _Frozen) -> None:  # pragma: no cover - compiled
+    """Fill a few messages."""
+    mean, C, whole, ridge, more, growth = frozen
+    (B, d), missing = V.shape, np.zeros(len(V), np.int64)
+    Y = np.empty((B, d))
+    for s in range(B):
+        gone = 0
+        for j in range(d):  # without branches, so that it vectorises; only NaN differs from itself
+            y = V[s, j] - mean[j]
+            Y[s, j] = y if y == y else 0.0
+            gone += 0 if y == y else 1
+        missing[s] = gone
+    fits = times_transposed(_coordinates(V, missing, times(Y, C), C, whole, ridge), C)
+    for s in range(B):
+        total = 0.0
+        if missing[s] == 0:
+            for j in range(d):
+                filled[s, j] = V[s, j]
+        else:
+            for j in range(d):
+                v, r = V[s, j], Y[s, j] - fits[s, j]
+                filled[s, j] = v + r * more[j] if v == v else mean[j] + fits[s, j]
+                total += r * r * growth[j] if v == v else 0.0
+        surplus[s] = total
+
+
+@compiled_with_free_sums
+def _coordinates(V: Array, missing: Any, P: F64, C: F64, whole: F64, ridge: F64) -> F64:  # pragma: no cover - compiled
     """x (B, k) of each message, from P = C_Oᵀy_O (B, k) and the number of its missing entries; 0 without gaps."""
     (B, d), k = V.shape, C.shape[1]
-    whole, X = transposed_times(C, C), np.zeros((B, k))
+    X = np.zeros((B, k))
     for s in range(B):
         if missing[s] == 0:
             continue
