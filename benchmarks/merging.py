@@ -87,9 +87,10 @@ def as_published(states: Sequence[State], columns: int) -> State:
     """The states merged as a publisher does it: many of them by ranges."""
     if len(states) < ranges.FEWEST:
         return merge(states, columns)
-    pools = [Pool(columns) for _ in range(0, len(states), ranges.SIZE)]
+    size = ranges.size(len(states))
+    pools = [Pool(columns) for _ in range(0, len(states), size)]
     for number, state in enumerate(states):
-        pools[number // ranges.SIZE].add(state)
+        pools[number // size].add(state)
     return merge([pool.state() for pool in pools], columns)
 
 

@@ -1,7 +1,7 @@
 """Processor time and memory of publishing a model of many partitions: `python -m benchmarks.publishing`.
 
 The checkpoints lie in a memory disk where there is one, and all are new. Each is read, its pending messages (128 on
-average) are learned, and it is merged into the subtotal of its range of 16. The publisher merges its own range and the
+average) are learned, and it is merged into the subtotal of its range. The publisher merges its own range and the
 subtotals; memory is the peak of what that allocates.
 """
 
@@ -67,7 +67,7 @@ def main() -> None:
     sizes = SMALLEST if given.smallest else FULL
     for size in sizes:
         found, shape = measured(size), f"{size.d} × {size.k}"
-        alone = found.publisher + found.owner * (-(-size.partitions // ranges.SIZE) - 1)
+        alone = found.publisher + found.owner * (ranges_of(size) - 1)
         seconds = (f"{value:.2f}" for value in (found.publisher, found.owner, alone))
         lines.append(f"| {' | '.join([f'{size.partitions:,}', shape, *seconds, f'{found.peak:.0f}'])} |")
         peaks.append(found.peak)
@@ -86,7 +86,7 @@ def measured(size: Size) -> Result:
     with tempfile.TemporaryDirectory(dir=disk) as folder, threadpool_limits(1):
         store = DirectoryStore(Path(folder))
         fill(store, size.partitions, fold_config)
-        others = range(1, -(-size.partitions // ranges.SIZE))
+        others = range(1, ranges_of(size))
         owners = seconds_of(lambda: publisher(store, fold_config).merge_ranges(others))
 
         def merge_and_publish() -> None:
@@ -102,6 +102,11 @@ def measured(size: Size) -> Result:
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     return Result(seconds, owners / len(others), peak / 2**20)
+
+
+def ranges_of(size: Size) -> int:
+    """How many ranges there are."""
+    return -(-size.partitions // ranges.size(size.partitions))
 
 
 def seconds_of(work: Callable[[], object]) -> float:

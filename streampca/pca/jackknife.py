@@ -7,9 +7,9 @@ The streams are dealt into G groups of weights w_j, W = Σ w_j. The model is com
 which for equal weights is (G − 1)/G Σ_j sin² (J. W. Tukey 1958, B. Efron 1982). The factors for unequal groups are
 those of Busing, Meijer and van der Leeden (1999). docs/mathematics.md, section 7, says where the estimate is wrong.
 
-Everything is computed from the Gram matrix of the columns F of all groups, of which those of group j are its factor and
-its mean about that of all, times √(w_j/W). Columns of several groups are about their own mean as F (I − s sᵀ), where s
-has √(w_i / Σ w_i) at the column of each mean.
+Everything is computed from the columns F of all groups in the basis of their leading directions. Those of group j are
+its factor and its mean about that of all, times √(w_j/W). Columns of several groups are about their own mean as
+F (I − s sᵀ), where s has √(w_i / Σ w_i) at the column of each mean.
 """
 
 from collections.abc import Sequence
@@ -22,6 +22,7 @@ from streampca.pca.merge import grouped
 from streampca.pca.state import State
 
 FEWEST = 4  # streams, and groups; fewer say little about an error
+_UNCUT = 512  # columns of all groups; of more, the 2K leading directions count
 _ROUNDING = 1e-13  # share of the largest variance below which a direction counts as rounding errors
 
 
@@ -51,25 +52,29 @@ def sampling_error(groups: Sequence[State], components: int, columns: int) -> Sa
     weights = np.array([group.weight for group in groups])
     weights /= weights.sum()
     mean = np.sum([w * group.mean for group, w in zip(groups, weights, strict=True)], axis=0)
-    F = [
-        np.sqrt(w) * np.column_stack([group.C[:, :columns], group.mean - mean])
-        for group, w in zip(groups, weights, strict=True)
-    ]
-    largest = max(float(np.abs(f).max()) for f in F) or 1.0  # scaled by it, no square overflows
-    return _error([f / largest for f in F], weights, components)
+    factors = [np.column_stack([group.C[:, :columns], group.mean - mean]) for group in groups]
+    widths = [factor.shape[1] for factor in factors]
+    F = np.hstack([np.sqrt(w) * factor for factor, w in zip(factors, weights, strict=True)])
+    F /= max(F.max(), -F.min()) or 1.0  # so that no square overflows
+    return _error(_coordinates(F, F.shape[1] if F.shape[1] <= _UNCUT else 2 * columns), widths, weights, components)
 
 
-def _error(groups: Sequence[F64], weights: F64, components: int) -> SamplingError | None:
-    stack, widths = np.hstack(groups), [group.shape[1] for group in groups]
-    N, group_of = stack.T @ stack, np.repeat(np.arange(len(groups)), widths)
-    model = _axes(N, components)
-    rank = model.shape[1]
+def _coordinates(F: F64, most: int) -> F64:
+    """The columns F (d, n) in the basis of their `most` leading axes (r, n), of which the first are the model's."""
+    variance, vectors = np.linalg.eigh(F.T @ F)
+    variance, vectors = variance[::-1][:most], vectors[:, ::-1][:, :most]
+    known = variance > _ROUNDING * max(variance[0], 0.0)
+    coordinates: F64 = np.sqrt(variance[known])[:, None] * vectors[:, known].T
+    return coordinates
+
+
+def _error(F: F64, widths: Sequence[int], weights: F64, components: int) -> SamplingError | None:
+    group_of, rank = np.repeat(np.arange(len(widths)), widths), min(components, len(F))
     subspace, squares = 0.0, np.zeros(rank)
-    for j, factor in enumerate((1 / weights - 1) / len(groups)):
+    for j, factor in enumerate((1 / weights - 1) / len(widths)):
         rest = group_of != j
         s = _means(widths, weights)[rest]
-        other = _axes(_about_mean(N[np.ix_(rest, rest)], s / np.linalg.norm(s)), components)
-        cosines = model.T @ N[:, rest] @ other
+        cosines = _axes(_about_mean(F[:, rest], s / np.linalg.norm(s)), components)[:rank]
         subspace += factor * max(rank - float((cosines**2).sum()), 0.0)
         squares += factor * (1 - _diagonal(cosines) ** 2).clip(0)
     angles = np.arcsin(np.sqrt(squares.clip(0, 1)))
@@ -84,26 +89,18 @@ def _means(widths: Sequence[int], weights: F64) -> F64:
     return s
 
 
-def _about_mean(N: F64, s: F64) -> F64:
-    """(I − s sᵀ) N (I − s sᵀ)."""
-    Ns = N @ s
-    centred: F64 = N - np.outer(s, Ns) - np.outer(Ns, s) + (s @ Ns) * np.outer(s, s)
+def _about_mean(F: F64, s: F64) -> F64:
+    """F (I − s sᵀ)."""
+    centred: F64 = F - np.outer(F @ s, s)
     return centred
 
 
-def _leading(N: F64, most: int) -> tuple[F64, F64]:
-    """The at most `most` leading eigenvalues above rounding, descending, and their eigenvectors as columns."""
-    variance, vectors = np.linalg.eigh(N)
+def _axes(F: F64, most: int) -> F64:
+    """The at most `most` leading principal axes of the columns F (r, n) above rounding, as columns (r, ·)."""
+    variance, vectors = np.linalg.eigh(F @ F.T)
     variance, vectors = variance[::-1][:most], vectors[:, ::-1][:, :most]
-    known = variance > _ROUNDING * max(variance[0], 0.0)
-    return variance[known], vectors[:, known]
-
-
-def _axes(N: F64, most: int) -> F64:
-    """Coefficients V (n, r) with which the leading principal axes are F V, from N = FᵀF."""
-    variance, vectors = _leading(N, most)
-    V: F64 = vectors / np.sqrt(variance)
-    return V
+    axes: F64 = vectors[:, variance > _ROUNDING * max(variance.max(initial=0.0), 0.0)]
+    return axes
 
 
 def _diagonal(cosines: F64) -> F64:

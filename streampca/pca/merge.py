@@ -8,7 +8,8 @@ States are added one by one, and cuts keep the memory constant: docs/mathematics
 """
 
 from collections.abc import Sequence
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,14 @@ _SPARE = 32  # columns beyond K of a cut, at least: as many as a state has after
 _GRADED = 1e-10  # share of the largest variance below which variances from a Gram matrix have few correct digits
 
 
+class _Part(NamedTuple):
+    """Columns of F."""
+
+    factor: float
+    columns: Array  # (d, r), times the factor
+    squares: F64 | None = None  # (r,) their squared lengths, if they are the principal axes of what they were cut from
+
+
 class Pool:
     """The pooled covariance of the states added so far, as F Fᵀ with columns F (d, n), and their mean."""
 
@@ -30,8 +39,7 @@ class Pool:
         """For a result of K = `columns`: more than 4K columns, and more than `uncut`, are cut to 2K."""
         self._cut = columns + max(columns, _SPARE)
         self._most = max(2 * self._cut, uncut)
-        self._parts: list[tuple[float, Array]] = []  # side by side, each times its factor, they are F
-        self._variance: F64 | None = None  # of the columns of F, if they are the principal axes
+        self._parts: list[_Part] = []  # side by side, they are F
         self._mean: F64 = np.zeros(0)
         self._total_variance, self._count = 0.0, 0
         self._gaps: Gaps | None = None
@@ -50,29 +58,27 @@ class Pool:
         past, new = self.weight / W, added / W
         step = state.mean - self._mean if past else state.mean
         between = np.sqrt(past * new) * step
-        self._parts = [(np.sqrt(past) * factor, part) for factor, part in self._parts] if past else []
-        self._parts += [(np.sqrt(new), state.C), (1.0, between[:, None])] if past else [(1.0, state.C)]
-        self._variance = None if past else _variance(state.N)
+        self._parts = [part._replace(factor=np.sqrt(past) * part.factor) for part in self._parts] if past else []
+        self._parts.append(_Part(np.sqrt(new), state.C, _squares(state.N)))
+        if past:
+            self._parts.append(_Part(1.0, between[:, None]))
         self._total_variance = past * self._total_variance + new * state.total_variance + float(between @ between)
         self._gaps = _shared(self._gaps, past, state.gaps, new)
         self._mean, self.weight = self._mean + new * step if past else state.mean, W
         self._count += state.count
-        if sum(part.shape[1] for _, part in self._parts) > self._most:
-            C, self._variance = _leading(self._stack(), self._cut, np.float64)
-            self._parts = [(1.0, C)]
+        if sum(part.columns.shape[1] for part in self._parts) > self._most:
+            C, squares = _leading(self._parts, self._cut, np.float64)
+            self._parts = [_Part(1.0, C, squares)]
 
     def state(self, columns: int | None = None, dtype: Any = np.float64) -> State:
         """The pooled state with at most `columns` columns, by default as many as a cut leaves. There must be weight."""
-        most = columns or self._cut
-        if self._variance is None:
-            C, variance = _leading(self._stack(), most, dtype)
+        most, (first, *others) = columns or self._cut, self._parts
+        if others or first.squares is None:
+            C, squares = _leading(self._parts, most, dtype)
         else:
-            C, variance = np.ascontiguousarray(self._parts[0][1][:, :most], dtype), self._variance[:most]
+            C, squares = np.ascontiguousarray(first.columns[:, :most], dtype), first.squares[:most]
         gaps = self._gaps
-        return State(C, np.diag(variance), self._mean, self.weight, self._total_variance, self._count, 0, gaps=gaps)
-
-    def _stack(self) -> F64:
-        return np.hstack([factor * part.astype(np.float64, copy=False) for factor, part in self._parts])
+        return State(C, np.diag(squares), self._mean, self.weight, self._total_variance, self._count, 0, gaps=gaps)
 
 
 class Merger:
@@ -102,12 +108,12 @@ class Merger:
         return [group.state() for group in self._groups if group.weight > 0]
 
 
-def pooled(groups: Sequence[State], columns: int, dtype: Any) -> State:
-    """The groups of a `Merger` as one state with at most `columns` columns. There must be one."""
+def pooled(groups: Sequence[State], columns: int, most: int, dtype: Any) -> State:
+    """The groups of a `Merger` of K = `columns` as one state with at most `most` columns. There must be one group."""
     pool = Pool(columns, uncut=_GROUPED)
     for group in groups:
         pool.add(group)
-    return pool.state(columns, dtype)
+    return pool.state(most, dtype)
 
 
 def merge(states: Sequence[State], columns: int, decay: Sequence[float] | None = None) -> State:
@@ -116,7 +122,7 @@ def merge(states: Sequence[State], columns: int, decay: Sequence[float] | None =
     `count` is the sum of the counts, `weight` is W. States without messages are left out.
     """
     groups = grouped(states, columns, decay)
-    return pooled(groups, columns, states[0].C.dtype) if groups else states[0]
+    return pooled(groups, columns, columns, states[0].C.dtype) if groups else states[0]
 
 
 def grouped(states: Sequence[State], columns: int, decay: Sequence[float] | None = None) -> list[State]:
@@ -134,20 +140,36 @@ def _shared(before: Gaps | None, past: float, added: Gaps | None, new: float) ->
     return before.times(past).plus(added.times(new))
 
 
-def _variance(N: F64) -> F64 | None:
-    """The diagonal, if nothing else is there and it falls: then the columns are the principal axes."""
+def _squares(N: F64) -> F64 | None:
+    """The diagonal of CᵀC, if nothing else is there and it falls: then the columns of C are the principal axes."""
     diagonal = N.diagonal()
     return diagonal if np.array_equal(N, np.diag(diagonal)) and (np.diff(diagonal) <= 0).all() else None
 
 
-def _leading(F: F64, most: int, dtype: Any) -> tuple[Array, F64]:
-    """As `axes.leading`, but from the smaller Gram matrix where that is faster and accurate enough."""
+def _leading(parts: Sequence[_Part], most: int, dtype: Any) -> tuple[Array, F64]:
+    """As `axes.leading` of F, but from the smaller Gram matrix where that is faster and accurate enough."""
+    F = np.hstack([part.factor * part.columns.astype(np.float64, copy=False) for part in parts])
     d, n = F.shape
-    variance, vectors = np.linalg.eigh(F @ F.T if d <= n else F.T @ F)
-    variance, vectors = variance[::-1][:most], vectors[:, ::-1][:, :most]
-    if min(d, n) <= _GROUPED and not (len(variance) and variance[-1] > _GRADED * variance[0]):
+    squares, vectors = np.linalg.eigh(F @ F.T if d <= n else _gram(F, parts))
+    squares, vectors = squares[::-1][:most], vectors[:, ::-1][:, :most]
+    if min(d, n) <= _GROUPED and not (len(squares) and squares[-1] > _GRADED * squares[0]):
         return axes.leading(F, most, dtype)
-    r = int(np.sum(variance > axes.tolerance(np.float64) * variance[0])) if variance[0] > 0 else 0
-    variance, vectors = variance[:r], vectors[:, :r]
-    C = vectors * np.sqrt(variance) if d <= n else F @ vectors
-    return np.ascontiguousarray(C.astype(dtype)), variance
+    r = int(np.sum(squares > axes.tolerance(np.float64) * squares[0])) if squares[0] > 0 else 0
+    squares, vectors = squares[:r], vectors[:, :r]
+    C = vectors * np.sqrt(squares) if d <= n else F @ vectors
+    return np.ascontiguousarray(C, dtype), squares
+
+
+def _gram(F: F64, parts: Sequence[_Part]) -> F64:
+    """The lower triangle of FᵀF, all that `eigh` reads. Principal axes are orthogonal, so their block is known."""
+    N, end = np.zeros((F.shape[1], F.shape[1])), 0
+    for _, block in groupby(parts, lambda part: id(part.squares)):  # those without squares together
+        first, *others = block
+        start, end = end, end + sum(part.columns.shape[1] for part in (first, *others))
+        of_block = F[:, start:end]
+        N[start:end, :start] = of_block.T @ F[:, :start]
+        if first.squares is None:
+            N[start:end, start:end] = of_block.T @ of_block
+        else:
+            np.fill_diagonal(N[start:end, start:end], first.factor**2 * first.squares)
+    return N

@@ -46,7 +46,7 @@ def decode(
 
     Raises `DamagedFileError` unless `encode` wrote `data`, with this kind and such a version.
     """
-    body, digest = data[:-_DIGEST_LENGTH], data[-_DIGEST_LENGTH:]
+    body, digest = memoryview(data)[:-_DIGEST_LENGTH], data[-_DIGEST_LENGTH:]
     if hashlib.sha256(body).hexdigest().encode() != digest:
         raise DamagedFileError("the digest at the file's end does not match the file: it is cut short or damaged")
     try:

@@ -115,7 +115,7 @@ class Publisher:
         if stats.learned < _FEWEST:
             return None
         groups = merger.groups()
-        state = pooled(groups, config.columns, config.dtype)
+        state = pooled(groups, config.columns, config.components, config.dtype)
         error = sampling_error(groups, config.components, config.columns)
         published = PublishedModel(
             version=stats.learned,

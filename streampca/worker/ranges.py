@@ -4,10 +4,14 @@ The owner of a range's lowest partition merges the range, as the owner of the lo
 partitions are merged with which depends on their numbers alone, so the bits of a model do not depend on the workers.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
-SIZE = 16  # partitions; docs/performance.md says why
 FEWEST = 64  # partitions that are merged by ranges; with fewer, one worker merges them all
+
+
+def size(partitions: int) -> int:
+    """Partitions of a range: about the square root, so that a range is as much work as the subtotals of all ranges."""
+    return 1 << (partitions.bit_length() - 1) // 2
 
 
 def publishes(partitions: Collection[int], of_topic: Collection[int]) -> bool:
@@ -17,12 +21,19 @@ def publishes(partitions: Collection[int], of_topic: Collection[int]) -> bool:
 
 def owned(partitions: Collection[int], of_topic: Collection[int]) -> tuple[int, ...]:
     """The numbers of the ranges that the owner of these partitions merges."""
-    return tuple(sorted(p // SIZE for p in partitions if p % SIZE == 0)) if len(of_topic) >= FEWEST else ()
+    count = _count(of_topic)
+    return tuple(sorted(p // size(count) for p in partitions if p % size(count) == 0)) if count >= FEWEST else ()
 
 
 def split(offsets: Mapping[int, int]) -> dict[int, dict[int, int]]:
     """The offsets of partitions by the number of their range; nothing if there are too few partitions."""
     ranges: dict[int, dict[int, int]] = {}
-    for partition in sorted(offsets) if len(offsets) >= FEWEST else ():
-        ranges.setdefault(partition // SIZE, {})[partition] = offsets[partition]
+    count = _count(offsets)
+    for partition in sorted(offsets) if count >= FEWEST else ():
+        ranges.setdefault(partition // size(count), {})[partition] = offsets[partition]
     return ranges
+
+
+def _count(partitions: Iterable[int]) -> int:
+    """How many there are up to the highest, whether or not they have messages yet."""
+    return max(partitions, default=-1) + 1

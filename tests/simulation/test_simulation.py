@@ -33,7 +33,7 @@ def test_any_schedule_of_faults_gives_the_bytes_of_an_undisturbed_run(
 ) -> None:
     """A quarter of them with partitions that are merged by ranges."""
     if group % 4 == 0:
-        monkeypatch.setattr(ranges, "SIZE", 2)
+        monkeypatch.setattr(ranges, "size", lambda partitions: 2)
         monkeypatch.setattr(ranges, "FEWEST", 2)
     reports = [report for seed in range(1 + group, 1 + SEEDS, GROUPS) if (report := report_of(seed))]
     assert not reports, "\n\n".join(reports[:3])

@@ -111,7 +111,7 @@ def test_another_publisher_continues_from_the_newest_version(stream: Stream) -> 
 
 def test_with_many_partitions_the_newest_messages_of_each_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of partitions that another worker has merged."""
-    monkeypatch.setattr(ranges, "SIZE", 2)
+    monkeypatch.setattr(ranges, "size", lambda partitions: 2)
     monkeypatch.setattr(ranges, "FEWEST", 2)
     stream = Stream(fold_config())
     other = Publisher(stream.checkpoints, stream.models, stream.fold_config, lambda: 0.0)

@@ -13,7 +13,7 @@ from streampca.pca.arrays import F64
 from streampca.pca.axes import model_of
 from streampca.pca.jackknife import jackknife
 from streampca.pca.learning import BLOCK
-from streampca.pca.merge import merge
+from streampca.pca.merge import grouped, pooled
 from streampca.pca.model import Model
 from streampca.sources.memory import Do, MemorySource, Pause, Step
 from streampca.stores.checkpoints import Checkpoints
@@ -116,8 +116,10 @@ def test_the_model_is_the_merge_of_the_folds(fixture: PublisherFixture) -> None:
     folds = [fold_of(vectors(n, seed=n), CONFIG) for n in (300, 7, 90)]
     for partition, fold in enumerate(folds):
         fixture.save(partition, fold)
-    state = merge([fold.provisional(CONFIG.learning) for fold in folds], CONFIG.learning.columns)
-    expected, found = model_of(state, CONFIG.learning.components), fixture.publish().model
+    config = CONFIG.learning
+    groups = grouped([fold.provisional(config) for fold in folds], config.columns)
+    state = pooled(groups, config.columns, config.components, config.dtype)
+    expected, found = model_of(state, config.components), fixture.publish().model
     np.testing.assert_array_equal(found.components, expected.components)
     np.testing.assert_array_equal(found.explained_variance, expected.explained_variance)
     np.testing.assert_array_equal(found.mean, expected.mean)

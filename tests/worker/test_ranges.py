@@ -28,7 +28,7 @@ PARTITIONS = 7  # ranges of two: 0 and 1, 2 and 3, 4 and 5, 6 alone
 
 @pytest.fixture(autouse=True)
 def _few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "SIZE", 2)
+    monkeypatch.setattr(ranges, "size", lambda partitions: 2)
     monkeypatch.setattr(ranges, "FEWEST", 4)
 
 
@@ -75,6 +75,27 @@ def test_ranges_are_neighbouring_partitions() -> None:
 def test_the_owner_of_the_lowest_partition_owns_a_range() -> None:
     assert ranges.owned([1, 2, 3, 4], range(5)) == (1, 2)
     assert ranges.owned([0, 2], range(3)) == ()
+
+
+def test_a_range_is_about_as_large_as_there_are_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert [ranges.size(n) for n in (64, 255, 256, 1000, 1024)] == [8, 8, 16, 16, 32]
+    for n in (64, 100, 256, 1000):
+        by_range = ranges.split(dict.fromkeys(range(n), 1))
+        assert sorted(by_range) == list(ranges.owned(range(n), range(n)))
+        assert {p for of_range in by_range.values() for p in of_range} == set(range(n))
+    assert ranges.split(dict.fromkeys(range(63), 1)) == {}
+
+
+def test_a_subtotal_of_other_partitions_is_not_used(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The topic had fewer partitions, and smaller ranges, when it was written."""
+    with monkeypatch.context() as patched:
+        patched.setattr(ranges, "size", lambda partitions: 1)
+        group.worker().merge_ranges([1])
+    wrong = group.store.read(f"checkpoints/readings/subtotals/1/{101:020d}.npz")
+    group.store.write(f"checkpoints/readings/subtotals/1/{204:020d}.npz", wrong)
+    group.worker().merge_ranges([0])
+    assert encode(published(group.worker())) == encode(published(Group(group.config).worker()))
 
 
 @pytest.mark.parametrize("merged", [(), (0,), (1, 3), (0, 1, 2, 3)])
@@ -225,7 +246,7 @@ def test_a_worker_merges_its_ranges_after_saving_and_before_publishing(env: Envi
 
 
 def test_a_worker_that_does_not_publish_merges_its_ranges(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "SIZE", 3)
+    monkeypatch.setattr(ranges, "size", lambda partitions: 3)
     monkeypatch.setattr(ranges, "FEWEST", 3)  # the other member saves nothing
     members: list[MemorySource] = []
     join = Do(lambda: members.append(MemorySource(env.topic)))

@@ -113,7 +113,7 @@ def two(bucket: Bucket) -> tuple[Member, Member]:
 
 def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranges 0 to 3 of two partitions."""
-    monkeypatch.setattr(ranges, "SIZE", 2)
+    monkeypatch.setattr(ranges, "size", lambda partitions: 2)
     monkeypatch.setattr(ranges, "FEWEST", 4)
 
 
