@@ -45,7 +45,7 @@ class DirectoryStore:
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
-        self._flushed: dict[Path, bool] = {}  # folder → whether it will survive a power failure
+        self._seen: dict[Path, bool] = {}  # folder that exists or existed → whether it survives a power failure
 
     def write(self, name: str, data: bytes) -> None:
         """Temporary file → write → fsync → rename → fsync of the folder."""
@@ -86,7 +86,9 @@ class DirectoryStore:
         """The valid names directly in the folder; temporary and foreign files are left out."""
         path = self._path(folder)
         try:
-            return sorted(f"{folder}/{entry.name}" for entry in path.iterdir() if is_part(entry.name))
+            names = sorted(f"{folder}/{entry.name}" for entry in path.iterdir() if is_part(entry.name))
+            self._seen.setdefault(path, False)
+            return names
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -131,19 +133,25 @@ class DirectoryStore:
             raise _store_error("write", self.root, error) from None
 
     def _make_folder(self, folder: Path) -> None:
-        """Create the folder and its parents, each durably.
+        """Create the folder and its parents, each durably, but not one that this process has seen before.
 
         Those within the store that exist are flushed once, too: the process that created them may have been killed
         before it could.
         """
-        if folder.is_dir() and self._flushed.get(folder, not folder.is_relative_to(self.root)):
-            return
+        if folder.is_dir():
+            if self._seen.get(folder, not folder.is_relative_to(self.root)):
+                return
+        elif folder in self._seen:  # created again, it would be on the disk beneath the volume
+            raise StoreError(
+                f"cannot write to {folder}, which is gone: mount its volume again, or restart this process if it was "
+                "deleted"
+            )
         self._make_folder(folder.parent)
-        self._flushed[folder] = False
         folder.mkdir(_FOLDER_MODE, exist_ok=True)
+        self._seen[folder] = False
         with contextlib.suppress(PermissionError):  # the store's parent may be unreadable; then we did not create it
             _flush_folder(folder.parent)
-        self._flushed[folder] = True
+        self._seen[folder] = True
 
     def _path(self, name: str) -> Path:
         check_name(name)

@@ -359,6 +359,25 @@ def test_the_store_is_created_when_first_needed(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "store").is_dir()
 
 
+@pytest.mark.parametrize("use", [lambda store: store.write("a/b/1", b"1"), lambda store: store.names("a/b")])
+def test_a_folder_that_vanishes_with_its_volume_is_not_created_beneath(
+    tmp_path: Path, use: Callable[[DirectoryStore], object]
+) -> None:
+    volume = tmp_path / "volume"
+    DirectoryStore(volume).write("a/b/0", b"0")
+    store = DirectoryStore(volume)
+    use(store)
+    volume.rename(tmp_path / "unmounted")
+    volume.mkdir()
+    with pytest.raises(StoreError, match=r"a/b, which is gone: mount its volume again"):
+        store.write("a/b/2", b"2")
+    assert not list(volume.iterdir())
+    volume.rmdir()
+    (tmp_path / "unmounted").rename(volume)
+    store.write("a/b/2", b"2")
+    assert store.names("a/b")[-1] == "a/b/2"
+
+
 def test_a_missing_folder_is_named_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     store = DirectoryStore("store")
