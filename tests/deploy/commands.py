@@ -43,7 +43,7 @@ def effective_settings(
 
 
 def paths_served() -> dict[str, set[str]]:
-    """The paths that worker and sidecar answer."""
+    """The paths that worker, transform and sidecar answer."""
     sidecar = create_app(MemoryStore(), ServeSettings(topic="t"))
     worker = {p for p in ("/metrics", "/healthz", "/readyz") if f'"{p}"' in Path(health.__file__).read_text()}
-    return {"worker": worker, "serve": set(sidecar.openapi()["paths"])}
+    return {"worker": worker, "transform": worker, "serve": set(sidecar.openapi()["paths"])}

@@ -4,6 +4,7 @@
 """
 
 import re
+from typing import Any
 
 import kubernetes_validate
 import pytest
@@ -30,6 +31,7 @@ OPTIONS = {
         "volumes": [{"name": "ca", "secret": {"secretName": "ca"}}],
         "volumeMounts": [{"name": "ca", "mountPath": "/etc/kafka", "readOnly": True}],
     },
+    "transform": {"enabled": True, "replicas": 4, "podLabels": {"example.com/team": "data"}},
     "networkPolicy": {"brokerPorts": [19092], "registryPorts": []},
     "autoscaling": {
         "enabled": True,
@@ -49,7 +51,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def workers(found: list[Object]) -> Object:
-    (only,) = of_kind(found, "StatefulSet")
+    (only,) = [o for o in of_kind(found, "StatefulSet") if o["metadata"]["name"].endswith("-worker")]
     return only
 
 
@@ -95,8 +97,12 @@ def test_options_have_their_effect(options: list[str]) -> None:
     (trigger,) = of_kind(found, "ScaledObject")[0]["spec"]["triggers"]
     assert trigger["metadata"].items() >= {"consumerGroup": "mine", "lagThreshold": "2000000", "tls": "enable"}.items()
     assert trigger["authenticationRef"] == {"name": "kafka"}
-    ports = [p["port"] for rule in of_kind(found, "NetworkPolicy")[1]["spec"]["egress"] for p in rule["ports"]]
-    assert ports == [53, 53, 19092]
+    _, *members = of_kind(found, "NetworkPolicy")
+    for policy in members:
+        assert [p["port"] for rule in policy["spec"]["egress"] for p in rule["ports"]] == [53, 53, 19092]
+    transform = of_kind(found, "StatefulSet")[0]["spec"]
+    assert transform["replicas"] == 4
+    assert transform["template"]["metadata"]["labels"]["example.com/team"] == "data"
     for o in found:
         if o["kind"] in SCHEMAS:
             assert schema_errors(o) == []
@@ -105,7 +111,7 @@ def test_options_have_their_effect(options: list[str]) -> None:
 
 
 def test_two_releases_share_nothing() -> None:
-    options = Variant("shared-disk", manifests.COMPONENTS).options
+    options = Variant("shared-disk", manifests.components_of("shared-disk")).options
     first, second = charted(*options), charted(*options, release="other")
     assert not {identity(o) for o in first} & {identity(o) for o in second}
     for o in second:
@@ -121,7 +127,7 @@ def test_two_releases_share_nothing() -> None:
             *(("PersistentVolumeClaim", v["persistentVolumeClaim"]["claimName"]) for v in pod["volumes"][1:]),
         ]
     }
-    assert len(used) == 4
+    assert len(used) == 5
     assert used | {("Service", workers(second)["spec"]["serviceName"])} <= names
     assert ("StatefulSet", of_kind(second, "ScaledObject")[0]["spec"]["scaleTargetRef"]["name"]) in names
 
@@ -131,6 +137,17 @@ def test_each_topic_has_its_own_group_which_is_scaled_on() -> None:
     (settings,) = of_kind(found, "ConfigMap")
     (trigger,) = of_kind(found, "ScaledObject")[0]["spec"]["triggers"]
     assert settings["data"]["STREAMPCA_GROUP_ID"] == trigger["metadata"]["consumerGroup"] == "streampca-clicks"
+
+
+def test_outputs_of_each_topic_go_to_its_own_topic_by_default() -> None:
+    def outputs(*options: str) -> Any:
+        (settings,) = of_kind(charted(*options), "ConfigMap")
+        return settings["data"].get("STREAMPCA_OUTPUT_TOPIC")
+
+    enabled = "settings.topic=clicks,transform.enabled=true"
+    assert outputs("--set", "settings.topic=clicks") is None
+    assert outputs("--set", enabled) == "clicks-projected"
+    assert outputs("--set", f"{enabled},settings.output_topic=mine") == "mine"
 
 
 def test_names_stay_short_enough_for_labels() -> None:

@@ -152,7 +152,7 @@ def pods() -> dict[str, Object]:
             "spec": o["spec"]["template"]["spec"],
         }
         for overlay in manifests.OVERLAYS
-        for o in of_kind(manifests.built(overlay), *manifests.WORKLOADS)
+        for o in of_kind(manifests.built(overlay, manifests.transform_of(overlay)), *manifests.WORKLOADS)
     }
 
 

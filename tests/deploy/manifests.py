@@ -15,8 +15,18 @@ from tests.deploy import files
 Object = dict[str, Any]
 FOLDER = files.ROOT / "docker" / "kubernetes"
 OVERLAYS = ("object-store", "shared-disk")
-COMPONENTS = ("monitoring", "autoscaling")
+COMPONENTS = ("monitoring", "autoscaling")  # with any overlay
 WORKLOADS = ("Deployment", "StatefulSet")
+
+
+def transform_of(overlay: str) -> str:
+    """The component of transform for this overlay."""
+    return f"transform-{overlay}"
+
+
+def components_of(overlay: str) -> tuple[str, ...]:
+    """All components that this overlay offers."""
+    return (*COMPONENTS, transform_of(overlay))
 
 
 def built(overlay: str, *components: str) -> list[Object]:
@@ -46,7 +56,9 @@ def identity(found: Object) -> tuple[str, str]:
 def listed(folder: Path) -> set[Path]:
     """The files that the folder's kustomization names."""
     file = _parsed(folder / "kustomization.yaml")[0]
-    return {folder / p for p in file["resources"]} | {folder / patch["path"] for patch in file.get("patches", [])}
+    return {folder / p for p in file.get("resources", [])} | {
+        folder / patch["path"] for patch in file.get("patches", [])
+    }
 
 
 def patched(found: Object, patch: Any) -> Object:
@@ -57,9 +69,11 @@ def patched(found: Object, patch: Any) -> Object:
 def _accumulated(folder: Path, found: list[Object]) -> list[Object]:
     """The objects so far and those of the folder, all patched as its kustomization says."""
     (file,) = _parsed(folder / "kustomization.yaml")
-    assert file.keys() <= {"apiVersion", "kind", "resources", "patches"}
-    for path in (folder / name for name in file["resources"]):
+    assert file.keys() <= {"apiVersion", "kind", "resources", "components", "patches"}
+    for path in (folder / name for name in file.get("resources", [])):
         found = _accumulated(path, found) if path.is_dir() else found + _parsed(path)
+    for component in file.get("components", []):
+        found = _accumulated(folder / component, found)
     for entry in file.get("patches", []):
         patch = _parsed(folder / entry["path"])[0]
         target = tuple(entry["target"][key] for key in ("kind", "name")) if "target" in entry else identity(patch)

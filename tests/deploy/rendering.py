@@ -34,14 +34,20 @@ class Variant:
             chosen += ["monitoring.serviceMonitors=true", "monitoring.prometheusRule=true"]
         if "autoscaling" in self.components:
             chosen += ["autoscaling.enabled=true"]
+        if manifests.transform_of(self.overlay) in self.components:
+            chosen += ["transform.enabled=true"]
         return [part for value in chosen for part in ("--set", value)]
 
     def __str__(self) -> str:
         return "-".join((self.overlay, *self.components))
 
 
-BARE = [Variant(overlay) for overlay in manifests.OVERLAYS]
-VARIANTS = BARE + [Variant(overlay, manifests.COMPONENTS) for overlay in manifests.OVERLAYS]
+BARE = [  # without operators
+    Variant(overlay, components)
+    for overlay in manifests.OVERLAYS
+    for components in ((), (manifests.transform_of(overlay),))
+]
+VARIANTS = BARE + [Variant(overlay, manifests.components_of(overlay)) for overlay in manifests.OVERLAYS]
 
 
 def helm(*arguments: str) -> subprocess.CompletedProcess[str]:

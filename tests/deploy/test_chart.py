@@ -9,7 +9,7 @@ import pytest
 import yaml
 from pydantic import SecretStr
 
-from streampca.settings import ServeSettings, WorkerSettings
+from streampca.settings import ServeSettings, TransformSettings, WorkerSettings
 from streampca.store_url import CREDENTIALS
 from streampca.version import __version__
 from tests.deploy import files
@@ -18,7 +18,8 @@ from tests.deploy.commands import effective_settings
 CHART = files.ROOT / "docker" / "helm" / "streampca"
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
-OF_THE_CHART = {"group_instance_id", "store", "host", "port", "worker_host", "worker_port"}
+MADE = (".settings.group_id", ".settings.output_topic")  # from the topic, unless they are given
+OF_THE_CHART = {"group_instance_id", "store", "host", "port", "transform_port", "worker_host", "worker_port"}
 
 
 def accepts(**changed: Any) -> bool:
@@ -54,6 +55,8 @@ def test_the_schema_accepts_the_default_values() -> None:
     {"store__environment": {"REGION": "x"}},
     {"networkPolicy__brokerPorts": [0]},
     {"autoscaling__maxReplicas": 0},
+    {"transform__enabled": "yes"},
+    {"worker__enabled": True},
     {"settings__sasl_password": "x"},
     {"settings__STREAMPCA_TOPIC": "x"},
     {"worker__podSpec": {"containers": []}},
@@ -79,7 +82,8 @@ def test_the_schema_knows_every_value() -> None:
 
 
 def test_secrets_and_settings_of_the_chart_are_refused() -> None:
-    fields = {**WorkerSettings.model_fields, **ServeSettings.model_fields}
+    kinds = (WorkerSettings, ServeSettings, TransformSettings)
+    fields = {name: field for kind in kinds for name, field in kind.model_fields.items()}
     secrets = {n for n, field in fields.items() if SecretStr in (field.annotation, *get_args(field.annotation))}
     assert set(SCHEMA["properties"]["settings"]["propertyNames"]["not"]["enum"]) == secrets | OF_THE_CHART
     required = {n for n, field in WorkerSettings.model_fields.items() if field.is_required()}
@@ -106,5 +110,5 @@ def test_templates_use_existing_values() -> None:
         for found in re.findall(r"\.Values((?:\.\w+)+)", path.read_text()):
             place: Any = VALUES
             for name in found.strip(".").split("."):
-                assert found == ".settings.group_id" or name in place, f"{path.name}: .Values{found}"
+                assert found in MADE or name in place, f"{path.name}: .Values{found}"
                 place = place.get(name, {}) if isinstance(place, dict) else {}

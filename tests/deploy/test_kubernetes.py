@@ -11,7 +11,7 @@ from tests.deploy import files, manifests
 from tests.deploy.commands import PORTS, effective_settings, paths_served
 from tests.deploy.manifests import Object, of_kind
 
-EVERYTHING = {overlay: manifests.built(overlay, *manifests.COMPONENTS) for overlay in manifests.OVERLAYS}
+EVERYTHING = {overlay: manifests.built(overlay, *manifests.components_of(overlay)) for overlay in manifests.OVERLAYS}
 KNOWN_KINDS = {
     "ConfigMap", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service", "ServiceAccount", "StatefulSet",
 }  # fmt: skip
@@ -47,9 +47,10 @@ def test_the_manifests_match_the_api(found: list[Object], version: str) -> None:
 
 def test_overlays_without_components_need_no_operator() -> None:
     for overlay in manifests.OVERLAYS:
-        kinds = {o["kind"] for o in manifests.built(overlay)}
-        assert kinds >= KNOWN_KINDS
-        assert not kinds & FOR_OPERATORS
+        for components in ((), (manifests.transform_of(overlay),)):
+            kinds = {o["kind"] for o in manifests.built(overlay, *components)}
+            assert kinds >= KNOWN_KINDS
+            assert not kinds & FOR_OPERATORS
 
 
 def test_every_manifest_is_listed() -> None:
@@ -59,7 +60,8 @@ def test_every_manifest_is_listed() -> None:
     folders = {f"{group}/{name}" for group in ("overlays", "components") for name in names_in(group)} | {"base"}
     assert folders == {str(f.parent.relative_to(manifests.FOLDER)) for f in manifests.FOLDER.rglob("kustom*")}
     assert names_in("overlays") == set(manifests.OVERLAYS)
-    assert names_in("components") == set(manifests.COMPONENTS)
+    offered = {name for overlay in manifests.OVERLAYS for name in manifests.components_of(overlay)}
+    assert names_in("components") == offered | {"transform"}  # which the two for the overlays include
 
 
 def names_in(folder: str) -> set[str]:
@@ -71,7 +73,7 @@ def test_components_that_the_overlays_offer_exist() -> None:
         folder = manifests.FOLDER / "overlays" / overlay
         text = (folder / "kustomization.yaml").read_text()
         offered = yaml.safe_load(text.replace("# components:", "components:").replace("#   -", "  -"))["components"]
-        assert {(folder / path).resolve().name for path in offered} == set(manifests.COMPONENTS)
+        assert {(folder / path).resolve().name for path in offered} == set(manifests.components_of(overlay))
 
 
 @for_each_overlay
@@ -87,19 +89,23 @@ def test_commands_and_their_settings_are_valid(found: list[Object], monkeypatch:
     for container in manifests.containers(found).values():
         effective = effective_settings(container["args"], data | variables(container), monkeypatch)
         assert effective["topic"] == "readings"
+        assert effective.get("output_topic", "readings-projected") == "readings-projected"
         assert effective["store"] == data["STREAMPCA_STORE"]
 
 
 def variables(container: Object) -> dict[str, str]:
     """The container's own variables; those that are fields of the pod have an example."""
-    return {v["name"]: "streampca-worker-0" if "valueFrom" in v else v["value"] for v in container.get("env", [])}
+    return {
+        v["name"]: f"streampca-{container['name']}-0" if "valueFrom" in v else v["value"]
+        for v in container.get("env", [])
+    }
 
 
 @for_each_overlay
-def test_only_workers_get_their_secrets(found: list[Object]) -> None:
-    workers, sidecars = (
+def test_secrets_of_the_brokers_are_for_their_clients_alone(found: list[Object]) -> None:
+    workers, transforms, sidecars = (
         [source for c in manifests.containers(found).values() if c["args"] == [command] for source in c["envFrom"]]
-        for command in ("worker", "serve")
+        for command in ("worker", "transform", "serve")
     )
     store = {"secretRef": {"name": "streampca-store", "optional": True}}
     assert workers == [
@@ -107,6 +113,7 @@ def test_only_workers_get_their_secrets(found: list[Object]) -> None:
         {"secretRef": {"name": "streampca", "optional": True}},
         store,
     ]
+    assert transforms == workers
     assert sidecars == [workers[0], store]
 
 
@@ -131,7 +138,7 @@ def test_services_budgets_monitors_and_spread_select_their_pods(found: list[Obje
     pods = templates(found)
     labels = [pod["metadata"]["labels"] for pod in pods]
     offered = of_kind(found, "Service")
-    assert len(offered) == len(pods) == 2
+    assert len(offered) == len(pods) == 3
     for service in offered:
         (port,) = service["spec"]["ports"]
         (pod,) = [p for p in pods if service["spec"]["selector"] == p["metadata"]["labels"]]
@@ -152,14 +159,16 @@ def test_services_budgets_monitors_and_spread_select_their_pods(found: list[Obje
 
 
 @for_each_overlay
-def test_workers_are_known_to_their_group_by_stable_names(found: list[Object]) -> None:
-    (workers,) = of_kind(found, "StatefulSet")
-    assert workers["spec"]["serviceName"] in {o["metadata"]["name"] for o in of_kind(found, "Service")}
-    assert workers["spec"]["podManagementPolicy"] == "Parallel"
-    (container,) = workers["spec"]["template"]["spec"]["containers"]
-    assert container["env"] == [
-        {"name": "STREAMPCA_GROUP_INSTANCE_ID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
-    ]
+def test_members_are_known_to_their_groups_by_stable_names(found: list[Object]) -> None:
+    members = of_kind(found, "StatefulSet")
+    assert [o["metadata"]["name"] for o in members] == ["streampca-worker", "streampca-transform"]
+    for member in members:
+        assert member["spec"]["serviceName"] in {o["metadata"]["name"] for o in of_kind(found, "Service")}
+        assert member["spec"]["podManagementPolicy"] == "Parallel"
+        (container,) = member["spec"]["template"]["spec"]["containers"]
+        assert container["env"] == [
+            {"name": "STREAMPCA_GROUP_INSTANCE_ID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+        ]
 
 
 @for_each_overlay
@@ -189,7 +198,7 @@ def test_one_claim_is_mounted_where_the_image_expects_the_store() -> None:
         assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
         (mount,) = [m for m in container["volumeMounts"] if m["name"] == "store"]
         assert mount["mountPath"] == STORE
-        assert mount.get("readOnly", False) is (container["args"] == ["serve"])
+        assert mount.get("readOnly", False) is (container["args"] != ["worker"])
 
 
 @for_each_overlay
@@ -233,6 +242,7 @@ def test_network_policies_allow_only_the_necessary_traffic(found: list[Object]) 
     dns, brokers, registry = {53}, {9092, 9093, 9094, 9096, 9098}, {8081}
     bucket = {443, 80, 988} if found is EVERYTHING["object-store"] else set()
     own = policies(found)
+    assert own["transform"]["egress"] == own["worker"]["egress"]
     assert allowed(own["worker"]) == dns | brokers | registry | bucket
     assert allowed(own["serve"]) == (dns | bucket if bucket else set())
     assert int(settings_of(found)["STREAMPCA_BOOTSTRAP_SERVERS"].rpartition(":")[2]) in brokers

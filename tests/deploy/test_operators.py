@@ -20,7 +20,7 @@ SCHEMAS: dict[str, Any] = {
     for kind, schema in json.loads(path.read_text()).items()
     if not kind.startswith("$")
 }
-BUILT = manifests.built("object-store", *manifests.COMPONENTS)
+BUILT = manifests.built("object-store", *manifests.components_of("object-store"))
 FOR_OPERATORS = of_kind(BUILT, *SCHEMAS)
 PROMETHEUS = files.ROOT / "docker" / "prometheus"
 
@@ -49,7 +49,7 @@ def test_objects_for_operators_match_their_schemas(found: Object) -> None:
 def test_every_object_for_an_operator_has_a_schema() -> None:
     groups = ("monitoring.coreos.com/", "keda.sh/")
     kinds = [found["kind"] for found in BUILT if found["apiVersion"].startswith(groups)]
-    assert sorted(kinds) == ["PrometheusRule", "ScaledObject", "ServiceMonitor", "ServiceMonitor"]
+    assert sorted(kinds) == ["PrometheusRule", "ScaledObject", *["ServiceMonitor"] * 3]
     assert [found["kind"] for found in FOR_OPERATORS] == kinds
 
 
@@ -72,15 +72,16 @@ def test_the_rules_are_up_to_date() -> None:
 
 
 def test_the_jobs_of_the_monitors_are_those_of_the_rules() -> None:
+    names = ("worker", "sidecar", "transform")
     jobs = [o["spec"]["endpoints"][0]["relabelings"] for o in of_kind(BUILT, "ServiceMonitor")]
-    assert jobs == [[{"targetLabel": "job", "replacement": f"streampca-{name}"}] for name in ("worker", "sidecar")]
+    assert jobs == [[{"targetLabel": "job", "replacement": f"streampca-{name}"}] for name in names]
     scraped = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())["scrape_configs"]
     assert {job["replacement"] for (job,) in jobs} <= {s["job_name"] for s in scraped}
 
 
 def test_workers_are_scaled_on_the_lag_of_their_group(monkeypatch: pytest.MonkeyPatch) -> None:
     (scaled,) = of_kind(BUILT, "ScaledObject")
-    (workers,) = of_kind(BUILT, "StatefulSet")
+    (workers,) = [o for o in of_kind(BUILT, "StatefulSet") if o["metadata"]["name"] == "streampca-worker"]
     target = scaled["spec"]["scaleTargetRef"]
     assert target == {"apiVersion": workers["apiVersion"], "kind": workers["kind"], "name": workers["metadata"]["name"]}
     assert "replicas" not in workers["spec"]  # applying the manifests again must not undo the scaling

@@ -26,6 +26,11 @@ app.kubernetes.io/component: {{ .component }}
 {{- .Values.settings.group_id | default (printf "streampca-%s" .Values.settings.topic) -}}
 {{- end }}
 
+{{/* Where the outputs of `streampca transform` go. */}}
+{{- define "streampca.outputTopic" -}}
+{{- .Values.settings.output_topic | default (printf "%s-projected" .Values.settings.topic) -}}
+{{- end }}
+
 {{/* Metadata of the pods of `component`. A change of the settings restarts them. */}}
 {{- define "streampca.podMetadata" -}}
 {{- $own := index .root.Values .component -}}
@@ -41,7 +46,7 @@ annotations:
   {{- end }}
 {{- end }}
 
-{{/* The part of a pod's specification that worker and sidecar share. */}}
+{{/* The part of a pod's specification that the components share. */}}
 {{- define "streampca.podSpec" -}}
 {{- $own := index .root.Values .component -}}
 serviceAccountName: {{ include "streampca.name" .root }}-{{ .component }}
@@ -79,7 +84,7 @@ volumes:
 {{- end }}
 {{- end }}
 
-{{/* The part of a container that worker and sidecar share. */}}
+{{/* The part of a container that the components share. */}}
 {{- define "streampca.container" -}}
 {{- $own := index .root.Values .component -}}
 image: {{ printf "%s:%s" .root.Values.image.repository (.root.Values.image.tag | default .root.Chart.AppVersion) }}
@@ -94,7 +99,7 @@ volumeMounts:
   {{- if not .root.Values.store.url }}
   - name: store
     mountPath: /var/lib/streampca
-    {{- if eq .component "sidecar" }}
+    {{- if ne .component "worker" }}
     readOnly: true
     {{- end }}
   {{- end }}
