@@ -182,12 +182,12 @@ def inspect(
 
 
 @app.command()
-@options.taken(*options.WORKER)
+@options.taken(*dict.fromkeys((*options.WORKER, *options.TRANSFORM)))
 def check(given: options.Given) -> None:
     """Print the settings and every mistake in them.
 
-    Shows the origin of each: an option, the environment, the file, or the default. Contacts no broker. Exits with 2
-    if there is a mistake.
+    Shows the origin of each: an option, the environment, the file, or the default. Settings of transform are shown if
+    any is given. Contacts no broker. Exits with 2 if there is a mistake.
     """
     from streampca.commands import check as command
 

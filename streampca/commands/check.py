@@ -1,6 +1,7 @@
 """`streampca check`: prints the effective settings, their origins and every mistake, without any connection."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,8 @@ from rich.table import Table
 
 from streampca import store_url
 from streampca.commands.printing import console
-from streampca.settings import ServeSettings, WorkerSettings
-from streampca.settings.base import MASK, Effective, masked
+from streampca.settings import ServeSettings, TransformSettings, WorkerSettings
+from streampca.settings.base import MASK, Effective, Settings, masked
 
 # Ends of names whose values are no secrets: addresses, names, and paths of files.
 _HARMLESS = (
@@ -19,22 +20,33 @@ _HARMLESS = (
 
 
 def run(config: Path | None, **options: Any) -> int:
-    """Print the settings of worker and sidecar; return the exit code."""
-    worker, worker_mistakes = WorkerSettings.explain(config, **options)
-    shared = {name: options[name] for name in ServeSettings.model_fields.keys() & options.keys()}
-    serve, serve_mistakes = ServeSettings.explain(config, **shared)
-    known = {effective.name for effective in worker}
+    """Print the settings of worker and sidecar, and of transform if any is given; return the exit code."""
     out = console()
-    out.print(_table("streampca worker", worker))
-    out.print(_table("streampca serve (besides those above)", [e for e in serve if e.name not in known]))
-    if bucket := _bucket_variables(worker):
+    shown: list[Effective] = []
+    mistakes: dict[str, None] = {}  # in order, each once
+    for name, kind in (("worker", WorkerSettings), ("serve", ServeSettings), ("transform", TransformSettings)):
+        settings, found = _explained(kind, config, options)
+        known = {effective.name for effective in shown}
+        own = [effective for effective in settings if effective.name not in known]
+        if kind is TransformSettings and all(effective.origin == "default" for effective in own):
+            continue
+        out.print(_table(f"streampca {name}{' (besides those above)' if shown else ''}", own))
+        shown += own
+        mistakes |= dict.fromkeys(found)
+    if bucket := _bucket_variables(shown):
         out.print(_table("environment of the object store", bucket))
-    mistakes = list(dict.fromkeys(worker_mistakes + serve_mistakes))
     for mistake in mistakes:
         out.print(f"✗ {mistake}", style="red")
     if not mistakes:
         out.print("✓ no mistakes found", style="green")
     return 2 if mistakes else 0
+
+
+def _explained(
+    kind: type[Settings], config: Path | None, options: Mapping[str, Any]
+) -> tuple[list[Effective], list[str]]:
+    """The settings of a command and their mistakes; other commands' options are left out."""
+    return kind.explain(config, **{name: value for name, value in options.items() if name in kind.model_fields})
 
 
 def _bucket_variables(settings: list[Effective]) -> list[Effective]:

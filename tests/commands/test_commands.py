@@ -49,8 +49,8 @@ def test_all_commands_are_registered() -> None:
 @pytest.mark.parametrize("command", ["check", "doctor"])
 def test_what_a_worker_takes_is_taken_by_the_commands_that_check_it(command: str) -> None:
     commands = get_command(app).commands  # type: ignore[attr-defined]
-    options = {name: {o for p in commands[name].params for o in p.opts} for name in ("worker", command)}
-    assert options[command] == options["worker"]
+    options = {name: {o for p in commands[name].params for o in p.opts} for name in ("worker", "transform", command)}
+    assert options[command] == options["worker"] | (options["transform"] if command == "check" else set())
     assert {"--dead-letter-topic", "--log-format", "--config"} <= options["worker"]
 
 
@@ -124,6 +124,23 @@ def test_check_prints_settings_and_their_origins(tmp_path: Path) -> None:
     assert rows["sasl_password"] == ["********", "file", str(config)]
     assert rows["port"] == ["8000", "default"]
     assert "hush-hush" not in outcome.stdout
+
+
+def test_check_shows_transform_once_any_of_its_settings_is_given() -> None:
+    assert "streampca transform" not in run("check", *REQUIRED).stdout
+    outcome = run("check", *REQUIRED, "--emit", "score,p", STREAMPCA_OUTPUT_TOPIC="unusual")
+    assert outcome.returncode == 0, outcome.stdout
+    _, found, shown = outcome.stdout.partition("streampca transform (besides those above)")
+    assert found
+    rows = {line.split()[0]: line.split()[1:] for line in shown.splitlines() if len(line.split()) > 2}
+    assert rows["output_topic"] == ["unusual", "environment", "STREAMPCA_OUTPUT_TOPIC"]
+    assert rows["emit"] == ["score,p", "option", "--emit"]
+    assert rows["transform_group_id"] == ["streampca-transform-readings", "default"]
+    assert "group_id" not in rows
+    wrong = run("check", *REQUIRED, "--emit", "scores", STREAMPCA_ISOLATION_LEVEL="read_uncommitted")
+    assert wrong.returncode == 2
+    mistakes = "".join(line for line in wrong.stdout.splitlines() if line.startswith("✗"))
+    assert all(needle in mistakes for needle in ("output_topic is required", "emit", "isolation_level"))
 
 
 def test_check_lists_every_mistake(tmp_path: Path) -> None:
