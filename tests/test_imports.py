@@ -39,8 +39,8 @@ MAY_IMPORT = {
         "stores.models", "stores.worker_status",
     ],
     "transform": [
-        "transform", "worker.assignment", "worker.listener", "worker.listeners", "worker.paused", "stream", "pca",
-        "errors", "metrics", "sources.base", "sources.dead_letter_headers", "sources.transactions",
+        "transform", "worker.assignment", "worker.listener", "worker.listeners", "worker.paused", "worker.reject_limit",
+        "stream", "pca", "errors", "metrics", "sources.base", "sources.dead_letter_headers", "sources.transactions",
         "stores.model_cache",
     ],
     "api": [

@@ -59,13 +59,6 @@ class WorkerSettings(ConsumerSettings, GapSettings, GroupSettings, GuardSettings
         description="Distance from the running mean, in multiples of the usual (root mean square) distance, beyond "
         "which a vector is rejected as implausible; 0: no limit.",
     )
-    max_rejected_share: float = Field(
-        0.5,
-        ge=0,
-        le=1,
-        description="Share of a partition's last 1,000 records beyond which the worker stops if they are rejected, and "
-        "also if the first 100 all are; 1: no limit.",
-    )
 
     # Checkpoints and models.
     checkpoint_interval_s: float = Field(

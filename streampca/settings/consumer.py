@@ -17,6 +17,13 @@ class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterS
     on_bad_record: Literal["stop", "skip"] = Field(
         "stop", description="What to do with bad records when no dead-letter topic is set."
     )
+    max_rejected_share: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="Share of a partition's last 1,000 records beyond which the process stops if they are rejected, "
+        "and also if the first 100 all are; 1: no limit.",
+    )
     max_record_mib: float = Field(
         64, gt=0, le=65536, description="Maximum memory to decode one record, MiB; records that need more are rejected."
     )

@@ -16,6 +16,7 @@ from streampca.stream.decoded import Reject
 from streampca.stream.record import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded, Vectors
 from streampca.transform.models import FollowedModel
 from streampca.transform.outputs import Outputs
+from streampca.transform.reject_limit import RejectLimit
 from streampca.worker.assignment import Assignment
 from streampca.worker.listener import (
     BatchTransformed,
@@ -43,6 +44,7 @@ class TransformConfig:
     topic: str
     bad_records: str = "stop"  # stop, skip, or dead_letter
     offset_gap: str = "fail"  # fail, earliest or latest
+    max_rejected_share: float = 0.5  # of a partition's last records; 1: no limit
 
 
 class Transformer:
@@ -63,6 +65,7 @@ class Transformer:
         self._model, self._outputs, self._listener, self._check_threads = model, outputs, listener, check_threads
         self._assignment = Assignment(self._restore, self._start_reading, listener)
         self._paused = PausedPartitions(source, self._read_again, listener)
+        self._limit = RejectLimit(config.topic, config.max_rejected_share)
         self._positions: dict[int, int] = {}  # partitions being read → next offset; -1: the earliest
         self._pending: dict[int, int] = {}  # those of the open transaction
         self._pending_records, self._begun_at = 0, 0.0
@@ -133,6 +136,7 @@ class Transformer:
         rejects = event.decoded.rejects
         if rejects and self._config.bad_records == "stop":
             self._stop_at(event, rejects[0])
+        self._limit.take(event, rejects)
         records = self._outputs.of(self._model.used, event)
         self._transactions.send(records)
         for reject in rejects:
@@ -160,6 +164,7 @@ class Transformer:
     def _commit(self) -> None:
         started = time.perf_counter()
         self._transactions.commit(self._pending, self._model.shape)
+        self._limit.committed(self._pending)
         records, self._pending, self._pending_records = self._pending_records, {}, 0
         self._listener.notify(TransactionEnded("committed", records, time.perf_counter() - started))
 
@@ -191,6 +196,7 @@ class Transformer:
         """Read these partitions no more; returns those that were being read."""
         for partition in partitions:
             self._paused.forget(partition)
+            self._limit.forget(partition)
         return [p for p in partitions if self._positions.pop(p, None) is not None]
 
     def _restore(self, partitions: Collection[int]) -> Mapping[int, int]:
@@ -204,6 +210,7 @@ class Transformer:
 
     def _start_reading(self, positions: Mapping[int, int]) -> None:
         self._positions |= positions
+        self._limit.begin(positions)
         self._read_again(positions.keys())
         self._listener.notify(PartitionsAssigned(positions))
 

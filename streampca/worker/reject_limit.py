@@ -75,6 +75,14 @@ class RejectWindow:
             f"{share} as {reason}, such as offset {example.offset}: {example.message}"
         )
 
+    def error(self, place: str, settings: str, passed: int) -> RejectLimitError:
+        """The limit is exceeded at `place`; so many rejects are final, and `settings` may be wrong."""
+        fate = f"all but {passed} of them" if passed else "all of them"
+        return RejectLimitError(
+            f"{place}: {self.describe()}; correct the settings ({settings}) or the producer and start again, "
+            f"which reads {fate} again; or accept rejects: max_rejected_share=1"
+        )
+
     def before(self, position: int) -> int:
         """The number of rejects before an offset."""
         return sum(rejected.offset < position for rejected in self._rejects)
@@ -149,9 +157,4 @@ class RejectLimit:
     def _error(self, partition: int, fold: Fold) -> RejectLimitError:
         window, held = self._windows[partition], self._held.get(partition)
         passed = window.before((held.fold if held else fold).position)
-        fate = f"all but {passed} of them" if passed else "all of them"
-        return RejectLimitError(
-            f"partition {partition} of {self._topic}: {window.describe()}; correct the settings (dimensions, format, "
-            f"field) or the producer and start again, which reads {fate} again; or accept rejects: "
-            "max_rejected_share=1"
-        )
+        return window.error(f"partition {partition} of {self._topic}", "dimensions, format, field", passed)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampca.errors import BadRecordError, InputError, OffsetGapError, SourceError
+from streampca.errors import BadRecordError, InputError, OffsetGapError, RejectLimitError, SourceError, exit_code_of
 from streampca.pca import anomaly
 from streampca.pca.anomaly import Calibration
 from streampca.sources.memory import Do, Pause, Step
@@ -104,6 +104,36 @@ def test_bad_records_are_skipped_on_request() -> None:
     assert world.origins() == {0: [1, 2]}
     assert len(member.events.of_type(RecordRejected)) == 1
     assert not world.written[DEAD]
+
+
+def test_it_ends_before_anything_is_written_when_the_first_records_are_all_bad() -> None:
+    world = World(2)
+    world.append(1, 5)
+    world.topic.append(0, *[b"no vector"] * 120)
+    with pytest.raises(RejectLimitError) as error:
+        Member(world, bad_records="dead_letter").run()
+    assert exit_code_of(error.value) == 3
+    for part in ("partition 0 of readings: the first 100 records", "(format, field)", "reads all of them again"):
+        assert part in str(error.value)
+    assert not world.written[DEAD]
+    assert not world.topic.committed.get(0)
+
+
+@pytest.mark.parametrize("batch", [7, 50, 1000])
+def test_rejects_of_the_open_transaction_are_read_again(batch: int) -> None:
+    world = World()
+    world.append(0, 600)
+    world.topic.append(0, *[b"no vector"] * 700)
+    first = Member(world, bad_records="dead_letter", batch=batch)
+    first.transactions.failures = ["", "before"]
+    with pytest.raises(RejectLimitError) as error:
+        first.run()
+    written = len(world.written[DEAD])
+    assert written <= 500
+    assert (f"all but {written} of them" if written else "all of them") in str(error.value)
+    Member(world, bad_records="dead_letter", batch=batch, max_rejected_share=1.0).run()
+    assert [int(dict(r.headers)["__connect.errors.offset"] or b"") for r in world.written[DEAD]] == [*range(600, 1300)]
+    assert world.origins() == {0: [*range(600)]}
 
 
 def test_it_stops_at_a_bad_record_after_those_before_it() -> None:
