@@ -190,8 +190,7 @@ class Checks:
         before = self._read[1] if self._read[0] is cache else 0
         if model is None:
             return
-        # A model that was on its way when the volume was unmounted is on the other volume alone.
-        if model.version < before and f"{_MODELS}/{before:020d}.npz" not in self._world.stray.entries:
+        if model.version < before:
             self._world.report(f"the reader went back from version {before} to {model.version}")
         self._read = cache, model.version
 

@@ -134,13 +134,15 @@ class _OpenFile:
 
 
 class _OpenFolder:
+    """A folder of the volume that was mounted when it was opened."""
+
     def __init__(self, path: MountedPath) -> None:
-        self._path = path
-        _need_folder(path.mount.volume, path.path)
+        self._path, self._volume = path, path.mount.volume
+        _need_folder(self._volume, path.path)
 
     def fsync(self) -> None:
         self._path.mount.call("fsync folder", "write", self._path.path)
-        self._path.mount.volume.flush_folder(self._path.path)
+        self._volume.flush_folder(self._path.path)
 
 
 @contextmanager
