@@ -28,7 +28,7 @@ def run(config: Path | None, **options: Any) -> int:
         settings, found = _explained(kind, config, options)
         known = {effective.name for effective in shown}
         own = [effective for effective in settings if effective.name not in known]
-        if kind is TransformSettings and all(effective.origin == "default" for effective in own):
+        if kind is TransformSettings and all(effective.origin in ("default", "missing") for effective in own):
             continue
         out.print(_table(f"streampca {name}{' (besides those above)' if shown else ''}", own))
         shown += own
