@@ -138,10 +138,11 @@ class DirectoryStore:
         Those within the store that exist are flushed once, too: the process that created them may have been killed
         before it could.
         """
+        was_there = folder in self._seen  # before another thread creates it
         if folder.is_dir():
             if self._seen.get(folder, not folder.is_relative_to(self.root)):
                 return
-        elif folder in self._seen:  # created again, it would be on the disk beneath the volume
+        elif was_there:  # created again, it would be on the disk beneath the volume
             raise StoreError(
                 f"cannot write to {folder}, which is gone: mount its volume again, or restart this process if it was "
                 "deleted"
