@@ -103,6 +103,11 @@ def block(text: str, part: str) -> str:
     return str(found[0]).strip()
 
 
+def write_part(page: Path, part: str, lines: Sequence[str]) -> None:
+    """Replace the block of one part of a page."""
+    page.write_text(replaced(page.read_text(encoding="utf-8"), part, "\n".join(lines)), encoding="utf-8")
+
+
 def replaced(text: str, part: str, new: str) -> str:
     """The page with another block for one part."""
     block(text, part)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.report import replaced
+from benchmarks.report import write_part
 from experiments import charts
 from experiments.charts import picture
 from experiments.datasets import Data
@@ -179,8 +179,7 @@ def main(plan: Plan) -> None:
     """Run, and write the page between its markers."""
     run(plan)
     if plan.folder == FOLDER:
-        text = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(replaced(text, "anomalies", "\n".join(section(plan.folder))), encoding="utf-8")
+        write_part(PAGE, "anomalies", section(plan.folder))
 
 
 if __name__ == "__main__":

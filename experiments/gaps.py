@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from benchmarks.report import replaced
+from benchmarks.report import write_part
 from experiments.plan import FOLDER, Plan, command
 from experiments.results import Results
 from streampca.pca.arrays import F64
@@ -116,8 +116,7 @@ def main(plan: Plan) -> None:
     """Run, and write the page between its markers."""
     run(plan)
     if plan.folder == FOLDER:
-        text = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(replaced(text, "gaps", "\n".join(section(plan))), encoding="utf-8")
+        write_part(PAGE, "gaps", section(plan))
 
 
 if __name__ == "__main__":

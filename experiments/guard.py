@@ -8,7 +8,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.batch import Batch
-from benchmarks.report import replaced
+from benchmarks.report import write_part
 from experiments.anomalies import COMPONENTS, PAGE, STREAMS, Pixels, split_of
 from experiments.plan import FOLDER, Plan, command
 from experiments.results import Results
@@ -78,8 +78,7 @@ def main(plan: Plan) -> None:
     """Run, and write the page between its markers."""
     run(plan)
     if plan.folder == FOLDER:
-        text = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(replaced(text, "guard", "\n".join(section(plan))), encoding="utf-8")
+        write_part(PAGE, "guard", section(plan))
 
 
 if __name__ == "__main__":

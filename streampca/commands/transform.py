@@ -1,16 +1,14 @@
 """`streampca transform`: builds one member from its settings and runs it."""
 
 import gc
-import sys
 import time
 from collections.abc import Callable, Sequence
 
 import structlog
-from prometheus_client import disable_created_metrics
 from threadpoolctl import threadpool_limits
 
 from streampca.commands.encoding import frame
-from streampca.commands.process import SWITCH_INTERVAL_S, keep_freed_memory, stop_on_signals
+from streampca.commands.process import prepare, stop_on_signals
 from streampca.settings import TransformSettings
 from streampca.sources import schema_registry
 from streampca.sources.choice import client_of, prefetching, transactions_of
@@ -39,9 +37,7 @@ _GC_THRESHOLD = 100_000  # objects: records are many, and none of them is in a c
 def run(settings: TransformSettings) -> None:
     """Work until SIGTERM or SIGINT. Raises `StreampcaError` for errors that restarting cannot fix."""
     metrics, health, logged = TransformMetrics(settings.topic), HealthListener(), TransformLog()
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    keep_freed_memory()
-    disable_created_metrics()  # type: ignore[no-untyped-call]  # nobody uses them, and they double the number of series
+    prepare()
     with (
         ThreadFailures() as threads,
         threadpool_limits(1),  # one BLAS thread: the same bits, and no threads competing for blocks this small

@@ -1,15 +1,13 @@
 """`streampca worker`: builds one worker from its settings and runs it."""
 
 import gc
-import sys
 import time
 from collections.abc import Callable
 
 import structlog
-from prometheus_client import disable_created_metrics
 from threadpoolctl import threadpool_limits
 
-from streampca.commands.process import SWITCH_INTERVAL_S, keep_freed_memory, stop_on_signals
+from streampca.commands.process import prepare, stop_on_signals
 from streampca.pca.compilation import compile_kernels
 from streampca.pca.learning import LearningConfig
 from streampca.settings import WorkerSettings
@@ -41,9 +39,7 @@ _COMPILATION_S = 20  # typical, on one core of a small server
 def run(settings: WorkerSettings) -> None:
     """Work until SIGTERM or SIGINT. Raises `StreampcaError` for errors that restarting cannot fix."""
     metrics, health, logged = WorkerMetrics(settings.topic), HealthListener(), LogListener()
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    keep_freed_memory()
-    disable_created_metrics()  # type: ignore[no-untyped-call]  # nobody uses them, and they double the number of series
+    prepare()
     with (
         ThreadFailures() as threads,
         threadpool_limits(1),  # one BLAS thread: the same bits, and no threads competing for blocks this small

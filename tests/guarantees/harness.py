@@ -135,6 +135,15 @@ class Group:
         ends = self.ends()
         self.wait(lambda: self.positions() == ends, f"checkpoints at {ends}", timeout_s)
 
+    def learn_with_kills(self, kills: int) -> None:
+        """Learn everything with one worker after the other: each but the last is killed after some saves."""
+        for saves in range(1, kills + 1):
+            worker = self.start()
+            self.wait_for_progress(worker, saves)
+            worker.kill()
+        self.start()
+        self.wait_until_learned()
+
     def wait_for_progress(self, worker: "WorkerProcess", saves: int) -> None:
         """Wait until the worker has saved this many checkpoints, or everything is saved."""
         ends = self.ends()

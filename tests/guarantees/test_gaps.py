@@ -35,12 +35,7 @@ def test_a_kill_changes_no_bit_of_a_model_of_messages_with_nulls(broker: Broker,
         broker, topic, tmp_path, BOTH_CLIENTS, dead_letter_topic=dead_letter_topic, missing="impute",
         max_poll_records=40, checkpoint_interval_s=0.1,
     ) as members:  # fmt: skip
-        for saves in range(1, KILLS + 1):
-            worker = members.start()
-            members.wait_for_progress(worker, saves)
-            worker.kill()
-        members.start()
-        members.wait_until_learned()
+        members.learn_with_kills(KILLS)
         files, newest = members.files(), members.newest()[0]
     config = replace(CONFIG, learning=replace(CONFIG.learning, impute=True))
     codec = replace(CODEC, min_observed=CONFIG.learning.components)

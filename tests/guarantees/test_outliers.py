@@ -29,12 +29,7 @@ def test_outliers_are_dead_letters_and_a_kill_changes_no_bit(broker: Broker, top
         broker, topic, tmp_path, BOTH_CLIENTS, dead_letter_topic=dead_letter_topic, on_outlier="dead_letter",
         outlier_p=P, max_poll_records=40, checkpoint_interval_s=0.1,
     ) as members:  # fmt: skip
-        for saves in range(1, KILLS + 1):
-            worker = members.start()
-            members.wait_for_progress(worker, saves)
-            worker.kill()
-        members.start()
-        members.wait_until_learned()
+        members.learn_with_kills(KILLS)
         files, newest = members.files(), members.newest()[0]
     records = broker.read_all(topic)
     event = CODEC.vectors_of(Records(0, records, MESSAGES, MESSAGES))
