@@ -89,6 +89,7 @@ def _build(
         settings.format,
         model.used.model.dimensions,
         _LARGEST_VALUE,
+        dtype="float32" if settings.format == "float32" else "float64",
         field=settings.field,
         schemas=schema_registry.schemas_of(settings),
         most_bytes=int(settings.max_record_mib * 2**20),
@@ -97,6 +98,8 @@ def _build(
     codec.decode([])  # raises if a package is missing or the schema registry is away
     outputs = Outputs(
         settings.output_topic,
+        codec,
+        model,
         projection,
         encoder(settings.output_format, _frame(settings)),
         settings.format == "arrow",
@@ -107,10 +110,10 @@ def _build(
     client = client_of(settings)
     topics = [topic for topic in (settings.output_topic, settings.dead_letter_topic) if topic]
     transactions = transactions_of(settings, client, topics)
-    source = prefetching(client, settings, codec.vectors_of)
+    source = prefetching(client, settings, outputs.read)
     bad_records = "dead_letter" if settings.dead_letter_topic else settings.on_bad_record
     config = TransformConfig(settings.topic, bad_records, settings.on_offset_gap, settings.max_rejected_share)
-    return Transformer(config, source, transactions, model, outputs, listener, check_threads)
+    return Transformer(config, source, transactions, outputs, listener, check_threads)
 
 
 def _frame(settings: TransformSettings) -> bytes:

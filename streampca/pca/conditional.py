@@ -29,11 +29,13 @@ def complete(Y: Array, mean: Array, U: Array, variance: F64, sigma2: float) -> C
 
     `mean` (d,), axes `U` (d, k), their `variance` (k,), and `sigma2`, the mean variance of the other d − k directions.
     """
+    t2, spe = np.zeros(len(Y)), np.zeros(len(Y))
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = Y.sum(axis=1)  # NaN if there is a gap; that is quicker to find out than which entries are NaN
+    if not np.isnan(sums).any():
+        return Completed(Y, t2, spe)
     gaps = np.isnan(Y)
     rows = np.flatnonzero(gaps.any(axis=1))
-    t2, spe = np.zeros(len(Y)), np.zeros(len(Y))
-    if not len(rows):
-        return Completed(Y, t2, spe)
     filled, known = np.array(Y, np.float64), variance > sigma2
     U, variance = U[:, known].astype(np.float64), variance[known]
     W = U * np.sqrt(variance - sigma2)

@@ -10,7 +10,9 @@ from streampca.pca.arrays import Array
 
 Basis = Literal["principal", "whitened"]
 
-_BLOCK = 32  # rows projected at once: intermediate results of more would not fit the processor's cache
+_BLOCK = 32  # rows of one matrix product: another height may round differently
+_PART = 2**15  # numbers that are projected at once: those of more would not fit the processor's cache
+_SMALL = 0.01  # share of ‖y‖²: a smaller residual is not computed as a difference, whose rounding would be too large
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,15 +59,22 @@ class Model:
         "principal" coordinates have the units of the data and the explained variances; "whitened" coordinates, the
         paper's x = C†y, have variance one.
         """
-        if len(Y) <= _BLOCK:
+        rows = max(_PART // (_BLOCK * self.dimensions), 1) * _BLOCK
+        if len(Y) <= rows:
             return self._project(Y, basis)
-        blocks = [self._project(Y[i : i + _BLOCK], basis) for i in range(0, len(Y), _BLOCK)]
-        coordinates, residual = zip(*blocks, strict=True)
+        parts = [self._project(Y[i : i + rows], basis) for i in range(0, len(Y), rows)]
+        coordinates, residual = zip(*parts, strict=True)
         return np.concatenate(coordinates), np.concatenate(residual)
 
     def _project(self, Y: Array, basis: Basis) -> tuple[Array, Array]:
-        _, coordinates, residuals = self.decompose(Y)
-        residual: Array = np.vecdot(residuals, residuals)
+        centred = np.subtract(Y, self.mean, order="C")  # another order would be summed in another way
+        coordinates = _in_blocks(centred, self.components.T)
+        norm = np.vecdot(centred, centred)
+        residual: Array = norm - np.vecdot(coordinates, coordinates)
+        is_small = ~(residual > _SMALL * norm)
+        if is_small.any():
+            centred -= _in_blocks(coordinates, self.components)
+            residual = np.where(is_small, np.vecdot(centred, centred), residual)
         return (self.whiten(coordinates) if basis == "whitened" else coordinates), residual
 
     def decompose(self, Y: Array) -> tuple[Array, Array, Array]:
@@ -85,3 +94,14 @@ class Model:
             coordinates = coordinates * np.sqrt(self.explained_variance)
         vectors: Array = coordinates @ self.components + self.mean
         return vectors
+
+
+def _in_blocks(rows: Array, matrix: Array) -> Array:
+    """rows @ matrix, in products of 32 rows and one of the others."""
+    (n, d), k = rows.shape, matrix.shape[1]
+    product, whole = np.empty((n, k), np.result_type(rows, matrix)), n - n % _BLOCK
+    if whole:
+        np.matmul(rows[:whole].reshape(-1, _BLOCK, d), matrix, out=product[:whole].reshape(-1, _BLOCK, k))
+    if whole < n:
+        np.matmul(rows[whole:], matrix, out=product[whole:])
+    return product

@@ -79,8 +79,7 @@ def _json(fields: Fields, counts: Counts) -> Encoded:
 
 def _float32(fields: Fields, counts: Counts) -> Encoded:
     """The numbers of all fields one after the other, for each vector."""
-    rows = _side_by_side(fields).astype("<f4")
-    return Encoded(_cut(rows, np.arange(1, len(rows) + 1) if counts is None else np.cumsum(counts)))
+    return Encoded(_cut(_side_by_side(fields).astype("<f4"), counts))
 
 
 def _npy(fields: Fields, counts: Counts) -> Encoded:
@@ -88,7 +87,7 @@ def _npy(fields: Fields, counts: Counts) -> Encoded:
     rows = _side_by_side(fields).astype("<f8")
     if counts is None:
         header = _npy_header(rows[0])
-        return Encoded([header + row for row in _cut(rows, np.arange(1, len(rows) + 1))])
+        return Encoded([header + row for row in _cut(rows)])
     each = np.split(rows, np.cumsum(counts)[:-1])
     return Encoded([_npy_header(part) + part.tobytes() for part in each])
 
@@ -105,9 +104,7 @@ def _int8(fields: Fields, counts: Counts) -> Encoded:
     scale = np.abs(rows).max(axis=1) / 127
     with np.errstate(all="ignore"):
         multiples = np.where(scale[:, None] > 0, np.rint(rows / scale[:, None]), 0).astype(np.int8)
-    return Encoded(
-        _cut(multiples, np.arange(1, len(rows) + 1)), [(SCALE, repr(each).encode()) for each in scale.tolist()]
-    )
+    return Encoded(_cut(multiples), [(SCALE, repr(each).encode()) for each in scale.tolist()])
 
 
 def _packed(frame: bytes, fields: Fields, around: Callable[[int, Array], tuple[bytes, bytes]]) -> list[bytes]:
@@ -119,7 +116,7 @@ def _packed(frame: bytes, fields: Fields, around: Callable[[int, Array], tuple[b
         numbers = np.ascontiguousarray(values.reshape(n, -1), "<f8").view(np.uint8)
         columns += [np.tile(np.frombuffer(before, np.uint8), (n, 1)), numbers]
         columns.append(np.tile(np.frombuffer(after, np.uint8), (n, 1)))
-    return _cut(np.hstack(columns), np.arange(1, n + 1))
+    return _cut(np.hstack(columns))
 
 
 def _around_in_avro(number: int, values: Array) -> tuple[bytes, bytes]:
@@ -147,7 +144,10 @@ def _side_by_side(fields: Fields) -> Array:
     return np.column_stack(list(fields.values()))
 
 
-def _cut(rows: NDArray[Any], ends: NDArray[np.int64]) -> list[bytes]:
-    """The bytes of the rows up to each end."""
-    data, places = rows.tobytes(), (ends * rows.strides[0]).tolist()
-    return [data[i:j] for i, j in zip([0, *places[:-1]], places, strict=True)]
+def _cut(rows: NDArray[Any], counts: Counts = None) -> list[bytes]:
+    """The bytes of each row, or of so many rows each."""
+    if counts is None:
+        values: list[bytes] = rows.view(f"V{rows.strides[0]}")[:, 0].tolist()
+        return values
+    data, ends = rows.tobytes(), (np.cumsum(counts) * rows.strides[0]).tolist()
+    return [data[i:j] for i, j in zip([0, *ends[:-1]], ends, strict=True)]

@@ -1,4 +1,4 @@
-"""The loop of `streampca transform`: poll, project, and write outputs and offsets in one transaction, until stopped.
+"""The loop of `streampca transform`: write outputs and offsets in one transaction after the other, until stopped.
 
 A partition is read from the offset that the group has committed. It is read again, at every assignment and after every
 transaction that failed: nobody else knows which transactions were committed.
@@ -13,9 +13,8 @@ from streampca.sources.base import Committed, Source
 from streampca.sources.transactions import TransactionFailedError, Transactions
 from streampca.stream import compatibility
 from streampca.stream.decoded import Reject
-from streampca.stream.record import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded, Vectors
-from streampca.transform.models import FollowedModel
-from streampca.transform.outputs import Outputs
+from streampca.stream.record import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded
+from streampca.transform.outputs import Outputs, Projected
 from streampca.transform.reject_limit import RejectLimit
 from streampca.worker.assignment import Assignment
 from streampca.worker.listener import (
@@ -55,14 +54,14 @@ class Transformer:
         config: TransformConfig,
         source: Source,
         transactions: Transactions,
-        model: FollowedModel,
         outputs: Outputs,
         listener: Listener,
         check_threads: Callable[[], None] = lambda: None,
     ) -> None:
-        """The `source` hands over decoded records; `transactions` are those of the same member."""
+        """The `source` hands over records that `outputs` has projected; `transactions` are those of the same member."""
         self._config, self._source, self._transactions = config, source, transactions
-        self._model, self._outputs, self._listener, self._check_threads = model, outputs, listener, check_threads
+        self._outputs, self._listener, self._check_threads = outputs, listener, check_threads
+        self._model = outputs.model
         self._assignment = Assignment(self._restore, self._start_reading, listener)
         self._paused = PausedPartitions(source, self._read_again, listener)
         self._limit = RejectLimit(config.topic, config.max_rejected_share)
@@ -115,11 +114,11 @@ class Transformer:
 
     def _handle(self, event: Event) -> None:
         match event:
-            case Vectors() | Undecoded() | OutOfRange() if event.partition not in self._positions:
+            case Projected() | Undecoded() | OutOfRange() if event.partition not in self._positions:
                 pass  # read before the partition was released
-            case Vectors():
+            case Projected():
                 self._paused.decoded(event.partition)
-                self._transform(event)
+                self._write(event)
             case Undecoded(partition, position):
                 self._paused.pause(partition, event.end - position, event.cause)
             case Assigned(partitions):
@@ -131,14 +130,12 @@ class Transformer:
             case OutOfRange():
                 self._skip_gap(event)
 
-    def _transform(self, event: Vectors) -> None:
-        started = time.perf_counter()
+    def _write(self, event: Projected) -> None:
         rejects = event.decoded.rejects
         if rejects and self._config.bad_records == "stop":
             self._stop_at(event, rejects[0])
         self._limit.take(event, rejects)
-        records = self._outputs.of(self._model.used, event)
-        self._transactions.send(records)
+        self._transactions.send(event.outputs)
         for reject in rejects:
             rejected = event.records[reject.place]
             if self._config.bad_records == "dead_letter":
@@ -146,15 +143,15 @@ class Transformer:
             self._listener.notify(RecordRejected(event.partition, rejected.offset, reject.reason, reject.message))
         self._positions[event.partition] = self._pending[event.partition] = event.next
         self._pending_records += len(event.records)
-        seconds, lag = time.perf_counter() - started, event.end - event.next
-        read = event.count - len(rejects)
-        version = self._model.used.version
-        self._listener.notify(BatchTransformed(event.partition, read, len(records), version, seconds, lag, event.next))
+        read, lag = event.count - len(rejects), event.end - event.next
+        self._listener.notify(
+            BatchTransformed(event.partition, read, len(event.outputs), event.version, lag, event.next)
+        )
 
-    def _stop_at(self, event: Vectors, reject: Reject) -> None:
-        """Transform the records before the rejected one and raise `BadRecordError`."""
-        before = event.before(reject.place)
-        self._transform(before)
+    def _stop_at(self, event: Projected, reject: Reject) -> None:
+        """Write the outputs of the records before the rejected one and raise `BadRecordError`."""
+        before = self._outputs.project(event.before(reject.place))
+        self._write(before)
         self._commit()
         raise BadRecordError(
             f"partition {event.partition} of {self._config.topic}, offset {before.next}: {reject.message} "

@@ -28,8 +28,7 @@ class FollowedModel:
     @property
     def shape(self) -> str:
         """Components and dimensions of the model, as committed with offsets."""
-        model = self.used.model
-        return f"k={model.n_components} d={model.dimensions}"
+        return _shape(self.used)
 
     def follow(self) -> str:
         """Use the newest model, or the one asked for; returns why there is none yet.
@@ -49,17 +48,28 @@ class FollowedModel:
             if self._version is not None:
                 raise InputError(f"model version {self._version} has no past scores, which p-values need")
             return "" if self._used else "the newest model has no past scores yet, which p-values need"
-        before, self._used = self._used, found
-        if before is not None:
-            self.check(f"k={before.model.n_components} d={before.model.dimensions}")
+        if self._used is not None:
+            self._check(found, _shape(self._used))
+        self._used = found  # not earlier: another thread projects with it
         return ""
 
     def check(self, committed: str) -> None:
         """Raise `InputError` unless the model has the shape that was committed with offsets."""
-        if (written := _SHAPE.search(committed)) and written.group() != self.shape:
-            k, d = written.groups()
+        if written := _SHAPE.search(committed):
+            self._check(self.used, written.group())
+
+    def _check(self, found: PublishedModel, written: str) -> None:
+        if _shape(found) != written:
             raise InputError(
-                f"{self._output} holds outputs of {k} components of {d} dimensions, but model version "
-                f"{self.used.version} has {self.used.model.n_components} of {self.used.model.dimensions}, and "
-                "they must not be mixed: write to another output_topic with another transform_group_id"
+                f"{self._output} holds outputs of {_in_words(written)}, but model version {found.version} has "
+                f"{_in_words(_shape(found))}, and they must not be mixed: write to another output_topic with another "
+                "transform_group_id"
             )
+
+
+def _shape(published: PublishedModel) -> str:
+    return f"k={published.model.n_components} d={published.model.dimensions}"
+
+
+def _in_words(shape: str) -> str:
+    return _SHAPE.sub(r"\1 components of \2 dimensions", shape)

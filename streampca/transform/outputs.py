@@ -1,8 +1,10 @@
 """The records that are written: one for each record that was read, with its key, timestamp and headers."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
+from itertools import repeat
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,10 +12,12 @@ from numpy.typing import NDArray
 from streampca.errors import SourceError
 from streampca.sources.dead_letter_headers import dead_letter_headers
 from streampca.sources.transactions import Outgoing, Transactions
+from streampca.stream.codec import Codec
 from streampca.stream.decoded import Reject
 from streampca.stream.model_file import PublishedModel
-from streampca.stream.record import Record, Vectors, headers_of, keys_of, offsets_of
+from streampca.stream.record import Record, Records, Undecoded, Vectors, headers_of, keys_of, offsets_of
 from streampca.transform.encoding import Encode
+from streampca.transform.models import FollowedModel
 from streampca.transform.projection import Projection
 
 T = TypeVar("T")
@@ -22,11 +26,44 @@ VERSION, PARTITION, OFFSET = "streampca.model-version", "streampca.partition", "
 """Headers of outputs: the version of the model, and where the record was read; decimal numbers as text."""
 
 
+class RecordCount(Sequence[Record]):
+    """Records of which only the number is left."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, place: Any) -> Any:
+        raise IndexError("the records are gone")
+
+
+@dataclass(frozen=True, eq=False)
+class Projected(Vectors):
+    """Decoded records and their outputs, by this version of the model.
+
+    Records and vectors are gone unless some records are rejected: the next ones then lie in the same memory, which the
+    processor's cache still holds.
+    """
+
+    outputs: list[Outgoing]
+    version: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all vectors and values."""
+        outputs = sum([len(output.value or b"") for output in self.outputs])
+        return outputs + (super().nbytes if self.decoded.rejects else 0)
+
+
 @dataclass(frozen=True)
 class Outputs:
     """How records become outputs in the partition of the same number."""
 
     topic: str
+    codec: Codec
+    model: FollowedModel
     projection: Projection  # computes `emitted`, and p if `only_p_below` is set
     encode: Encode
     several: bool  # whether a record may hold several vectors
@@ -34,12 +71,27 @@ class Outputs:
     dead_letter_topic: str | None = None
     only_p_below: float | None = None  # leave out records whose vectors all have a p-value of this or more
 
-    def of(self, published: PublishedModel, event: Vectors) -> list[Outgoing]:
+    def read(self, event: Records) -> Projected | Undecoded:
+        """Decode records and project their vectors. Any thread may call it."""
+        decoded = self.codec.vectors_of(event)
+        return decoded if isinstance(decoded, Undecoded) else self.project(decoded)
+
+    def project(self, event: Vectors) -> Projected:
+        """Project decoded records with the model in use."""
+        published, decoded, records = self.model.used, event.decoded, event.records
+        outputs = self._of(published, event)
+        if not decoded.rejects:
+            decoded, records = decoded._replace(vectors=np.zeros((0, 0))), RecordCount(len(records))
+        return Projected(
+            event.partition, decoded, event.timestamps, records, event.next, event.end, outputs, published.version
+        )
+
+    def _of(self, published: PublishedModel, event: Vectors) -> list[Outgoing]:
         """The outputs of the records that hold vectors."""
         vectors, places, _, counts = event.decoded
         if not len(places):
             return []
-        offsets, timestamps = np.array(offsets_of(event.records), np.int64)[places], event.timestamps
+        offsets, timestamps = _array_of(offsets_of(event.records))[places], event.timestamps
         if self.several:
             fields = self.projection.of_each(published, vectors, counts)
         else:
@@ -53,16 +105,15 @@ class Outputs:
         fields = {name: fields[name] for name in self.projection.emitted}
         values, extra = self.encode(fields, counts if self.several else None)
         keys, headers = (_chosen(column, places) for column in (keys_of(event.records), headers_of(event.records)))
-        origin = [(VERSION, b"%d" % published.version), (PARTITION, b"%d" % event.partition)]
-        columns = zip(values, keys, headers, offsets.tolist(), timestamps.tolist(), strict=True)
-        topic, partition = self.topic, event.partition
-        outputs = [
-            Outgoing(topic, partition, value, key, [*own, *origin, (OFFSET, b"%d" % offset)], timestamp)
-            for value, key, own, offset, timestamp in columns
+        version, partition = (VERSION, b"%d" % published.version), (PARTITION, b"%d" % event.partition)
+        all_headers = [
+            [*own, version, partition, (OFFSET, b"%d" % offset)]
+            for own, offset in zip(headers, offsets.tolist(), strict=True)
         ]
-        for output, header in zip(outputs, extra, strict=True) if extra else ():
-            output.headers.append(header)
-        return outputs
+        for of_record, header in zip(all_headers, extra, strict=True) if extra else ():
+            of_record.append(header)
+        topics, partitions = repeat(self.topic), repeat(event.partition)
+        return list(map(_outgoing, zip(topics, partitions, values, keys, all_headers, timestamps.tolist())))  # noqa: B905
 
     def dead_letter(self, partition: int, record: Record, reject: Reject) -> Outgoing:
         """A record that cannot be projected. Raises `ValueError` without a dead-letter topic."""
@@ -80,6 +131,15 @@ class Outputs:
                 f"{self.topic} has {count} partitions, fewer than {self.source_topic}: add some, since each partition "
                 "is written to the one of the same number, to keep the order"
             )
+
+
+_outgoing = partial(tuple.__new__, Outgoing)  # as `Outgoing._make`, in half the time
+
+
+def _array_of(offsets: Sequence[int]) -> NDArray[np.int64]:
+    if isinstance(offsets, range):
+        return np.arange(offsets.start, offsets.stop, dtype=np.int64)
+    return np.array(offsets, np.int64)
 
 
 def _chosen(column: list[T], places: NDArray[np.int64]) -> list[T]:

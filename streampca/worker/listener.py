@@ -54,7 +54,6 @@ class BatchTransformed:
     messages: int
     outputs: int  # fewer than messages if some are left out
     version: int  # of the model
-    seconds: float
     lag: int  # messages of the partition still to come
     next: int  # offset
 

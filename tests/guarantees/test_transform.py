@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
-from streampca.stream.record import Records
 from streampca.transform.encoding import encoder
-from streampca.transform.outputs import OFFSET, PARTITION, Outputs
+from streampca.transform.outputs import OFFSET, PARTITION
 from streampca.transform.projection import Projection
 from tests.api.known import known
 from tests.forked import ForkedProcess
@@ -129,11 +129,10 @@ def assert_each_once(broker: Broker, topic: str) -> None:
 def expected(partition: int, records: list[Any]) -> list[tuple[int, bytes]]:
     """The offset and the output of each record, computed in this process in one batch."""
     good = [record for record in records if record.value != BAD]
-    event = CODEC.vectors_of(Records(partition, good, good[-1].offset + 1, good[-1].offset + 1))
-    fields = ("coordinates", "residual", "score")
-    outputs = Outputs("output", Projection(fields), encoder("json"), False, "topic", None)
-    values = outputs.of(known(7, d=D, k=K), event)  # type: ignore[arg-type]
-    return [(record.offset, output.value or b"") for record, output in zip(good, values, strict=True)]
+    vectors = CODEC.decode([record.value for record in good]).vectors
+    offsets = [record.offset for record in good]
+    fields = Projection(("coordinates", "residual", "score")).of(known(7, d=D, k=K), vectors, np.array(offsets))
+    return list(zip(offsets, encoder("json")(fields, None).values, strict=True))
 
 
 def test_each_record_has_one_output_though_members_and_brokers_are_killed(

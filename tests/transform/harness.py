@@ -1,6 +1,6 @@
 """Members of `streampca transform` with a topic, a group, transactions and a store in memory."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,14 +31,14 @@ _MOST_TURNS = 300
 class DecodingSource(MemorySource):
     """Decodes what it reads."""
 
-    def __init__(self, topic: MemoryTopic, codec: Codec, script: Iterable[Step], batch: int) -> None:
+    def __init__(
+        self, topic: MemoryTopic, decode: Callable[[Records], Event], script: Iterable[Step], batch: int
+    ) -> None:
         super().__init__(topic, script, batch)
-        self._codec = codec
+        self._decode = decode
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
-        return [
-            self._codec.vectors_of(event) if isinstance(event, Records) else event for event in super().poll(timeout_s)
-        ]
+        return [self._decode(event) if isinstance(event, Records) else event for event in super().poll(timeout_s)]
 
 
 class World:
@@ -102,11 +102,11 @@ class Member:
         self.model = FollowedModel(self.cache, version, OUTPUT, needs_calibration=projection.needs_calibration)
         assert self.model.follow() == ""
         codec = Codec("float64", D, 1e150)
-        self.source = DecodingSource(world.topic, codec, script, batch)
+        outputs = Outputs(OUTPUT, codec, self.model, projection, encoder("json"), False, TOPIC, DEAD, only_p_below)
+        self.source = DecodingSource(world.topic, outputs.read, script, batch)
         self.transactions = MemoryTransactions(world.topic, self.source, world.written)
-        outputs = Outputs(OUTPUT, projection, encoder("json"), False, TOPIC, DEAD, only_p_below)
         self.transformer = Transformer(
-            TransformConfig(TOPIC, **config), self.source, self.transactions, self.model, outputs,
+            TransformConfig(TOPIC, **config), self.source, self.transactions, outputs,
             Listeners(self.events, _Stop(self), *([listener] if listener else [])),
         )  # fmt: skip
         self.turns = 0

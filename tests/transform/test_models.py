@@ -82,6 +82,7 @@ def test_another_shape_is_refused(models: Models, cache: ModelCache) -> None:
     cache.poll()
     with pytest.raises(InputError, match="holds outputs of 2 components of 5 dimensions, but model version 8"):
         model.follow()
+    assert model.used.version == 3  # by which records are still being projected
 
 
 def test_there_is_none_before_it_is_found(cache: ModelCache) -> None:

@@ -77,7 +77,8 @@ class ConfluentBatch(Batch):
         return [message.value() for message in self._messages]
 
     def timestamps(self) -> list[int]:
-        return [_timestamp(message) for message in self._messages]
+        kinds_and_timestamps = [message.timestamp() for message in self._messages]
+        return [-1 if kind == TIMESTAMP_NOT_AVAILABLE else timestamp for kind, timestamp in kinds_and_timestamps]
 
     def offsets(self) -> list[int]:
         return [message.offset() for message in self._messages]

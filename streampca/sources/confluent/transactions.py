@@ -3,7 +3,7 @@
 import contextlib
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
@@ -59,16 +59,16 @@ class ConfluentTransactions:
         self._producer = producer
 
     def send(self, records: Iterable[Outgoing]) -> None:
-        produce = self._begun().produce
+        produce: Any = self._begun().produce
         for topic, partition, value, key, headers, timestamp in records:
-            place, named = _ANY if partition is None else partition, cast(Any, headers)
-            # librdkafka replaces a zero by the current time, and takes no other number for it.
-            time: Any = {"timestamp": timestamp or 1} if timestamp >= 0 else {}
+            # librdkafka replaces a timestamp of 0 by the current time, and takes no other number for that. All
+            # arguments are positional, since naming some of them takes half as long as the call itself.
+            place, time = _ANY if partition is None else partition, timestamp or 1 if timestamp >= 0 else 0
             try:
-                produce(topic, value, key, place, headers=named, **time)
+                produce(topic, value, key, place, None, None, time, headers)
             except BufferError:
                 self._wait_for_room()
-                produce(topic, value, key, place, headers=named, **time)
+                produce(topic, value, key, place, None, None, time, headers)
             except KafkaException as error:
                 self._fail(error.args[0], topic)
 

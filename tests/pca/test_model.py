@@ -1,0 +1,46 @@
+"""Projection by a model, beside the formulas of its parts."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streampca.pca.arrays import Array
+from streampca.pca.model import Model
+
+SIZES = st.tuples(st.integers(1, 9), st.integers(0, 12)).map(lambda size: (size[0], sum(size)))  # k ≤ d
+
+
+def model(k: int, d: int, seed: int, dtype: type = np.float64) -> Model:
+    """A model with arbitrary axes and mean."""
+    random = np.random.default_rng(seed)
+    axes = np.linalg.qr(random.standard_normal((d, k)))[0].T
+    return Model(axes.astype(dtype), np.arange(k, 0, -1.0), random.normal(size=d).astype(dtype), 2.0 * d, 100.0)
+
+
+@given(SIZES, st.integers(0, 100), st.floats(-9, 9), st.integers(0, 2**32 - 1))
+def test_residuals_are_squared_distances_however_small(size: tuple[int, int], n: int, size10: float, seed: int) -> None:
+    known = model(*size, seed)
+    random = np.random.default_rng(seed)
+    in_span = random.normal(size=(n, size[0])) @ known.components
+    Y = known.mean + in_span + 10.0**size10 * random.normal(size=in_span.shape)
+    _, residual = known.project(Y)
+    exact = np.linalg.norm(known.decompose(Y)[2], axis=1)
+    norm = np.linalg.norm(Y - known.mean, axis=1)
+    assert (np.abs(np.sqrt(residual) - exact) <= 1e-13 * norm).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("d", [5, 64, 2000])
+def test_a_row_is_projected_alike_in_every_block_of_32(d: int, dtype: type) -> None:
+    known, rows = model(4, d, 1, dtype), np.random.default_rng(2).normal(size=(32, d))
+    rows[::3] = known.reconstruct(known.project(rows[::3])[0])  # small residuals among large ones
+    one: tuple[Array, Array] = known.project(rows)
+    many = known.project(np.tile(rows, (40, 1)))
+    for alone, among_others in zip(one, many, strict=True):
+        assert all(np.array_equal(alone, among_others[i : i + 32]) for i in range(0, 1280, 32))
+
+
+def test_the_order_of_the_numbers_in_memory_changes_no_bit() -> None:
+    known, rows = model(4, 64, 1), np.random.default_rng(2).normal(size=(50, 64))
+    assert np.array_equal(known.project(rows)[1], known.project(np.asfortranarray(rows))[1])
