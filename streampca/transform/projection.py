@@ -68,10 +68,13 @@ class Projection:
 
     def _fields(self, published: PublishedModel, rows: Array) -> Fields:
         model = published.model
-        completed, more_t2, more_spe = anomaly.complete(model, rows)
+        more_t2: F64 | float = 0.0
         with np.errstate(all="ignore"):
-            coordinates, residual = model.project(completed)
-            residual = residual + more_spe
+            coordinates, residual = model.project(rows)
+            if np.isnan(residual).any():  # entries are missing
+                completed, more_t2, more_spe = anomaly.complete(model, rows)
+                coordinates, residual = model.project(completed)
+                residual = residual + more_spe
             shown = model.whiten(coordinates) if self.basis == "whitened" else coordinates
         found: Fields = {"coordinates": shown, "residual": residual}
         if "score" in self.emitted or self.needs_calibration:
