@@ -17,13 +17,13 @@ from threadpoolctl import threadpool_limits
 from benchmarks.endless_source import EndlessSource
 from benchmarks.report import Bar, parser, publish
 from streampca.commands.worker import worker_config_of
+from streampca.member.listener import Listener
 from streampca.settings import WorkerSettings
 from streampca.sources.base import NoDeadLetters
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from streampca.worker.checkpoint_writer import CheckpointWriter
-from streampca.worker.listener import Listener
 from streampca.worker.loop import Worker
 from streampca.worker.publisher import Publisher
 

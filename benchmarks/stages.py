@@ -22,13 +22,13 @@ from benchmarks.report import publish
 from benchmarks.throughput import LOADS
 from benchmarks.workers import CLIENTS, PARTITIONS, Load, fill
 from streampca.commands import worker
+from streampca.member.listener import BatchLearned, MemberEvent
 from streampca.settings import WorkerSettings
 from streampca.sources.confluent.source import ConfluentSource
 from streampca.sources.kafka_python.source import KafkaPythonSource
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stream.codec import Codec
 from streampca.stream.fold import Fold
-from streampca.worker.listener import BatchLearned, WorkerEvent
 from streampca.worker.listeners.metrics import WorkerMetrics
 from streampca.worker.publisher import Publisher
 from tests.broker_client import BrokerClient
@@ -108,7 +108,7 @@ def stop_at(count: int) -> list[float]:
     plain = WorkerMetrics.notify
     seen = 0
 
-    def notify(self: WorkerMetrics, event: WorkerEvent) -> None:
+    def notify(self: WorkerMetrics, event: MemberEvent) -> None:
         nonlocal seen
         plain(self, event)
         if isinstance(event, BatchLearned):

@@ -34,14 +34,14 @@ MAY_IMPORT = {
     "sources.confluent": [*SHARED_BY_SOURCES, "sources.confluent"],
     "sources.schema_registry": ["sources.broker_errors", "stream.formats", "errors", "settings.formats"],
     "stores": ["stores", "stream", "store_url", "errors"],
+    "member": ["member", "stream", "pca.arrays", "pca.scores", "errors", "sources.base"],
     "worker": [
-        "worker", "stream", "pca", "errors", "metrics", "sources.base", "stores.base", "stores.checkpoints",
+        "worker", "member", "stream", "pca", "errors", "metrics", "sources.base", "stores.base", "stores.checkpoints",
         "stores.models", "stores.worker_status",
     ],
     "transform": [
-        "transform", "worker.assignment", "worker.listener", "worker.listeners", "worker.paused", "worker.reject_limit",
-        "stream", "pca", "errors", "metrics", "sources.base", "sources.dead_letter_headers", "sources.transactions",
-        "stores.model_cache",
+        "transform", "member", "stream", "pca", "errors", "metrics", "sources.base",
+        "sources.dead_letter_headers", "sources.transactions", "stores.model_cache",
     ],
     "api": [
         "api", "stores.base", "stores.model_cache", "stores.models", "stores.worker_status", "stream.model_file",
@@ -50,8 +50,8 @@ MAY_IMPORT = {
     ],
     # These alone choose among concrete sources and stores.
     "commands": [
-        "commands", "worker", "transform", "sources", "stores", "stream", "vectors", "pca", "settings", "help_texts",
-        "errors", "logs", "thread_failures", "store_url", "api.server", "metrics",
+        "commands", "member", "worker", "transform", "sources", "stores", "stream", "vectors", "pca", "settings",
+        "help_texts", "errors", "logs", "thread_failures", "store_url", "api.server", "metrics",
     ],
     "demo": ["demo", "stores", "stream.model_file", "vectors", "pca.arrays", "settings", "errors"],
     "cli": ["commands", "demo.run", "settings", "help_texts", "logs", "errors", "version"],

@@ -9,6 +9,8 @@ from threadpoolctl import threadpool_limits
 
 from streampca.commands.encoding import frame
 from streampca.commands.process import prepare, stop_on_signals
+from streampca.member.health import HealthListener, HealthServer
+from streampca.member.listener import Listener, Listeners, LoopTicked, ModelAwaited
 from streampca.settings import TransformSettings
 from streampca.sources import schema_registry
 from streampca.sources.choice import client_of, prefetching, transactions_of
@@ -24,8 +26,6 @@ from streampca.transform.metrics import TransformMetrics
 from streampca.transform.models import FollowedModel
 from streampca.transform.outputs import Outputs
 from streampca.transform.projection import Projection
-from streampca.worker.listener import Listener, Listeners, LoopTicked, ModelAwaited
-from streampca.worker.listeners.health import HealthListener, HealthServer
 
 log = structlog.get_logger()
 

@@ -8,6 +8,8 @@ import structlog
 from threadpoolctl import threadpool_limits
 
 from streampca.commands.process import prepare, stop_on_signals
+from streampca.member.health import HealthListener, HealthServer
+from streampca.member.listener import Listener, Listeners
 from streampca.pca.compilation import compile_kernels
 from streampca.pca.learning import LearningConfig
 from streampca.settings import WorkerSettings
@@ -23,9 +25,7 @@ from streampca.stream.fold import FoldConfig
 from streampca.stream.screening import Screening
 from streampca.thread_failures import ThreadFailures
 from streampca.worker.checkpoint_writer import CheckpointWriter
-from streampca.worker.listener import Listener, Listeners
-from streampca.worker.listeners.health import HealthListener, HealthServer
-from streampca.worker.listeners.log import LogListener
+from streampca.worker.listeners.log import WorkerLog
 from streampca.worker.listeners.metrics import WorkerMetrics
 from streampca.worker.listeners.status import StatusListener, name_of_process
 from streampca.worker.loop import Worker, WorkerConfig
@@ -38,7 +38,7 @@ _COMPILATION_S = 20  # typical, on one core of a small server
 
 def run(settings: WorkerSettings) -> None:
     """Work until SIGTERM or SIGINT. Raises `StreampcaError` for errors that restarting cannot fix."""
-    metrics, health, logged = WorkerMetrics(settings.topic), HealthListener(), LogListener()
+    metrics, health, logged = WorkerMetrics(settings.topic), HealthListener(), WorkerLog()
     prepare()
     with (
         ThreadFailures() as threads,

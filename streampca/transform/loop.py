@@ -9,6 +9,20 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from streampca.errors import BadRecordError, StreampcaError
+from streampca.member.assignment import Assignment
+from streampca.member.listener import (
+    BatchTransformed,
+    Listener,
+    LoopTicked,
+    MemberStopping,
+    OffsetsSkipped,
+    PartitionsAssigned,
+    PartitionsReleased,
+    RecordRejected,
+    SourcePolled,
+    TransactionEnded,
+)
+from streampca.member.paused import PausedPartitions
 from streampca.sources.base import Committed, Source
 from streampca.sources.transactions import TransactionFailedError, Transactions
 from streampca.stream import compatibility
@@ -16,20 +30,6 @@ from streampca.stream.decoded import Reject
 from streampca.stream.record import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded
 from streampca.transform.outputs import Outputs, Projected
 from streampca.transform.reject_limit import RejectLimit
-from streampca.worker.assignment import Assignment
-from streampca.worker.listener import (
-    BatchTransformed,
-    Listener,
-    LoopTicked,
-    OffsetsSkipped,
-    PartitionsAssigned,
-    PartitionsReleased,
-    RecordRejected,
-    SourcePolled,
-    TransactionEnded,
-    WorkerStopping,
-)
-from streampca.worker.paused import PausedPartitions
 
 _POLL_S = 0.1
 TRANSACTION_S = 0.1  # readers of committed records wait so long; each transaction costs some milliseconds
@@ -89,7 +89,7 @@ class Transformer:
             self.stop(str(error))
             raise
         finally:
-            self._listener.notify(WorkerStopping(self._stop_cause or "crashed"))
+            self._listener.notify(MemberStopping(self._stop_cause or "crashed"))
             try:
                 self._transactions.close()
             finally:

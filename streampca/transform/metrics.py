@@ -5,18 +5,18 @@ from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
-from streampca.metrics import LabelledRegistry, StoreMetrics
-from streampca.worker.listener import (
+from streampca.member.listener import (
     BatchTransformed,
     Listener,
     LoopTicked,
+    MemberEvent,
     PartitionsAssigned,
     PartitionsReleased,
     RecordRejected,
     SourcePolled,
     TransactionEnded,
-    WorkerEvent,
 )
+from streampca.metrics import LabelledRegistry, StoreMetrics
 
 _PREFIX = "streampca_transform_"
 _COUNTERS = (
@@ -56,7 +56,7 @@ class TransformMetrics(Listener):
         self._owned: set[int] = set()
         self._open = {"read": 0, "written": 0, "rejected": 0}  # in the transaction that has not ended
 
-    def notify(self, event: WorkerEvent) -> None:
+    def notify(self, event: MemberEvent) -> None:
         match event:
             case LoopTicked():
                 self._gauges["loop_last_tick_timestamp_seconds"].set_to_current_time()

@@ -5,9 +5,9 @@ Unlike there, rejects are not held back: those of a transaction that is committe
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from streampca.member.reject_window import RejectWindow
 from streampca.stream.decoded import Reject
 from streampca.stream.record import Vectors
-from streampca.worker.reject_limit import RejectWindow
 
 
 class RejectLimit:

@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import Collection, Mapping
 
 from streampca.errors import StaleListingError, StoreError
+from streampca.member.listener import CheckpointPostponed, CheckpointSaved, Listener, ModelPublished, PublishFailed
 from streampca.pca.learning import unseen_variance_ratio
 from streampca.sources.base import DeadLetters, Source
 from streampca.stream import compatibility
@@ -15,7 +16,6 @@ from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.group_store import GroupStore
-from streampca.worker.listener import CheckpointPostponed, CheckpointSaved, Listener, ModelPublished, PublishFailed
 
 _FLUSH_S = 2.0  # longest wait for dead letters before a save is postponed
 

@@ -9,6 +9,21 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from streampca.errors import BadRecordError, SourceError, StreampcaError
+from streampca.member.assignment import Assignment
+from streampca.member.listener import (
+    BatchLearned,
+    GuardClosed,
+    GuardOpened,
+    Listener,
+    LoopTicked,
+    MemberStopping,
+    OffsetsSkipped,
+    PartitionsAssigned,
+    PartitionsReleased,
+    RecordRejected,
+    SourcePolled,
+)
+from streampca.member.paused import PausedPartitions
 from streampca.pca import missing
 from streampca.sources.base import DeadLetters, Source
 from streampca.stream import compatibility, screening
@@ -19,23 +34,8 @@ from streampca.stream.guard import OUTLIER, Guard
 from streampca.stream.record import Assigned, Event, Lost, OutOfRange, Record, Revoked, Undecoded, Vectors
 from streampca.stream.screening import Screening
 from streampca.worker import ranges
-from streampca.worker.assignment import Assignment
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.checkpointer import Checkpointer
-from streampca.worker.listener import (
-    BatchLearned,
-    GuardClosed,
-    GuardOpened,
-    Listener,
-    LoopTicked,
-    OffsetsSkipped,
-    PartitionsAssigned,
-    PartitionsReleased,
-    RecordRejected,
-    SourcePolled,
-    WorkerStopping,
-)
-from streampca.worker.paused import PausedPartitions
 from streampca.worker.reject_limit import RejectLimit
 
 _POLL_S = 0.2
@@ -120,7 +120,7 @@ class Worker:
 
     def _shut_down(self) -> None:
         """Save before leaving the group, so that the next owner finds the checkpoints; publish last: it may be slow."""
-        self._listener.notify(WorkerStopping(self._stop_cause or "crashed"))
+        self._listener.notify(MemberStopping(self._stop_cause or "crashed"))
         publisher = False
         try:
             if self._stop_cause is not None:

@@ -5,91 +5,19 @@ no checkpoint passes them. So if the worker ends, they are read again, with corr
 released: a few bad records on a quiet topic must not wait for ever. Everything counts from the partition's assignment.
 """
 
-import itertools
-from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from streampca.errors import RejectLimitError
+from streampca.member.reject_window import RejectWindow
 from streampca.stream.decoded import Reject
 from streampca.stream.fold import Fold
-from streampca.stream.guard import OUTLIER
 from streampca.stream.record import Record, Vectors
 
-_WINDOW = 1000  # records that the limit is a share of
-_FIRST = 100  # if all of the first ones are rejected, that is enough
-_RECENT = 10  # rejects are held back while the limit is exceeded among so many of the last records
 _HOLD_S = 60.0
 _HELD_BYTES, _OVERHEAD = 32 * 2**20, 1000  # of values in a partition, and beside each value
 
 Send = Callable[[int, Record, Reject], None]
-
-
-class _Rejected(NamedTuple):
-    number: int  # of the record, since the assignment
-    offset: int
-    reason: str
-    message: str
-
-
-class RejectWindow:
-    """The rejects among the last 1,000 records of a partition."""
-
-    def __init__(self, share: float) -> None:
-        self._share, self._seen = share, 0
-        self._rejects: deque[_Rejected] = deque()
-
-    def is_exceeded_by(self, event: Vectors, rejects: Sequence[Reject]) -> bool:
-        """Add records and the rejects among them; whether there are too many now. If so, the rest is not added."""
-        for reject in rejects:
-            if reject.reason == OUTLIER:  # a good record, as the guard's settings want it
-                continue
-            number = self._seen + reject.place
-            self._drop(number)
-            self._rejects.append(_Rejected(number, event.records[reject.place].offset, reject.reason, reject.message))
-            all_failed = number + 1 == _FIRST == len(self._rejects)
-            if self._share < 1 and (all_failed or len(self._rejects) > self._share * _WINDOW):
-                self._seen = number + 1
-                return True
-        self._seen += len(event.records)
-        self._drop(self._seen - 1)
-        return False
-
-    @property
-    def is_suspicious(self) -> bool:
-        """Whether the limit is exceeded among the last 10 records, or the fewer that there are."""
-        last = itertools.islice(reversed(self._rejects), _RECENT)
-        recent = sum(rejected.number >= self._seen - _RECENT for rejected in last)
-        return recent > self._share * min(self._seen, _RECENT)
-
-    def describe(self) -> str:
-        """What the rejects have in common."""
-        seen, count = min(self._seen, _WINDOW), len(self._rejects)
-        which = f"the first {seen}" if count == seen == self._seen else f"{count} of the last {seen}"
-        ((reason, most),) = Counter(rejected.reason for rejected in self._rejects).most_common(1)
-        example = next(rejected for rejected in self._rejects if rejected.reason == reason)
-        share = "all" if most == count else f"{most} of them"
-        return (
-            f"{which} records were rejected, the first at offset {self._rejects[0].offset}; "
-            f"{share} as {reason}, such as offset {example.offset}: {example.message}"
-        )
-
-    def error(self, place: str, settings: str, passed: int) -> RejectLimitError:
-        """The limit is exceeded at `place`; so many rejects are final, and `settings` may be wrong."""
-        fate = f"all but {passed} of them" if passed else "all of them"
-        return RejectLimitError(
-            f"{place}: {self.describe()}; correct the settings ({settings}) or the producer and start again, "
-            f"which reads {fate} again; or accept rejects: max_rejected_share=1"
-        )
-
-    def before(self, position: int) -> int:
-        """The number of rejects before an offset."""
-        return sum(rejected.offset < position for rejected in self._rejects)
-
-    def _drop(self, number: int) -> None:
-        while self._rejects and self._rejects[0].number <= number - _WINDOW:
-            self._rejects.popleft()
 
 
 @dataclass

@@ -14,6 +14,7 @@ from numba.core.caching import UserProvidedCacheLocator
 
 from streampca.commands import worker
 from streampca.errors import SourceError
+from streampca.member.listener import Listener
 from streampca.pca import compilation
 from streampca.pca.blocked import gauge
 from streampca.pca.learning import LearningConfig
@@ -21,7 +22,6 @@ from streampca.settings import WorkerSettings
 from streampca.stores.directory import DirectoryStore
 from streampca.stream import codec
 from streampca.stream.formats import reader_of
-from streampca.worker.listener import Listener
 
 COMPARE = """
 import gc, json, sys
@@ -70,7 +70,7 @@ from streampca import logs
 from streampca.commands import worker
 from streampca.settings import WorkerSettings
 from streampca.stores.directory import DirectoryStore
-from streampca.worker.listener import Listener
+from streampca.member.listener import Listener
 
 def join(*args):
     sys.exit(0)

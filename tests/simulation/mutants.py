@@ -11,6 +11,8 @@ from typing import Any
 from unittest import mock
 
 from streampca.errors import StaleListingError, StoreError
+from streampca.member.assignment import Assignment
+from streampca.member.paused import PausedPartitions
 from streampca.pca.compilation import compile_kernels
 from streampca.sources.event_queue import EventQueue, Polled
 from streampca.sources.memory_log import Log
@@ -21,11 +23,9 @@ from streampca.stores.model_cache import ModelCache
 from streampca.stream import compatibility
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import Fold
-from streampca.worker.assignment import Assignment
 from streampca.worker.checkpoint_writer import CheckpointWriter, SaveResult
 from streampca.worker.checkpointer import Checkpointer
 from streampca.worker.loop import Worker
-from streampca.worker.paused import PausedPartitions
 from streampca.worker.reject_limit import RejectLimit
 from tests.simulation.plan import plan_of
 from tests.simulation.run import simulate

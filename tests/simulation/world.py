@@ -7,6 +7,7 @@ from random import Random
 import numpy as np
 
 from streampca.errors import StreampcaError
+from streampca.member.listener import BatchLearned, Listener, MemberEvent, OffsetsSkipped, PartitionsAssigned
 from streampca.sources.prefetch import Prefetch
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
@@ -14,7 +15,6 @@ from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from streampca.stream.record import Event, Records, Undecoded
 from streampca.worker.checkpoint_writer import CheckpointWriter
-from streampca.worker.listener import BatchLearned, Listener, OffsetsSkipped, PartitionsAssigned, WorkerEvent
 from streampca.worker.loop import Worker
 from streampca.worker.publisher import Publisher
 from tests.simulation.cluster import Cluster, ClusterDeadLetters, ClusterSource
@@ -216,7 +216,7 @@ class _WorkerListener(Listener):
     def __init__(self, world: World, mount: Mount) -> None:
         self._world, self._mount, self._positions = world, mount, dict[int, int]()
 
-    def notify(self, event: WorkerEvent) -> None:
+    def notify(self, event: MemberEvent) -> None:
         match event:
             case PartitionsAssigned(positions):
                 self._positions |= positions

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from streampca.member.listener import Listener, Listeners, MemberEvent, SourcePolled
 from streampca.pca.arrays import Array
 from streampca.sources.memory import MemorySource, MemoryTopic, Step
 from streampca.sources.memory_transactions import MemoryTransactions, written_records
@@ -20,7 +21,6 @@ from streampca.transform.loop import TransformConfig, Transformer
 from streampca.transform.models import FollowedModel
 from streampca.transform.outputs import OFFSET, PARTITION, Outputs
 from streampca.transform.projection import Projection
-from streampca.worker.listener import Listener, Listeners, SourcePolled, WorkerEvent
 from tests.api.known import TOPIC, D, known
 from tests.worker.events import EventRecorder
 
@@ -124,7 +124,7 @@ class _Stop(Listener):
     def __init__(self, member: Member) -> None:
         self._member = member
 
-    def notify(self, event: WorkerEvent) -> None:
+    def notify(self, event: MemberEvent) -> None:
         if isinstance(event, SourcePolled):
             self._member.turns += 1
             if self._member.world.is_done or self._member.turns >= _MOST_TURNS:

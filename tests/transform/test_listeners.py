@@ -2,10 +2,7 @@
 
 import structlog
 
-from streampca.stream.record import SourceStatus
-from streampca.transform.log import TransformLog
-from streampca.transform.metrics import TransformMetrics
-from streampca.worker.listener import (
+from streampca.member.listener import (
     BatchTransformed,
     LoopTicked,
     ModelAwaited,
@@ -15,6 +12,9 @@ from streampca.worker.listener import (
     SourcePolled,
     TransactionEnded,
 )
+from streampca.stream.record import SourceStatus
+from streampca.transform.log import TransformLog
+from streampca.transform.metrics import TransformMetrics
 from tests.clock import Clock
 from tests.transform.harness import Member, World
 

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampca.errors import BadRecordError, InputError, OffsetGapError, RejectLimitError, SourceError, exit_code_of
+from streampca.member.listener import OffsetsSkipped, RecordRejected, TransactionEnded
 from streampca.pca import anomaly
 from streampca.pca.anomaly import Calibration
 from streampca.sources.memory import Do, Pause, Step
 from streampca.transform.outputs import VERSION
-from streampca.worker.listener import OffsetsSkipped, RecordRejected, TransactionEnded
 from tests.api.known import known
 from tests.transform.harness import DEAD, Member, World
 from tests.worker.harness import TickingClock

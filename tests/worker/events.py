@@ -4,29 +4,29 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from streampca.worker.listener import (
+from streampca.member.listener import (
     BatchLearned,
     Listener,
     LoopTicked,
+    MemberEvent,
     PartitionsAssigned,
     SourcePolled,
-    WorkerEvent,
 )
 
-E = TypeVar("E", bound=WorkerEvent)
+E = TypeVar("E", bound=MemberEvent)
 
 
 @dataclass
 class EventRecorder(Listener):
     """Records the events of a worker, except its ticks and polls."""
 
-    events: list[WorkerEvent] = field(default_factory=list)
+    events: list[MemberEvent] = field(default_factory=list)
     positions: dict[int, int] = field(default_factory=dict)  # partition → position of its fold
 
     def of_type(self, kind: type[E]) -> list[E]:
         return [event for event in self.events if isinstance(event, kind)]
 
-    def notify(self, event: WorkerEvent) -> None:
+    def notify(self, event: MemberEvent) -> None:
         if isinstance(event, LoopTicked | SourcePolled):
             return
         self.events.append(event)
@@ -42,6 +42,6 @@ class OnEvent(Listener):
     def __init__(self, kind: type[E], act: Callable[[E], object]) -> None:
         self._kind, self._act = kind, act
 
-    def notify(self, event: WorkerEvent) -> None:
+    def notify(self, event: MemberEvent) -> None:
         if isinstance(event, self._kind):
             self._act(event)

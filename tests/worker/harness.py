@@ -6,6 +6,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from typing import Any
 
+from streampca.member.listener import Listener, Listeners
 from streampca.sources.memory import Step
 from streampca.sources.prefetch import Prefetch
 from streampca.stores.checkpoints import Checkpoints
@@ -13,7 +14,6 @@ from streampca.stores.models import Models
 from streampca.stream.codec import Codec
 from streampca.stream.fold import FoldConfig
 from streampca.worker.checkpoint_writer import CheckpointWriter
-from streampca.worker.listener import Listener, Listeners
 from streampca.worker.loop import Worker, WorkerConfig
 from streampca.worker.publisher import Publisher
 from tests.stream.streams import fold_config

@@ -6,14 +6,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from streampca.errors import ForeignStoreError, StoreError
+from streampca.member.listener import CheckpointPostponed, PartitionsAssigned, RestoreFailed
 from streampca.sources.base import Committed
 from streampca.sources.memory import Do
 from streampca.stores import identity
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
 from streampca.stream.store_identity import StoreIdentity, identity_in
-from streampca.worker.listener import CheckpointPostponed, PartitionsAssigned, RestoreFailed
-from streampca.worker.listeners.log import LogListener
+from streampca.worker.listeners.log import WorkerLog
 from streampca.worker.listeners.metrics import WorkerMetrics
 from tests.stream.streams import vectors
 from tests.worker.environment import TOPIC, Environment
@@ -278,7 +278,7 @@ def test_a_volume_unmounted_before_the_first_save_is_noticed_too() -> None:
 
 def test_a_failed_restore_is_logged_once_and_counted() -> None:
     metrics = WorkerMetrics(TOPIC)
-    logged = LogListener()
+    logged = WorkerLog()
     with capture_logs() as logs:
         for event in [RestoreFailed("cannot read"), RestoreFailed("cannot read"), PartitionsAssigned({0: 5})]:
             logged.notify(event)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampca.errors import BadRecordError, OffsetGapError, SourceError
+from streampca.member.listener import BatchLearned, PartitionResumed, PartitionStalled
 from streampca.pca.arrays import Array
 from streampca.sources.memory import Do, Pause
 from streampca.stream.checkpoint import Checkpoint, encode
@@ -17,7 +18,6 @@ from streampca.stream.codec import Codec
 from streampca.stream.fold import Fold
 from streampca.stream.formats.schemas import MemorySchemas, WriterSchema
 from streampca.stream.record import LastRecord
-from streampca.worker.listener import BatchLearned, PartitionResumed, PartitionStalled
 from streampca.worker.loop import WorkerConfig
 from tests.stream.streams import D, vectors
 from tests.stream.structured import arrow, avro, avro_datum, avro_schema, memory

@@ -9,12 +9,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from streampca.errors import BadRecordError
+from streampca.member.listener import BatchLearned, Listeners
 from streampca.stream import guard
 from streampca.stream.checkpoint import encode
 from streampca.stream.record import last_of
 from streampca.stream.screening import Screening
-from streampca.worker.listener import BatchLearned, Listeners
-from streampca.worker.listeners.log import LogListener
+from streampca.worker.listeners.log import WorkerLog
 from streampca.worker.listeners.metrics import WorkerMetrics
 from tests.stream.streams import vectors
 from tests.worker.environment import POISON, TOPIC, Environment
@@ -92,7 +92,7 @@ def test_a_guard_that_opens_is_logged_and_counted(monkeypatch: pytest.MonkeyPatc
     env, metrics = filled(range(1600, 1610)), WorkerMetrics(TOPIC)
     with capture_logs() as logs:
         worker = make_worker(env, worker_config(**options(outliers="skip")), batch=20)
-        worker.add_listener(Listeners(metrics, LogListener()))
+        worker.add_listener(Listeners(metrics, WorkerLog()))
         worker.run()
     events = [entry for entry in logs if entry["event"].startswith("guard ")]
     assert [(entry["event"], entry["log_level"]) for entry in events] == [

@@ -6,10 +6,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from streampca.sources.memory import Do, Pause, Step
-from streampca.stores.object_errors import store_error
-from streampca.stream.record import SourceStatus
-from streampca.worker.listener import (
+from streampca.member.listener import (
     BatchLearned,
     CheckpointPostponed,
     CheckpointSaved,
@@ -22,7 +19,10 @@ from streampca.worker.listener import (
     RecordRejected,
     SourcePolled,
 )
-from streampca.worker.listeners.log import LogListener
+from streampca.sources.memory import Do, Pause, Step
+from streampca.stores.object_errors import store_error
+from streampca.stream.record import SourceStatus
+from streampca.worker.listeners.log import WorkerLog
 from tests.clock import Clock
 from tests.stream.streams import fold_config, fold_of, vectors
 from tests.worker.environment import POISON, Environment
@@ -39,7 +39,7 @@ def logs() -> Iterator[Logs]:
 
 def run_logged(env: Environment, script: list[Step], **options: Any) -> None:
     worker: WorkerFixture = make_worker(env, worker_config(env.fold_config, **options), script)
-    worker.add_listener(LogListener())
+    worker.add_listener(WorkerLog())
     worker.run()
 
 
@@ -81,7 +81,7 @@ def test_a_lasting_error_is_logged_once_and_again_when_it_ends(logs: Logs) -> No
 
 
 def test_errors_that_differ_only_in_file_or_count_are_logged_once(logs: Logs) -> None:
-    listener = LogListener()
+    listener = WorkerLog()
     for position in (100, 200, 3000):
         listener.notify(
             CheckpointPostponed(f"cannot write /store/checkpoints/t/0/{position:020d}.npz: No space left on device")
@@ -93,7 +93,7 @@ def test_errors_that_differ_only_in_file_or_count_are_logged_once(logs: Logs) ->
 
 def test_an_outage_of_the_object_store_is_logged_once_and_again_when_it_ends(logs: Logs) -> None:
     """However each request fails; a cause that does not end by itself is logged too."""
-    listener, fold = LogListener(), fold_of(vectors(5), fold_config())
+    listener, fold = WorkerLog(), fold_of(vectors(5), fold_config())
 
     def fail(text: str) -> None:
         listener.notify(CheckpointPostponed(str(store_error("write", "s3://bucket", "a", OSError(text)))))
@@ -115,7 +115,7 @@ def test_an_outage_of_the_object_store_is_logged_once_and_again_when_it_ends(log
 
 def test_failed_publishing_is_logged_once_while_checkpoints_are_saved(logs: Logs) -> None:
     """Saved checkpoints do not end the error of publishing."""
-    listener, fold = LogListener(), fold_of(vectors(5), fold_config())
+    listener, fold = WorkerLog(), fold_of(vectors(5), fold_config())
     for _ in range(5):
         listener.notify(CheckpointSaved(0, fold, 0.1))
         listener.notify(PublishFailed("cannot write: No space left on device"))
@@ -123,7 +123,7 @@ def test_failed_publishing_is_logged_once_while_checkpoints_are_saved(logs: Logs
 
 
 def test_an_error_that_returns_is_logged_again(logs: Logs) -> None:
-    listener, fold = LogListener(), fold_of(vectors(5), fold_config())
+    listener, fold = WorkerLog(), fold_of(vectors(5), fold_config())
     for _ in range(2):
         listener.notify(CheckpointPostponed("disk full"))
         listener.notify(CheckpointSaved(0, fold, 0.1))
@@ -147,7 +147,7 @@ def test_rejected_records_are_logged_at_powers_of_ten(logs: Logs) -> None:
 
 
 def test_catching_up_is_logged_once_per_assignment(logs: Logs) -> None:
-    listener = LogListener()
+    listener = WorkerLog()
     listener.notify(PartitionsAssigned({0: 0, 1: 7}))
     for lag in (5, 0, 3, 0):
         listener.notify(learned(lag))
@@ -165,7 +165,7 @@ def test_catching_up_is_logged_once_per_assignment(logs: Logs) -> None:
 
 def test_an_empty_partition_logs_no_catching_up(logs: Logs) -> None:
     fold = fold_of(vectors(0), fold_config())
-    LogListener().notify(BatchLearned(0, fold, 0, [], 0.1, 0))
+    WorkerLog().notify(BatchLearned(0, fold, 0, [], 0.1, 0))
     assert logs == []
 
 
@@ -175,14 +175,14 @@ def test_losing_partitions_is_a_warning(logs: Logs) -> None:
     worker: WorkerFixture = make_worker(
         env, worker_config(checkpoint_interval_s=1e9), [50, Do(lambda: env.topic.evict(worker.source)), Pause()]
     )
-    worker.add_listener(LogListener())
+    worker.add_listener(WorkerLog())
     worker.run()
     [lost] = [line for line in logs if line["event"] == "partitions lost"]
     assert (lost["log_level"], lost["partitions"]) == ("warning", [0])
 
 
 def test_removed_offsets_are_an_error(logs: Logs) -> None:
-    LogListener().notify(OffsetsSkipped(3, 100, 180))
+    WorkerLog().notify(OffsetsSkipped(3, 100, 180))
     [line] = logs
     assert line["log_level"] == "error"
     assert (line["partition"], line["position"], line["to"]) == (3, 100, 180)
@@ -199,7 +199,7 @@ def test_a_model_without_a_loss_is_logged(logs: Logs) -> None:
 MEMBER = SourceStatus(connected=True, member=True)
 
 
-def poll_for_a_minute(listener: LogListener, clock: Clock, status: SourceStatus = MEMBER) -> None:
+def poll_for_a_minute(listener: WorkerLog, clock: Clock, status: SourceStatus = MEMBER) -> None:
     """Notify of four polls, 15 s apart."""
     for _ in range(4):
         clock.now += 15
@@ -208,7 +208,7 @@ def poll_for_a_minute(listener: LogListener, clock: Clock, status: SourceStatus 
 
 def test_progress_is_logged_once_a_minute(logs: Logs) -> None:
     clock = Clock()
-    listener = LogListener(clock)
+    listener = WorkerLog(clock)
     listener.notify(PartitionsAssigned({0: -1, 1: -1}))
     listener.notify(RecordRejected(0, 7, "no_value", "?"))
     for _ in range(2):
@@ -223,7 +223,7 @@ def test_progress_is_logged_once_a_minute(logs: Logs) -> None:
 
 def test_the_logged_loss_is_the_recent_loss_ratio(logs: Logs) -> None:
     clock = Clock()
-    listener, fold = LogListener(clock), fold_of(vectors(500), fold_config())
+    listener, fold = WorkerLog(clock), fold_of(vectors(500), fold_config())
     listener.notify(BatchLearned(0, fold, 500, [], 0.1, 0))
     poll_for_a_minute(listener, clock)
     assert logs[-1]["loss"] == pytest.approx(fold.stats.loss_ewma / fold.stats.norm_ewma, abs=1e-5)
@@ -241,7 +241,7 @@ def test_the_logged_loss_is_the_recent_loss_ratio(logs: Logs) -> None:
 )
 def test_the_reason_for_not_learning_is_logged_once(logs: Logs, status: SourceStatus, owned: bool, event: str) -> None:
     clock = Clock()
-    listener = LogListener(clock)
+    listener = WorkerLog(clock)
     if owned:
         listener.notify(PartitionsAssigned({0: 5}))
     for _ in range(3):
@@ -258,7 +258,7 @@ def test_the_reason_for_not_learning_is_logged_once(logs: Logs, status: SourceSt
 
 def test_a_stalled_partition_is_logged_once_while_others_continue(logs: Logs) -> None:
     clock = Clock()
-    listener = LogListener(clock)
+    listener = WorkerLog(clock)
     listener.notify(PartitionsAssigned({0: 5, 1: 5}))
     listener.notify(learned(lag=0, partition=1))
     for lag in (10, 20, 30):
@@ -286,7 +286,7 @@ def test_only_the_first_model_is_logged_at_info(logs: Logs) -> None:
 
 def test_the_last_line_has_the_saved_positions(logs: Logs) -> None:
     clock = Clock()
-    listener, fold = LogListener(clock), fold_of(vectors(5), fold_config())
+    listener, fold = WorkerLog(clock), fold_of(vectors(5), fold_config())
     listener.notify(PartitionsAssigned({0: 2, 1: 40, 2: 80, 3: -1}))
     listener.notify(learned(lag=0))
     listener.notify(CheckpointSaved(0, fold, 0.1))

@@ -9,11 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from streampca.pca.learning import BLOCK
-from streampca.pca.scores import Scores
-from streampca.sources.memory import Do, Pause
-from streampca.stream.fold import Fold
-from streampca.worker.listener import (
+from streampca.member.listener import (
     BatchLearned,
     CheckpointPostponed,
     CheckpointSaved,
@@ -24,6 +20,10 @@ from streampca.worker.listener import (
     PartitionStalled,
     PublishFailed,
 )
+from streampca.pca.learning import BLOCK
+from streampca.pca.scores import Scores
+from streampca.sources.memory import Do, Pause
+from streampca.stream.fold import Fold
 from streampca.worker.listeners.metrics import WorkerMetrics, described
 from tests.stream.streams import D, fold_config, fold_of, vectors
 from tests.worker.environment import POISON, TOPIC, Environment

@@ -9,10 +9,10 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from streampca.errors import BadRecordError, SourceError
+from streampca.member.listener import BatchLearned, PartitionsReleased, PartitionStalled
 from streampca.sources.memory import Do, Step
 from streampca.stream.formats.schemas import MemorySchemas, WriterSchema
 from streampca.stream.record import Records
-from streampca.worker.listener import BatchLearned, PartitionsReleased, PartitionStalled
 from tests.kafka_broker import wait_until
 from tests.stream.streams import fold_config, vectors
 from tests.stream.structured import memory

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from streampca.errors import SettingsError, StoreError, TopicReplacedError
+from streampca.member.listener import ModelPublished, PartitionsAssigned
 from streampca.pca.arrays import F64
 from streampca.pca.axes import model_of
 from streampca.pca.jackknife import jackknife
@@ -23,7 +24,6 @@ from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.model_file import PublishedModel, encode
 from streampca.stream.subtotal import Subtotal
-from streampca.worker.listener import ModelPublished, PartitionsAssigned
 from streampca.worker.publisher import Publisher
 from tests.stream.streams import D, checkpoint_of, covariance, fold_config, fold_of, vectors
 from tests.worker.environment import Environment

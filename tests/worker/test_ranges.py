@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from streampca.errors import SettingsError, StoreError
+from streampca.member.listener import PartitionsAssigned
 from streampca.sources.memory import Do, MemorySource, Pause, Step
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
@@ -16,7 +17,6 @@ from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.model_file import PublishedModel, encode
 from streampca.worker import ranges
-from streampca.worker.listener import PartitionsAssigned
 from streampca.worker.publisher import Publisher
 from tests.stream.streams import D, checkpoint_of, covariance, fold_config, fold_of, vectors
 from tests.worker.harness import Environment, make_worker, worker_config

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampca.errors import RejectLimitError, exit_code_of
+from streampca.member.listener import RecordRejected
+from streampca.member.reject_window import RejectWindow
 from streampca.stream.codec import Codec
 from streampca.stream.decoded import Decoded, Reject
 from streampca.stream.record import PlainRecord, Vectors
-from streampca.worker.listener import RecordRejected
 from streampca.worker.loop import WorkerConfig
-from streampca.worker.reject_limit import RejectWindow
 from tests.stream.streams import D, fold_config, vectors
 from tests.worker.environment import POISON, Environment
 from tests.worker.harness import WorkerFixture, make_worker, worker_config

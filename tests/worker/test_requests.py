@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampca.errors import StoreError
+from streampca.member.listener import ModelPublished, PartitionsAssigned
 from streampca.sources.memory import Do, MemorySource
 from streampca.stores import identity
 from streampca.stores.checkpoints import Checkpoints
@@ -19,7 +20,6 @@ from streampca.stream.fold import Fold
 from streampca.stream.model_file import PublishedModel, encode
 from streampca.worker import parts, ranges
 from streampca.worker.checkpoint_writer import CheckpointWriter, SaveResult
-from streampca.worker.listener import ModelPublished, PartitionsAssigned
 from streampca.worker.publisher import Publisher
 from tests.stream.streams import checkpoint_of, fold_config, fold_of, vectors
 from tests.worker.environment import Environment

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from streampca.errors import StoreError
+from streampca.member.listener import PartitionsAssigned, PublishFailed, RestoreFailed
 from streampca.sources.memory import Do
-from streampca.worker.listener import PartitionsAssigned, PublishFailed, RestoreFailed
 from tests.stream.streams import vectors
 from tests.worker.environment import TOPIC, Environment
 from tests.worker.harness import make_worker

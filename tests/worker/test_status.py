@@ -7,15 +7,13 @@ from typing import Any
 import pytest
 
 from streampca.errors import BadRecordError, StoreError
-from streampca.stores.base import is_part
-from streampca.stores.memory import MemoryStore
-from streampca.stores.worker_status import WorkerStatus, WorkerStatuses
-from streampca.stream.record import SourceStatus
-from streampca.worker.listener import (
+from streampca.member.listener import (
     BatchLearned,
     CheckpointPostponed,
     CheckpointSaved,
     LoopTicked,
+    MemberEvent,
+    MemberStopping,
     ModelPublished,
     PartitionResumed,
     PartitionsAssigned,
@@ -24,9 +22,11 @@ from streampca.worker.listener import (
     PublishFailed,
     RecordRejected,
     SourcePolled,
-    WorkerEvent,
-    WorkerStopping,
 )
+from streampca.stores.base import is_part
+from streampca.stores.memory import MemoryStore
+from streampca.stores.worker_status import WorkerStatus, WorkerStatuses
+from streampca.stream.record import SourceStatus
 from streampca.worker.listeners.status import StatusListener, name_of_process
 from tests.stream.streams import fold_config, fold_of, vectors
 from tests.worker.environment import POISON, TOPIC, Environment
@@ -109,7 +109,7 @@ def test_states_from_start_to_stop(listener: StatusListener, store: CountingStor
         assert read_status(store).state == "learning"
         run_loop(listener, clocks, 5)
         assert read_status(store).state == "waiting"
-        listener.notify(WorkerStopping("SIGTERM"))
+        listener.notify(MemberStopping("SIGTERM"))
         assert read_status(store).state == "stopping"
     last = read_status(store)
     assert (last.state, last.trouble, last.partitions, last.messages_per_second) == ("stopped", None, {}, 0)
@@ -120,7 +120,7 @@ def test_partition_figures_come_from_its_fold(listener: StatusListener, store: C
     batch = learned(300, lag=7)
     fold = batch.fold.reject(["not_finite", "not_finite", "wrong_length"])
     listener.notify(replace(batch, fold=fold))
-    listener.notify(WorkerStopping("now"))
+    listener.notify(MemberStopping("now"))
     partition = read_status(store).partitions["0"]
     assert (partition.position, partition.lag, partition.learned, partition.rejected) == (fold.position, 7, 300, 3)
     assert partition.loss_ewma == pytest.approx(fold.stats.loss_ewma / fold.stats.norm_ewma)
@@ -132,7 +132,7 @@ def test_the_last_outliers_are_named(listener: StatusListener, store: CountingSt
         listener.notify(RecordRejected(1, offset, "outlier", "p", key=b"\xffsensor" * 50))
     listener.notify(RecordRejected(1, 12, "outlier", "only 0.001"))
     listener.notify(RecordRejected(1, 13, "wrong_length", "3 numbers"))
-    listener.notify(WorkerStopping("now"))
+    listener.notify(MemberStopping("now"))
     outliers = read_status(store).outliers
     assert [each.offset for each in outliers] == [12, 11, 10, 9, 8, 7, 6, 5, 4, 3]
     assert outliers[0].model_dump() == {
@@ -144,7 +144,7 @@ def test_the_last_outliers_are_named(listener: StatusListener, store: CountingSt
 
 def test_the_unseen_variance_is_that_of_the_last_checkpoint(listener: StatusListener, store: CountingStore) -> None:
     batch = learned()
-    for event in (batch, CheckpointSaved(0, batch.fold, 0.1, 0.25), batch, WorkerStopping("now")):
+    for event in (batch, CheckpointSaved(0, batch.fold, 0.1, 0.25), batch, MemberStopping("now")):
         listener.notify(event)
     assert read_status(store).partitions["0"].unseen_variance_ratio == 0.25
     for event in (PartitionsReleased([0], lost=False), PartitionsAssigned({0: 5})):
@@ -156,7 +156,7 @@ def test_infinite_losses_are_left_out(listener: StatusListener, store: CountingS
     batch = learned(300)
     stats = replace(batch.fold.stats, loss_ewma=float("inf"))
     listener.notify(replace(batch, fold=replace(batch.fold, stats=stats)))
-    listener.notify(WorkerStopping("now"))
+    listener.notify(MemberStopping("now"))
     assert read_status(store).partitions["0"].loss_ewma is None
 
 
@@ -202,7 +202,7 @@ def test_written_every_few_seconds_at_any_loop_speed(
     ],
 )
 def test_an_error_is_shown_until_it_is_resolved(
-    listener: StatusListener, store: CountingStore, clocks: Clocks, begin: WorkerEvent, end: WorkerEvent
+    listener: StatusListener, store: CountingStore, clocks: Clocks, begin: MemberEvent, end: MemberEvent
 ) -> None:
     with listener:
         listener.notify(PartitionsAssigned({0: 1, 1: 1}))
@@ -220,7 +220,7 @@ def test_the_lag_of_a_stalled_partition_is_updated(listener: StatusListener, sto
     listener.notify(learned(300, lag=7))
     listener.notify(PartitionStalled(0, 8, "no registry"))
     listener.notify(PartitionStalled(1, 9, "no registry"))
-    listener.notify(WorkerStopping("now"))
+    listener.notify(MemberStopping("now"))
     partitions = read_status(store).partitions
     assert [(partitions[p].lag, partitions[p].learned) for p in "01"] == [(8, 300), (9, None)]
 
@@ -229,7 +229,7 @@ def test_resolving_one_error_keeps_the_other(listener: StatusListener, store: Co
     listener.notify(CheckpointPostponed("disk full"))
     listener.notify(PublishFailed("no folds"))
     listener.notify(ModelPublished(None, 0.1))  # type: ignore[arg-type]  # not looked at
-    listener.notify(WorkerStopping("now"))
+    listener.notify(MemberStopping("now"))
     assert read_status(store).trouble == "disk full"
 
 

@@ -7,10 +7,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from streampca.errors import OffsetGapError
+from streampca.member.listener import OffsetsSkipped
 from streampca.sources.memory import Do
 from streampca.stream.checkpoint import encode
-from streampca.worker.listener import OffsetsSkipped
-from streampca.worker.listeners.log import LogListener
+from streampca.worker.listeners.log import WorkerLog
 from streampca.worker.listeners.metrics import WorkerMetrics
 from tests.stream.streams import vectors
 from tests.worker.environment import TOPIC, Environment
@@ -114,7 +114,7 @@ def test_a_checkpoint_without_the_last_record_is_used_unchecked(env: Environment
 
 
 def test_truncation_is_logged_and_counted() -> None:
-    metrics, logged = WorkerMetrics(TOPIC), LogListener()
+    metrics, logged = WorkerMetrics(TOPIC), WorkerLog()
     with capture_logs() as logs:
         for listener in (metrics, logged):
             listener.notify(OffsetsSkipped(0, 60, 100, truncated=True))

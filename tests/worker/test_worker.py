@@ -17,21 +17,21 @@ from streampca.errors import (
     StreampcaError,
     TopicReplacedError,
 )
-from streampca.sources.memory import Do, MemorySource, Pause
-from streampca.stores.memory import Crash
-from streampca.stream.record import Assigned, OutOfRange
-from streampca.worker.listener import (
+from streampca.member.listener import (
     BatchLearned,
     CheckpointPostponed,
     LoopTicked,
+    MemberStopping,
     ModelPublished,
     OffsetsSkipped,
     PartitionsAssigned,
     PartitionsReleased,
     PublishFailed,
     RecordRejected,
-    WorkerStopping,
 )
+from streampca.sources.memory import Do, MemorySource, Pause
+from streampca.stores.memory import Crash
+from streampca.stream.record import Assigned, OutOfRange
 from tests.stream.streams import fold_config, vectors
 from tests.worker.environment import POISON, Environment
 from tests.worker.events import OnEvent
@@ -179,7 +179,7 @@ def test_stop_finishes_the_batch_saves_publishes_and_leaves_the_group(filled: En
     assert filled.position() == 150
     assert filled.journal[-2:] == [("close",), ("publish", 150)]
     worker.stop("a second signal")
-    assert worker.recorder.of_type(WorkerStopping) == [WorkerStopping("SIGTERM")]
+    assert worker.recorder.of_type(MemberStopping) == [MemberStopping("SIGTERM")]
 
 
 def test_loop_ticks_in_every_iteration(filled: Environment) -> None:
@@ -415,7 +415,7 @@ def test_unavailable_broker_at_the_start_is_a_clear_error(filled: Environment) -
     worker = make_worker(filled)
     with pytest.raises(SourceError, match="no broker answers"):
         worker.run()
-    assert worker.recorder.of_type(WorkerStopping) == [WorkerStopping("no broker answers")]
+    assert worker.recorder.of_type(MemberStopping) == [MemberStopping("no broker answers")]
     assert filled.journal[-1] == ("close",)
 
 
@@ -425,7 +425,7 @@ def test_a_permanent_source_error_ends_the_worker_after_saving(filled: Environme
         worker.run()
     assert filled.position() == 100
     assert filled.topic.committed == {0: 100}
-    assert worker.recorder.of_type(WorkerStopping) == [WorkerStopping("not authorized")]
+    assert worker.recorder.of_type(MemberStopping) == [MemberStopping("not authorized")]
 
 
 def test_an_unexpected_exception_saves_nothing_and_leaves_the_group(filled: Environment) -> None:
@@ -434,7 +434,7 @@ def test_an_unexpected_exception_saves_nothing_and_leaves_the_group(filled: Envi
         worker.run()
     assert filled.calls("save", "commit", "publish") == []
     assert filled.journal[-1] == ("close",)
-    assert worker.recorder.of_type(WorkerStopping) == [WorkerStopping("crashed")]
+    assert worker.recorder.of_type(MemberStopping) == [MemberStopping("crashed")]
 
 
 def test_a_crash_during_a_write_loses_no_messages(filled: Environment) -> None:

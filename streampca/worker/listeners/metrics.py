@@ -7,14 +7,13 @@ from collections.abc import Mapping
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
-from streampca.metrics import LabelledRegistry, StoreMetrics
-from streampca.stream.guard import OUTLIER
-from streampca.worker.listener import (
+from streampca.member.listener import (
     BatchLearned,
     CheckpointPostponed,
     CheckpointSaved,
     Listener,
     LoopTicked,
+    MemberEvent,
     ModelPublished,
     OffsetsSkipped,
     PartitionResumed,
@@ -25,8 +24,9 @@ from streampca.worker.listener import (
     RecordRejected,
     RestoreFailed,
     SourcePolled,
-    WorkerEvent,
 )
+from streampca.metrics import LabelledRegistry, StoreMetrics
+from streampca.stream.guard import OUTLIER
 from streampca.worker.listeners.histogram import BulkHistogram
 
 _RATIO_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -114,7 +114,7 @@ class WorkerMetrics(Listener):
             buckets=_P_BUCKETS,
         )
 
-    def notify(self, event: WorkerEvent) -> None:
+    def notify(self, event: MemberEvent) -> None:
         match event:
             case LoopTicked():
                 self._gauges["loop_last_tick_timestamp_seconds"].set_to_current_time()

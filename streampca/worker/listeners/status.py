@@ -17,6 +17,24 @@ from typing import Self
 import structlog
 
 from streampca.errors import StoreError, StreampcaError
+from streampca.member.listener import (
+    BatchLearned,
+    CheckpointPostponed,
+    CheckpointSaved,
+    Listener,
+    LoopTicked,
+    MemberEvent,
+    MemberStopping,
+    ModelPublished,
+    PartitionResumed,
+    PartitionsAssigned,
+    PartitionsReleased,
+    PartitionStalled,
+    PublishFailed,
+    RecordRejected,
+    RestoreFailed,
+    SourcePolled,
+)
 from streampca.stores.worker_status import (
     OUTDATED_AFTER_S,
     OutlierStatus,
@@ -27,24 +45,6 @@ from streampca.stores.worker_status import (
 )
 from streampca.stream.guard import OUTLIER
 from streampca.stream.record import SourceStatus
-from streampca.worker.listener import (
-    BatchLearned,
-    CheckpointPostponed,
-    CheckpointSaved,
-    Listener,
-    LoopTicked,
-    ModelPublished,
-    PartitionResumed,
-    PartitionsAssigned,
-    PartitionsReleased,
-    PartitionStalled,
-    PublishFailed,
-    RecordRejected,
-    RestoreFailed,
-    SourcePolled,
-    WorkerEvent,
-    WorkerStopping,
-)
 
 log = structlog.get_logger()
 
@@ -107,7 +107,7 @@ class StatusListener(Listener):
         self._report()
         self._executor.shutdown(wait=True)
 
-    def notify(self, event: WorkerEvent) -> None:
+    def notify(self, event: MemberEvent) -> None:
         match event:
             case LoopTicked():
                 self._on_tick()
@@ -136,7 +136,7 @@ class StatusListener(Listener):
                 self._on_assignment(positions)
             case PartitionsReleased(partitions):
                 self._on_release(partitions)
-            case WorkerStopping():
+            case MemberStopping():
                 self._state = "stopping"
                 self._report()
 

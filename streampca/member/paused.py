@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Collection
 
+from streampca.member.listener import Listener, PartitionResumed, PartitionStalled
 from streampca.sources.base import Source
-from streampca.worker.listener import Listener, PartitionResumed, PartitionStalled
 
 _PAUSE_S = 1.0
 

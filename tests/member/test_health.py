@@ -1,4 +1,4 @@
-"""The worker's HTTP port, requested as Prometheus and Kubernetes do."""
+"""The HTTP port of a member, requested as Prometheus and Kubernetes do."""
 
 import contextlib
 import http.client
@@ -11,10 +11,10 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.parser import text_string_to_metric_families
 
 from streampca.errors import StreampcaError
+from streampca.member import health as health_module
+from streampca.member.health import HealthListener, HealthServer
+from streampca.member.listener import LoopTicked, MemberStopping, PartitionsAssigned, PartitionsReleased, SourcePolled
 from streampca.stream.record import SourceStatus
-from streampca.worker.listener import LoopTicked, PartitionsAssigned, PartitionsReleased, SourcePolled, WorkerStopping
-from streampca.worker.listeners import health as health_module
-from streampca.worker.listeners.health import HealthListener, HealthServer
 from tests.broker_process import wait_until
 from tests.clock import Clock
 
@@ -131,7 +131,7 @@ def test_revoked_partitions_leave_it_ready_and_lost_ones_do_not(health: HealthLi
 
 def test_a_stopping_worker_is_alive_and_not_ready(server: HealthServer, health: HealthListener) -> None:
     health.notify(PartitionsAssigned({0: 5}))
-    health.notify(WorkerStopping("SIGTERM"))
+    health.notify(MemberStopping("SIGTERM"))
     status, _, text = get(server, "/readyz")
     assert (status, text) == (503, "stopping: SIGTERM\n")
     assert get(server, "/healthz")[0] == 200

@@ -1,4 +1,7 @@
-"""The events of the worker's life. Log, metrics, status and health listen to them; the worker knows none of these."""
+"""The events in the life of a worker or of `streampca transform`.
+
+Log, metrics, status and health listen to them; the loops know none of these.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +22,7 @@ class PartitionsAssigned:
 
 @dataclass(frozen=True, slots=True)
 class RestoreFailed:
-    """Partitions are assigned, but cannot be restored from the store yet; the worker will retry."""
+    """Partitions are assigned, but cannot be restored from the store yet; the member will retry."""
 
     cause: str
 
@@ -173,13 +176,13 @@ class SourcePolled:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerStopping:
+class MemberStopping:
     """The loop has ended."""
 
     cause: str
 
 
-WorkerEvent = (
+MemberEvent = (
     PartitionsAssigned
     | RestoreFailed
     | PartitionsReleased
@@ -199,15 +202,15 @@ WorkerEvent = (
     | PublishFailed
     | LoopTicked
     | SourcePolled
-    | WorkerStopping
+    | MemberStopping
 )
 
 
 class Listener:
     """Ignores every event; subclasses handle those that they want."""
 
-    def notify(self, event: WorkerEvent) -> None:
-        """An event has happened. Called in the worker's thread, so it must return quickly and never raise."""
+    def notify(self, event: MemberEvent) -> None:
+        """An event has happened. Called in the loop's thread, so it must return quickly and never raise."""
 
 
 class Listeners(Listener):
@@ -216,6 +219,6 @@ class Listeners(Listener):
     def __init__(self, *listeners: Listener) -> None:
         self._listeners = listeners
 
-    def notify(self, event: WorkerEvent) -> None:
+    def notify(self, event: MemberEvent) -> None:
         for listener in self._listeners:
             listener.notify(event)

@@ -1,4 +1,4 @@
-"""The worker's HTTP port: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes."""
+"""A member's HTTP port: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes."""
 
 import contextlib
 import errno
@@ -13,16 +13,16 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from streampca.errors import StreampcaError
-from streampca.stream.record import SourceStatus
-from streampca.worker.listener import (
+from streampca.member.listener import (
     Listener,
     LoopTicked,
+    MemberEvent,
+    MemberStopping,
     PartitionsAssigned,
     PartitionsReleased,
     SourcePolled,
-    WorkerEvent,
-    WorkerStopping,
 )
+from streampca.stream.record import SourceStatus
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -36,7 +36,7 @@ _TEXT = "text/plain; charset=utf-8"
 
 
 class HealthListener(Listener):
-    """Tracks whether the loop runs and whether the worker is in its consumer group; `clock` is monotonic."""
+    """Tracks whether the loop runs and whether the member is in its consumer group; `clock` is monotonic."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -45,7 +45,7 @@ class HealthListener(Listener):
         self._joined = False
         self._stopping = ""
 
-    def notify(self, event: WorkerEvent) -> None:
+    def notify(self, event: MemberEvent) -> None:
         match event:
             case LoopTicked():
                 self._last_tick, self._limit_s = self._clock(), _STUCK_AFTER_S
@@ -54,9 +54,9 @@ class HealthListener(Listener):
             case PartitionsAssigned():
                 self._joined = True
             case PartitionsReleased(_, lost):
-                self._joined = not lost  # a worker whose partitions are revoked stays in the group
+                self._joined = not lost  # a member whose partitions are revoked stays in the group
                 self._member = self._member and not lost
-            case WorkerStopping(cause):
+            case MemberStopping(cause):
                 self._stopping = cause
 
     def why_unhealthy(self) -> str | None:
@@ -65,7 +65,7 @@ class HealthListener(Listener):
         return f"the loop has not run for {silence:.0f} s" if silence > self._limit_s else None
 
     def why_not_ready(self) -> str | None:
-        """Why the worker is not ready; None while it is."""
+        """Why the member is not ready; None while it is."""
         if self._stopping:
             return f"stopping: {self._stopping}"
         return None if self._joined else "no place in the consumer group yet"
@@ -147,7 +147,7 @@ class _Handler(WSGIRequestHandler):
 class _Server(ThreadingMixIn, WSGIServer):
     """Has a thread for each connection, and ends those that last too long, or that are too many: the oldest first."""
 
-    daemon_threads = True  # the worker's exit waits for no client
+    daemon_threads = True  # the process's exit waits for no client
     request_queue_size = 128  # connections not accepted yet
 
     def __init__(self, *arguments: Any) -> None:

@@ -1,13 +1,13 @@
 """Restores the partitions that were assigned, and retries while the store or the brokers do not answer.
 
-Meanwhile the partitions are not read, and the worker keeps polling, so that it stays in the group.
+Meanwhile the partitions are not read, and the member keeps polling, so that it stays in the group.
 """
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Generic, TypeVar
 
 from streampca.errors import ForeignStoreError, StoreError
-from streampca.worker.listener import Listener, RestoreFailed
+from streampca.member.listener import Listener, RestoreFailed
 
 T = TypeVar("T")
 

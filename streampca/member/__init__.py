@@ -1,0 +1,1 @@
+"""What workers and `streampca transform` share as members of a consumer group."""

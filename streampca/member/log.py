@@ -1,0 +1,167 @@
+"""The log of a member: one line for each event a person wants to know, whatever the member does with its records."""
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from streampca.errors import RETRY_MAY_HELP
+from streampca.member.listener import (
+    Listener,
+    MemberEvent,
+    MemberStopping,
+    OffsetsSkipped,
+    PartitionResumed,
+    PartitionsAssigned,
+    PartitionsReleased,
+    PartitionStalled,
+    RecordRejected,
+    RestoreFailed,
+    SourcePolled,
+)
+from streampca.stream.record import SourceStatus
+
+log = structlog.get_logger()
+
+_NUMBERS = re.compile(r"[0-9]+")
+_PROGRESS_EVERY_S = 60.0
+
+
+class MemberLog(Listener):
+    """Logs events of the group and of records, and progress every minute; subclasses log what they do with records.
+
+    A failure that repeats is logged only once until it is over. `clock` is monotonic.
+    """
+
+    activity: str  # what a member does that has records
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._restoring = RepeatedFailure("restoring failed", "partitions restored")
+        self._decoding = RepeatedFailure("decoding stalled", "decoding resumed")
+        self._stalled: set[int] = set()
+        self._lags: dict[int, int | None] = {}  # of every partition owned; None until it is known
+        self._caught_up = False  # since the last assignment
+        self._rejected: Counter[str] = Counter()
+        self._messages = self._messages_before = 0  # in all, and until the last line about progress
+        self._progress_at, self._logged_activity = clock(), ""
+
+    def notify(self, event: MemberEvent) -> None:
+        match event:
+            case SourcePolled(status):
+                self._on_poll(status)
+            case RecordRejected():
+                self._on_reject(event)
+            case PartitionStalled(partition, lag, cause):
+                self._stalled.add(partition)
+                self._lags[partition] = lag
+                self._decoding.begin(cause)
+            case PartitionResumed(partition):
+                self._on_decoded(partition)
+            case OffsetsSkipped(partition, position, to, truncated):
+                cause = "log truncated, offsets skipped" if truncated else "offsets removed by retention"
+                log.error(cause, partition=partition, position=position, to=to)
+            case RestoreFailed(cause):
+                self._restoring.begin(cause)
+            case PartitionsAssigned(positions):
+                self._on_assignment(positions)
+            case PartitionsReleased():
+                self._on_release(event)
+            case MemberStopping(cause):
+                log.info("stopping", cause=cause)
+
+    def _state(self) -> dict[str, object]:
+        """The fields of a line about progress."""
+        return {"partitions": len(self._lags), "lag": sum(lag or 0 for lag in self._lags.values())}
+
+    def _catches_up(self, partition: int, messages: int, lag: int) -> bool:
+        """Count a batch; whether all partitions are at their end now, for the first time since the assignment."""
+        self._messages += messages
+        self._lags[partition] = lag
+        before = self._caught_up
+        self._caught_up = before or all(lag is not None and lag <= 0 for lag in self._lags.values())
+        return self._caught_up and not before
+
+    def _on_assignment(self, positions: Mapping[int, int]) -> None:
+        self._restoring.end()
+        self._lags |= dict.fromkeys(positions)
+        self._caught_up = False
+        read_from = {str(p): "earliest" if position < 0 else position for p, position in sorted(positions.items())}
+        log.info("partitions assigned", read_from=read_from)
+
+    def _on_release(self, event: PartitionsReleased) -> None:
+        for partition in event.partitions:
+            self._lags.pop(partition, None)
+            self._stalled.discard(partition)
+        write = log.warning if event.lost else log.info
+        write("partitions lost" if event.lost else "partitions revoked", partitions=sorted(event.partitions))
+
+    def _on_decoded(self, partition: int) -> None:
+        self._stalled.discard(partition)
+        if not self._stalled:
+            self._decoding.end()
+
+    def _on_reject(self, event: RecordRejected) -> None:
+        self._rejected[event.reason] += 1
+        count = self._rejected[event.reason]
+        write = log.warning if count == 10 ** (len(str(count)) - 1) else log.debug  # the 1st, 10th, 100th, …
+        write(
+            "record rejected",
+            partition=event.partition,
+            offset=event.offset,
+            reason=event.reason,
+            message=event.message,
+            count=count,
+        )
+
+    def _on_poll(self, status: SourceStatus) -> None:
+        now = self._clock()
+        if now - self._progress_at >= _PROGRESS_EVERY_S:
+            self._log_progress(status, now - self._progress_at)
+            self._progress_at, self._messages_before = now, self._messages
+
+    def _log_progress(self, status: SourceStatus, seconds: float) -> None:
+        """Every time while messages arrive; otherwise once, when the reason for the silence changes."""
+        messages = self._messages - self._messages_before
+        activity = self.activity if messages else self._waits_for(status)
+        if messages:
+            log.info(activity, messages=messages, per_second=round(messages / seconds, 1), **self._state())
+        elif activity != self._logged_activity:
+            log.info(activity, **self._state())
+        self._logged_activity = activity
+
+    def _waits_for(self, status: SourceStatus) -> str:
+        if not status.connected:
+            return "waiting for broker"
+        if not status.member:
+            return "waiting to join group"
+        if self._stalled:
+            return "waiting for schema registry"
+        return "idle" if self._lags else "standing by"
+
+
+class RepeatedFailure:
+    """A failure that is retried: logged when it begins, when its cause changes, and when it is over.
+
+    All causes that may end by themselves count as one: while an object store is away, each request fails in its way.
+    """
+
+    def __init__(self, failed: str, recovered: str) -> None:
+        self._failed, self._recovered, self._cause = failed, recovered, ""
+
+    def begin(self, cause: str) -> None:
+        if _kind(cause) != _kind(self._cause):
+            log.error(self._failed, cause=cause)
+        self._cause = cause
+
+    def end(self) -> None:
+        if self._cause:
+            log.info(self._recovered, after=self._cause)
+        self._cause = ""
+
+
+def _kind(cause: str) -> str:
+    """What two causes have in common that are logged once: an offset in a file's name is no other cause."""
+    return RETRY_MAY_HELP if RETRY_MAY_HELP in cause else _NUMBERS.sub("", cause)
