@@ -1,69 +1,116 @@
-"""Restores the partitions that were assigned, and retries while the store or the brokers do not answer.
-
-Meanwhile the partitions are not read, and the member keeps polling, so that it stays in the group.
-"""
+"""The partitions that are assigned to a member, from when they are restored until they are released."""
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
-from streampca.errors import ForeignStoreError, StoreError
-from streampca.member.listener import Listener, RestoreFailed
+from streampca.member.listener import Listener, OffsetsSkipped, PartitionsAssigned, PartitionsReleased
+from streampca.member.paused import PausedPartitions
+from streampca.member.restorer import Restorer
+from streampca.sources.base import Source
+from streampca.stream import compatibility
+from streampca.stream.record import LastRecord, OutOfRange, Undecoded
 
-T = TypeVar("T")
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 10.0
-_STORE_DELAY_S = 60.0  # longest time that network file systems may show a folder as it was, by default
+class Progress(Protocol):
+    """How far a member has come with a partition: a fold, or a position alone."""
+
+    @property
+    def position(self) -> int:
+        """The next offset to read; -1: the earliest."""
+
+    @property
+    def last(self) -> LastRecord | None:
+        """The record before the position, if known."""
+
+    def skip(self, position: int, lost_from: int) -> Self:
+        """Continue from a later position, since the offsets from `lost_from` to there are lost."""
 
 
-class Assignment(Generic[T]):
-    """The partitions that are assigned but not restored yet."""
+P = TypeVar("P", bound=Progress)
+
+
+class Assignment(Generic[P]):
+    """Reads each partition from where its progress ends; `progress` is that of the partitions that are restored."""
 
     def __init__(
         self,
-        restore: Callable[[Collection[int]], Mapping[int, T]],
-        restored: Callable[[Mapping[int, T]], None],
+        topic: str,
+        offset_gap: str,
+        source: Source,
+        restore: Callable[[Collection[int]], Mapping[int, P]],
         listener: Listener,
     ) -> None:
-        self._restore, self._restored, self._listener = restore, restored, listener
-        self._waiting: set[int] = set()
-        self._pause_s = _FIRST_PAUSE_S
-        self._retry_at: float | None = None
-        self._refuse_at: float | None = None
+        """`offset_gap` is what to do about lost records: fail, earliest or latest.
 
-    def begin(self, partitions: Collection[int], *, wait: bool = False) -> None:
-        """Restore these partitions, now or as soon as it is possible; with `wait`, after a pause."""
-        self._waiting |= set(partitions)
-        self._pause_s, self._retry_at, self._refuse_at = _FIRST_PAUSE_S, None, None
-        if not wait:
-            self._attempt(refuse=False)
+        `restore` raises `StoreError` or `TimeoutError` when a retry can help, and `ForeignStoreError` if the store is
+        not the group's.
+        """
+        self._topic, self._offset_gap, self._source, self._listener = topic, offset_gap, source, listener
+        self._restorer = Restorer(restore, self._start_reading, listener)
+        self._paused = PausedPartitions(source, self.read, listener)
+        self.progress: dict[int, P] = {}
 
-    def forget(self, partitions: Collection[int]) -> None:
-        """Drop partitions that were revoked or lost."""
-        self._waiting -= set(partitions)
+    def assign(self, partitions: Collection[int]) -> None:
+        """Restore and read these partitions, now or as soon as it is possible."""
+        self._restorer.begin(partitions)
+
+    def release(self, partitions: Collection[int], *, lost: bool) -> list[int]:
+        """Drop partitions that were revoked or lost; returns those that were restored."""
+        self._restorer.forget(partitions)
+        restored = [p for p in partitions if p in self.progress]
+        self._forget(partitions)
+        self._listener.notify(PartitionsReleased(restored, lost))
+        return restored
+
+    def restart(self) -> frozenset[int]:
+        """Restore all partitions again, after a pause; returns them."""
+        partitions = frozenset(self.progress)
+        self._source.pause(partitions)
+        self._forget(partitions)
+        self._restorer.begin(partitions, wait=True)
+        return partitions
+
+    def read(self, partitions: Collection[int]) -> None:
+        """Read partitions from where their progress ends, if the log still holds the last records of these."""
+        found = {p: self.progress[p] for p in partitions}
+        last = {p: each.last for p, each in found.items() if each.last}
+        self._source.seek({p: each.position if each.position >= 0 else None for p, each in found.items()}, last)
+
+    def pause(self, event: Undecoded) -> None:
+        """Read no more records of a partition until it is time to retry, since they cannot be decoded for now."""
+        self._paused.pause(event.partition, event.end - event.position, event.cause)
+
+    def decoded(self, partition: int) -> None:
+        """Records of the partition have been decoded."""
+        self._paused.decoded(partition)
+
+    def skip_gap(self, event: OutOfRange) -> None:
+        """Continue behind records that are lost, as `offset_gap` says. Raises `OffsetGapError`."""
+        partition, progress = event.partition, self.progress[event.partition]
+        before = progress.position
+        if before < 0 or event.position < event.earliest <= before:
+            self.read([partition])  # nothing is lost: no record was read yet, or none was between these offsets
+            return
+        position = max(compatibility.resolve_gap(event, self._offset_gap, self._topic), before)
+        lost_from = before if event.diverged is None else event.diverged
+        self.progress[partition] = progress.skip(position, lost_from)
+        self.read([partition])
+        self._listener.notify(OffsetsSkipped(partition, lost_from, position, event.diverged is not None))
 
     def retry_when_due(self, now: float) -> None:
-        """Try again if something waits and the pause is over, which starts with the first call after a failure.
+        """Restore what could not be restored, and read what could not be decoded, when their pauses are over.
 
         Raises `ForeignStoreError` if the group is still ahead of the store after a minute.
         """
-        if not self._waiting:
-            return
-        self._refuse_at = now + _STORE_DELAY_S if self._refuse_at is None else self._refuse_at
-        if self._retry_at is None:
-            self._retry_at = now + self._pause_s
-        if now >= self._retry_at:
-            self._pause_s, self._retry_at = min(2 * self._pause_s, _LONGEST_PAUSE_S), None
-            self._attempt(refuse=now >= self._refuse_at)
+        self._restorer.retry_when_due(now)
+        self._paused.retry_when_due(now)
 
-    def _attempt(self, *, refuse: bool) -> None:
-        try:
-            folds = self._restore(self._waiting)
-        except ForeignStoreError as error:
-            if refuse:
-                raise
-            self._listener.notify(RestoreFailed(str(error)))
-        except (StoreError, TimeoutError) as error:
-            self._listener.notify(RestoreFailed(str(error)))
-        else:
-            self._waiting = set()
-            self._restored(folds)
+    def _start_reading(self, progress: Mapping[int, P]) -> None:
+        self.progress |= progress
+        self.read(progress.keys())
+        self._listener.notify(PartitionsAssigned({p: restored.position for p, restored in progress.items()}))
+
+    def _forget(self, partitions: Collection[int]) -> None:
+        self._paused.forget(partitions)
+        for partition in partitions:
+            self.progress.pop(partition, None)

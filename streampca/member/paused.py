@@ -12,7 +12,7 @@ class PausedPartitions:
     """Pauses partitions, and reads them all again when it is time to retry."""
 
     def __init__(self, source: Source, read: Callable[[Collection[int]], None], listener: Listener) -> None:
-        """`read` seeks partitions to where learning stands."""
+        """`read` reads partitions again, from the first record that was not decoded."""
         self._source, self._read, self._listener = source, read, listener
         self._paused: set[int] = set()
         self._stalled: set[int] = set()  # until records of theirs are decoded again
@@ -41,7 +41,7 @@ class PausedPartitions:
             self._stalled.discard(partition)
             self._listener.notify(PartitionResumed(partition))
 
-    def forget(self, partition: int) -> None:
-        """Drop a partition that was revoked or lost."""
-        self._paused.discard(partition)
-        self._stalled.discard(partition)
+    def forget(self, partitions: Collection[int]) -> None:
+        """Drop partitions that were revoked or lost."""
+        self._paused -= set(partitions)
+        self._stalled -= set(partitions)

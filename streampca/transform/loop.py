@@ -7,33 +7,41 @@ transaction that failed: nobody else knows which transactions were committed.
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple, NoReturn
 
-from streampca.errors import BadRecordError, StreampcaError
+from streampca.errors import StreampcaError
 from streampca.member.assignment import Assignment
 from streampca.member.listener import (
     BatchTransformed,
     Listener,
     LoopTicked,
     MemberStopping,
-    OffsetsSkipped,
-    PartitionsAssigned,
-    PartitionsReleased,
     RecordRejected,
     SourcePolled,
     TransactionEnded,
 )
-from streampca.member.paused import PausedPartitions
+from streampca.member.rejects import bad_record
 from streampca.sources.base import Committed, Source
 from streampca.sources.transactions import TransactionFailedError, Transactions
-from streampca.stream import compatibility
 from streampca.stream.decoded import Reject
-from streampca.stream.record import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded
+from streampca.stream.record import Assigned, Event, LastRecord, Lost, OutOfRange, Revoked, Undecoded
 from streampca.transform.outputs import Outputs, Projected
 from streampca.transform.reject_limit import RejectLimit
 
 _POLL_S = 0.1
 TRANSACTION_S = 0.1  # readers of committed records wait so long; each transaction costs some milliseconds
 TRANSACTION_RECORDS = 10_000
+
+
+class Position(NamedTuple):
+    """Where a partition is read."""
+
+    position: int  # the next offset; -1: the earliest
+    last: LastRecord | None = None
+
+    def skip(self, position: int, lost_from: int) -> "Position":
+        """Continue from a later position."""
+        return Position(position)
 
 
 @dataclass(frozen=True)
@@ -62,11 +70,12 @@ class Transformer:
         self._config, self._source, self._transactions = config, source, transactions
         self._outputs, self._listener, self._check_threads = outputs, listener, check_threads
         self._model = outputs.model
-        self._assignment = Assignment(self._restore, self._start_reading, listener)
-        self._paused = PausedPartitions(source, self._read_again, listener)
+        self._assignment: Assignment[Position] = Assignment(
+            config.topic, config.offset_gap, source, self._restore, listener
+        )
+        self._positions = self._assignment.progress
         self._limit = RejectLimit(config.topic, config.max_rejected_share)
-        self._positions: dict[int, int] = {}  # partitions being read → next offset; -1: the earliest
-        self._pending: dict[int, int] = {}  # those of the open transaction
+        self._pending: dict[int, int] = {}  # next offsets, of the open transaction
         self._pending_records, self._begun_at = 0, 0.0
         self._stop_cause: str | None = None
 
@@ -108,27 +117,25 @@ class Transformer:
                 self._commit()
         except TransactionFailedError as error:  # the rest of the events is read again, too
             self._start_over(str(error))
-        now = clock()
-        self._assignment.retry_when_due(now)
-        self._paused.retry_when_due(now)
+        self._assignment.retry_when_due(clock())
 
     def _handle(self, event: Event) -> None:
         match event:
             case Projected() | Undecoded() | OutOfRange() if event.partition not in self._positions:
                 pass  # read before the partition was released
             case Projected():
-                self._paused.decoded(event.partition)
+                self._assignment.decoded(event.partition)
                 self._write(event)
-            case Undecoded(partition, position):
-                self._paused.pause(partition, event.end - position, event.cause)
+            case Undecoded():
+                self._assignment.pause(event)
             case Assigned(partitions):
-                self._assignment.begin(partitions)
+                self._assignment.assign(partitions)
             case Revoked(partitions):
                 self._release(partitions, lost=False)
             case Lost(partitions):
                 self._release(partitions, lost=True)
             case OutOfRange():
-                self._skip_gap(event)
+                self._assignment.skip_gap(event)
 
     def _write(self, event: Projected) -> None:
         rejects = event.decoded.rejects
@@ -141,22 +148,19 @@ class Transformer:
             if self._config.bad_records == "dead_letter":
                 self._transactions.send([self._outputs.dead_letter(event.partition, rejected, reject)])
             self._listener.notify(RecordRejected(event.partition, rejected.offset, reject.reason, reject.message))
-        self._positions[event.partition] = self._pending[event.partition] = event.next
+        self._positions[event.partition] = Position(event.next)
+        self._pending[event.partition] = event.next
         self._pending_records += len(event.records)
         read, lag = event.count - len(rejects), event.end - event.next
         self._listener.notify(
             BatchTransformed(event.partition, read, len(event.outputs), event.version, lag, event.next)
         )
 
-    def _stop_at(self, event: Projected, reject: Reject) -> None:
+    def _stop_at(self, event: Projected, reject: Reject) -> NoReturn:
         """Write the outputs of the records before the rejected one and raise `BadRecordError`."""
-        before = self._outputs.project(event.before(reject.place))
-        self._write(before)
+        self._write(self._outputs.project(event.before(reject.place)))
         self._commit()
-        raise BadRecordError(
-            f"partition {event.partition} of {self._config.topic}, offset {before.next}: {reject.message} "
-            f"({reject.reason}); set dead_letter_topic to send such records there, or on_bad_record=skip"
-        )
+        raise bad_record(self._config.topic, event, reject)
 
     def _commit(self) -> None:
         started = time.perf_counter()
@@ -168,10 +172,7 @@ class Transformer:
     def _start_over(self, cause: str) -> None:
         """Read all partitions again from what is committed."""
         self._end("failed", cause)
-        partitions = frozenset(self._positions)
-        self._source.pause(partitions)
-        self._forget(partitions)
-        self._assignment.begin(partitions, wait=True)
+        self._limit.forget(self._assignment.restart())
 
     def _end(self, outcome: str, cause: str) -> None:
         """Forget the open transaction."""
@@ -183,43 +184,15 @@ class Transformer:
         """Abort the open transaction, since it may hold records of these partitions."""
         self._transactions.abort()
         self._end("aborted", "partitions lost" if lost else "partitions revoked")
-        self._assignment.forget(partitions)
-        owned = self._forget(partitions)
-        self._listener.notify(PartitionsReleased(owned, lost))
+        self._limit.forget(self._assignment.release(partitions, lost=lost))
         if self._positions:  # the others' records of that transaction
             self._start_over("")
 
-    def _forget(self, partitions: Collection[int]) -> list[int]:
-        """Read these partitions no more; returns those that were being read."""
-        for partition in partitions:
-            self._paused.forget(partition)
-            self._limit.forget(partition)
-        return [p for p in partitions if self._positions.pop(p, None) is not None]
-
-    def _restore(self, partitions: Collection[int]) -> Mapping[int, int]:
-        """Where to read partitions from; -1: from the earliest record. Raises `TimeoutError`."""
+    def _restore(self, partitions: Collection[int]) -> Mapping[int, Position]:
+        """Where to read partitions from. Raises `TimeoutError`."""
         self._transactions.recover()
         self._outputs.check_partitions(partitions, self._transactions)
         committed: Mapping[int, Committed] = self._source.committed(self._source.partitions())
         for found in committed.values():
             self._model.check(found.metadata)
-        return {p: committed[p].offset if p in committed else -1 for p in partitions}
-
-    def _start_reading(self, positions: Mapping[int, int]) -> None:
-        self._positions |= positions
-        self._limit.begin(positions)
-        self._read_again(positions.keys())
-        self._listener.notify(PartitionsAssigned(positions))
-
-    def _read_again(self, partitions: Collection[int]) -> None:
-        self._source.seek({p: None if self._positions[p] < 0 else self._positions[p] for p in partitions})
-
-    def _skip_gap(self, event: OutOfRange) -> None:
-        partition, before = event.partition, self._positions[event.partition]
-        position = before
-        if before >= 0 and not event.position < event.earliest <= before:
-            position = compatibility.resolve_gap(event, self._config.offset_gap, self._config.topic)
-            lost_from = before if event.diverged is None else event.diverged
-            self._listener.notify(OffsetsSkipped(partition, lost_from, position, event.diverged is not None))
-        self._positions[partition] = position
-        self._read_again([partition])
+        return {p: Position(committed[p].offset if p in committed else -1) for p in partitions}

@@ -59,9 +59,10 @@ class Checkpointer:
         self._saved |= folds
         return folds
 
-    def forget(self, partition: int) -> None:
-        """Drop a partition that was revoked or lost."""
-        self._saved.pop(partition)
+    def forget(self, partitions: Collection[int]) -> None:
+        """Drop partitions that were revoked or lost."""
+        for partition in partitions:
+            self._saved.pop(partition)
 
     @property
     def busy(self) -> bool:

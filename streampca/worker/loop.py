@@ -4,11 +4,11 @@ A partition continues at the position inside its checkpoint (checkpointer.py), n
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from streampca.errors import BadRecordError, SourceError, StreampcaError
+from streampca.errors import SourceError, StreampcaError
 from streampca.member.assignment import Assignment
 from streampca.member.listener import (
     BatchLearned,
@@ -17,16 +17,13 @@ from streampca.member.listener import (
     Listener,
     LoopTicked,
     MemberStopping,
-    OffsetsSkipped,
-    PartitionsAssigned,
-    PartitionsReleased,
     RecordRejected,
     SourcePolled,
 )
-from streampca.member.paused import PausedPartitions
+from streampca.member.rejects import bad_record
 from streampca.pca import missing
 from streampca.sources.base import DeadLetters, Source
-from streampca.stream import compatibility, screening
+from streampca.stream import screening
 from streampca.stream.codec import Codec
 from streampca.stream.decoded import Reject
 from streampca.stream.fold import Fold, FoldConfig
@@ -76,10 +73,11 @@ class Worker:
         self._config, self._source, self._dead_letters = config, source, dead_letters
         self._checkpointer = Checkpointer(config.topic, config.fold, source, dead_letters, writer, listener)
         self._listener, self._check_threads = listener, check_threads
-        self._paused = PausedPartitions(source, self._seek, listener)
         self._limit = RejectLimit(config.topic, config.max_rejected_share, self._send_dead_letter)
-        self._assignment = Assignment(self._checkpointer.restore, self._start_reading, listener)
-        self._folds: dict[int, Fold] = {}
+        self._assignment: Assignment[Fold] = Assignment(
+            config.topic, config.offset_gap, source, self._checkpointer.restore, listener
+        )
+        self._folds = self._assignment.progress
         self._next_save = 0.0
         self._stop_cause: str | None = None
 
@@ -103,7 +101,6 @@ class Worker:
                 self._listener.notify(SourcePolled(self._source.status()))
                 now = clock()
                 self._assignment.retry_when_due(now)
-                self._paused.retry_when_due(now)
                 self._limit.release_when_due(now)
                 if not self._checkpointer.busy and (now >= self._next_save or self._many_unsaved()):
                     self._start_save()
@@ -138,12 +135,12 @@ class Worker:
             self._checkpointer.finish_save(wait=True)  # commits offsets while the partitions are still ours
         match event:
             case Vectors():
-                self._paused.decoded(event.partition)
+                self._assignment.decoded(event.partition)
                 self._learn(event)
-            case Undecoded(partition, position):
-                self._paused.pause(partition, event.end - position, event.cause)
+            case Undecoded():
+                self._assignment.pause(event)
             case Assigned(partitions):
-                self._assignment.begin(partitions)
+                self._assignment.assign(partitions)
             case Revoked(partitions):
                 revoked = {p: fold for p, fold in self._folds.items() if p in partitions}
                 self._checkpointer.save(self._limit.savable(revoked))
@@ -153,26 +150,10 @@ class Worker:
             case OutOfRange():
                 self._skip_gap(event)
 
-    def _start_reading(self, folds: Mapping[int, Fold]) -> None:
-        self._folds |= folds
-        self._limit.begin(folds)
-        self._seek(folds.keys())
-        self._listener.notify(PartitionsAssigned({p: fold.position for p, fold in folds.items()}))
-
-    def _seek(self, partitions: Collection[int]) -> None:
-        """Read partitions from where their folds end, if the log still holds the last records of these."""
-        folds = {p: self._folds[p] for p in partitions}
-        last = {p: fold.last for p, fold in folds.items() if fold.last}
-        self._source.seek({p: fold.position if fold.position >= 0 else None for p, fold in folds.items()}, last)
-
     def _release(self, partitions: Collection[int], *, lost: bool) -> None:
-        self._assignment.forget(partitions)
-        owned = [p for p in partitions if self._folds.pop(p, None) is not None]
-        for partition in owned:
-            self._checkpointer.forget(partition)
-            self._paused.forget(partition)
-            self._limit.forget(partition)
-        self._listener.notify(PartitionsReleased(owned, lost))
+        released = self._assignment.release(partitions, lost=lost)
+        self._checkpointer.forget(released)
+        self._limit.forget(released)
 
     def _learn(self, event: Vectors) -> None:
         started = time.perf_counter()
@@ -201,12 +182,8 @@ class Worker:
 
     def _stop_at(self, event: Vectors, reject: Reject) -> NoReturn:
         """Learn the records before the rejected one and raise `BadRecordError`."""
-        before = event.before(reject.place)
-        self._learn(before)
-        raise BadRecordError(
-            f"partition {event.partition} of {self._config.topic}, offset {before.next}: {reject.message} "
-            f"({reject.reason}); set dead_letter_topic to send such records there, or on_bad_record=skip"
-        )
+        self._learn(event.before(reject.place))
+        raise bad_record(self._config.topic, event, reject)
 
     def _is_sent(self, reject: Reject) -> bool:
         policy = self._config.outliers if reject.reason == OUTLIER else self._config.bad_records
@@ -217,20 +194,12 @@ class Worker:
             self._dead_letters.send(partition, record, reject.reason, reject.message)
 
     def _skip_gap(self, event: OutOfRange) -> None:
-        partition, fold = event.partition, self._folds[event.partition]
         try:
             self._checkpointer.check_topic()
-        except TimeoutError:  # the broker is away again; seeking makes the source report the gap again
-            self._seek([partition])
-            return
-        if fold.position < 0 or event.position < event.earliest <= fold.position:
-            self._seek([partition])  # nothing is lost: no record was learned yet, or none was between these offsets
-            return
-        position = max(compatibility.resolve_gap(event, self._config.offset_gap, self._config.topic), fold.position)
-        lost_from = fold.position if event.diverged is None else event.diverged
-        self._folds[partition] = fold.skip(position, lost_from)
-        self._seek([partition])
-        self._listener.notify(OffsetsSkipped(partition, lost_from, position, event.diverged is not None))
+        except TimeoutError:  # the broker is away again; reading makes the source report the gap again
+            self._assignment.read([event.partition])
+        else:
+            self._assignment.skip_gap(event)
 
     def _start_save(self) -> None:
         of_topic = self._source.partitions()

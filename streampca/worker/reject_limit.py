@@ -5,11 +5,12 @@ no checkpoint passes them. So if the worker ends, they are read again, with corr
 released: a few bad records on a quiet topic must not wait for ever. Everything counts from the partition's assignment.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from streampca.errors import RejectLimitError
-from streampca.member.reject_window import RejectWindow
+from streampca.member.rejects import RejectWindow
 from streampca.stream.decoded import Reject
 from streampca.stream.fold import Fold
 from streampca.stream.record import Record, Vectors
@@ -38,18 +39,15 @@ class RejectLimit:
     """The windows and the held rejects of all partitions of a worker; `send` writes a dead letter."""
 
     def __init__(self, topic: str, share: float, send: Send) -> None:
-        self._topic, self._share, self._send = topic, share, send
-        self._windows: dict[int, RejectWindow] = {}
+        self._topic, self._send = topic, send
+        self._windows = defaultdict[int, RejectWindow](lambda: RejectWindow(share))
         self._held: dict[int, _Held] = {}
 
-    def begin(self, partitions: Iterable[int]) -> None:
-        """Count from here: these partitions were just assigned."""
-        self._windows |= {partition: RejectWindow(self._share) for partition in partitions}
-
-    def forget(self, partition: int) -> None:
-        """Drop a partition that was revoked or lost; its next owner reads the held records again."""
-        self._windows.pop(partition, None)
-        self._held.pop(partition, None)
+    def forget(self, partitions: Iterable[int]) -> None:
+        """Drop partitions that were revoked or lost; their next owners read the held records again."""
+        for partition in partitions:
+            self._windows.pop(partition, None)
+            self._held.pop(partition, None)
 
     def take(self, event: Vectors, rejects: Sequence[Reject], fold: Fold) -> None:
         """Send or hold the rejects among the next records of a partition, whose fold before them is `fold`.

@@ -13,6 +13,7 @@ from unittest import mock
 from streampca.errors import StaleListingError, StoreError
 from streampca.member.assignment import Assignment
 from streampca.member.paused import PausedPartitions
+from streampca.member.restorer import Restorer
 from streampca.pca.compilation import compile_kernels
 from streampca.sources.event_queue import EventQueue, Polled
 from streampca.sources.memory_log import Log
@@ -25,7 +26,6 @@ from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import Fold
 from streampca.worker.checkpoint_writer import CheckpointWriter, SaveResult
 from streampca.worker.checkpointer import Checkpointer
-from streampca.worker.loop import Worker
 from streampca.worker.reject_limit import RejectLimit
 from tests.simulation.plan import plan_of
 from tests.simulation.run import simulate
@@ -48,15 +48,13 @@ def _does_not_flush(self: Checkpointer, folds: Mapping[int, Fold], **merging: An
         _start_save(self, folds, **merging)
 
 
-def _seeks_to_the_start(self: Worker, folds: Mapping[int, Fold]) -> None:
-    self._folds |= folds
-    self._limit.begin(folds)
+def _seeks_to_the_start(self: Assignment[Fold], folds: Mapping[int, Fold]) -> None:
+    self.progress |= folds
     self._source.seek(dict.fromkeys(folds))
 
 
-def _seeks_to_committed(self: Worker, folds: Mapping[int, Fold]) -> None:
-    self._folds |= folds
-    self._limit.begin(folds)
+def _seeks_to_committed(self: Assignment[Fold], folds: Mapping[int, Fold]) -> None:
+    self.progress |= folds
     committed = {p: found.offset for p, found in self._source.committed(list(folds)).items()}
     self._source.seek(dict.fromkeys(folds) | committed)
 
@@ -145,11 +143,11 @@ MUTANTS: dict[str, tuple[Mutant, int]] = {
     "offsets are committed before the checkpoint is saved": (_patched(Checkpointer, start_save=_commits_first), 1),
     "dead letters are not flushed before a save": (_patched(Checkpointer, start_save=_does_not_flush), 1),
     "reading starts at the earliest record, not at the checkpoint": (
-        _patched(Worker, _start_reading=_seeks_to_the_start),
+        _patched(Assignment, _start_reading=_seeks_to_the_start),
         2,
     ),
     "reading starts at the committed offset, not at the checkpoint": (
-        _patched(Worker, _start_reading=_seeks_to_committed),
+        _patched(Assignment, _start_reading=_seeks_to_committed),
         2,
     ),
     "files are written in place, not renamed": (_patched(directory.DirectoryStore, write=_writes_in_place), 1),
@@ -177,7 +175,7 @@ MUTANTS: dict[str, tuple[Mutant, int]] = {
         _patched(ModelCache, _candidates=lambda self, versions: list(reversed(versions))),
         195,
     ),
-    "a restore that failed is not retried": (_patched(Assignment, retry_when_due=_nothing), 67),
+    "a restore that failed is not retried": (_patched(Restorer, retry_when_due=_nothing), 67),
     "a stale listing counts as no checkpoint": (_patched(Checkpoints, _raise_unusable=_ignores_stale_listing), 154),
     "a log that was cut is not noticed": (_patched(Log, end_of=_never_ends), 2),
     "a topic that was replaced is not noticed in a save": (_patched(compatibility, refuse_replaced=_nothing), 27),

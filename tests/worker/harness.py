@@ -60,6 +60,7 @@ class WorkerFixture:
     source: "SpySource"
     dead_letters: "SpyDeadLetters"
     recorder: EventRecorder
+    listeners: Listeners
 
     def run(self) -> None:
         """Run the worker until it ends; fail after a timeout, since a worker with a bug may never end."""
@@ -82,10 +83,7 @@ class WorkerFixture:
 
     def add_listener(self, listener: Listener) -> None:
         """Pass the worker's events to another listener, too."""
-        listeners = Listeners(self.recorder, listener)
-        worker = self.worker
-        for notifying in (worker, worker._checkpointer, worker._paused, worker._assignment):
-            notifying._listener = listeners  # type: ignore[attr-defined]
+        self.listeners._listeners += (listener,)
 
 
 def make_worker(
@@ -114,11 +112,12 @@ def make_worker(
     publisher = Publisher(checkpoints, Models(store, TOPIC), config.fold, lambda: 0.0)
     read = source if prefetch is None else Prefetch(source, prefetch, 10**6, config.codec.vectors_of)
     writer = CheckpointWriter(checkpoints, publisher, save_executor or SynchronousExecutor())
-    worker = Worker(config, read, dead_letters, writer, recorder)
+    listeners = Listeners(recorder)
+    worker = Worker(config, read, dead_letters, writer, listeners)
 
     def stop(cause: str) -> None:
         if prefetch is None or all(recorder.positions[p] == env.topic.logs[p].end for p in source._owned):
             worker.stop(cause)
 
     source.stop = stop if stop_when_idle else None
-    return WorkerFixture(worker, source, dead_letters, recorder)
+    return WorkerFixture(worker, source, dead_letters, recorder, listeners)

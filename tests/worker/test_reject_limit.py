@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from streampca.errors import RejectLimitError, exit_code_of
 from streampca.member.listener import RecordRejected
-from streampca.member.reject_window import RejectWindow
+from streampca.member.rejects import RejectWindow
 from streampca.stream.codec import Codec
 from streampca.stream.decoded import Decoded, Reject
 from streampca.stream.record import PlainRecord, Vectors

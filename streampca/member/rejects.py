@@ -1,11 +1,11 @@
-"""Counts the rejects among the last records of a partition, to end a member when most of them are rejected."""
+"""What ends a member: one rejected record, or a partition most of whose last records are rejected."""
 
 import itertools
 from collections import Counter, deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from streampca.errors import RejectLimitError
+from streampca.errors import BadRecordError, RejectLimitError
 from streampca.stream.decoded import Reject
 from streampca.stream.guard import OUTLIER
 from streampca.stream.record import Vectors
@@ -13,6 +13,14 @@ from streampca.stream.record import Vectors
 _WINDOW = 1000  # records that the limit is a share of
 _FIRST = 100  # if all of the first ones are rejected, that is enough
 _RECENT = 10  # records that decide whether the last ones were mostly rejected
+
+
+def bad_record(topic: str, event: Vectors, reject: Reject) -> BadRecordError:
+    """The error of a member that stops at a rejected record."""
+    return BadRecordError(
+        f"partition {event.partition} of {topic}, offset {event.records[reject.place].offset}: {reject.message} "
+        f"({reject.reason}); set dead_letter_topic to send such records there, or on_bad_record=skip"
+    )
 
 
 class _Rejected(NamedTuple):
