@@ -25,6 +25,12 @@ class LabelledRegistry(CollectorRegistry):
             yield family
 
 
+def described(registry: CollectorRegistry) -> dict[str, str]:
+    """Name, as Prometheus shows it, and help text of every streampca metric in a registry."""
+    families = [family for family in registry.collect() if family.name.startswith("streampca_")]
+    return {f.name + ("_total" if f.type == "counter" else ""): f.documentation for f in families}
+
+
 STORE_METRICS = {
     "streampca_store_requests_total": "Requests to the object store, by operation and outcome (ok, missing or error).",
     "streampca_store_request_duration_seconds": "Duration of the requests to the object store, by operation.",

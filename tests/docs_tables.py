@@ -10,10 +10,11 @@ from typer.main import get_command
 from streampca.api.app import create_app
 from streampca.api.metrics import METRICS
 from streampca.cli import app as command_line
+from streampca.metrics import described
 from streampca.settings import ServeSettings, TransformSettings, WorkerSettings
 from streampca.stores.memory import MemoryStore
 from streampca.transform.metrics import TransformMetrics
-from streampca.worker.listeners.metrics import WorkerMetrics, described
+from streampca.worker.listeners.metrics import WorkerMetrics
 
 DOCS = Path(__file__).parent.parent / "docs"
 

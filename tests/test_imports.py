@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "sources.confluent": [*SHARED_BY_SOURCES, "sources.confluent"],
     "sources.schema_registry": ["sources.broker_errors", "stream.formats", "errors", "settings.formats"],
     "stores": ["stores", "stream", "store_url", "errors"],
-    "member": ["member", "stream", "pca.arrays", "pca.scores", "errors", "sources.base"],
+    "member": ["member", "stream", "pca.arrays", "pca.scores", "errors", "metrics", "sources.base"],
     "worker": [
         "worker", "member", "stream", "pca", "errors", "metrics", "sources.base", "stores.base", "stores.checkpoints",
         "stores.models", "stores.worker_status",

@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 from streampca.api.metrics import METRICS
+from streampca.metrics import described
 from streampca.transform.metrics import TransformMetrics
-from streampca.worker.listeners.metrics import WorkerMetrics, described
+from streampca.worker.listeners.metrics import WorkerMetrics
 from tests.monitoring.prometheus import DOCKER, RULES, metrics_in, program
 
 FOLDER = DOCKER / "prometheus"

@@ -20,11 +20,12 @@ from streampca.member.listener import (
     PartitionStalled,
     PublishFailed,
 )
+from streampca.metrics import described
 from streampca.pca.learning import BLOCK
 from streampca.pca.scores import Scores
 from streampca.sources.memory import Do, Pause
 from streampca.stream.fold import Fold
-from streampca.worker.listeners.metrics import WorkerMetrics, described
+from streampca.worker.listeners.metrics import WorkerMetrics
 from tests.stream.streams import D, fold_config, fold_of, vectors
 from tests.worker.environment import POISON, TOPIC, Environment
 from tests.worker.harness import WorkerFixture, make_worker, worker_config

@@ -1,18 +1,14 @@
 """The worker's metrics for Prometheus, kept by a listener."""
 
-import contextlib
 import time
 from collections.abc import Mapping
 
 import numpy as np
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from streampca.member.listener import (
     BatchLearned,
     CheckpointPostponed,
     CheckpointSaved,
-    Listener,
-    LoopTicked,
     MemberEvent,
     ModelPublished,
     OffsetsSkipped,
@@ -23,9 +19,8 @@ from streampca.member.listener import (
     PublishFailed,
     RecordRejected,
     RestoreFailed,
-    SourcePolled,
 )
-from streampca.metrics import LabelledRegistry, StoreMetrics
+from streampca.member.metrics import MemberMetrics, MetricTables
 from streampca.stream.guard import OUTLIER
 from streampca.worker.listeners.histogram import BulkHistogram
 
@@ -80,27 +75,14 @@ _DURATIONS = (
     ("checkpoint_duration_seconds", "Time to write a checkpoint."),
     ("publish_duration_seconds", "Time to merge the partitions' states and write a model."),
 )
+_TABLES = MetricTables("streampca_", _COUNTERS, _GAUGES, _GAUGES_BY_PARTITION, _DURATIONS)
 
 
-class WorkerMetrics(Listener):
+class WorkerMetrics(MemberMetrics):
     """The metrics of one worker and its partitions, in a registry of their own; all with the topic."""
 
     def __init__(self, topic: str) -> None:
-        self.registry: CollectorRegistry = LabelledRegistry(topic=topic)
-        ProcessCollector(registry=self.registry)
-        self.store = StoreMetrics()
-        self.store.register(self.registry)
-        self._counters = {
-            name: Counter(f"streampca_{name}", text, labels, registry=self.registry) for name, labels, text in _COUNTERS
-        }
-        self._gauges = {name: Gauge(f"streampca_{name}", text, registry=self.registry) for name, text in _GAUGES}
-        self._by_partition = {
-            name: Gauge(f"streampca_{name}", text, ["partition"], registry=self.registry)
-            for name, text in _GAUGES_BY_PARTITION
-        }
-        self._durations = {
-            name: Histogram(f"streampca_{name}", text, registry=self.registry) for name, text in _DURATIONS
-        }
+        super().__init__(topic, _TABLES)
         self._loss_ratio = BulkHistogram(
             "streampca_prequential_loss_ratio",
             "Relative residual ‖r‖²/‖y‖² of each message, scored before it was learned.",
@@ -115,11 +97,8 @@ class WorkerMetrics(Listener):
         )
 
     def notify(self, event: MemberEvent) -> None:
+        super().notify(event)
         match event:
-            case LoopTicked():
-                self._gauges["loop_last_tick_timestamp_seconds"].set_to_current_time()
-            case SourcePolled(status):
-                self._gauges["broker_connected"].set(status.connected)
             case BatchLearned():
                 self._on_batch(event)
             case RecordRejected():
@@ -149,26 +128,13 @@ class WorkerMetrics(Listener):
                 self._counters["restore_failures"].inc()
             case PartitionsAssigned(positions):
                 self._on_assignment(positions)
-            case PartitionsReleased():
-                self._on_release(event)
-
-    def _set(self, partition: int, **values: float) -> None:
-        for name, value in values.items():
-            self._by_partition[name].labels(str(partition)).set(value)
+            case PartitionsReleased(_, lost):
+                self._counters["rebalances"].labels("lost" if lost else "revoked").inc()
 
     def _on_assignment(self, positions: Mapping[int, int]) -> None:
         self._counters["rebalances"].labels("assigned").inc()
-        self._gauges["partitions_owned"].inc(len(positions))
         for partition in positions:
             self._set(partition, stalled=0)
-
-    def _on_release(self, event: PartitionsReleased) -> None:
-        self._counters["rebalances"].labels("lost" if event.lost else "revoked").inc()
-        self._gauges["partitions_owned"].dec(len(event.partitions))
-        for partition in event.partitions:
-            for gauge in self._by_partition.values():
-                with contextlib.suppress(KeyError):  # older prometheus_client: the gauge was never set
-                    gauge.remove(str(partition))
 
     def _on_batch(self, batch: BatchLearned) -> None:
         self._counters["messages"].labels("learned").inc(batch.messages)
@@ -200,9 +166,3 @@ class WorkerMetrics(Listener):
         if event.fold.state.rank:
             self._set(event.partition, pinv_error=event.fold.state.pinv_error)
             self._set(event.partition, unseen_variance_ratio=event.unseen_variance_ratio)
-
-
-def described(registry: CollectorRegistry) -> dict[str, str]:
-    """Name, as Prometheus shows it, and help text of every streampca metric in a registry."""
-    families = [family for family in registry.collect() if family.name.startswith("streampca_")]
-    return {f.name + ("_total" if f.type == "counter" else ""): f.documentation for f in families}
