@@ -41,7 +41,9 @@ def run(settings: TransformSettings) -> None:
     with (
         ThreadFailures() as threads,
         threadpool_limits(1),  # one BLAS thread: the same bits, and no threads competing for blocks this small
-        HealthServer(settings.worker_host, settings.transform_port, metrics.registry, health) as server,
+        HealthServer(
+            settings.worker_host, settings.transform_port, metrics.registry, health, "transform_port"
+        ) as server,
     ):
         store = store_of(settings.store, metrics.store.observe)
         listener = Listeners(logged, metrics, health)

@@ -1,6 +1,7 @@
 """The command line: fast help, errors that users can fix in one line or as the last line of the log, no traceback."""
 
 import json
+import socket
 import subprocess
 import sys
 import time
@@ -105,6 +106,15 @@ def test_an_absent_broker_is_an_error_within_ten_seconds(command: str, tmp_path:
 def test_an_unwritable_store_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert_fatal(run("worker", *REQUIRED, "--store", tmp_path / "file" / "store"), str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize(("command", "setting"), [("worker", "worker_port"), ("transform", "transform_port")])
+def test_a_port_in_use_is_an_error_that_names_its_setting(command: str, setting: str, tmp_path: Path) -> None:
+    options = REQUIRED if command == "worker" else ["--topic", "readings", "--output-topic", "projected"]
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = {f"STREAMPCA_{setting.upper()}": str(other.getsockname()[1])}
+        outcome = run(command, *options, STREAMPCA_STORE=str(tmp_path), STREAMPCA_WORKER_HOST="127.0.0.1", **port)
+    assert_fatal(outcome, f"the port is in use; set {setting} to")
 
 
 def test_create_topics_without_a_broker_is_a_one_line_error() -> None:
