@@ -14,7 +14,7 @@ from kafka.record.memory_records import MemoryRecords
 
 from streampca.sources.kafka_python import decompression
 from streampca.sources.kafka_python.decompression import GZIP, LZ4, SNAPPY, ZSTD, BatchTooLargeError, decompress
-from streampca.sources.kafka_python.patches import PatchedRecordBatch
+from streampca.sources.kafka_python.patches.batches import PatchedRecordBatch
 from streampca.stream.codec import Codec
 from streampca.stream.record import UnreadValue
 

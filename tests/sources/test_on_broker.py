@@ -23,7 +23,7 @@ from streampca.sources.confluent import connection as confluent_connection
 from streampca.sources.confluent.client import connection_options
 from streampca.sources.confluent.source import ConfluentSource
 from streampca.sources.kafka_python import connection
-from streampca.sources.kafka_python.patches import position_of
+from streampca.sources.kafka_python.patches.fetching import position_of
 from streampca.sources.kafka_python.source import KafkaPythonSource
 from streampca.stream.record import Assigned, PlainRecord, Revoked
 from tests.certificates import KEY_PASSWORD, Certificates

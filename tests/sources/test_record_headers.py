@@ -7,7 +7,7 @@ import pytest
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from streampca.sources.confluent.batch import UNREADABLE_HEADERS
-from streampca.sources.kafka_python.patches import PatchedRecordBatch, RawName
+from streampca.sources.kafka_python.patches.batches import PatchedRecordBatch, RawName
 from tests.guarantees.harness import as_json, group, vectors
 from tests.kafka_broker import Broker
 

@@ -29,7 +29,7 @@ from streampca.errors import SourceError
 from streampca.settings import KafkaSettings
 from streampca.sources.broker_errors import BrokerErrors, one_line
 from streampca.sources.certificates import check_certificates, key_password
-from streampca.sources.kafka_python.patches import PatchedConnectionManager, PatchedNetClient
+from streampca.sources.kafka_python.patches.connections import PatchedConnectionManager, PatchedNetClient
 from streampca.sources.outage_log import OutageLog
 
 _START_TIMEOUT_S = 6.0  # with the next one: a user waits, and mistakes are reported within ten seconds

@@ -19,7 +19,7 @@ from streampca.errors import SourceError
 from streampca.settings import ConsumerSettings
 from streampca.sources.dead_letter_headers import Headers, Letter, dead_letter_headers
 from streampca.sources.kafka_python.connection import Connection
-from streampca.sources.kafka_python.patches import abort_sending
+from streampca.sources.kafka_python.patches.producing import abort_sending
 from streampca.stream.record import Record
 
 _REQUEST_BYTES = 100 * 1024 * 1024  # a broker's own limit: the topic's limit decides

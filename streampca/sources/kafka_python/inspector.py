@@ -10,7 +10,7 @@ from kafka.errors import KafkaError
 from streampca.settings import ConsumerSettings
 from streampca.sources.base import Committed
 from streampca.sources.kafka_python.connection import Connection
-from streampca.sources.kafka_python.patches import committed_offsets
+from streampca.sources.kafka_python.patches.membership import committed_offsets
 from streampca.stream.record import Record
 
 _ANSWER_MS = 5000

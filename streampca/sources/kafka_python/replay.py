@@ -12,7 +12,8 @@ from streampca.errors import SourceError
 from streampca.settings import KafkaSettings
 from streampca.sources.kafka_python.connection import Connection
 from streampca.sources.kafka_python.dead_letters import Unwrap
-from streampca.sources.kafka_python.patches import abort_sending, position_of, transactional
+from streampca.sources.kafka_python.patches.fetching import position_of
+from streampca.sources.kafka_python.patches.producing import abort_sending, transactional
 from streampca.sources.transactions import Outgoing
 from streampca.stream.record import Record
 

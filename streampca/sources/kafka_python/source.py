@@ -20,15 +20,13 @@ from streampca.sources.base import Committed
 from streampca.sources.broker_errors import one_line
 from streampca.sources.kafka_python.connection import Connection
 from streampca.sources.kafka_python.decompression import limit_batches
-from streampca.sources.kafka_python.patches import (
+from streampca.sources.kafka_python.patches.fetching import drop_paused_records, position_of, seek_behind
+from streampca.sources.kafka_python.patches.membership import (
     PatchedRangeAssignor,
     committed_offsets,
-    drop_paused_records,
     is_member,
-    position_of,
     raise_if_replaced,
     rejoin_group,
-    seek_behind,
 )
 from streampca.sources.kafka_python.rebalance import RebalanceListener
 from streampca.stream.record import NO_RECORDS, Assigned, Event, LastRecord, OutOfRange, Record, Records, SourceStatus

@@ -19,7 +19,7 @@ from streampca.settings import ConsumerSettings
 from streampca.sources.broker_errors import BrokerErrors, NoBrokerError, one_line
 from streampca.sources.kafka_python.connection import Connection
 from streampca.sources.kafka_python.dead_letters import Unwrap
-from streampca.sources.kafka_python.patches import abort_sending, transactional
+from streampca.sources.kafka_python.patches.producing import abort_sending, transactional
 from streampca.sources.kafka_python.source import KafkaPythonSource
 from streampca.sources.transactions import Outgoing, TransactionFailedError
 

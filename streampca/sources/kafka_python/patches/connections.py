@@ -1,0 +1,95 @@
+"""Connections of kafka-python's clients.
+
+`KafkaConnectionManager._connect`
+    A refused login is forgotten and retried for ever: it is kept, and raised by the next request. A connection that
+    opens but fails to initialise is retried without a pause: it is backed off from.
+`KafkaConnectionManager._build_transport`, `_sock_recv`
+    What a broker sends just before it closes the connection is dropped, above all the reason of a refused login: it is
+    read. Notes also when anything was received, since connections can go dead silently.
+`KafkaConnectionManager._conns`
+    No public method says whether a broker is connected.
+`KafkaConnectionManager.cluster.config`
+    `allow_auto_create_topics` is not passed on: a deleted topic would be created again.
+`KafkaConnectionManager._net.sleep`
+    A coroutine on its loop has no public way to wait.
+`KafkaNetClient.connection_delay`
+    Returns seconds, but the producer expects milliseconds, and spins.
+
+The client class is passed to `KafkaConsumer` and `KafkaProducer` by their option `kafka_client`.
+"""
+
+import time
+from typing import Any
+
+from kafka.errors import (
+    AuthorizationError,
+    IllegalSaslStateError,
+    KafkaError,
+    SaslAuthenticationFailedError,
+    UnsupportedSaslMechanismError,
+)
+from kafka.net.compat import KafkaNetClient
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+
+from streampca.sources.broker_errors import one_line
+
+_REFUSALS = (SaslAuthenticationFailedError, UnsupportedSaslMechanismError, IllegalSaslStateError, AuthorizationError)
+
+
+class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has no types
+    """Connections that keep a refusal, the last failure, and when anything was received."""
+
+    refusal: KafkaError | None = None
+    last_failure: str = ""
+    received_at: float = 0.0  # monotonic
+
+    def __init__(self, net: NetworkSelector, **configs: Any) -> None:
+        super().__init__(net, **configs)
+        self.cluster.config["allow_auto_create_topics"] = False
+
+    def get_connection(self, *args: Any, **kwargs: Any) -> Any:
+        if self.refusal is not None:
+            raise self.refusal
+        return super().get_connection(*args, **kwargs)
+
+    async def _build_transport(self, *args: Any, **kwargs: Any) -> Any:
+        transport = await super()._build_transport(*args, **kwargs)
+        receive = transport._sock_recv
+
+        def receive_all() -> tuple[bytes, BaseException | None]:
+            data, error = receive()
+            if data:
+                self.received_at = time.monotonic()
+            return data, None if data else error  # the next call finds the end of the connection again
+
+        transport._sock_recv = receive_all
+        return transport
+
+    async def _connect(self, node: Any, conn: Any, *args: Any, **kwargs: Any) -> None:
+        await super()._connect(node, conn, *args, **kwargs)
+        if conn.init_future.is_done and conn.init_future.failed():
+            error = conn.init_future.exception
+            self.last_failure = f"{node.host}:{node.port}: {one_line(error)}"
+            if isinstance(error, _REFUSALS):
+                self.refusal = error
+            if not self.connection_delay(node.node_id):
+                self.update_backoff(node.node_id)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait within a coroutine that the manager runs."""
+        await self._net.sleep(seconds)
+
+    @property
+    def connected(self) -> bool:
+        """Whether any broker is connected."""
+        return any(conn.connected for conn in list(self._conns.values()))
+
+
+class PatchedNetClient(KafkaNetClient):  # type: ignore[misc]
+    """The client with delays in milliseconds."""
+
+    def connection_delay(self, node_id: Any) -> float:
+        """How long to wait before connecting to a node again, in milliseconds."""
+        delay_s: float = super().connection_delay(node_id)
+        return delay_s * 1000

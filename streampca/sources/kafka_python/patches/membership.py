@@ -1,0 +1,75 @@
+"""A consumer's membership in its group.
+
+`KafkaConsumer._coordinator.fetch_committed_offsets`
+    `committed()` takes one partition, and a request for each.
+`KafkaConsumer._coordinator.request_rejoin`
+    A rebalance caused by changed partitions is forgotten if the poll ends before the group answers, or if the change is
+    undone meanwhile: the member is left without partitions and without heartbeat.
+`KafkaConsumer._coordinator._handle_heartbeat_response`
+    A member that another one with its `group_instance_id` has replaced only stops its heartbeats: the error is kept,
+    for the next poll to raise.
+`KafkaConsumer._coordinator.stable`
+    No public method says whether the group counts the consumer as a member.
+`RangePartitionAssignor.assign`
+    Of members with and without a `group_instance_id`, it forgets some.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from kafka import KafkaConsumer, TopicPartition
+from kafka.consumer import group
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.coordinator.consumer import ConsumerCoordinator
+from kafka.errors import FencedInstanceIdError
+
+from streampca.sources.base import Committed
+
+
+class PatchedCoordinator(ConsumerCoordinator):  # type: ignore[misc]
+    """Keeps the error of a member that was replaced."""
+
+    replaced: FencedInstanceIdError | None = None
+
+    def _handle_heartbeat_response(self, *args: Any) -> None:
+        try:
+            super()._handle_heartbeat_response(*args)
+        except FencedInstanceIdError as error:
+            self.replaced = error
+            raise
+
+
+class PatchedRangeAssignor(RangePartitionAssignor):  # type: ignore[misc]
+    """Assigns to all members: it groups them by whether they have an identity, but only neighbours."""
+
+    @classmethod
+    def assign(cls, cluster: Any, members: Iterable[Any]) -> Any:
+        return super().assign(cluster, sorted(members, key=lambda member: member.group_instance_id is None))
+
+
+group.ConsumerCoordinator = PatchedCoordinator
+
+
+def rejoin_group(consumer: KafkaConsumer) -> None:
+    """Ask for a rebalance at the next poll."""
+    consumer._coordinator.request_rejoin()
+
+
+def raise_if_replaced(consumer: KafkaConsumer) -> None:
+    """Raise `FencedInstanceIdError` if another member has joined with the consumer's `group_instance_id`."""
+    if consumer._coordinator.replaced is not None:
+        raise consumer._coordinator.replaced
+
+
+def committed_offsets(
+    consumer: KafkaConsumer, partitions: Iterable[TopicPartition], timeout_ms: int
+) -> dict[int, Committed]:
+    """Those partitions of one topic for which the group has committed an offset."""
+    found = consumer._coordinator.fetch_committed_offsets(list(partitions), timeout_ms=timeout_ms)
+    # librdkafka commits the zero at the end of a C string, too.
+    return {tp.partition: Committed(known.offset, (known.metadata or "").rstrip("\0")) for tp, known in found.items()}
+
+
+def is_member(consumer: KafkaConsumer) -> bool:
+    """Whether the group is settled and counts the consumer in."""
+    return bool(consumer._coordinator.stable())
