@@ -13,7 +13,7 @@ from streampca.errors import SettingsError, SourceError
 from streampca.sources import replay_marks
 from streampca.sources.dead_letter_headers import Letter, dead_letter_headers, origin_of
 from streampca.sources.dead_letter_topic import DeadLetterTopic, State
-from streampca.sources.memory_dead_letters import MemoryDeadLetters
+from streampca.sources.memory.dead_letters import MemoryDeadLetters
 from streampca.sources.transactions import Outgoing
 from streampca.stream.record import PlainRecord, Record
 

@@ -16,7 +16,7 @@ from streampca.member.paused import PausedPartitions
 from streampca.member.restorer import Restorer
 from streampca.pca.compilation import compile_kernels
 from streampca.sources.event_queue import EventQueue, Polled
-from streampca.sources.memory_log import Log
+from streampca.sources.memory.log import Log
 from streampca.sources.prefetch import Prefetch
 from streampca.stores import directory, numbered
 from streampca.stores.checkpoints import Checkpoints

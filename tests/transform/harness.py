@@ -8,7 +8,7 @@ import numpy as np
 from streampca.member.listener import Listener, Listeners, MemberEvent, SourcePolled
 from streampca.pca.arrays import Array
 from streampca.sources.memory import MemorySource, MemoryTopic, Step
-from streampca.sources.memory_transactions import MemoryTransactions, written_records
+from streampca.sources.memory.transactions import MemoryTransactions, written_records
 from streampca.sources.transactions import Outgoing
 from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache

@@ -1,21 +1,10 @@
-"""A topic, its consumer group and its source in memory, for tests; a script controls every single poll.
+"""A source in memory: each poll executes one step of its script; after the last step, polls return all there is."""
 
-    topic = MemoryTopic(partitions=2)
-    topic.append(0, b"[1, 2]", b"[3, 4]")
-    source = MemorySource(topic, script=[1, Pause(), Do(lambda: topic.evict(source)), SourceError("away for good")])
-
-Each poll executes one step of the script; after the last step, polls return all there is. The members of a topic form a
-group: when one joins, closes or is evicted, all partitions are revoked and assigned again, as `sources.base` specifies.
-"""
-
-import threading
-import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from streampca.sources.base import Committed
-from streampca.sources.memory_dead_letters import MemoryDeadLetters
-from streampca.sources.memory_log import Log
+from streampca.sources.memory.topic import MemoryTopic
 from streampca.stream.record import (
     NO_RECORDS,
     Assigned,
@@ -27,8 +16,6 @@ from streampca.stream.record import (
     Revoked,
     SourceStatus,
 )
-
-__all__ = ["Do", "MemoryDeadLetters", "MemorySource", "MemoryTopic", "Pause", "Step"]
 
 
 @dataclass(frozen=True)
@@ -45,95 +32,6 @@ class Do:
 
 Step = int | Pause | Do | Exception
 """An int is a poll that returns at most so many records of each partition; an exception is raised."""
-
-
-class MemoryTopic:
-    """The broker's side: the logs and the group. The broker does not answer while `away`."""
-
-    def __init__(self, partitions: int = 1, name: str = "memory") -> None:
-        self.name = name
-        self.away = False
-        self.committed: dict[int, int] = {}  # partition → offset
-        self.metadata: dict[int, str] = {}  # of the committed offsets
-        self.lock = threading.RLock()
-        self._members: list[MemorySource] = []
-        self._joined: list[MemorySource] | None = None  # during a rebalance: those that gave up their partitions
-        self.create(partitions)
-
-    def create(self, partitions: int) -> None:
-        """Delete the topic and create it again, empty, with another id; the group does not notice."""
-        self.id = uuid.uuid4().hex
-        self.logs = [Log() for _ in range(partitions)]
-
-    def append(self, partition: int, *values: bytes | None, timestamp: int = -1, key: bytes | None = None) -> None:
-        """Append records with these values."""
-        with self.lock:
-            for value in values:
-                self.logs[partition].append(value, timestamp, key)
-
-    def skip(self, partition: int, offsets: int) -> None:
-        """Move the end of the log past offsets without a record, such as the markers of transactions."""
-        self.logs[partition].end += offsets
-
-    def trim(self, partition: int, start: int) -> None:
-        """Remove the records before an offset, as retention does."""
-        self.logs[partition].trim(start)
-
-    def truncate(self, partition: int, end: int) -> None:
-        """Remove the records from an offset on, as an unclean leader election does."""
-        with self.lock:
-            self.logs[partition].truncate(end)
-
-    def add_partitions(self, total: int) -> None:
-        """Add partitions, which starts a rebalance."""
-        with self.lock:
-            self.logs += [Log() for _ in range(total - len(self.logs))]
-            self.rebalance()
-
-    def evict(self, member: "MemorySource") -> None:
-        """Remove a member as if it had timed out; it notices at its next poll and joins again."""
-        with self.lock:
-            if member not in self._members:  # it has not joined yet
-                return
-            self._members.remove(member)
-            member.evicted = True
-            self.rebalance()
-
-    def join(self, member: "MemorySource") -> None:
-        """Add a member to the group."""
-        with self.lock:
-            self._members.append(member)
-            self.rebalance()
-
-    def leave(self, member: "MemorySource") -> None:
-        """Remove a member from the group."""
-        with self.lock:
-            if member in self._members:
-                self._members.remove(member)
-                self.rebalance()
-
-    def rebalance(self) -> None:
-        """Ask every member to give up its partitions; when all have, they are assigned again."""
-        self._joined = []
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether no rebalance is under way."""
-        return self._joined is None
-
-    def is_joined(self, member: "MemorySource") -> bool:
-        """Whether the member has given up its partitions, or need not."""
-        return self._joined is None or member in self._joined
-
-    def give_up(self, member: "MemorySource") -> None:
-        """Note that the member has given up its partitions; the last one ends the rebalance."""
-        if self._joined is None:
-            return
-        self._joined.append(member)
-        if all(other in self._joined for other in self._members):
-            for place, other in enumerate(self._members):
-                other.granted = frozenset(range(place, len(self.logs), len(self._members)))
-            self._joined = None
 
 
 class MemorySource:

@@ -3,7 +3,8 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from streampca.sources.memory import MemorySource, MemoryTopic
+from streampca.sources.memory.source import MemorySource
+from streampca.sources.memory.topic import MemoryTopic
 from streampca.sources.transactions import Outgoing, TransactionFailedError
 
 
