@@ -15,6 +15,7 @@ from streampca.pca.arrays import Array
 from streampca.settings.formats import FormatSettings
 from streampca.sources import schema_registry
 from streampca.stream.formats.schemas import WriterSchema
+from streampca.stream.formats.varint import varint
 
 Encoder = Callable[[Array], bytes]
 
@@ -96,7 +97,7 @@ def avro_schema(path: list[str]) -> Any:
 
 def avro_payload(vector: Array) -> bytes:
     """An array as one block and the empty one that ends it; a record with one field adds no bytes."""
-    return _varint(2 * len(vector)) + vector.astype("<f8").tobytes() + b"\0"
+    return varint(2 * len(vector)) + vector.astype("<f8").tobytes() + b"\0"
 
 
 def protobuf_schema(path: list[str]) -> str:
@@ -111,13 +112,5 @@ def protobuf_payload(vector: Array, depth: int) -> bytes:
     """Field 1 of nested messages; packed numbers and messages are encoded alike."""
     data = vector.astype("<f8").tobytes()
     for _ in range(depth):
-        data = b"\x0a" + _varint(len(data)) + data
+        data = b"\x0a" + varint(len(data)) + data
     return data
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*out, number])

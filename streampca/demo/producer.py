@@ -16,7 +16,7 @@ class DemoProducer:
     """Sends raw float32 vectors to the partitions in turn until it is stopped."""
 
     def __init__(self, vectors: VectorStream, address: str, topic: str, partitions: int, rate: float) -> None:
-        self._vectors, self._topic, self._partitions, self._rate = vectors, topic, partitions, rate
+        self.vectors, self._topic, self._partitions, self._rate = vectors, topic, partitions, rate
         self._producer = broker.client({"bootstrap.servers": address, "linger.ms": 20})
         self._max_backlog = broker.RETAINED_BYTES // 2 // (4 * vectors.dimensions + _RECORD_OVERHEAD)
         self._stopping = threading.Event()
@@ -45,7 +45,7 @@ class DemoProducer:
     def _send_all(self) -> None:
         due = 0.0
         before = time.monotonic()
-        for piece in self._vectors.pieces():
+        for piece in self.vectors.pieces():
             for vector in piece:
                 while due < 1:
                     if self._stopping.wait(_TICK_S):

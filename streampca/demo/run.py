@@ -69,7 +69,7 @@ def run(options: DemoOptions) -> None:
         stack.callback(producer.stop)
         display = stack.enter_context(Display(Console()))
         display.note(_addresses(broker.address, ports, place, folder))
-        _Monitor(vectors, producer, children, Models(store, TOPIC), output, display, folder).run(
+        _Monitor(producer, children, Models(store, TOPIC), output, display, folder).run(
             ports[0], options.seconds, ended
         )
         display.note("stopping: the worker saves and leaves its group")
@@ -80,7 +80,6 @@ class _Monitor:
 
     def __init__(
         self,
-        vectors: VectorStream,
         producer: DemoProducer,
         children: list[ChildProcess],
         models: Models,
@@ -88,12 +87,12 @@ class _Monitor:
         display: Display,
         folder: Path,
     ) -> None:
-        self._vectors, self._producer, self._children = vectors, producer, children
+        self._vectors, self._producer, self._children = producer.vectors, producer, children
         self._models, self._display, self._folder = models, display, folder
         self._output: Output | None = output  # until one was shown
         self._model: PublishedModel | None = None
         self._history: deque[tuple[float, int]] = deque(maxlen=11)  # time and messages learned, over 5 seconds
-        self._requests = _requests(vectors)
+        self._requests = _requests(producer.vectors)
         self._next_request = 0.0  # seconds from the start
         self._served_at: float | None = None  # first projection, seconds from the start
 

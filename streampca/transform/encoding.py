@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from streampca.pca.arrays import Array
 from streampca.stream.formats.schemas import WriterSchema
+from streampca.stream.formats.varint import varint
 from streampca.transform.projection import Fields
 
 SCALE = "streampca.scale"
@@ -121,22 +122,14 @@ def _packed(frame: bytes, fields: Fields, around: Callable[[int, Array], tuple[b
 
 def _around_in_avro(number: int, values: Array) -> tuple[bytes, bytes]:
     """An array is one block and the empty one that ends it."""
-    return (_varint(2 * values.shape[1]), b"\0") if values.ndim == 2 else (b"", b"")
+    return (varint(2 * values.shape[1]), b"\0") if values.ndim == 2 else (b"", b"")
 
 
 def _around_in_protobuf(number: int, values: Array) -> tuple[bytes, bytes]:
     """A tag; and the length in bytes, if numbers are packed."""
     if values.ndim == 2:
-        return bytes([number << 3 | 2]) + _varint(8 * values.shape[1]), b""
+        return bytes([number << 3 | 2]) + varint(8 * values.shape[1]), b""
     return bytes([number << 3 | 1]), b""
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*out, number])
 
 
 def _side_by_side(fields: Fields) -> Array:
