@@ -40,11 +40,11 @@ class TopicReplacedError(SourceError):
 
 
 class OffsetGapError(SourceError):
-    """Records after the checkpoint were removed by retention, or the log was truncated."""
+    """The next records to read were removed by retention, or the log was truncated."""
 
 
 class BadRecordError(StreampcaError):
-    """A record cannot be learned, and no dead-letter topic is set."""
+    """A record cannot be learned or projected, and no dead-letter topic is set."""
 
 
 class RejectLimitError(StreampcaError):

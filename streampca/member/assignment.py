@@ -4,10 +4,10 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Generic, Protocol, Self, TypeVar
 
 from streampca.member.listener import Listener, OffsetsSkipped, PartitionsAssigned, PartitionsReleased
+from streampca.member.offset_gap import OffsetGapPolicy
 from streampca.member.paused import PausedPartitions
 from streampca.member.restorer import Restorer
 from streampca.sources.base import Source
-from streampca.stream import compatibility
 from streampca.stream.record import LastRecord, OutOfRange, Undecoded
 
 
@@ -34,18 +34,17 @@ class Assignment(Generic[P]):
 
     def __init__(
         self,
-        topic: str,
-        offset_gap: str,
+        gaps: OffsetGapPolicy,
         source: Source,
         restore: Callable[[Collection[int]], Mapping[int, P]],
         listener: Listener,
     ) -> None:
-        """`offset_gap` is what to do about lost records: fail, earliest or latest.
+        """With `restore` a member looks up where it resumes.
 
-        `restore` raises `StoreError` or `TimeoutError` when a retry can help, and `ForeignStoreError` if the store is
-        not the group's.
+        It raises `StoreError` or `TimeoutError` when a retry can help, and `ForeignStoreError` if the store is not the
+        group's.
         """
-        self._topic, self._offset_gap, self._source, self._listener = topic, offset_gap, source, listener
+        self._gaps, self._source, self._listener = gaps, source, listener
         self._restorer = Restorer(restore, self._start_reading, listener)
         self._paused = PausedPartitions(source, self.read, listener)
         self.progress: dict[int, P] = {}
@@ -85,13 +84,13 @@ class Assignment(Generic[P]):
         self._paused.decoded(partition)
 
     def skip_gap(self, event: OutOfRange) -> None:
-        """Continue behind records that are lost, as `offset_gap` says. Raises `OffsetGapError`."""
+        """Continue behind records that are lost, if the policy allows it. Raises `OffsetGapError`."""
         partition, progress = event.partition, self.progress[event.partition]
         before = progress.position
         if before < 0 or event.position < event.earliest <= before:
             self.read([partition])  # nothing is lost: no record was read yet, or none was between these offsets
             return
-        position = max(compatibility.resolve_gap(event, self._offset_gap, self._topic), before)
+        position = max(self._gaps.resolve(event), before)
         lost_from = before if event.diverged is None else event.diverged
         self.progress[partition] = progress.skip(position, lost_from)
         self.read([partition])

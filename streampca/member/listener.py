@@ -80,7 +80,7 @@ class ModelAwaited:
 
 @dataclass(frozen=True, slots=True)
 class RecordRejected:
-    """A record could not be learned."""
+    """A record could not be learned or projected."""
 
     partition: int
     offset: int

@@ -1,12 +1,11 @@
-"""Checks whether a worker may resume from a checkpoint, and at which offset."""
+"""Checks whether a worker may resume from a checkpoint."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from streampca.errors import ForeignStoreError, OffsetGapError, SettingsError, TopicReplacedError
+from streampca.errors import ForeignStoreError, SettingsError, TopicReplacedError
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import Fold, FoldConfig
-from streampca.stream.record import OutOfRange
 from streampca.stream.store_identity import StoreIdentity, identity_in
 from streampca.stream.subtotal import Subtotal
 
@@ -91,28 +90,3 @@ def refuse_replaced(topic: str, before: str, now: str) -> None:
             f"{now}); what was learned since the last checkpoint is dropped; "
             "to learn the new one, use another store folder"
         )
-
-
-def resolve_gap(event: OutOfRange, policy: str, topic: str) -> int:
-    """The offset to resume at when the log no longer holds the next one. Raises `OffsetGapError`."""
-    where = f"partition {event.partition} of {topic}: offset {event.position}"
-    if event.diverged is not None:
-        if policy == "fail":
-            raise OffsetGapError(
-                f"{where} follows records that are not in the log any more: it was cut at offset {event.diverged} or "
-                "before and has grown again, so records that were learned are gone and others were not learned; start "
-                "over with another store folder and group_id, or set on_offset_gap to earliest or latest to continue "
-                "with what was learned"
-            )
-        return event.position if policy == "earliest" else event.latest
-    if event.position >= event.earliest:  # it was beyond the end of the log, which may have grown since
-        raise OffsetGapError(
-            f"{where} is beyond the end of the log (it holds {event.earliest} to {event.latest}): records that were "
-            "learned are gone from the broker (it lost data); start over with another store folder and group_id"
-        )
-    if policy == "fail":
-        raise OffsetGapError(
-            f"{where} was removed by retention, the log starts at {event.earliest}; set on_offset_gap to earliest or "
-            "latest to resume without the records between"
-        )
-    return event.earliest if policy == "earliest" else event.latest

@@ -20,6 +20,7 @@ from streampca.member.listener import (
     SourcePolled,
     TransactionEnded,
 )
+from streampca.member.offset_gap import OffsetGapPolicy
 from streampca.member.rejects import bad_record
 from streampca.sources.base import Committed, Source
 from streampca.sources.transactions import TransactionFailedError, Transactions
@@ -29,6 +30,7 @@ from streampca.transform.outputs import Outputs, Projected
 from streampca.transform.reject_limit import RejectLimit
 
 _POLL_S = 0.1
+_START_OVER = "another output_topic and transform_group_id"
 TRANSACTION_S = 0.1  # readers of committed records wait so long; each transaction costs some milliseconds
 TRANSACTION_RECORDS = 10_000
 
@@ -71,7 +73,7 @@ class Transformer:
         self._outputs, self._listener, self._check_threads = outputs, listener, check_threads
         self._model = outputs.model
         self._assignment: Assignment[Position] = Assignment(
-            config.topic, config.offset_gap, source, self._restore, listener
+            OffsetGapPolicy(config.topic, config.offset_gap, _START_OVER), source, self._restore, listener
         )
         self._positions = self._assignment.progress
         self._limit = RejectLimit(config.topic, config.max_rejected_share)

@@ -20,6 +20,7 @@ from streampca.member.listener import (
     RecordRejected,
     SourcePolled,
 )
+from streampca.member.offset_gap import OffsetGapPolicy
 from streampca.member.rejects import bad_record
 from streampca.pca import missing
 from streampca.sources.base import DeadLetters, Source
@@ -36,6 +37,7 @@ from streampca.worker.checkpointer import Checkpointer
 from streampca.worker.reject_limit import RejectLimit
 
 _POLL_S = 0.2
+_START_OVER = "another store folder and group_id"
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Worker:
         self._listener, self._check_threads = listener, check_threads
         self._limit = RejectLimit(config.topic, config.max_rejected_share, self._send_dead_letter)
         self._assignment: Assignment[Fold] = Assignment(
-            config.topic, config.offset_gap, source, self._checkpointer.restore, listener
+            OffsetGapPolicy(config.topic, config.offset_gap, _START_OVER), source, self._checkpointer.restore, listener
         )
         self._folds = self._assignment.progress
         self._next_save = 0.0

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from streampca.errors import OffsetGapError, SettingsError, SourceError, TopicReplacedError
+from streampca.errors import SettingsError, TopicReplacedError
 from streampca.stream import compatibility
 from streampca.stream.checkpoint import Checkpoint, decode, encode
 from streampca.stream.fold import Fold, FoldConfig
-from streampca.stream.record import LastRecord, OutOfRange
+from streampca.stream.record import LastRecord
 from tests.stream.streams import checkpoint_of, fold_config, fold_of, vectors
 
 
@@ -112,23 +112,3 @@ def test_a_topic_replaced_while_it_is_read_is_refused() -> None:
     with pytest.raises(TopicReplacedError, match=r"readings.*id-1.*id-2") as refusal:
         compatibility.refuse_replaced("readings", "id-1", "id-2")
     assert "dropped" in one_line(refusal.value)
-
-
-GAP = OutOfRange(partition=3, position=10, earliest=50, latest=90)
-
-
-def test_an_offset_gap_is_resolved_by_the_policy() -> None:
-    assert compatibility.resolve_gap(GAP, "earliest", "readings") == 50
-    assert compatibility.resolve_gap(GAP, "latest", "readings") == 90
-    with pytest.raises(OffsetGapError, match=r"partition 3 of readings: offset 10 .*retention.* 50") as refusal:
-        compatibility.resolve_gap(GAP, "fail", "readings")
-    assert "on_offset_gap" in one_line(refusal.value)
-
-
-@pytest.mark.parametrize("policy", ["fail", "earliest", "latest"])
-@pytest.mark.parametrize("position", [50, 70, 90, 91])
-def test_a_log_that_lost_learned_records_is_refused(policy: str, position: int) -> None:
-    with pytest.raises(OffsetGapError, match=rf"offset {position} .*50 to 90.*lost") as refusal:
-        compatibility.resolve_gap(replace(GAP, position=position), policy, "readings")
-    assert isinstance(refusal.value, SourceError)
-    assert "store folder" in one_line(refusal.value)
