@@ -8,7 +8,6 @@ residual as float32, and of a process with the same client, batches and transact
 import os
 import tempfile
 import time
-import urllib.request
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -20,7 +19,7 @@ from benchmarks.bare_transactions import Loop
 from benchmarks.brokers import broker_of, parser_with_broker
 from benchmarks.children import cpu_seconds, output_of
 from benchmarks.report import Bar, publish
-from benchmarks.workers import CLIENTS, PARTITIONS, Load, Rate, Sample, fill, sustained, until_count
+from benchmarks.workers import CLIENTS, PARTITIONS, Load, Rate, Sample, counted, fill, sustained, until_count
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.api.known import known
@@ -29,6 +28,7 @@ from tests.guarantees.harness import own_interpreter
 from tests.kafka_broker import wait_until
 
 PART, RUNS, BAR = "transform", 5, 0.6
+WRITTEN = 'streampca_transform_records_total{outcome="written",'  # the series
 LOADS = (Load("float32", 64, 8, 400_000), Load("float32", 784, 20, 150_000))
 FEWER = {"kafka-python": 8, "confluent": 1}
 
@@ -88,7 +88,7 @@ def rate(broker: BrokerClient, load: Load, client: str) -> Rate:
             try:
                 url = str(wait_until(lambda: metrics_url(log), 60, "the start"))
                 samples = until_count(
-                    lambda: Sample(time.perf_counter(), written(url), cpu_seconds(process.pid)), load.messages
+                    lambda: Sample(time.perf_counter(), counted(url, WRITTEN), cpu_seconds(process.pid)), load.messages
                 )
             finally:
                 process.kill()
@@ -100,15 +100,6 @@ def metrics_url(log: Path) -> str | None:
     """Where the process serves its metrics, as its log says."""
     events = [orjson.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
     return next((str(event["metrics"]) for event in events if "metrics" in event), None)
-
-
-def written(url: str) -> int:
-    """Outputs of committed transactions, by the process's metrics."""
-    with urllib.request.urlopen(url) as answer:  # noqa: S310 - our own
-        for line in answer.read().decode().splitlines():
-            if line.startswith('streampca_transform_records_total{outcome="written",'):
-                return int(float(line.split()[-1]))
-    return 0
 
 
 if __name__ == "__main__":

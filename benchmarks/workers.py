@@ -20,6 +20,7 @@ from tests.kafka_broker import wait_until
 CLIENTS = ("kafka-python", "confluent")
 PARTITIONS = 4
 TIMEOUT_S = 600
+LEARNED = 'streampca_messages_total{outcome="learned",'  # the series
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def sampled(workers: Sequence[WorkerProcess], count: int) -> list[Sample]:
     def sample() -> Sample:
         for worker in workers:
             worker.assert_alive_or_end_expected()
-        messages = sum(learned(url) for url in urls)
+        messages = sum(counted(url, LEARNED) for url in urls)
         return Sample(time.perf_counter(), messages, sum(cpu_seconds(w.process.pid) for w in workers))
 
     return until_count(sample, count)
@@ -134,10 +135,10 @@ def metrics_url(worker: WorkerProcess) -> str:
     return str(wait_until(found, 120, "the worker's start")[0])
 
 
-def learned(url: str) -> int:
-    """Messages learned, by a worker's metrics."""
+def counted(url: str, series: str) -> int:
+    """The value of the first series that begins so, among a process's metrics; 0 without any."""
     with urllib.request.urlopen(url) as answer:  # noqa: S310 - our own
         for line in answer.read().decode().splitlines():
-            if line.startswith('streampca_messages_total{outcome="learned",'):
+            if line.startswith(series):
                 return int(float(line.split()[-1]))
     return 0
