@@ -29,7 +29,7 @@ OUTPUT_TOPIC = "Topic to write to, with as many partitions as the topic that is 
 EMIT = "What each output holds, in this order: any of coordinates, residual, score, p, reconstruction."
 OUTPUT_FORMAT = (
     "Format of the outputs: json (an object with a field for each), float32 (raw, little-endian), npy, "
-    "avro or protobuf with a schema registry, or int8 (the scale in a header)."
+    "avro or protobuf with a schema registry, int8 (the scale in a header), or arrow (many records a message)."
 )
 BASIS = "Coordinates along the principal axes, in the data's units, or whitened, with variance one."
 ONLY_P_BELOW = "Write outputs only of records with a p-value below this, such as 0.001; unset: of all."

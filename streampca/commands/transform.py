@@ -19,12 +19,12 @@ from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from streampca.stream.codec import Codec
 from streampca.thread_failures import ThreadFailures
-from streampca.transform.encoding import encoder, schema_of
+from streampca.transform.encoding import Encode, encoder, schema_of
 from streampca.transform.log import TransformLog
 from streampca.transform.loop import TransformConfig, Transformer
 from streampca.transform.metrics import TransformMetrics
 from streampca.transform.models import FollowedModel
-from streampca.transform.outputs import Outputs
+from streampca.transform.outputs import Outputs, Packer
 from streampca.transform.projection import Projection
 
 log = structlog.get_logger()
@@ -103,7 +103,7 @@ def _build(
         codec,
         model,
         projection,
-        encoder(settings.output_format, _frame(settings)),
+        _encode(settings),
         settings.format == "arrow",
         settings.topic,
         settings.dead_letter_topic,
@@ -116,6 +116,15 @@ def _build(
     bad_records = "dead_letter" if settings.dead_letter_topic else settings.on_bad_record
     config = TransformConfig(settings.topic, bad_records, settings.on_offset_gap, settings.max_rejected_share)
     return Transformer(config, source, transactions, outputs, listener, check_threads)
+
+
+def _encode(settings: TransformSettings) -> Encode | Packer:
+    """How outputs are written. Raises `SourceError`."""
+    if settings.output_format == "arrow":
+        from streampca.transform.arrow import ArrowPacker  # here: an optional dependency
+
+        return ArrowPacker()
+    return encoder(settings.output_format, _frame(settings))
 
 
 def _frame(settings: TransformSettings) -> bytes:

@@ -1,5 +1,6 @@
 """Settings of `streampca transform`."""
 
+from importlib.util import find_spec
 from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -17,7 +18,7 @@ class TransformSettings(ConsumerSettings):
 
     output_topic: str = Field(pattern=TOPIC_NAME, description=help_texts.OUTPUT_TOPIC)
     emit: str = Field("coordinates,residual", description=help_texts.EMIT)
-    output_format: Literal["json", "float32", "npy", "avro", "protobuf", "int8"] = Field(
+    output_format: Literal["json", "float32", "npy", "avro", "protobuf", "int8", "arrow"] = Field(
         "json", description=help_texts.OUTPUT_FORMAT
     )
     basis: Literal["principal", "whitened"] = Field("principal", description=help_texts.BASIS)
@@ -76,6 +77,11 @@ class TransformSettings(ConsumerSettings):
                 ("output_format", "format"),
                 lambda s: s.output_format in ("avro", "protobuf", "int8") and s.format == "arrow",
                 "output_format {s.output_format} holds one vector, and records of format arrow hold several",
+            ),
+            Rule(
+                ("output_format",),
+                lambda s: s.output_format == "arrow" and find_spec("pyarrow") is None,
+                "output_format arrow needs pyarrow, which is not installed: pip install 'streampca[arrow]'",
             ),
             Rule(
                 ("output_format", "emit"),

@@ -154,9 +154,7 @@ class Transformer:
         self._pending[event.partition] = event.next
         self._pending_records += len(event.records)
         read, lag = event.count - len(rejects), event.end - event.next
-        self._listener.notify(
-            BatchTransformed(event.partition, read, len(event.outputs), event.version, lag, event.next)
-        )
+        self._listener.notify(BatchTransformed(event.partition, read, event.written, event.version, lag, event.next))
 
     def _stop_at(self, event: Projected, reject: Reject) -> NoReturn:
         """Write the outputs of the records before the rejected one and raise `BadRecordError`."""

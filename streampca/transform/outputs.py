@@ -1,16 +1,17 @@
-"""The records that are written: one for each record that was read, with its key, timestamp and headers."""
+"""The messages that are written: one for each record that was read, or one for many of them."""
 
-from collections.abc import Collection, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import SourceError
-from streampca.sources.dead_letter_headers import dead_letter_headers
+from streampca.sources.dead_letter_headers import Headers, dead_letter_headers
 from streampca.sources.transactions import Outgoing, Transactions
 from streampca.stream.codec import Codec
 from streampca.stream.decoded import Reject
@@ -18,7 +19,7 @@ from streampca.stream.model_file import PublishedModel
 from streampca.stream.record import Record, Records, Undecoded, Vectors, headers_of, keys_of, offsets_of
 from streampca.transform.encoding import Encode
 from streampca.transform.models import FollowedModel
-from streampca.transform.projection import Projection
+from streampca.transform.projection import Fields, Projection
 
 T = TypeVar("T")
 
@@ -48,6 +49,7 @@ class Projected(Vectors):
     """
 
     outputs: list[Outgoing]
+    written: int  # records that the outputs hold
     version: int
 
     @property
@@ -55,6 +57,32 @@ class Projected(Vectors):
         """Bytes of all vectors and values."""
         outputs = sum([len(output.value or b"") for output in self.outputs])
         return outputs + (super().nbytes if self.decoded.rejects else 0)
+
+
+class Selection(NamedTuple):
+    """The m records of a batch that are written, and what was computed of their n vectors."""
+
+    partition: int
+    version: int  # of the model
+    fields: Fields
+    counts: NDArray[np.int64]  # (m,), vectors of each
+    keys: Sequence[bytes | None]
+    headers: Sequence[Sequence[tuple[str, bytes | None]]]
+    offsets: NDArray[np.int64]  # (m,)
+    timestamps: NDArray[np.int64]  # (m,), milliseconds since 1970; -1 if unknown
+
+
+class Packer(ABC):
+    """A format whose messages hold many records each."""
+
+    @abstractmethod
+    def messages(self, topic: str, selection: Selection) -> Iterable[Outgoing]:
+        """The messages of one or more records, to the partition of the same number."""
+
+
+def origin_headers(version: int, partition: int, offset: int) -> Headers:
+    """The headers that every output has."""
+    return [(VERSION, b"%d" % version), (PARTITION, b"%d" % partition), (OFFSET, b"%d" % offset)]
 
 
 @dataclass(frozen=True)
@@ -65,7 +93,7 @@ class Outputs:
     codec: Codec
     model: FollowedModel
     projection: Projection  # computes `emitted`, and p if `only_p_below` is set
-    encode: Encode
+    encode: Encode | Packer
     several: bool  # whether a record may hold several vectors
     source_topic: str
     dead_letter_topic: str | None = None
@@ -79,18 +107,17 @@ class Outputs:
     def project(self, event: Vectors) -> Projected:
         """Project decoded records with the model in use."""
         published, decoded, records = self.model.used, event.decoded, event.records
-        outputs = self._of(published, event)
+        outputs, written = self._of(published, event)
         if not decoded.rejects:
             decoded, records = decoded._replace(vectors=np.zeros((0, 0))), RecordCount(len(records))
-        return Projected(
-            event.partition, decoded, event.timestamps, records, event.next, event.end, outputs, published.version
-        )
+        before = (event.partition, decoded, event.timestamps, records, event.next, event.end)
+        return Projected(*before, outputs, written, published.version)
 
-    def _of(self, published: PublishedModel, event: Vectors) -> list[Outgoing]:
-        """The outputs of the records that hold vectors."""
+    def _of(self, published: PublishedModel, event: Vectors) -> tuple[list[Outgoing], int]:
+        """The outputs of the records that hold vectors, and how many records they hold."""
         vectors, places, _, counts = event.decoded
         if not len(places):
-            return []
+            return [], 0
         offsets, timestamps = _array_of(offsets_of(event.records))[places], event.timestamps
         if self.several:
             fields = self.projection.of_each(published, vectors, counts)
@@ -101,10 +128,14 @@ class Outputs:
             fields = {name: values[np.repeat(below, counts)] for name, values in fields.items()}
             places, counts, offsets, timestamps = places[below], counts[below], offsets[below], timestamps[below]
             if not len(places):
-                return []
+                return [], 0
         fields = {name: fields[name] for name in self.projection.emitted}
+        keys, headers = _chosen(keys_of(event.records), places), _chosen(headers_of(event.records), places)
+        if isinstance(self.encode, Packer):
+            columns = (fields, counts, keys, headers, offsets, timestamps)
+            packed = self.encode.messages(self.topic, Selection(event.partition, published.version, *columns))
+            return list(packed), len(keys)
         values, extra = self.encode(fields, counts if self.several else None)
-        keys, headers = (_chosen(column, places) for column in (keys_of(event.records), headers_of(event.records)))
         version, partition = (VERSION, b"%d" % published.version), (PARTITION, b"%d" % event.partition)
         all_headers = [
             [*own, version, partition, (OFFSET, b"%d" % offset)]
@@ -113,7 +144,8 @@ class Outputs:
         for of_record, header in zip(all_headers, extra, strict=True) if extra else ():
             of_record.append(header)
         topics, partitions = repeat(self.topic), repeat(event.partition)
-        return list(map(_outgoing, zip(topics, partitions, values, keys, all_headers, timestamps.tolist())))  # noqa: B905
+        messages = zip(topics, partitions, values, keys, all_headers, timestamps.tolist())  # noqa: B905
+        return list(map(_outgoing, messages)), len(keys)
 
     def dead_letter(self, partition: int, record: Record, reject: Reject) -> Outgoing:
         """A record that cannot be projected. Raises `ValueError` without a dead-letter topic."""

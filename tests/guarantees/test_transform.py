@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
+import pyarrow as pa
 import pytest
 
 from streampca.stores.directory import DirectoryStore
@@ -25,6 +27,7 @@ from tests.kafka_broker import Broker, wait_until
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 PARTITIONS, KILLS, CHUNK = 4, 20, 300
+FIELDS = ("coordinates", "residual", "score")
 BAD = b"no vector"
 
 
@@ -43,7 +46,7 @@ class Members:
         values = {
             "bootstrap_servers": self.broker.bootstrap, "topic": self.topic, "output_topic": f"{self.topic}-output",
             "dead_letter_topic": f"{self.topic}-dead", "store": self.folder / "store", "session_timeout_s": 2,
-            "transform_port": 0, "log_format": "json", "emit": "coordinates,residual,score", "max_poll_records": 50,
+            "transform_port": 0, "log_format": "json", "emit": ",".join(FIELDS), "max_poll_records": 50,
             "kafka_client": BOTH_CLIENTS[number % 2], **settings,
         }  # fmt: skip
         environment = {f"STREAMPCA_{name.upper()}": str(value) for name, value in values.items()}
@@ -115,9 +118,7 @@ def assert_each_once(broker: Broker, topic: str) -> None:
         read[record.partition].append(record)
     written: dict[int, list[tuple[int, bytes]]] = {p: [] for p in range(PARTITIONS)}
     for output in broker.read_all(f"{topic}-output"):
-        headers = dict(output.headers)
-        assert int(headers[PARTITION]) == output.partition
-        written[output.partition].append((int(headers[OFFSET]), output.value))
+        written[output.partition] += read_output(output)
     bad = [(p, record.offset) for p, records in read.items() for record in records if record.value == BAD]
     letters = [dict(record.headers) for record in broker.read_all(f"{topic}-dead")]
     where = [(int(h["__connect.errors.partition"]), int(h["__connect.errors.offset"])) for h in letters]
@@ -131,8 +132,20 @@ def expected(partition: int, records: list[Any]) -> list[tuple[int, bytes]]:
     good = [record for record in records if record.value != BAD]
     vectors = CODEC.decode([record.value for record in good]).vectors
     offsets = [record.offset for record in good]
-    fields = Projection(("coordinates", "residual", "score")).of(known(7, d=D, k=K), vectors, np.array(offsets))
+    fields = Projection(FIELDS).of(known(7, d=D, k=K), vectors, np.array(offsets))
     return list(zip(offsets, encoder("json")(fields, None).values, strict=True))
+
+
+def read_output(output: Any) -> Iterator[tuple[int, bytes]]:
+    """The offset and the output of each record in a message; rows of Arrow as JSON."""
+    headers = dict(output.headers)
+    assert int(headers[PARTITION]) == output.partition
+    if output.value.startswith(b"{"):
+        yield int(headers[OFFSET]), output.value
+        return
+    for row in pa.ipc.open_stream(output.value).read_all().to_pylist():
+        assert (row["partition"], row["key"]) == (output.partition, b"key")
+        yield row["offset"], orjson.dumps({name: row[name] for name in FIELDS})
 
 
 def test_each_record_has_one_output_though_members_and_brokers_are_killed(
@@ -162,11 +175,11 @@ def test_each_record_has_one_output_though_members_and_brokers_are_killed(
 def test_members_that_join_leave_and_die_share_the_work(broker: Broker, topic: str, tmp_path: Path) -> None:
     with members(broker, topic, tmp_path) as group:
         feed = Feed(broker, topic, 18)
-        first = group.start()
+        first = group.start(output_format="arrow")
         for _ in range(2):
             feed.send(3000)
             group.wait_for(group.position() + 200)
-            second = group.start()  # while transactions are open
+            second = group.start(output_format="arrow")  # while transactions are open
             feed.send(3000)
             group.wait_for(group.position() + 200)
             first.send_signal(15)
@@ -174,7 +187,7 @@ def test_members_that_join_leave_and_die_share_the_work(broker: Broker, topic: s
             first = second
         feed.send(1000)
         first.kill()  # its transaction stays open until the broker gives it up
-        group.start()
+        group.start(output_format="arrow")
         group.wait_for_all()
         feed.close()
         assert_each_once(broker, topic)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from streampca.errors import SettingsError
-from streampca.settings import TransformSettings
+from streampca.settings import TransformSettings, transform
 
 
 def read(**options: Any) -> TransformSettings:
@@ -38,3 +38,11 @@ def test_what_is_emitted_is_a_list_of_names() -> None:
 def test_mistakes_are_reported(options: dict[str, str], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         read(**options)
+
+
+def test_arrow_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transform, "find_spec", lambda name: None)
+    with pytest.raises(SettingsError, match=r"output_format arrow needs pyarrow.*pip install 'streampca\[arrow\]'"):
+        read(output_format="arrow")
+    monkeypatch.setattr(transform, "find_spec", lambda name: name)
+    assert read(output_format="arrow", format="arrow").output_format == "arrow"

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from streampca.member.listener import Listener, Listeners, MemberEvent, SourcePolled
 from streampca.pca.arrays import Array
@@ -16,15 +17,16 @@ from streampca.stores.models import Models
 from streampca.stream.codec import Codec
 from streampca.stream.model_file import PublishedModel
 from streampca.stream.record import Event, Records
-from streampca.transform.encoding import encoder
+from streampca.transform.encoding import Encode, encoder
 from streampca.transform.loop import TransformConfig, Transformer
 from streampca.transform.models import FollowedModel
-from streampca.transform.outputs import OFFSET, PARTITION, Outputs
+from streampca.transform.outputs import OFFSET, PARTITION, Outputs, Packer
 from streampca.transform.projection import Projection
 from tests.api.known import TOPIC, D, known
 from tests.worker.events import EventRecorder
 
 OUTPUT, DEAD = "projected", "dead"
+ARROW = b"\xff\xff\xff\xff"  # the first bytes of a stream
 _MOST_TURNS = 300
 
 
@@ -63,13 +65,16 @@ class World:
         return {p: offset for p, offset in self.topic.committed.items() if offset} == ends
 
     def origins(self, topic: str = OUTPUT) -> dict[int, list[int]]:
-        """The offsets of the outputs by partition, as their headers say."""
+        """The offsets of the outputs by partition, as their headers or rows say."""
         found: dict[int, list[int]] = {}
         for record in self.written[topic]:
             headers = dict(record.headers)
             partition = int(headers[PARTITION] or b"-1")
             assert record.partition == partition
-            found.setdefault(partition, []).append(int(headers[OFFSET] or b"-1"))
+            offsets = [int(headers[OFFSET] or b"-1")]
+            if (record.value or b"").startswith(ARROW):
+                offsets = pa.ipc.open_stream(record.value).read_all()["offset"].to_pylist()
+            found.setdefault(partition, []).extend(offsets)
         return found
 
     def outputs(self) -> Sequence[Outgoing]:
@@ -93,6 +98,7 @@ class Member:
         version: int | None = None,
         listener: Listener | None = None,
         only_p_below: float | None = None,
+        encode: Encode | Packer | None = None,
         **config: Any,
     ) -> None:
         self.world, self.events = world, EventRecorder()
@@ -102,7 +108,9 @@ class Member:
         self.model = FollowedModel(self.cache, version, OUTPUT, needs_calibration=projection.needs_calibration)
         assert self.model.follow() == ""
         codec = Codec("float64", D, 1e150)
-        outputs = Outputs(OUTPUT, codec, self.model, projection, encoder("json"), False, TOPIC, DEAD, only_p_below)
+        outputs = Outputs(
+            OUTPUT, codec, self.model, projection, encode or encoder("json"), False, TOPIC, DEAD, only_p_below
+        )
         self.source = DecodingSource(world.topic, outputs.read, script, batch)
         self.transactions = MemoryTransactions(world.topic, self.source, world.written)
         self.transformer = Transformer(

@@ -13,6 +13,7 @@ from streampca.member.listener import OffsetsSkipped, RecordRejected, Transactio
 from streampca.pca import anomaly
 from streampca.pca.anomaly import Calibration
 from streampca.sources.memory import Do, Pause, Step
+from streampca.transform.arrow import ArrowPacker
 from streampca.transform.outputs import VERSION
 from tests.api.known import known
 from tests.transform.harness import DEAD, Member, World
@@ -30,7 +31,8 @@ def test_each_record_has_one_output_whatever_fails(data: st.DataObject) -> None:
         return
     batch = st.integers(1, 9)
     steps: list[Step] = []
-    member = Member(world, steps, batch=data.draw(batch))
+    encode = data.draw(st.sampled_from([None, ArrowPacker(most_bytes=300)]))
+    member = Member(world, steps, batch=data.draw(batch), encode=encode)
     events = [st.just(Do(lambda: world.topic.evict(member.source))), st.just(Pause()), batch]
     steps += data.draw(st.lists(st.one_of(events), max_size=12))
     member.transactions.failures = data.draw(st.lists(st.sampled_from(["", "before", "after"]), max_size=6))

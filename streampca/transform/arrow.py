@@ -1,0 +1,110 @@
+"""Arrow outputs: a message is an Arrow IPC stream of one record batch, with a row for each vector of many records.
+
+Nothing of a record is lost: its key, timestamp and headers are columns, and so are the place where it was read and the
+version of the model. The fields follow, in the order of `emit`.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from streampca.pca.arrays import Array
+from streampca.sources.transactions import Outgoing
+from streampca.transform.outputs import Packer, Selection, origin_headers
+
+MESSAGE_BYTES = 512 * 1024  # a topic takes 1 MiB by default, and a producer adds to it
+_ROW_BYTES = 4 + 8 + 4 + 4 + 8 + 8 + 2  # of all columns but the fields; bits that mark nulls
+_HEADER_BYTES = 4 + 4 + 1
+
+Column: TypeAlias = Any  # pyarrow has no types
+
+
+class ArrowPacker(Packer):
+    """Writes as many rows in a message as make about `most_bytes`, and at least one."""
+
+    def __init__(self, most_bytes: int = MESSAGE_BYTES) -> None:
+        self._most_bytes = most_bytes
+
+    def messages(self, topic: str, selection: Selection) -> Iterator[Outgoing]:
+        """A message has no key; its headers are those of its first row, its timestamp is the latest of its rows."""
+        keys, headers = pa.array(selection.keys, pa.binary()), _headers(selection.headers)
+        records = np.repeat(np.arange(len(keys)), selection.counts)  # of each row
+        widths = sum(values[:1].size for values in selection.fields.values())
+        sizes = (_sizes(keys) + _sizes_of_headers(headers))[records] + _ROW_BYTES + 8 * widths
+        for rows in _cuts(sizes, self._most_bytes):
+            places = records[rows]
+            offsets, timestamps = selection.offsets[places], selection.timestamps[places]
+            columns = {
+                "key": keys.take(pa.array(places)),
+                "timestamp": _times(timestamps),
+                "headers": headers.take(pa.array(places)),
+                "partition": pa.array(np.full(len(places), selection.partition, np.int32)),
+                "offset": pa.array(offsets),
+                "model_version": pa.array(np.full(len(places), selection.version, np.int64)),
+            } | {name: _numbers(values[rows]) for name, values in selection.fields.items()}
+            origin = [*origin_headers(selection.version, selection.partition, int(offsets[0]))]
+            yield Outgoing(topic, selection.partition, _stream(columns), None, origin, int(timestamps.max()))
+
+
+def _cuts(sizes: NDArray[np.int64], most: int) -> Iterator[slice]:
+    """Slices of rows whose sizes add up to `most` or less; a larger row is alone."""
+    ends, start = np.cumsum(sizes), 0
+    while start < len(sizes):
+        before = ends[start] - sizes[start]
+        stop = max(int(np.searchsorted(ends, before + most, "right")), start + 1)
+        yield slice(start, stop)
+        start = stop
+
+
+def _stream(columns: dict[str, Column]) -> bytes:
+    batch, sink = pa.record_batch(columns), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    value: bytes = sink.getvalue().to_pybytes()
+    return value
+
+
+def _numbers(values: Array) -> Column:
+    """Doubles, or lists of them; a number that is not known is null."""
+    if values.ndim == 1:
+        return pa.array(values, pa.float64(), from_pandas=True)
+    return pa.FixedSizeListArray.from_arrays(pa.array(np.ravel(values), pa.float64()), values.shape[1])
+
+
+def _times(timestamps: NDArray[np.int64]) -> Column:
+    return pa.array(timestamps, pa.int64(), mask=timestamps < 0).view(pa.timestamp("ms", "UTC"))
+
+
+def _headers(headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> Column:
+    """Lists of structures: a map could not hold a name twice in every reader."""
+    names = [name for own in headers for name, _ in own]
+    values = [value for own in headers for _, value in own]
+    pairs = pa.StructArray.from_arrays([_texts(names), pa.array(values, pa.binary())], ["key", "value"])
+    return pa.ListArray.from_arrays(pa.array(np.cumsum([0, *map(len, headers)]), pa.int32()), pairs)
+
+
+def _texts(names: list[str]) -> Column:
+    """Names that are not UTF-8 get escapes: a client may have read such."""
+    try:
+        return pa.array(names, pa.string())
+    except UnicodeEncodeError:
+        raw = [name.encode(errors="surrogateescape") for name in names]
+        return pa.array([name.decode(errors="backslashreplace") for name in raw], pa.string())
+
+
+def _sizes(column: Column) -> NDArray[np.int64]:
+    """The bytes of each value."""
+    sizes: NDArray[np.int64] = pc.binary_length(column).fill_null(0).to_numpy().astype(np.int64)
+    return sizes
+
+
+def _sizes_of_headers(headers: Column) -> NDArray[np.int64]:
+    """The bytes of the headers of each record."""
+    pairs, ends = headers.values, headers.offsets.to_numpy()
+    sizes = _HEADER_BYTES + _sizes(pairs.field(0)) + _sizes(pairs.field(1))
+    each: NDArray[np.int64] = np.diff(np.concatenate([[0], np.cumsum(sizes)])[ends])
+    return each

@@ -1,0 +1,194 @@
+"""Arrow outputs: pyarrow reads every record, with all that it had, from messages of a bounded size."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streampca.pca import anomaly
+from streampca.pca.anomaly import Calibration
+from streampca.settings.transform import EMITTED
+from streampca.sources.kafka_python.patches import RawName
+from streampca.sources.transactions import Outgoing
+from streampca.stream.codec import Codec
+from streampca.stream.decoded import Decoded
+from streampca.stream.model_file import PublishedModel
+from streampca.stream.record import PlainRecord, Records, Vectors
+from streampca.transform.arrow import MESSAGE_BYTES, ArrowPacker
+from streampca.transform.encoding import Encode, encoder
+from streampca.transform.metrics import TransformMetrics
+from streampca.transform.outputs import OFFSET, PARTITION, VERSION, Outputs, Packer, Projected
+from streampca.transform.projection import Projection
+from tests.api.known import D, K, known
+from tests.transform.harness import Member, World
+
+FRAME = 4096  # bytes of a stream around its rows
+KEYS = st.none() | st.binary(max_size=8)
+HEADERS = st.lists(st.tuples(st.text(max_size=4), KEYS), max_size=3)
+RECORDS = st.lists(
+    st.builds(
+        PlainRecord, offset=st.integers(0, 3), value=st.just(b""), timestamp=st.integers(-1, 2**41), key=KEYS,
+        headers=HEADERS,
+    ),
+    min_size=1, max_size=25,
+)  # fmt: skip
+
+
+@cache
+def model() -> PublishedModel:
+    """A model with past scores."""
+    found = known(7)
+    scores = anomaly.score(found.model, np.random.default_rng(1).normal(size=(500, D)))
+    return replace(found, calibration=Calibration.empty().with_scores(scores, anomaly.noise_variance(found.model)))
+
+
+def event(records: Sequence[PlainRecord], counts: Sequence[int]) -> Vectors:
+    """The records with so many vectors each; those with none are rejects or empty. Offsets become ascending."""
+    ascending = np.cumsum([1 + record.offset for record in records]).tolist()
+    records = [replace(record, offset=offset) for record, offset in zip(records, ascending, strict=True)]
+    places = np.flatnonzero(counts)
+    several = np.array(counts, np.int64)[places]
+    vectors = np.random.default_rng(len(records)).normal(size=(several.sum(), D))
+    timestamps = np.array([records[place].timestamp for place in places], np.int64)
+    return Vectors(3, Decoded(vectors, places, [], several), timestamps, records, ascending[-1] + 1, 10**6)
+
+
+def written(
+    encode: Encode | Packer, batch: Vectors, several: bool = False, p: float | None = None,
+    fields: tuple[str, ...] = EMITTED, published: PublishedModel | None = None,
+) -> Projected:  # fmt: skip
+    """What is written of a batch."""
+    used: Any = SimpleNamespace(used=published or model())
+    projection, codec = Projection(fields, with_p=p is not None), Codec("float64", D, 1e150)
+    return Outputs("projected", codec, used, projection, encode, several, "readings", None, p).project(batch)
+
+
+def rows_of(messages: Sequence[Outgoing]) -> list[dict[str, Any]]:
+    """The rows of all messages."""
+    tables = [pa.ipc.open_stream(message.value).read_all() for message in messages]
+    return pa.concat_tables(tables).to_pylist() if tables else []  # type: ignore[no-any-return]
+
+
+def rows_of_json(outputs: Sequence[Outgoing], several: bool) -> list[dict[str, Any]]:
+    """The same rows, from messages of one record each."""
+    rows = []
+    for output in outputs:
+        *own, _, _, (_, offset) = output.headers
+        record = {
+            "key": output.key,
+            "timestamp": None if output.timestamp < 0 else output.timestamp,
+            "headers": [{"key": name, "value": value} for name, value in own],
+            "partition": 3,
+            "offset": int(offset or b""),
+            "model_version": 7,
+        }
+        fields = orjson.loads(output.value or b"")
+        vectors = zip(*fields.values(), strict=True) if several else [fields.values()]
+        rows += [record | dict(zip(fields, vector, strict=True)) for vector in vectors]
+    return rows
+
+
+@settings(max_examples=30)
+@given(data=st.data(), records=RECORDS, several=st.booleans(), p=st.sampled_from([None, 0.3]))
+def test_rows_hold_all_that_messages_of_one_record_hold(
+    data: st.DataObject, records: list[PlainRecord], several: bool, p: float | None
+) -> None:
+    each = st.integers(0, 3 if several else 1)
+    counts = data.draw(st.lists(each, min_size=len(records), max_size=len(records)))
+    batch = event(records, counts)
+    most = data.draw(st.sampled_from([1, 500, 2000, MESSAGE_BYTES]))
+    alone, packed = (written(encode, batch, several, p) for encode in (encoder("json"), ArrowPacker(most)))
+    rows = rows_of(packed.outputs)
+    for row in rows:
+        row["timestamp"] = row["timestamp"] and round(row["timestamp"].timestamp() * 1000)
+    assert rows == rows_of_json(alone.outputs, several)
+    assert packed.written == alone.written == len(alone.outputs)
+    for message in packed.outputs:
+        assert_message(message, most)
+
+
+def assert_message(message: Outgoing, most: int) -> None:
+    """It lies beside its records, and is no larger than a row that is larger than `most`."""
+    table = pa.ipc.open_stream(message.value).read_all()
+    assert (message.topic, message.partition, message.key) == ("projected", 3, None)
+    first = {VERSION: b"7", PARTITION: b"3", OFFSET: b"%d" % table["offset"][0].as_py()}
+    assert dict(message.headers) == first
+    latest = max((time for time in table["timestamp"].cast(pa.int64()).to_pylist() if time is not None), default=-1)
+    assert message.timestamp == latest
+    assert len(message.value or b"") <= most + FRAME or len(table) == 1
+
+
+@pytest.mark.parametrize("fields", [("coordinates", "residual"), EMITTED])
+def test_the_schema_is_that_of_the_documentation(fields: tuple[str, ...]) -> None:
+    (message,) = written(ArrowPacker(), event([PlainRecord(1, b"")], [1]), fields=fields).outputs
+    header = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    record = [
+        ("key", pa.binary()), ("timestamp", pa.timestamp("ms", "UTC")), ("headers", pa.list_(header)),
+        ("partition", pa.int32()), ("offset", pa.int64()), ("model_version", pa.int64()),
+    ]  # fmt: skip
+    lengths = {"coordinates": K, "reconstruction": D}
+    kinds = [pa.list_(pa.float64(), lengths[name]) if name in lengths else pa.float64() for name in fields]
+    assert pa.ipc.open_stream(message.value).schema == pa.schema([*record, *zip(fields, kinds, strict=True)])
+
+
+def test_messages_are_nearly_as_large_as_they_may_be_whatever_makes_rows_large() -> None:
+    trace = [("trace", b"x" * 400), ("é" * 50, None)]
+    records = [PlainRecord(0, b"", i, b"k" * (i % 900), trace * (i % 3)) for i in range(3000)]
+    for batch in (event(records, [1] * 3000), event(records[:40], [75] * 40)):
+        messages = [message.value or b"" for message in written(ArrowPacker(), batch, several=True).outputs]
+        assert len(messages) > 2
+        for value in messages[:-1]:
+            assert MESSAGE_BYTES * 0.95 < len(value) < MESSAGE_BYTES * 1.02
+
+
+def test_names_of_headers_that_are_not_utf8_have_escapes() -> None:
+    name = RawName(b"caf\xe9".decode(errors="surrogateescape"))
+    batch = event([PlainRecord(0, b"", headers=[(name, b"1"), ("é", b"2")])], [1])
+    (row,) = rows_of(written(ArrowPacker(), batch).outputs)
+    assert row["headers"] == [{"key": r"caf\xe9", "value": b"1"}, {"key": "é", "value": b"2"}]
+
+
+def test_a_number_that_is_not_known_is_null() -> None:
+    without_past_scores = known(7)
+    batch = event([PlainRecord(0, b"")], [1])
+    (row,) = rows_of(written(ArrowPacker(), batch, fields=("p",), published=without_past_scores).outputs)
+    assert row["p"] is None
+
+
+@pytest.mark.parametrize("name", ["coordinates", "reconstruction"])
+def test_a_worker_reads_the_vectors(name: str) -> None:
+    batch = event([PlainRecord(0, b"", 5, None, [("a", None)])] * 70, [2] * 70)
+    messages = written(ArrowPacker(9000), batch, several=True).outputs
+    values = [message.value for message in messages]
+    assert len(values) > 1
+    decoded = Codec("arrow", {"coordinates": K, "reconstruction": D}[name], 1e150, field=name).decode(values)
+    assert decoded.rejects == []
+    expected = Projection(EMITTED).of_each(model(), batch.decoded.vectors, batch.decoded.counts)[name]
+    np.testing.assert_array_equal(decoded.vectors, expected)
+
+
+def test_another_member_reads_what_one_has_written() -> None:
+    first, metrics = World(), TransformMetrics("t")
+    first.append(0, 50)
+    Member(first, batch=20, encode=ArrowPacker(), listener=metrics).run()
+    assert len(first.outputs()) == 3
+    count = metrics.registry.get_sample_value("streampca_transform_records_total", {"topic": "t", "outcome": "written"})
+    assert count == 50
+    records = [PlainRecord(i, message.value) for i, message in enumerate(first.outputs())]
+    batch = Codec("arrow", K, 1e150, field="coordinates").vectors_of(Records(0, records, 3, 3))
+    assert isinstance(batch, Vectors)
+    rows = rows_of(written(ArrowPacker(), batch, True, fields=("residual",), published=known(7, d=K, k=1)).outputs)
+    assert [row["offset"] for row in rows] == [0] * 20 + [1] * 20 + [2] * 10
+
+
+def test_nothing_is_written_where_no_record_is_left() -> None:
+    nothing = written(ArrowPacker(), event([PlainRecord(0, b"")] * 3, [1] * 3), p=1e-9)
+    assert (nothing.outputs, nothing.written) == ([], 0)
