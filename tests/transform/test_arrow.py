@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from streampca.pca import anomaly
 from streampca.pca.anomaly import Calibration
 from streampca.settings.transform import EMITTED
-from streampca.sources.kafka_python.patches import RawName
+from streampca.sources.kafka_python.patches.batches import RawName
 from streampca.sources.transactions import Outgoing
 from streampca.stream.codec import Codec
 from streampca.stream.decoded import Decoded
