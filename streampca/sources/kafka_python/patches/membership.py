@@ -2,6 +2,8 @@
 
 `KafkaConsumer._coordinator.fetch_committed_offsets`
     `committed()` takes one partition, and a request for each.
+`KafkaConsumer._coordinator._offset_fetch_futures`
+    The answer to a request that took too long is that of the next call, though the offsets may be others by then.
 `KafkaConsumer._coordinator.request_rejoin`
     A rebalance caused by changed partitions is forgotten if the poll ends before the group answers, or if the change is
     undone meanwhile: the member is left without partitions and without heartbeat.
@@ -65,6 +67,7 @@ def committed_offsets(
     consumer: KafkaConsumer, partitions: Iterable[TopicPartition], timeout_ms: int
 ) -> dict[int, Committed]:
     """Those partitions of one topic for which the group has committed an offset."""
+    consumer._coordinator._offset_fetch_futures.clear()
     found = consumer._coordinator.fetch_committed_offsets(list(partitions), timeout_ms=timeout_ms)
     # librdkafka commits the zero at the end of a C string, too.
     return {tp.partition: Committed(known.offset, (known.metadata or "").rstrip("\0")) for tp, known in found.items()}

@@ -1,0 +1,47 @@
+"""Committed offsets are those of the moment of the call, also after a request that was answered too late."""
+
+import os
+import signal
+from contextlib import closing
+
+import pytest
+from kafka import KafkaConsumer, TopicPartition
+from kafka.structs import OffsetAndMetadata
+
+from streampca.sources.choice import client_of
+from streampca.sources.confluent import source as confluent
+from streampca.sources.kafka_python import source as kafka_python
+from tests.kafka_broker import Broker
+from tests.sources.backends import settings_for
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.mark.parametrize("client", ["kafka-python", "confluent"])
+def test_an_answer_that_came_too_late_is_not_that_of_a_later_call(
+    broker: Broker, topic: str, client: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_python, "_OFFSETS_TIMEOUT_MS", 300)
+    monkeypatch.setattr(confluent, "_OFFSETS_S", 0.3)
+    broker.create_topic(topic)
+    with closing(client_of(settings_for(broker, topic, kafka_client=client))) as member:
+        commit(broker, topic, 1)
+        assert member.committed([0])[0].offset == 1
+        assert broker.process is not None
+        os.kill(broker.process.pid, signal.SIGSTOP)
+        os.waitpid(broker.process.pid, os.WUNTRACED)  # returns when it has stopped
+        try:
+            with pytest.raises(TimeoutError):
+                member.committed([0])
+        finally:
+            os.kill(broker.process.pid, signal.SIGCONT)
+        commit(broker, topic, 2)
+        assert member.committed([0])[0].offset == 2
+
+
+def commit(broker: Broker, topic: str, offset: int) -> None:
+    """Commit an offset of partition 0, as a member does."""
+    with closing(KafkaConsumer(bootstrap_servers=broker.bootstrap, group_id=topic, enable_auto_commit=False)) as member:
+        partition = TopicPartition(topic, 0)
+        member.assign([partition])
+        member.commit({partition: OffsetAndMetadata(offset, "", -1)})
