@@ -37,8 +37,8 @@ test-fast: setup  ## Run the tests that need no broker and no browser and are qu
 image-test: setup java image-tools  ## Build the image and run it against a real Kafka broker, as root (5 min)
 	$(BIN)/python -m pytest -s tests/deploy/image.py $(ARGS)
 
-simulate: setup  ## Run the simulation on many seeds; make simulate SEEDS=100000 FROM=1
-	$(BIN)/python -m tests.simulation.run --seeds $(or $(SEEDS),10000) --from $(or $(FROM),1)
+simulate: setup  ## Run the simulation on many seeds; make simulate SEEDS=100000 FROM=1 ROLE=worker
+	$(BIN)/python -m tests.simulation.run --seeds $(or $(SEEDS),10000) --from $(or $(FROM),1) --role $(or $(ROLE),worker)
 
 helm-test: setup helm kubectl  ## Compare the Helm chart with the manifests; builds Helm and kubectl first (5 min)
 	STREAMPCA_KUBERNETES=$(KUBERNETES) STREAMPCA_HELM=$(HELM) $(BIN)/python -m pytest tests/deploy/helm.py $(ARGS)

@@ -22,7 +22,8 @@ from tests.simulation.calm import Calm
 from tests.simulation.disk import STALE_S, File, Mount, Volume
 from tests.simulation.history import Course
 from tests.simulation.plan import TOPIC
-from tests.simulation.world import POISON, World
+from tests.simulation.site import POISON
+from tests.simulation.world import World
 
 _CHECKPOINTS, _MODELS = f"/store/checkpoints/{TOPIC}", f"/store/models/{TOPIC}"
 

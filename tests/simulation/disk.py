@@ -25,6 +25,13 @@ class File:
     is_whole: bool = False  # everything was written
     is_damaged: bool = False  # by a fault, not by a writer
 
+    def flip(self) -> None:
+        """Damage it: flip the bits of one byte."""
+        data = bytearray(self.data)
+        data[len(data) // 2] ^= 0xFF
+        self.data = self.flushed = bytes(data)
+        self.is_damaged = True
+
 
 FOLDER = File()
 Changes = dict[str, File | None]

@@ -1,82 +1,26 @@
-"""The faults that a plan may name, each a method of `Faults`."""
+"""The faults of the workers' store and topic, each a method of `Faults`."""
 
 import posixpath
-from collections.abc import Callable
 
 from streampca.stores import identity
 from tests.simulation.disk import FOLDER, STALE_S, File, Volume
 from tests.simulation.plan import TOPIC, Fault
-from tests.simulation.world import Machine, World
+from tests.simulation.process_faults import ProcessFaults
+from tests.simulation.site import Machine
+from tests.simulation.world import World
 
 _STORE = f"/store/checkpoints/{TOPIC}"
 
 
-class Faults:
-    """Applies faults to a world, and ends them all."""
+class Faults(ProcessFaults):
+    """Applies faults to a world of workers, their store and their topic."""
 
     def __init__(self, world: World) -> None:
+        super().__init__(world)
         self._world = world
         self._spoiled: set[int] = set()  # partitions whose files were touched: once each, since one must be left
         self._is_trimmed = self._is_expired = False
         self._is_backup = False  # whether the other volume has the identity of the workers' store
-        self.last_end = 0.0
-
-    def schedule(self, faults: tuple[Fault, ...]) -> None:
-        """Let these faults happen at their times."""
-        for fault in faults:
-            self._world.scheduler.at(fault.at, lambda f=fault: getattr(self, f.kind)(f))  # type: ignore[misc]
-            self.last_end = max(self.last_end, fault.at + (STALE_S if fault.kind == "mislead" else fault.seconds))
-
-    def heal(self) -> None:
-        """End what has no end of its own."""
-        for machine in [*self._world.machines, self._world.reader]:
-            if machine.process:
-                machine.process.traps.clear()
-
-    def kill(self, fault: Fault) -> None:
-        self._trap(fault, lambda machine: machine.process.kill() if machine.process else None)
-
-    def pause(self, fault: Fault) -> None:
-        self._trap(fault, lambda machine: machine.process.pause(fault.seconds) if machine.process else None)
-
-    def lapse(self, fault: Fault) -> None:
-        """A worker is paused at a call, and evicted meanwhile: it continues as a zombie."""
-        self._trap(fault, lambda machine: self._lapse(machine, fault.seconds))
-
-    def stop(self, fault: Fault) -> None:
-        machine = self._machine(fault)
-        if machine.worker and machine.is_up:
-            machine.worker.stop("SIGTERM")
-
-    def evict(self, fault: Fault) -> None:
-        self._evict(self._machine(fault))
-
-    def cut(self, fault: Fault) -> None:
-        source = self._machine(fault).source
-        if source:
-            source.cut_until = self._world.scheduler.now + fault.seconds
-
-    def outage(self, fault: Fault) -> None:
-        self._during(fault.seconds, self._set_away)
-
-    def registry(self, fault: Fault) -> None:
-        self._during(fault.seconds, lambda on: setattr(self._world, "is_registry_away", on))
-
-    def fail_reads(self, fault: Fault) -> None:
-        self._fail(fault, "read")
-
-    def fail_writes(self, fault: Fault) -> None:
-        self._fail(fault, "write")
-
-    def slow(self, fault: Fault) -> None:
-        process = self._any_machine(fault).process
-        if process:
-            before, process.latency_s = process.latency_s, 0.5
-            self._later(fault.seconds, lambda: setattr(process, "latency_s", before))
-
-    def stale(self, fault: Fault) -> None:
-        mount = self._any_machine(fault).mount
-        mount.stale_until = self._world.scheduler.now + 2 * fault.seconds
 
     def damage(self, fault: Fault) -> None:
         """Flip the bits of one byte of the newest checkpoint of a partition, or of the newest model."""
@@ -85,7 +29,7 @@ class Faults:
         files = self._world.volume.files(f"/store/models/{TOPIC}/" if of_model else f"{_STORE}/{partition}/")
         if len(files) > 1 and (of_model or partition not in self._spoiled):
             self._spoiled |= set() if of_model else {partition}
-            _flip(self._world.volume.entries[files[-1]])
+            self._world.volume.entries[files[-1]].flip()
 
     def misplace(self, fault: Fault) -> None:
         """Copy the checkpoint of another partition, or of another offset, to where the next one may come."""
@@ -105,7 +49,7 @@ class Faults:
 
     def power(self, fault: Fault) -> None:
         """All machines and the disk lose power."""
-        for machine in [*self._world.machines, self._world.reader]:
+        for machine in self._world.all_machines:
             if machine.process:
                 machine.process.kill()
         for volume in (self._world.volume, self._world.stray):
@@ -148,11 +92,6 @@ class Faults:
             self._spoiled.add(partition)  # a damaged checkpoint would need them again
             self._world.history.trim(partition, int(posixpath.basename(files[0])[:20]))
 
-    def truncate(self, fault: Fault) -> None:
-        """A broker that is behind becomes leader: the records that nobody has read yet are gone."""
-        partition = fault.target % len(self._world.cluster.logs)
-        self._world.history.truncate(partition, 1 + fault.target)
-
     def cut_log(self, fault: Fault) -> None:
         """A broker that is far behind becomes leader: records that were read are gone, and others take their places."""
         self._world.cut(fault.target % len(self._world.cluster.logs), 1 + round(40 * fault.seconds))
@@ -175,10 +114,8 @@ class Faults:
         evicted = [other for other in self._world.machines if (other is machine) == (fault.target >= 6)]
         self._later((plan.keep + 2) * plan.interval_s, lambda: self._expire_and_evict(fault, evicted))
 
-    def grow(self, fault: Fault) -> None:
-        cluster = self._world.cluster
-        if len(cluster.logs) < 4:
-            cluster.add_partitions(len(cluster.logs) + 1)
+    def _seconds(self, fault: Fault) -> float:
+        return STALE_S if fault.kind == "mislead" else fault.seconds
 
     def _has_saved_all(self) -> bool:
         """Whether the group has an offset of every partition."""
@@ -195,60 +132,13 @@ class Faults:
         """Whether no records of the partition were replaced."""
         return len(self._world.history.courses(partition)) == 1
 
-    def _machine(self, fault: Fault) -> Machine:
-        return self._world.machines[fault.target % len(self._world.machines)]
-
-    def _any_machine(self, fault: Fault) -> Machine:
-        """One of the workers', or the reader's."""
-        machines = [*self._world.machines, self._world.reader]
-        return machines[fault.target % len(machines)]
-
-    def _trap(self, fault: Fault, act: Callable[[Machine], object]) -> None:
-        machine = self._any_machine(fault)
-        if machine.process and machine.is_up and fault.call:
-            machine.process.traps.append((fault.call, lambda: act(machine)))
-        else:
-            act(machine)
-
-    def _lapse(self, machine: Machine, seconds: float) -> None:
-        if machine.process:
-            machine.process.pause(seconds)
-            self._evict(machine)
-
-    def _evict(self, machine: Machine) -> None:
-        if machine.source in self._world.cluster._members:
-            self._world.cluster.evict(machine.source)
-
     def _expire_and_evict(self, fault: Fault, machines: list[Machine]) -> None:
         self.expire(fault)
         for machine in machines:
             self._evict(machine)
 
-    def _fail(self, fault: Fault, kind: str) -> None:
-        mount = self._any_machine(fault).mount
-        mount.failing.add(kind)
-        self._later(fault.seconds, lambda: mount.failing.discard(kind))
-
-    def _set_away(self, on: bool) -> None:
-        self._world.cluster.away = on
-        self._world.cluster.wake()
-
     def _set_stray(self, on: bool) -> None:
         self._world.mounted = self._world.stray if on else self._world.volume
-
-    def _during(self, seconds: float, switch: Callable[[bool], object]) -> None:
-        switch(True)
-        self._later(seconds, lambda: switch(False))
-
-    def _later(self, seconds: float, act: Callable[[], object]) -> None:
-        self._world.scheduler.at(self._world.scheduler.now + seconds, act)
-
-
-def _flip(file: File) -> None:
-    data = bytearray(file.data)
-    data[len(data) // 2] ^= 0xFF
-    file.data = file.flushed = bytes(data)
-    file.is_damaged = True
 
 
 def _put(volume: Volume, path: str, file: File) -> None:

@@ -4,8 +4,8 @@
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -27,10 +27,10 @@ from streampca.stream.fold import Fold
 from streampca.worker.checkpoint_writer import CheckpointWriter, SaveResult
 from streampca.worker.checkpointer import Checkpointer
 from streampca.worker.reject_limit import RejectLimit
+from tests.simulation.patching import Mutant, both, nothing, patched
 from tests.simulation.plan import plan_of
-from tests.simulation.run import simulate
-
-Mutant = Callable[[], AbstractContextManager[Any]]
+from tests.simulation.run import PLANS, simulate
+from tests.simulation.transform.mutants import TRANSFORM_MUTANTS
 
 _start_save, _load = Checkpointer.start_save, Checkpointer._load
 _write_numbered = numbered.write
@@ -131,87 +131,71 @@ def _drops_held(self: RejectLimit, partition: int) -> None:
     self._held.pop(partition)
 
 
-def _nothing(*arguments: Any, **options: Any) -> None:
-    return None
-
-
-def _patched(owner: Any, **attributes: Any) -> Mutant:
-    return lambda: mock.patch.multiple(owner, **attributes)
-
-
 MUTANTS: dict[str, tuple[Mutant, int]] = {
-    "offsets are committed before the checkpoint is saved": (_patched(Checkpointer, start_save=_commits_first), 1),
-    "dead letters are not flushed before a save": (_patched(Checkpointer, start_save=_does_not_flush), 1),
+    "offsets are committed before the checkpoint is saved": (patched(Checkpointer, start_save=_commits_first), 1),
+    "dead letters are not flushed before a save": (patched(Checkpointer, start_save=_does_not_flush), 1),
     "reading starts at the earliest record, not at the checkpoint": (
-        _patched(Assignment, _start_reading=_seeks_to_the_start),
+        patched(Assignment, _start_reading=_seeks_to_the_start),
         2,
     ),
     "reading starts at the committed offset, not at the checkpoint": (
-        _patched(Assignment, _start_reading=_seeks_to_committed),
+        patched(Assignment, _start_reading=_seeks_to_committed),
         2,
     ),
-    "files are written in place, not renamed": (_patched(directory.DirectoryStore, write=_writes_in_place), 1),
-    "files are not flushed": (_patched(directory, _write_durably=_does_not_flush_the_file), 1),
-    "folders are not flushed": (_patched(directory, _flush_folder=_nothing), 1),
-    "the scores of the guard are not restored": (_patched(Checkpointer, _load=_forgets_scores), 3),
+    "files are written in place, not renamed": (patched(directory.DirectoryStore, write=_writes_in_place), 1),
+    "files are not flushed": (patched(directory, _write_durably=_does_not_flush_the_file), 1),
+    "folders are not flushed": (patched(directory, _flush_folder=nothing), 1),
+    "the scores of the guard are not restored": (patched(Checkpointer, _load=_forgets_scores), 3),
     "the publisher leaves out a partition": (
-        _patched(Checkpoints, partitions=lambda self: _partitions(self)[1:] or _partitions(self)),
+        patched(Checkpoints, partitions=lambda self: _partitions(self)[1:] or _partitions(self)),
         1,
     ),
-    "prefetched records are not dropped at a rebalance": (_patched(EventQueue, drop=_nothing), 1108),
-    "prefetched records are not dropped at a pause": (_patched(Prefetch, _pause=_pause_keeps_queued), 1108),
-    "polling continues before a rebalance is handled": (_patched(Polled, blocks_polling=False), 3),
-    "pending vectors are forgotten": (_patched(Checkpointer, _load=_forgets_pending), 3),
-    "a store behind the group is accepted": (_patched(compatibility, refuse_foreign_store=_nothing), 612),
-    "another store than the group's is accepted": (_patched(compatibility, refuse_other_store=_nothing), 82),
-    "a failed write counts as saved": (_patched(CheckpointWriter, _save=_takes_failed_for_saved), 2),
-    "old checkpoints are deleted before the new one is written": (_patched(numbered, write=_prunes_first), 25),
+    "prefetched records are not dropped at a rebalance": (patched(EventQueue, drop=nothing), 1108),
+    "prefetched records are not dropped at a pause": (patched(Prefetch, _pause=_pause_keeps_queued), 1108),
+    "polling continues before a rebalance is handled": (patched(Polled, blocks_polling=False), 3),
+    "pending vectors are forgotten": (patched(Checkpointer, _load=_forgets_pending), 3),
+    "a store behind the group is accepted": (patched(compatibility, refuse_foreign_store=nothing), 612),
+    "another store than the group's is accepted": (patched(compatibility, refuse_other_store=nothing), 82),
+    "a failed write counts as saved": (patched(CheckpointWriter, _save=_takes_failed_for_saved), 2),
+    "old checkpoints are deleted before the new one is written": (patched(numbered, write=_prunes_first), 25),
     "zombies are not fenced: they delete newer checkpoints": (
-        lambda: _both(_patched(numbered, write=_prunes_newer), _patched(Checkpoints, _refuse_ahead=_nothing)),
+        lambda: both(patched(numbered, write=_prunes_newer), patched(Checkpoints, _refuse_ahead=nothing)),
         1189,
     ),
-    "a damaged checkpoint has no fallback": (_patched(Checkpoints, newest=_never_falls_back), 2),
+    "a damaged checkpoint has no fallback": (patched(Checkpoints, newest=_never_falls_back), 2),
     "the reader goes back when its model's file is damaged": (
-        _patched(ModelCache, _candidates=lambda self, versions: list(reversed(versions))),
+        patched(ModelCache, _candidates=lambda self, versions: list(reversed(versions))),
         195,
     ),
-    "a restore that failed is not retried": (_patched(Restorer, retry_when_due=_nothing), 67),
-    "a stale listing counts as no checkpoint": (_patched(Checkpoints, _raise_unusable=_ignores_stale_listing), 154),
-    "a log that was cut is not noticed": (_patched(Log, end_of=_never_ends), 2),
-    "a topic that was replaced is not noticed in a save": (_patched(compatibility, refuse_replaced=_nothing), 27),
-    "a topic that was replaced is not noticed at a start": (_patched(compatibility, refuse_other_topic=_nothing), 195),
-    "records that a cut has removed are not counted": (_patched(Fold, skip=_skips_silently), 33),
-    "checkpoints pass rejects that are held back": (_patched(RejectLimit, savable=lambda self, folds: dict(folds)), 2),
-    "rejects that were held back are dropped": (_patched(RejectLimit, _release=_drops_held), 1),
-    "rejects are held back for ever": (_patched(RejectLimit, release_when_due=_nothing), 13),
-    "paused partitions are not resumed": (_patched(PausedPartitions, retry_when_due=_nothing), 42),
+    "a restore that failed is not retried": (patched(Restorer, retry_when_due=nothing), 67),
+    "a stale listing counts as no checkpoint": (patched(Checkpoints, _raise_unusable=_ignores_stale_listing), 154),
+    "a log that was cut is not noticed": (patched(Log, end_of=_never_ends), 2),
+    "a topic that was replaced is not noticed in a save": (patched(compatibility, refuse_replaced=nothing), 27),
+    "a topic that was replaced is not noticed at a start": (patched(compatibility, refuse_other_topic=nothing), 195),
+    "records that a cut has removed are not counted": (patched(Fold, skip=_skips_silently), 33),
+    "checkpoints pass rejects that are held back": (patched(RejectLimit, savable=lambda self, folds: dict(folds)), 2),
+    "rejects that were held back are dropped": (patched(RejectLimit, _release=_drops_held), 1),
+    "rejects are held back for ever": (patched(RejectLimit, release_when_due=nothing), 13),
+    "paused partitions are not resumed": (patched(PausedPartitions, retry_when_due=nothing), 42),
 }
 
 
-class _both(AbstractContextManager[None]):  # noqa: N801 - used like a function
-    def __init__(self, *mutants: Mutant) -> None:
-        self._managers = [mutant() for mutant in mutants]
-
-    def __enter__(self) -> None:
-        for manager in self._managers:
-            manager.__enter__()
-
-    def __exit__(self, *exception: object) -> None:
-        for manager in self._managers:
-            manager.__exit__(None, None, None)
+def role_of(name: str) -> str:
+    """The role that a mutant breaks."""
+    return "worker" if name in MUTANTS else "transform"
 
 
 def finds(name: str, seed: int) -> tuple[str, ...]:
     """What the run of the seed finds with this mutant."""
-    mutant, _ = MUTANTS[name]
+    mutant, _ = (MUTANTS | TRANSFORM_MUTANTS)[name]
     with mutant():
-        return simulate(plan_of(seed)).violations
+        return simulate(PLANS[role_of(name)](seed)).violations
 
 
 def main() -> None:
     """Print the first seed that finds each mutant."""
     compile_kernels(plan_of(1).fold_config().learning)
-    for name in sys.argv[1:] or MUTANTS:
+    for name in sys.argv[1:] or [*MUTANTS, *TRANSFORM_MUTANTS]:
         found = ((seed, violations) for seed in range(1, 1000) if (violations := finds(name, seed)))
         seed, violations = next(found, (0, ("nothing",)))
         sys.stdout.write(f"{seed:4}  {name}: {violations[0]}\n")

@@ -1,5 +1,6 @@
 """What a seed stands for: the settings of the workers, the records of the topic, and the faults."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -121,26 +122,33 @@ def plan_of(seed: int) -> Plan:
         offset_gap=random.choice(["fail", "earliest", "latest"]),
         outlier_p=0.05 if seed % 3 == 0 else 0.0,  # more than may be set, as the streams are short
         gaps=seed % 5 == 2,
-        bursts=(*(_burst(random, partitions) for _ in range(random.randint(4, 8))), *_bad_runs(seed, partitions)),
-        faults=tuple(sorted((_fault(random) for _ in range(random.randint(1, 8))), key=lambda fault: fault.at)),
+        bursts=(*(burst_of(random, partitions) for _ in range(random.randint(4, 8))), *bad_runs(seed, partitions)),
+        faults=faults_of(random, KINDS, CALLS),
     )
 
 
-def _burst(random: Random, partitions: int) -> Burst:
+def burst_of(random: Random, partitions: int) -> Burst:
+    """Draw a burst."""
     at = random.choice([0.0, random.uniform(0, QUIET_AFTER_S)])
     records = random.choice([1, 10, 60, 60, 300])
     return Burst(at, random.randrange(partitions), records, random.choice([0, 5, 20]), random.choice([0, 0, 0, 2]))
 
 
-def _bad_runs(seed: int, partitions: int) -> list[Burst]:
+def bad_runs(seed: int, partitions: int) -> list[Burst]:
     """In a fourth of the plans, a run of records that are all poison: enough to reach the limit, or not quite."""
     random = Random(f"bad runs {seed}")
     at, records = random.choice([0.0, random.uniform(0, QUIET_AFTER_S)]), random.choice([30, 110, 300, 600])
     return [Burst(at, random.randrange(partitions), records, 1, 0)] if random.random() < 0.25 else []
 
 
-def _fault(random: Random) -> Fault:
-    kind = random.choices(list(KINDS), list(KINDS.values()))[0]
-    call = random.choice(CALLS) if random.random() < 0.8 else ""
+def faults_of(random: Random, kinds: Mapping[str, int], calls: Sequence[str]) -> tuple[Fault, ...]:
+    """Draw some faults of these kinds, each as often as its number says, in the order of their times."""
+    faults = (_fault(random, kinds, calls) for _ in range(random.randint(1, 8)))
+    return tuple(sorted(faults, key=lambda fault: fault.at))
+
+
+def _fault(random: Random, kinds: Mapping[str, int], calls: Sequence[str]) -> Fault:
+    kind = random.choices(list(kinds), list(kinds.values()))[0]
+    call = random.choice(calls) if random.random() < 0.8 else ""
     seconds = random.choice([random.uniform(0, 2), random.uniform(2, 6)])
     return Fault(random.uniform(0, QUIET_AFTER_S), kind, random.randrange(12), seconds, call)

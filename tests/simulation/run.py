@@ -1,13 +1,14 @@
 """Runs plans, shrinks those that fail, and prints how to run them again: `python -m tests.simulation.run --help`."""
 
 import argparse
-import hashlib
 import itertools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing import Pool
+from typing import Any
 from unittest import mock
 
 import structlog.testing
@@ -15,13 +16,26 @@ import structlog.testing
 from streampca.pca.compilation import compile_kernels
 from streampca.sources import prefetch
 from streampca.stores import identity
-from streampca.worker import loop
+from streampca.transform import loop as transform_loop
+from streampca.worker import loop as worker_loop
 from tests.simulation import mounted_path, quick_files
 from tests.simulation.checks import Checks
 from tests.simulation.faults import Faults
 from tests.simulation.plan import QUIET_AFTER_S, Fault, Plan, plan_of
+from tests.simulation.process_faults import ProcessFaults
+from tests.simulation.site import Site
+from tests.simulation.transform.checks import TransformChecks
+from tests.simulation.transform.faults import TransformFaults
+from tests.simulation.transform.plan import TransformPlan, transform_plan_of
+from tests.simulation.transform.world import TransformWorld
 from tests.simulation.world import World
 
+AnyPlan = Plan | TransformPlan
+_PARTS: dict[type, tuple[Any, Any, Any]] = {
+    Plan: (World, Checks, Faults),
+    TransformPlan: (TransformWorld, TransformChecks, TransformFaults),
+}
+PLANS: dict[str, Callable[[int], AnyPlan]] = {"worker": plan_of, "transform": transform_plan_of}
 PROGRESS_S = 90.0  # within this time after the last fault, everything must be learned; a store may be late by a minute
 _STOP_S = 30.0
 
@@ -36,28 +50,25 @@ class Outcome:
     log: tuple[str, ...]
 
 
-def simulate(plan: Plan) -> Outcome:
+def simulate(plan: AnyPlan) -> Outcome:
     """Run a plan to its end."""
+    new_world, new_checks, new_faults = _PARTS[type(plan)]
     with _environment() as logged:
-        world = World(plan)
+        world = new_world(plan)
         try:
-            _run(world)
+            _run(world, new_checks(world), new_faults(world))
         finally:
             world.end()
-    names = world.volume.files("/store")
-    contents = b"".join(world.volume.entries[name].data for name in names)
-    digest = hashlib.sha256(repr((names, world.scheduler.steps, world.scheduler.now)).encode() + contents)
     log = tuple(str(entry) for entry in logged)
-    return Outcome(tuple(world.violations), digest.hexdigest(), world.scheduler.now, log)
+    return Outcome(tuple(world.violations), world.digest(), world.scheduler.now, log)
 
 
-def _run(world: World) -> None:
-    checks, faults = Checks(world), Faults(world)
+def _run(world: Site, checks: Any, faults: ProcessFaults) -> None:
     faults.schedule(world.plan.faults)
     world.begin()
     world.scheduler.run(max(QUIET_AFTER_S, faults.last_end))
     faults.heal()
-    world.accept_rejects()
+    world.accept_all()
     world.append_to_all(2)
     checks.expect_all()
     deadline = world.scheduler.now + PROGRESS_S
@@ -84,13 +95,14 @@ def _environment() -> Iterator[list[structlog.typing.EventDict]]:
         stack.enter_context(mounted_path.installed())
         stack.enter_context(quick_files.installed())
         stack.enter_context(mock.patch.object(prefetch, "_POLL_S", 1.0))
-        stack.enter_context(mock.patch.object(loop, "_POLL_S", 1.0))
+        stack.enter_context(mock.patch.object(worker_loop, "_POLL_S", 1.0))
+        stack.enter_context(mock.patch.object(transform_loop, "_POLL_S", 0.5))
         ids = (f"{number:032x}" for number in itertools.count())
         stack.enter_context(mock.patch.object(identity, "new_id", side_effect=ids))
         yield stack.enter_context(structlog.testing.capture_logs())
 
 
-def shrink(plan: Plan, fails: Callable[[Plan], bool] = lambda plan: bool(simulate(plan).violations)) -> Plan:
+def shrink(plan: AnyPlan, fails: Callable[[AnyPlan], bool] = lambda plan: bool(simulate(plan).violations)) -> AnyPlan:
     """The plan with as few of its faults as still fail: halves are left out, then quarters, then single ones."""
     size = max(len(plan.faults) // 2, 1)
     while plan.faults:
@@ -107,16 +119,17 @@ def shrink(plan: Plan, fails: Callable[[Plan], bool] = lambda plan: bool(simulat
     return plan
 
 
-def report_of(seed: int) -> str | None:
+def report_of(seed: int, role: str = "worker") -> str | None:
     """What is wrong with the run of a seed, the shortest schedule that shows it, and how to run it again."""
-    plan = plan_of(seed)
+    plan = PLANS[role](seed)
     if not simulate(plan).violations:
         return None
     plan = shrink(plan)
     outcome = simulate(plan)
     faults: list[Fault] | list[str] = list(plan.faults) or ["none"]
     lines = ["violations:", *outcome.violations, "shortest schedule of faults:", *map(str, faults)]
-    return "\n  ".join([f"seed {seed} fails; to run it again: make simulate SEEDS=1 FROM={seed}", *lines])
+    again = f"make simulate SEEDS=1 FROM={seed}" + (f" ROLE={role}" if role != "worker" else "")
+    return "\n  ".join([f"seed {seed} fails; to run it again: {again}", *lines])
 
 
 def main() -> None:
@@ -124,11 +137,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=10_000)
     parser.add_argument("--from", type=int, default=1, dest="first")
+    parser.add_argument("--role", choices=PLANS, default="worker")
     options = parser.parse_args()
     compile_kernels(plan_of(1).fold_config().learning)
     failed = 0
     with Pool() as pool:
-        for report in pool.imap(report_of, range(options.first, options.first + options.seeds), chunksize=50):
+        seeds = range(options.first, options.first + options.seeds)
+        for report in pool.imap(partial(report_of, role=options.role), seeds, chunksize=50):
             if report:
                 failed += 1
                 sys.stdout.write(report + "\n")

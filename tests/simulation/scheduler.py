@@ -12,7 +12,7 @@ from random import Random
 
 from greenlet import getcurrent, greenlet
 
-_LATENCY_S = 0.01  # longest time that a call takes normally
+_LATENCY_S, _SLOW_S = 0.01, 0.5  # longest time that a call takes normally, and in a slow process
 
 
 class KilledError(BaseException):
@@ -125,7 +125,7 @@ class Process:
 
     def __init__(self, scheduler: Scheduler, on_end: Callable[["Process"], object] = lambda process: None) -> None:
         self.scheduler, self._on_end = scheduler, on_end
-        self.alive, self.paused_until, self.latency_s = True, 0.0, _LATENCY_S
+        self.alive, self.paused_until, self.slow_until = True, 0.0, 0.0
         self.errors: list[BaseException] = []  # that ended a thread
         self.traps: list[tuple[str, Callable[[], object]]] = []  # what to do at the next call of that name
         self._tasks: list[Task] = []
@@ -165,7 +165,7 @@ class Process:
                 del self.traps[place]
                 act()
                 break
-        scheduler.sleep(scheduler.random.random() * self.latency_s)
+        scheduler.sleep(scheduler.random.random() * (_SLOW_S if scheduler.now < self.slow_until else _LATENCY_S))
 
     def kill(self) -> None:
         """End it now, as by SIGKILL."""

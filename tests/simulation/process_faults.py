@@ -1,0 +1,124 @@
+"""The faults of processes, machines and brokers, each a method of `ProcessFaults`."""
+
+from collections.abc import Callable
+
+from tests.simulation.plan import Fault
+from tests.simulation.site import Machine, Site
+
+
+class ProcessFaults:
+    """Applies faults to the processes of a site, and ends them all."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self.last_end = 0.0
+
+    def schedule(self, faults: tuple[Fault, ...]) -> None:
+        """Let these faults happen at their times."""
+        for fault in faults:
+            self._site.scheduler.at(fault.at, lambda f=fault: getattr(self, f.kind)(f))  # type: ignore[misc]
+            self.last_end = max(self.last_end, fault.at + self._seconds(fault))
+
+    def heal(self) -> None:
+        """End what has no end of its own."""
+        for machine in self._site.all_machines:
+            if machine.process:
+                machine.process.traps.clear()
+
+    def kill(self, fault: Fault) -> None:
+        self._trap(fault, lambda machine: machine.process.kill() if machine.process else None)
+
+    def pause(self, fault: Fault) -> None:
+        self._trap(fault, lambda machine: machine.process.pause(fault.seconds) if machine.process else None)
+
+    def lapse(self, fault: Fault) -> None:
+        """A worker is paused at a call, and evicted meanwhile: it continues as a zombie."""
+        self._trap(fault, lambda machine: self._lapse(machine, fault.seconds))
+
+    def stop(self, fault: Fault) -> None:
+        machine = self._machine(fault)
+        if machine.worker and machine.is_up:
+            machine.worker.stop("SIGTERM")
+
+    def evict(self, fault: Fault) -> None:
+        self._evict(self._machine(fault))
+
+    def cut(self, fault: Fault) -> None:
+        source = self._machine(fault).source
+        if source:
+            source.cut_until = self._site.scheduler.now + fault.seconds
+
+    def outage(self, fault: Fault) -> None:
+        self._during(fault.seconds, self._set_away)
+
+    def registry(self, fault: Fault) -> None:
+        self._during(fault.seconds, lambda on: setattr(self._site, "is_registry_away", on))
+
+    def fail_reads(self, fault: Fault) -> None:
+        self._fail(fault, "read")
+
+    def fail_writes(self, fault: Fault) -> None:
+        self._fail(fault, "write")
+
+    def slow(self, fault: Fault) -> None:
+        process = self._any_machine(fault).process
+        if process:
+            process.slow_until = self._site.scheduler.now + fault.seconds
+
+    def stale(self, fault: Fault) -> None:
+        mount = self._any_machine(fault).mount
+        mount.stale_until = self._site.scheduler.now + 2 * fault.seconds
+
+    def truncate(self, fault: Fault) -> None:
+        """A broker that is behind becomes leader: the records that nobody has read yet are gone."""
+        partition = fault.target % len(self._site.cluster.logs)
+        self._site.history.truncate(partition, 1 + fault.target)
+
+    def grow(self, fault: Fault) -> None:
+        cluster = self._site.cluster
+        if len(cluster.logs) < 4:
+            cluster.add_partitions(len(cluster.logs) + 1)
+
+    def _seconds(self, fault: Fault) -> float:
+        """How long a fault lasts at most."""
+        return fault.seconds
+
+    def _machine(self, fault: Fault) -> Machine:
+        return self._site.machines[fault.target % len(self._site.machines)]
+
+    def _any_machine(self, fault: Fault) -> Machine:
+        """That of a member of the group, or another."""
+        machines = self._site.all_machines
+        return machines[fault.target % len(machines)]
+
+    def _trap(self, fault: Fault, act: Callable[[Machine], object]) -> None:
+        machine = self._any_machine(fault)
+        if machine.process and machine.is_up and fault.call:
+            machine.process.traps.append((fault.call, lambda: act(machine)))
+        else:
+            act(machine)
+
+    def _lapse(self, machine: Machine, seconds: float) -> None:
+        if machine.process:
+            machine.process.pause(seconds)
+            self._evict(machine)
+
+    def _evict(self, machine: Machine) -> None:
+        if machine.source in self._site.cluster._members:
+            self._site.cluster.evict(machine.source)
+
+    def _fail(self, fault: Fault, kind: str) -> None:
+        mount = self._any_machine(fault).mount
+        mount.failing.add(kind)
+        self._later(fault.seconds, lambda: mount.failing.discard(kind))
+
+    def _set_away(self, on: bool) -> None:
+        self._site.cluster.away = on
+        self._site.cluster.wake()
+
+    def _during(self, seconds: float, switch: Callable[[bool], object]) -> None:
+        switch(True)
+        self._later(seconds, lambda: switch(False))
+
+    def _later(self, seconds: float, act: Callable[[], object]) -> None:
+        self._site.scheduler.at(self._site.scheduler.now + seconds, act)

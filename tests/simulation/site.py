@@ -1,0 +1,184 @@
+"""What the simulations share: machines with processes, a disk, a cluster, a producer of records, and a supervisor."""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from streampca.errors import StreampcaError
+from streampca.stores.directory import DirectoryStore
+from streampca.stream.record import Event, Records, Undecoded
+from tests.simulation.cluster import Cluster, ClusterSource
+from tests.simulation.disk import Mount, Volume
+from tests.simulation.history import History
+from tests.simulation.mounted_path import MountedPath
+from tests.simulation.plan import Burst
+from tests.simulation.scheduler import Process, Scheduler
+
+POISON = b"poison"
+_VECTORS = [row.tobytes() for row in np.random.default_rng(0).standard_normal((4099, 3)) * [3, 2, 1] + [1, 0, 5]]
+_WITH_GAPS = [np.where(np.arange(3) == i % 5, np.nan, np.frombuffer(v)).tobytes() for i, v in enumerate(_VECTORS)]
+_IMPLAUSIBLE = np.array([1e9, 0.0, -1e9]).tobytes()  # if the model has begun
+_LATER = 1000  # numbers of bursts that are not the plan's
+_SAME_TIME = 10  # records with the same timestamp
+_WALL_S = 1.8e9
+_RESTART_S, _CHECK_SESSIONS_S = 1.0, 0.5
+
+
+class Machine:
+    """A computer that runs one member of the group, restarted when it ends, or another process."""
+
+    def __init__(self, mount: Mount) -> None:
+        self.mount = mount
+        self.process: Process | None = None
+        self.source: ClusterSource | None = None
+        self.worker: Any = None  # a worker or a member of transform: may be stopped
+
+    @property
+    def is_up(self) -> bool:
+        return self.process is not None and self.process.alive
+
+
+class Site(ABC):
+    """Everything that outlives a process, and the processes."""
+
+    def __init__(self, plan: Any, new_cluster: Callable[[Scheduler], Cluster]) -> None:
+        self.plan = plan
+        self.scheduler = Scheduler(Random(f"moments {plan.seed}"))
+        self.cluster = new_cluster(self.scheduler)
+        self.volume, self.stray = Volume(), Volume()  # the site's own, and another in its place
+        self.mounted = self.volume
+        self.wall_offset_s = 0.0
+        self.is_registry_away = self.is_supervised = False
+        self.violations: list[str] = []
+        self.refusals: list[StreampcaError] = []  # errors with which members ended
+        self.changed: list[Callable[[str], object]] = []
+        self.history = History(self.cluster)
+        self.machines = [self._machine() for _ in range(plan.machines)]
+
+    @property
+    def all_machines(self) -> list[Machine]:
+        """Those of the group's members, and others."""
+        return self.machines
+
+    @abstractmethod
+    def accept_all(self) -> None:
+        """Let an operator end what stops members, such as a limit of rejects."""
+
+    @abstractmethod
+    def _work(self, machine: Machine, process: Process) -> None:
+        """Run a member of the group, as the main thread of a process."""
+
+    def digest(self) -> str:
+        """A digest of all that was done."""
+        names = self.volume.files("/store")
+        contents = b"".join(self.volume.entries[name].data for name in names)
+        steps = repr((names, self.scheduler.steps, self.scheduler.now, *self._results())).encode()
+        return hashlib.sha256(steps + contents).hexdigest()
+
+    def report(self, violation: str) -> None:
+        """Note that a guarantee was broken."""
+        self.violations.append(f"{self.scheduler.now:.2f} s: {violation}")
+
+    def begin(self) -> None:
+        """Start everything, and let the producer write by the plan."""
+        self.is_supervised = True
+        self._start()
+        for number, burst in enumerate(self.plan.bursts):
+            self.scheduler.at(burst.at, lambda n=number, b=burst: self.append(n, b))  # type: ignore[misc]
+        self._check_sessions()
+
+    def append(self, number: int, burst: Burst) -> None:
+        """Append the records of a burst."""
+        for start in range(0, burst.records, _SAME_TIME):
+            places = range(start, min(start + _SAME_TIME, burst.records))
+            first = number * 401 + self.plan.seed
+            vectors = _WITH_GAPS if self.plan.gaps else _VECTORS
+            values = [_value(burst, place, vectors[(first + place) % len(vectors)]) for place in places]
+            stamp = 10**12 + int(1000 * burst.at) + 50 * start if start % 3 else -1
+            self.cluster.append(burst.partition, *values, timestamp=stamp)
+        self.cluster.skip(burst.partition, burst.gap)
+
+    def append_to_all(self, records: int) -> None:
+        """Append so many good records to each partition."""
+        for partition in range(len(self.cluster.logs)):
+            self.append_later(partition, records)
+
+    def append_later(self, partition: int, records: int) -> None:
+        """Append so many good records that are not the plan's."""
+        self.append(_LATER + partition, Burst(self.scheduler.now, partition, records, 0, 0))
+
+    def start_worker(self, machine: Machine) -> None:
+        """Start a member of the group, as the supervisor does."""
+        if not machine.is_up and self.is_supervised:
+            process = machine.process = machine.mount.process = Process(
+                self.scheduler, lambda process: self._ended(machine, process)
+            )
+            process.main(lambda: self._work(machine, process))
+
+    def stop(self) -> None:
+        """Stop all members as by SIGTERM, and do not restart them."""
+        self.is_supervised = False
+        for machine in self.machines:
+            if machine.worker and machine.is_up:
+                machine.worker.stop("SIGTERM")
+            elif machine.process:
+                machine.process.kill()
+
+    def end(self) -> None:
+        """Kill what is left."""
+        self.is_supervised = False
+        for machine in self.all_machines:
+            if machine.process:
+                machine.process.kill()
+        self.scheduler.run(self.scheduler.now)
+
+    def _results(self) -> Sequence[Any]:
+        """What is not in the store."""
+        return ()
+
+    def _start(self) -> None:
+        """Start all processes."""
+        for machine in self.machines:
+            self.start_worker(machine)
+
+    def _machine(self) -> Machine:
+        return Machine(Mount(lambda: self.mounted, self._on_change, self.report))
+
+    def _store(self, machine: Machine) -> DirectoryStore:
+        return DirectoryStore(MountedPath(machine.mount, "/store"))  # type: ignore[arg-type]
+
+    def _on_change(self, path: str) -> None:
+        for notify in self.changed:
+            notify(path)
+
+    def _wall(self) -> float:
+        return _WALL_S + self.scheduler.now + self.wall_offset_s
+
+    def _decode(self, decode: Callable[[Records], Event], event: Records) -> Event:
+        if self.is_registry_away and event.records:
+            first = event.records[0].offset
+            return Undecoded(event.partition, first, event.count, event.end, "the registry is away")
+        return decode(event)
+
+    def _ended(self, machine: Machine, process: Process) -> None:
+        for error in process.errors:
+            if isinstance(error, StreampcaError):
+                self.refusals.append(error)
+            else:
+                self.report(f"a worker's thread ended with {error!r}")
+        if self.is_supervised:
+            self.scheduler.at(self.scheduler.now + _RESTART_S, lambda: self.start_worker(machine))
+
+    def _check_sessions(self) -> None:
+        self.cluster.expire_sessions()
+        self.scheduler.at(self.scheduler.now + _CHECK_SESSIONS_S, self._check_sessions)
+
+
+def _value(burst: Burst, place: int, vector: bytes) -> bytes:
+    if burst.poison and place % burst.poison == burst.poison - 1:
+        return POISON
+    return _IMPLAUSIBLE if burst.poison and place % 37 == 36 else vector

@@ -1,0 +1,186 @@
+"""What must hold in every run of transform: checked at the end of every transaction, and at the end."""
+
+import itertools
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+
+from streampca.errors import (
+    BadRecordError,
+    InputError,
+    OffsetGapError,
+    RejectLimitError,
+    SourceError,
+    StoreError,
+    StreampcaError,
+)  # fmt: skip
+from streampca.pca.model import Model
+from streampca.sources.dead_letter_headers import origin_of
+from streampca.sources.transactions import Outgoing
+from streampca.stream.record import PlainRecord
+from streampca.transform.outputs import OFFSET, PARTITION, VERSION
+from tests.api.known import known_model
+from tests.simulation.cluster import SESSION_S
+from tests.simulation.site import POISON
+from tests.simulation.transform.coordinator import Transaction
+from tests.simulation.transform.plan import DEAD, OUTPUT, D
+from tests.simulation.transform.world import TransformWorld
+
+_known_model = cache(known_model)
+
+
+class TransformChecks:
+    """Watches a world of transform and reports what is wrong to it."""
+
+    def __init__(self, world: TransformWorld) -> None:
+        self._world, self._logs = world, world.cluster.coordinator.logs
+        self._read: dict[tuple[str, int], int] = {}  # by log: records that a reader of committed records has passed
+        self._last: dict[int, int] = {}  # by partition: the source's offset of the last output that it has seen
+        self._committed: dict[int, int] = {}
+        self._shapes: set[int] = set()  # components of the outputs that were committed
+        self._refusals = 0  # before the last records came
+        world.cluster.coordinator.on_end = self._on_end
+        world.cluster.on_commit = self._on_commit
+
+    def is_complete(self) -> bool:
+        """Whether all offsets are committed, or members refuse a model of another shape, as they should."""
+        return not self.missing() or self._is_refused()
+
+    def missing(self) -> list[str]:
+        """What is not committed yet."""
+        cluster = self._world.cluster
+        ends = enumerate(log.end for log in cluster.logs)
+        return [f"partition {p} up to {end}" for p, end in ends if cluster.committed.get(p) != end]
+
+    def expect_all(self) -> None:
+        """No more records will come."""
+        self._refusals = len(self._world.refusals)
+
+    def at_the_end(self) -> None:
+        """Wait for transactions that are open, and compare the outputs of all attempts."""
+        self._world.scheduler.run(self._world.scheduler.now + SESSION_S + 2)
+        for place, records in self._logs.items():
+            if self._read.get(place, 0) < len(records):
+                self._world.report(f"readers of {place} wait for ever")
+        values: dict[tuple[object, ...], bytes | None] = {}
+        for (topic, partition), records in self._logs.items():
+            for _, record in records if topic == OUTPUT else ():
+                version, offset = _version(record), _origin(record)[1]
+                if values.setdefault((partition, offset, version), record.value) != record.value:
+                    self._world.report(f"partition {partition}: two values of offset {offset}, version {version}")
+
+    def is_expected(self, error: StreampcaError) -> bool:
+        """Whether a member may end with this error, to be started again."""
+        plan = self._world.plan
+        kinds = {fault.kind for fault in plan.faults}
+        return (
+            type(error) is StoreError
+            or (isinstance(error, RejectLimitError) and plan.reaches_reject_limit)
+            or (isinstance(error, BadRecordError) and plan.bad_records == "stop")
+            or (isinstance(error, OffsetGapError) and plan.offset_gap == "fail" and "trim" in kinds)
+            or (isinstance(error, InputError) and (plan.version is not None or "reshape" in kinds))
+            or (type(error) is SourceError and "grow" in kinds)
+        )
+
+    def _is_refused(self) -> bool:
+        refusals = self._world.refusals[self._refusals :]
+        return len(set(self._world.components.values())) > 1 and any(isinstance(e, InputError) for e in refusals)
+
+    def _on_commit(self, positions: dict[int, int], metadata: str) -> None:
+        self._world.report(f"{positions} are committed outside of a transaction")
+
+    def _on_end(self, transaction: Transaction) -> None:
+        if transaction.state == "committed":
+            outputs = [record for record in transaction.records if record.topic == OUTPUT]
+            letters = [record for record in transaction.records if record.topic == DEAD]
+            partitions = {_origin(record)[0] for record in transaction.records} | transaction.offsets.keys()
+            for partition in sorted(partitions):
+                ours, bad = ([r for r in records if _origin(r)[0] == partition] for records in (outputs, letters))
+                self._check_range(partition, transaction.offsets.get(partition), ours, bad)
+        for place in self._logs:
+            self._read_on(place)
+
+    def _check_range(
+        self, partition: int, end: int | None, outputs: Sequence[Outgoing], letters: Sequence[Outgoing]
+    ) -> None:
+        """The records between two committed offsets have the outputs and dead letters of the transaction."""
+        begin = self._committed.get(partition, 0)
+        if end is None:
+            self._world.report(f"partition {partition} has outputs without offsets")
+            return
+        if end < begin:
+            self._world.report(f"partition {partition}: the committed offset goes back from {begin} to {end}")
+        self._committed[partition] = end
+        records = [r for r in self._world.history.now(partition).records if begin <= r.offset < end]
+        good = {record.offset: record for record in records if record.value != POISON}
+        bad = {record.offset for record in records if record.value == POISON}
+        self._compare(f"partition {partition}: outputs", partition, set(good), outputs)
+        skips = self._world.config.bad_records == "skip"
+        self._compare(f"partition {partition}: dead letters", partition, set() if skips else bad, letters)
+        self._check_values(partition, [(good[at], r) for r in outputs if (at := _origin(r)[1]) in good])
+
+    def _compare(self, what: str, partition: int, wanted: set[int], records: Sequence[Outgoing]) -> None:
+        found = [_origin(record)[1] for record in records]
+        lost = {o for begin, end in self._world.skipped.get(partition, ()) for o in wanted if begin <= o < end}
+        if missing := wanted - lost - set(found):
+            self._world.report(f"{what} of {sorted(missing)} are missing")
+        if unwanted := set(found) - wanted:
+            self._world.report(f"{what} of {sorted(unwanted)} are not in order")
+        if any(after <= before for before, after in itertools.pairwise(found)):
+            self._world.report(f"{what} are written twice, or not in order: {found}")
+
+    def _check_values(self, partition: int, pairs: Sequence[tuple[PlainRecord, Outgoing]]) -> None:
+        versions = {_version(output) for _, output in pairs}
+        for version in versions:
+            components = self._world.components[version]
+            self._shapes.add(components)
+            ours = [(record, output) for record, output in pairs if _version(output) == version]
+            tails = b"".join((output.value or b"")[-8 * (components + 1) :] for _, output in ours)
+            found = np.frombuffer(tails).reshape(-1, components + 1)
+            vectors = np.frombuffer(b"".join(record.value or b"" for record, _ in ours)).reshape(-1, D)
+            if not np.allclose(found, _projected(_known_model(version, D, components), vectors), rtol=1e-9, atol=1e-9):
+                self._world.report(f"partition {partition}: outputs of version {version} are wrong")
+            if any((r.key, r.timestamp) != (o.key, o.timestamp) for r, o in ours):
+                self._world.report(f"partition {partition}: outputs lack the key or the timestamp of their records")
+        if self._world.plan.version is not None and versions - {self._world.plan.version}:
+            self._world.report(f"partition {partition}: versions {versions} are used, not the one asked for")
+        if len(self._shapes) > 1:
+            self._world.report(f"outputs of {sorted(self._shapes)} components are mixed")
+
+    def _read_on(self, place: tuple[str, int]) -> None:
+        """Let a reader of committed records read on, up to the first record whose transaction has not ended."""
+        records = self._logs[place]
+        for transaction, record in records[self._read.get(place, 0) :]:
+            if not transaction.is_visible:
+                return
+            self._read[place] = self._read.get(place, 0) + 1
+            if transaction.state == "committed" and place[0] == OUTPUT:
+                partition, offset = _origin(record)
+                if partition != place[1]:
+                    self._world.report(f"the output of partition {partition} is in partition {place[1]}")
+                if offset <= self._last.get(partition, -1):
+                    self._world.report(f"partition {partition}: {offset} is read after {self._last[partition]}")
+                self._last[partition] = offset
+
+
+def _origin(record: Outgoing) -> tuple[int, int]:
+    """The partition and the offset of the record that an output or a dead letter was made of."""
+    if record.topic == DEAD:
+        origin = origin_of(record.headers)
+        assert origin is not None
+        return origin.partition, origin.offset
+    headers = dict(record.headers)
+    return int(headers[PARTITION] or b""), int(headers[OFFSET] or b"")
+
+
+def _version(output: Outgoing) -> int:
+    return int(dict(output.headers)[VERSION] or b"")
+
+
+def _projected(model: Model, vectors: np.ndarray) -> np.ndarray:
+    """Coordinates and residuals, one vector after the other."""
+    centred = vectors - model.mean
+    coordinates = np.einsum("nd,kd->nk", centred, model.components)
+    rest = centred - np.einsum("nk,kd->nd", coordinates, model.components)
+    return np.column_stack([coordinates, np.einsum("nd,nd->n", rest, rest)])

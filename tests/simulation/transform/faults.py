@@ -1,0 +1,76 @@
+"""The faults of transform's transactions, log and models, each a method of `TransformFaults`."""
+
+from dataclasses import replace
+
+from tests.simulation.plan import TOPIC, Fault
+from tests.simulation.process_faults import ProcessFaults
+from tests.simulation.transform.plan import K
+from tests.simulation.transform.world import Machine, TransformWorld
+
+
+class TransformFaults(ProcessFaults):
+    """Applies faults to a world of transform."""
+
+    def __init__(self, world: TransformWorld) -> None:
+        super().__init__(world)
+        self._world = world
+
+    def evict(self, fault: Fault) -> None:
+        """A member is evicted at a call, and continues."""
+        self._trap(fault, self._evict)
+
+    def double(self, fault: Fault) -> None:
+        """A member is paused at a call, and another process takes its place: it continues as a zombie."""
+        self._trap(fault, lambda machine: self._double(machine, fault.seconds))
+
+    def lose(self, fault: Fault) -> None:
+        """One machine gets no answers from some call on, such as that of a commit that happens all the same."""
+        at_commit = replace(fault, call="committed")
+        self._trap(at_commit if fault.target % 2 else fault, lambda machine: self._cut(machine, fault.seconds))
+
+    def expire(self, fault: Fault) -> None:
+        """A member's transaction has been open for too long: it is aborted, and the producer refused."""
+        self._trap(fault, self._expire)
+
+    def trim(self, fault: Fault) -> None:
+        """Retention removes records, whether they were read or not."""
+        partition = fault.target % len(self._world.cluster.logs)
+        log = self._world.cluster.logs[partition]
+        start = log.start + (log.end - log.start) * fault.target // 11
+        self._world.trim(partition, start)
+
+    def grow(self, fault: Fault) -> None:
+        """The topic gets another partition, and the output topic, too: before, or some time later."""
+        self._later(fault.seconds if fault.target % 2 else 0.0, self._grow_outputs)
+        super().grow(fault)
+
+    def publish(self, fault: Fault) -> None:
+        if self._world.components:
+            self._world.publish()
+
+    def reshape(self, fault: Fault) -> None:
+        """A model of another shape is published. Only if offsets say what the outputs have."""
+        if self._world.cluster.committed:
+            self._world.publish(K + 1)
+
+    def damage(self, fault: Fault) -> None:
+        """Flip the bits of one byte of the newest model."""
+        files = self._world.volume.files(f"/store/models/{TOPIC}/")
+        if len(files) > 1:
+            self._world.volume.entries[files[-1]].flip()
+
+    def _double(self, machine: Machine, seconds: float) -> None:
+        if machine.process:
+            machine.process.pause(seconds)
+            self._world.start_double(machine)
+
+    def _cut(self, machine: Machine, seconds: float) -> None:
+        if machine.source:
+            machine.source.cut_until = self._world.scheduler.now + seconds
+
+    def _expire(self, machine: Machine) -> None:
+        if machine in self._world.ids:
+            self._world.cluster.coordinator.fence(self._world.ids[machine])
+
+    def _grow_outputs(self) -> None:
+        self._world.cluster.output_partitions = 4

@@ -1,0 +1,134 @@
+"""Mutants of transform: see `tests.simulation.mutants`. Some are of the simulated brokers, which do what Kafka's do."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+from unittest import mock
+
+from streampca.member.assignment import Assignment
+from streampca.member.paused import PausedPartitions
+from streampca.member.restorer import Restorer
+from streampca.pca.arrays import Array
+from streampca.sources.transactions import Outgoing
+from streampca.stores.model_cache import ModelCache
+from streampca.stream.model_file import PublishedModel
+from streampca.stream.record import OutOfRange
+from streampca.transform.loop import Position, Transformer
+from streampca.transform.models import FollowedModel
+from streampca.transform.projection import Fields, Projection
+from tests.simulation.patching import Mutant, nothing, patched
+from tests.simulation.transform.coordinator import Coordinator, Transaction, TransformCluster
+from tests.simulation.transform.member import ClusterTransactions, TransformSource
+from tests.simulation.transform.plan import DEAD
+
+_commit, _release, _restore = Transformer._commit, Transformer._release, Transformer._restore
+_start_over, _skip_gap, _send = Transformer._start_over, Assignment.skip_gap, ClusterTransactions.send
+
+
+def _commits_offsets_apart(self: Transformer) -> None:
+    self._source.commit(self._pending, self._model.shape)
+    self._transactions.commit({}, self._model.shape)
+    self._end("committed", "")
+
+
+def _starts_over_where_it_was(self: Transformer, cause: str) -> None:
+    _remembered(self).update(self._positions)
+    _start_over(self, cause)
+
+
+def _commits_and_remembers(self: Transformer) -> None:
+    pending = {p: Position(position) for p, position in self._pending.items()}
+    _commit(self)
+    _remembered(self).update(pending)
+
+
+def _restores_what_it_remembers(self: Transformer, partitions: Collection[int]) -> Mapping[int, Position]:
+    restored = {p: _remembered(self).get(p, committed) for p, committed in _restore(self, partitions).items()}
+    _remembered(self).update(restored)
+    return restored
+
+
+def _releases_and_forgets(self: Transformer, partitions: Collection[int], *, lost: bool) -> None:
+    _release(self, partitions, lost=lost)
+    _remembered(self).clear()
+
+
+def _remembered(member: Any) -> dict[int, Position]:
+    positions: dict[int, Position] = member.__dict__.setdefault("remembered", {})
+    return positions
+
+
+def _releases_without_abort(self: Transformer, partitions: Collection[int], *, lost: bool) -> None:
+    self._end("aborted", "")
+    self._limit.forget(self._assignment.release(partitions, lost=lost))
+
+
+def _restores_the_start(self: Transformer, partitions: Collection[int]) -> Mapping[int, Position]:
+    return dict.fromkeys(_restore(self, partitions), Position(-1))
+
+
+def _recovers_without_fencing(self: ClusterTransactions) -> None:
+    if self._epoch is None:
+        self._source._request("recover")
+        self._epoch = self._coordinator._epochs.setdefault(self._id, 1)
+
+
+def _accepts_any_epoch(self: Coordinator, id_: str, epoch: int) -> Transaction:
+    return self._unfinished.setdefault(id_, Transaction(id_, self._scheduler.now))
+
+
+def _drops_dead_letters(self: ClusterTransactions, records: Iterable[Outgoing]) -> None:
+    _send(self, [record for record in records if record.topic != DEAD])
+
+
+def _skips_silently(self: Assignment[Position], event: OutOfRange) -> None:
+    with mock.patch.object(self, "_listener"):
+        _skip_gap(self, event)
+
+
+def _ignores_places(self: Projection, published: PublishedModel, vectors: Array, start: int) -> Fields:
+    return self._fields(published, vectors)
+
+
+TRANSFORM_MUTANTS: dict[str, tuple[Mutant, int]] = {
+    "offsets are committed outside of the transaction": (patched(Transformer, _commit=_commits_offsets_apart), 1),
+    "nothing is read again after a failed transaction": (
+        patched(
+            Transformer,
+            _start_over=_starts_over_where_it_was,
+            _restore=_restores_what_it_remembers,
+            _release=_releases_and_forgets,
+        ),
+        11,
+    ),
+    "a transaction that failed counts as not committed": (
+        patched(
+            Transformer,
+            _commit=_commits_and_remembers,
+            _restore=_restores_what_it_remembers,
+            _release=_releases_and_forgets,
+        ),
+        34,
+    ),
+    "a revocation does not abort the transaction": (patched(Transformer, _release=_releases_without_abort), 2),
+    "members begin at the earliest record": (patched(Transformer, _restore=_restores_the_start), 1),
+    "recovery fences nobody": (patched(ClusterTransactions, recover=_recovers_without_fencing), 4),
+    "brokers accept offsets of members that the group has given up": (
+        patched(TransformCluster, counts_in=lambda self, member, generation: True),
+        97,
+    ),
+    "brokers accept producers that were replaced": (patched(Coordinator, _current=_accepts_any_epoch), 7),
+    "offsets are read while a transaction has others": (
+        patched(TransformSource, is_stable=lambda self, partitions: True),
+        7,
+    ),
+    "dead letters are not sent": (patched(ClusterTransactions, send=_drops_dead_letters), 1),
+    "models of another shape are used": (patched(FollowedModel, check=nothing), 35),
+    "the model goes back when a newer one is damaged": (
+        patched(ModelCache, _candidates=lambda self, versions: list(reversed(versions))),
+        22,
+    ),
+    "gaps are not counted": (patched(Assignment, skip_gap=_skips_silently), 77),
+    "transform does not retry a restore that failed": (patched(Restorer, retry_when_due=nothing), 1),
+    "transform does not resume paused partitions": (patched(PausedPartitions, retry_when_due=nothing), 1),
+    "rows are computed in any place": (patched(Projection, _of_run=_ignores_places), 20),
+}

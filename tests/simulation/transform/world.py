@@ -1,0 +1,125 @@
+"""The simulated world of transform: machines with members of its group, and a publisher of models."""
+
+import itertools
+from dataclasses import replace
+from functools import partial
+
+from streampca.member.listener import BatchTransformed, Listener, MemberEvent, OffsetsSkipped
+from streampca.sources.prefetch import Prefetch
+from streampca.stores.model_cache import ModelCache
+from streampca.stores.models import Models
+from streampca.transform.encoding import encoder
+from streampca.transform.loop import TransformConfig, Transformer
+from streampca.transform.models import FollowedModel
+from streampca.transform.outputs import Outputs
+from streampca.transform.projection import Projection
+from tests.api.known import known
+from tests.simulation.plan import TOPIC
+from tests.simulation.scheduler import Process
+from tests.simulation.site import Machine, Site
+from tests.simulation.threads import threads_of
+from tests.simulation.transform.coordinator import TransformCluster
+from tests.simulation.transform.member import ClusterTransactions, TransformSource
+from tests.simulation.transform.plan import DEAD, FIRST_VERSION, OUTPUT, D, K, TransformPlan
+
+FIELDS = ("coordinates", "residual")
+_RELOAD_S, _WAIT_S = 1.0, 0.2
+
+
+class TransformWorld(Site):
+    """Machines with members of transform."""
+
+    def __init__(self, plan: TransformPlan) -> None:
+        super().__init__(plan, lambda scheduler: TransformCluster(scheduler, plan.partitions, TOPIC))
+        self.config = TransformConfig(TOPIC, plan.bad_records, plan.offset_gap)
+        self.publisher = self._machine()
+        self.components: dict[int, int] = {}  # of each version published
+        self.skipped: dict[int, list[tuple[int, int]]] = {}  # by partition: offsets that members count as lost
+        self.ids: dict[Machine, str] = {}  # of the members' transactions
+        self._numbers = itertools.count()
+        self.former: list[Process] = []  # that another process has replaced while they lived
+
+    def accept_all(self) -> None:
+        """Start members that neither bad records nor gaps stop, and end those that were replaced."""
+        bad_records = self.config.bad_records if self.config.bad_records != "stop" else "dead_letter"
+        offset_gap = self.config.offset_gap if self.config.offset_gap != "fail" else "earliest"
+        self.config = replace(self.config, bad_records=bad_records, offset_gap=offset_gap, max_rejected_share=1.0)
+        for process in self.former:
+            process.kill()
+
+    def publish(self, components: int = K) -> None:
+        """Publish another model."""
+        version = max(self.components, default=FIRST_VERSION - 1) + 1
+        self.components[version] = components
+        Models(self._store(self.publisher), TOPIC).save(known(version, 0.0, d=D, k=components))
+
+    def trim(self, partition: int, start: int) -> None:
+        """Remove the records before an offset. Where nothing is committed, members begin behind them."""
+        if partition not in self.cluster.committed:
+            self.skipped.setdefault(partition, []).append((0, start))
+        self.history.trim(partition, start)
+
+    def start_double(self, machine: Machine) -> None:
+        """Start another process in place of one that lives, as when its machine is believed to be dead."""
+        if machine.process and machine.is_up:
+            self.former.append(machine.process)
+            machine.mount, machine.process = self._machine().mount, None
+            self.start_worker(machine)
+
+    def end(self) -> None:
+        for process in self.former:
+            process.kill()
+        super().end()
+
+    def _start(self) -> None:
+        self._store(self.publisher).check()
+        self.scheduler.at(self.plan.model_at, self.publish)
+        super()._start()
+
+    def _results(self) -> list[object]:
+        logs = self.cluster.coordinator.logs
+        return [(place, found.state, record) for place in sorted(logs) for found, record in logs[place]]
+
+    def _work(self, machine: Machine, process: Process) -> None:
+        machine.worker = machine.source = None
+        models = Models(self._store(machine), TOPIC)
+        cache = ModelCache(models, self._wall, monotonic=lambda: self.scheduler.now)
+        model = FollowedModel(cache, self.plan.version, OUTPUT, needs_calibration=False)
+        cache.poll()
+        process.start(lambda: self._poll_models(cache))
+        while model.follow():
+            self.scheduler.sleep(_WAIT_S)
+        if machine.process is not process:  # replaced meanwhile
+            return
+        source = machine.source = TransformSource(self.cluster, process, self.plan.batch)
+        transactions = ClusterTransactions(self.cluster, source, self._new_id(machine))
+        outputs = Outputs(OUTPUT, self.plan.codec(), model, Projection(FIELDS), encoder("npy"), False, TOPIC, DEAD)
+        read = Prefetch(source, self.plan.prefetch, 10**6, partial(self._decode, outputs.read), threads_of(process))
+        machine.worker = Transformer(self.config, read, transactions, outputs, _MemberListener(self))
+        machine.worker.run(lambda: self.scheduler.now)
+
+    def _poll_models(self, cache: ModelCache) -> None:
+        while True:
+            self.scheduler.sleep(_RELOAD_S)
+            cache.poll()
+
+    def _new_id(self, machine: Machine) -> str:
+        number = self.machines.index(machine) if self.plan.has_identity else next(self._numbers)
+        self.ids[machine] = f"group-{number}"
+        return self.ids[machine]
+
+
+class _MemberListener(Listener):
+    """Notes what a process skips, and the versions of the models that it uses."""
+
+    def __init__(self, world: TransformWorld) -> None:
+        self._world, self._version = world, 0
+
+    def notify(self, event: MemberEvent) -> None:
+        match event:
+            case OffsetsSkipped(partition, lost_from, to):
+                self._world.skipped.setdefault(partition, []).append((lost_from, to))
+            case BatchTransformed(version=version):
+                if version < self._version:
+                    self._world.report(f"a member went back from model version {self._version} to {version}")
+                self._version = version
