@@ -19,12 +19,13 @@ from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from streampca.stream.codec import Codec
 from streampca.thread_failures import ThreadFailures
-from streampca.transform.encoding import Encode, encoder, schema_of
+from streampca.transform.encoding import encoder, schema_of
 from streampca.transform.log import TransformLog
 from streampca.transform.loop import TransformConfig, Transformer
+from streampca.transform.messages import Packer, RecordPacker
 from streampca.transform.metrics import TransformMetrics
 from streampca.transform.models import FollowedModel
-from streampca.transform.outputs import Outputs, Packer
+from streampca.transform.outputs import Outputs
 from streampca.transform.projection import Projection
 
 log = structlog.get_logger()
@@ -103,7 +104,7 @@ def _build(
         codec,
         model,
         projection,
-        _encode(settings),
+        _packer(settings),
         settings.format == "arrow",
         settings.topic,
         settings.dead_letter_topic,
@@ -118,13 +119,13 @@ def _build(
     return Transformer(config, source, transactions, outputs, listener, check_threads)
 
 
-def _encode(settings: TransformSettings) -> Encode | Packer:
+def _packer(settings: TransformSettings) -> Packer:
     """How outputs are written. Raises `SourceError`."""
     if settings.output_format == "arrow":
         from streampca.transform.arrow import ArrowPacker  # here: an optional dependency
 
         return ArrowPacker()
-    return encoder(settings.output_format, _frame(settings))
+    return RecordPacker(encoder(settings.output_format, _frame(settings)), several=settings.format == "arrow")
 
 
 def _frame(settings: TransformSettings) -> bytes:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from streampca.pca.arrays import Array
 from streampca.sources.transactions import Outgoing
-from streampca.transform.outputs import Packer, Selection, origin_headers
+from streampca.transform.messages import Packer, Selection, origin_headers
 
 MESSAGE_BYTES = 512 * 1024  # a topic takes 1 MiB by default, and a producer adds to it
 _ROW_BYTES = 4 + 8 + 4 + 4 + 8 + 8 + 2  # of all columns but the fields; bits that mark nulls

@@ -1,30 +1,24 @@
 """The messages that are written: one for each record that was read, or one for many of them."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import repeat
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import SourceError
-from streampca.sources.dead_letter_headers import Headers, dead_letter_headers
+from streampca.sources.dead_letter_headers import dead_letter_headers
 from streampca.sources.transactions import Outgoing, Transactions
 from streampca.stream.codec import Codec
 from streampca.stream.decoded import Reject
 from streampca.stream.model_file import PublishedModel
 from streampca.stream.record import Record, Records, Undecoded, Vectors, headers_of, keys_of, offsets_of
-from streampca.transform.encoding import Encode
+from streampca.transform.messages import Packer, Selection
 from streampca.transform.models import FollowedModel
-from streampca.transform.projection import Fields, Projection
+from streampca.transform.projection import Projection
 
 T = TypeVar("T")
-
-VERSION, PARTITION, OFFSET = "streampca.model-version", "streampca.partition", "streampca.offset"
-"""Headers of outputs: the version of the model, and where the record was read; decimal numbers as text."""
 
 
 class RecordCount(Sequence[Record]):
@@ -59,32 +53,6 @@ class Projected(Vectors):
         return outputs + (super().nbytes if self.decoded.rejects else 0)
 
 
-class Selection(NamedTuple):
-    """The m records of a batch that are written, and what was computed of their n vectors."""
-
-    partition: int
-    version: int  # of the model
-    fields: Fields
-    counts: NDArray[np.int64]  # (m,), vectors of each
-    keys: Sequence[bytes | None]
-    headers: Sequence[Sequence[tuple[str, bytes | None]]]
-    offsets: NDArray[np.int64]  # (m,)
-    timestamps: NDArray[np.int64]  # (m,), milliseconds since 1970; -1 if unknown
-
-
-class Packer(ABC):
-    """A format whose messages hold many records each."""
-
-    @abstractmethod
-    def messages(self, topic: str, selection: Selection) -> Iterable[Outgoing]:
-        """The messages of one or more records, to the partition of the same number."""
-
-
-def origin_headers(version: int, partition: int, offset: int) -> Headers:
-    """The headers that every output has."""
-    return [(VERSION, b"%d" % version), (PARTITION, b"%d" % partition), (OFFSET, b"%d" % offset)]
-
-
 @dataclass(frozen=True)
 class Outputs:
     """How records become outputs in the partition of the same number."""
@@ -93,7 +61,7 @@ class Outputs:
     codec: Codec
     model: FollowedModel
     projection: Projection  # computes `emitted`, and p if `only_p_below` is set
-    encode: Encode | Packer
+    packer: Packer
     several: bool  # whether a record may hold several vectors
     source_topic: str
     dead_letter_topic: str | None = None
@@ -131,21 +99,9 @@ class Outputs:
                 return [], 0
         fields = {name: fields[name] for name in self.projection.emitted}
         keys, headers = _chosen(keys_of(event.records), places), _chosen(headers_of(event.records), places)
-        if isinstance(self.encode, Packer):
-            columns = (fields, counts, keys, headers, offsets, timestamps)
-            packed = self.encode.messages(self.topic, Selection(event.partition, published.version, *columns))
-            return list(packed), len(keys)
-        values, extra = self.encode(fields, counts if self.several else None)
-        version, partition = (VERSION, b"%d" % published.version), (PARTITION, b"%d" % event.partition)
-        all_headers = [
-            [*own, version, partition, (OFFSET, b"%d" % offset)]
-            for own, offset in zip(headers, offsets.tolist(), strict=True)
-        ]
-        for of_record, header in zip(all_headers, extra, strict=True) if extra else ():
-            of_record.append(header)
-        topics, partitions = repeat(self.topic), repeat(event.partition)
-        messages = zip(topics, partitions, values, keys, all_headers, timestamps.tolist())  # noqa: B905
-        return list(map(_outgoing, messages)), len(keys)
+        columns = (fields, counts, keys, headers, offsets, timestamps)
+        messages = self.packer.messages(self.topic, Selection(event.partition, published.version, *columns))
+        return list(messages), len(keys)
 
     def dead_letter(self, partition: int, record: Record, reject: Reject) -> Outgoing:
         """A record that cannot be projected. Raises `ValueError` without a dead-letter topic."""
@@ -163,9 +119,6 @@ class Outputs:
                 f"{self.topic} has {count} partitions, fewer than {self.source_topic}: add some, since each partition "
                 "is written to the one of the same number, to keep the order"
             )
-
-
-_outgoing = partial(tuple.__new__, Outgoing)  # as `Outgoing._make`, in half the time
 
 
 def _array_of(offsets: Sequence[int]) -> NDArray[np.int64]:

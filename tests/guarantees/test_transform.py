@@ -17,7 +17,7 @@ import pytest
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from streampca.transform.encoding import encoder
-from streampca.transform.outputs import OFFSET, PARTITION
+from streampca.transform.messages import OFFSET, PARTITION
 from streampca.transform.projection import Projection
 from tests.api.known import known
 from tests.forked import ForkedProcess

@@ -17,14 +17,16 @@ from streampca.stores.models import Models
 from streampca.stream.codec import Codec
 from streampca.stream.model_file import PublishedModel
 from streampca.stream.record import Event, Records
-from streampca.transform.encoding import Encode, encoder
+from streampca.transform.encoding import encoder
 from streampca.transform.loop import TransformConfig, Transformer
+from streampca.transform.messages import OFFSET, PARTITION, Packer, RecordPacker
 from streampca.transform.models import FollowedModel
-from streampca.transform.outputs import OFFSET, PARTITION, Outputs, Packer
+from streampca.transform.outputs import Outputs
 from streampca.transform.projection import Projection
 from tests.api.known import TOPIC, D, known
 from tests.worker.events import EventRecorder
 
+JSON = RecordPacker(encoder("json"), several=False)
 OUTPUT, DEAD = "projected", "dead"
 ARROW = b"\xff\xff\xff\xff"  # the first bytes of a stream
 _MOST_TURNS = 300
@@ -98,7 +100,7 @@ class Member:
         version: int | None = None,
         listener: Listener | None = None,
         only_p_below: float | None = None,
-        encode: Encode | Packer | None = None,
+        packer: Packer | None = None,
         **config: Any,
     ) -> None:
         self.world, self.events = world, EventRecorder()
@@ -108,9 +110,7 @@ class Member:
         self.model = FollowedModel(self.cache, version, OUTPUT, needs_calibration=projection.needs_calibration)
         assert self.model.follow() == ""
         codec = Codec("float64", D, 1e150)
-        outputs = Outputs(
-            OUTPUT, codec, self.model, projection, encode or encoder("json"), False, TOPIC, DEAD, only_p_below
-        )
+        outputs = Outputs(OUTPUT, codec, self.model, projection, packer or JSON, False, TOPIC, DEAD, only_p_below)
         self.source = DecodingSource(world.topic, outputs.read, script, batch)
         self.transactions = MemoryTransactions(world.topic, self.source, world.written)
         self.transformer = Transformer(

@@ -23,9 +23,10 @@ from streampca.stream.decoded import Decoded
 from streampca.stream.model_file import PublishedModel
 from streampca.stream.record import PlainRecord, Records, Vectors
 from streampca.transform.arrow import MESSAGE_BYTES, ArrowPacker
-from streampca.transform.encoding import Encode, encoder
+from streampca.transform.encoding import encoder
+from streampca.transform.messages import OFFSET, PARTITION, VERSION, Packer, RecordPacker
 from streampca.transform.metrics import TransformMetrics
-from streampca.transform.outputs import OFFSET, PARTITION, VERSION, Outputs, Packer, Projected
+from streampca.transform.outputs import Outputs, Projected
 from streampca.transform.projection import Projection
 from tests.api.known import D, K, known
 from tests.transform.harness import Member, World
@@ -62,13 +63,13 @@ def event(records: Sequence[PlainRecord], counts: Sequence[int]) -> Vectors:
 
 
 def written(
-    encode: Encode | Packer, batch: Vectors, several: bool = False, p: float | None = None,
+    packer: Packer, batch: Vectors, several: bool = False, p: float | None = None,
     fields: tuple[str, ...] = EMITTED, published: PublishedModel | None = None,
 ) -> Projected:  # fmt: skip
     """What is written of a batch."""
     used: Any = SimpleNamespace(used=published or model())
     projection, codec = Projection(fields, with_p=p is not None), Codec("float64", D, 1e150)
-    return Outputs("projected", codec, used, projection, encode, several, "readings", None, p).project(batch)
+    return Outputs("projected", codec, used, projection, packer, several, "readings", None, p).project(batch)
 
 
 def rows_of(messages: Sequence[Outgoing]) -> list[dict[str, Any]]:
@@ -105,7 +106,10 @@ def test_rows_hold_all_that_messages_of_one_record_hold(
     counts = data.draw(st.lists(each, min_size=len(records), max_size=len(records)))
     batch = event(records, counts)
     most = data.draw(st.sampled_from([1, 500, 2000, MESSAGE_BYTES]))
-    alone, packed = (written(encode, batch, several, p) for encode in (encoder("json"), ArrowPacker(most)))
+    alone, packed = (
+        written(packer, batch, several, p)
+        for packer in (RecordPacker(encoder("json"), several=several), ArrowPacker(most))
+    )
     rows = rows_of(packed.outputs)
     for row in rows:
         row["timestamp"] = row["timestamp"] and round(row["timestamp"].timestamp() * 1000)
@@ -178,7 +182,7 @@ def test_a_worker_reads_the_vectors(name: str) -> None:
 def test_another_member_reads_what_one_has_written() -> None:
     first, metrics = World(), TransformMetrics("t")
     first.append(0, 50)
-    Member(first, batch=20, encode=ArrowPacker(), listener=metrics).run()
+    Member(first, batch=20, packer=ArrowPacker(), listener=metrics).run()
     assert len(first.outputs()) == 3
     count = metrics.registry.get_sample_value("streampca_transform_records_total", {"topic": "t", "outcome": "written"})
     assert count == 50

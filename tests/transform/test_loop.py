@@ -14,7 +14,7 @@ from streampca.pca import anomaly
 from streampca.pca.anomaly import Calibration
 from streampca.sources.memory import Do, Pause, Step
 from streampca.transform.arrow import ArrowPacker
-from streampca.transform.outputs import VERSION
+from streampca.transform.messages import VERSION
 from tests.api.known import known
 from tests.transform.harness import DEAD, Member, World
 from tests.worker.harness import TickingClock
@@ -31,8 +31,8 @@ def test_each_record_has_one_output_whatever_fails(data: st.DataObject) -> None:
         return
     batch = st.integers(1, 9)
     steps: list[Step] = []
-    encode = data.draw(st.sampled_from([None, ArrowPacker(most_bytes=300)]))
-    member = Member(world, steps, batch=data.draw(batch), encode=encode)
+    packer = data.draw(st.sampled_from([None, ArrowPacker(most_bytes=300)]))
+    member = Member(world, steps, batch=data.draw(batch), packer=packer)
     events = [st.just(Do(lambda: world.topic.evict(member.source))), st.just(Pause()), batch]
     steps += data.draw(st.lists(st.one_of(events), max_size=12))
     member.transactions.failures = data.draw(st.lists(st.sampled_from(["", "before", "after"]), max_size=6))
