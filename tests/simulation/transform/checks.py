@@ -19,7 +19,7 @@ from streampca.pca.model import Model
 from streampca.sources.dead_letter_headers import origin_of
 from streampca.sources.transactions import Outgoing
 from streampca.stream.record import PlainRecord
-from streampca.transform.outputs import OFFSET, PARTITION, VERSION
+from streampca.transform.messages import OFFSET, PARTITION, VERSION
 from tests.api.known import known_model
 from tests.simulation.cluster import SESSION_S
 from tests.simulation.site import POISON

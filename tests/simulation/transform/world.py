@@ -10,6 +10,7 @@ from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from streampca.transform.encoding import encoder
 from streampca.transform.loop import TransformConfig, Transformer
+from streampca.transform.messages import RecordPacker
 from streampca.transform.models import FollowedModel
 from streampca.transform.outputs import Outputs
 from streampca.transform.projection import Projection
@@ -23,6 +24,7 @@ from tests.simulation.transform.member import ClusterTransactions, TransformSour
 from tests.simulation.transform.plan import DEAD, FIRST_VERSION, OUTPUT, D, K, TransformPlan
 
 FIELDS = ("coordinates", "residual")
+PACKER = RecordPacker(encoder("npy"), several=False)
 _RELOAD_S, _WAIT_S = 1.0, 0.2
 
 
@@ -93,7 +95,7 @@ class TransformWorld(Site):
             return
         source = machine.source = TransformSource(self.cluster, process, self.plan.batch)
         transactions = ClusterTransactions(self.cluster, source, self._new_id(machine))
-        outputs = Outputs(OUTPUT, self.plan.codec(), model, Projection(FIELDS), encoder("npy"), False, TOPIC, DEAD)
+        outputs = Outputs(OUTPUT, self.plan.codec(), model, Projection(FIELDS), PACKER, False, TOPIC, DEAD)
         read = Prefetch(source, self.plan.prefetch, 10**6, partial(self._decode, outputs.read), threads_of(process))
         machine.worker = Transformer(self.config, read, transactions, outputs, _MemberListener(self))
         machine.worker.run(lambda: self.scheduler.now)
