@@ -1,14 +1,11 @@
 """A member of a Kafka consumer group, on confluent-kafka (librdkafka), whose own threads fetch the records.
 
-librdkafka runs callbacks during a rebalance, within `consume`, and expects them to call `assign` or `unassign`. Both
-callbacks assign nothing: fetching stops at once, and after a revocation the group waits, while heartbeats continue,
-until the next poll calls `unassign`. The partitions that the worker reads are assigned to librdkafka later, each with
-its position. So this module never seeks, never pauses, and never reads the group's committed offsets.
+After a rebalance (rebalance.py) librdkafka has no partitions. Those that the worker reads are assigned to it later,
+each with its position. So this module never seeks, never pauses, and never reads the group's committed offsets.
 """
 
 import threading
 import time
-from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import methodcaller
@@ -22,16 +19,15 @@ from streampca.sources.base import Committed
 from streampca.sources.confluent import client
 from streampca.sources.confluent.batch import ConfluentBatch, Message
 from streampca.sources.confluent.connection import Connection
+from streampca.sources.confluent.rebalance import RebalanceListener
 from streampca.sources.confluent.verification import Verification
 from streampca.stream.record import (
     NO_RECORDS,
     Assigned,
     Event,
     LastRecord,
-    Lost,
     OutOfRange,
     Records,
-    Revoked,
     SourceStatus,
 )
 
@@ -49,12 +45,9 @@ class ConfluentSource:
     def __init__(self, settings: ConsumerSettings) -> None:
         self._topic, self._max_records = settings.topic, settings.max_poll_records
         self._connection = Connection(settings, settings.topic)
-        self._rebalance: list[Assigned | Revoked | Lost] = []  # events that poll has not returned yet
+        self._rebalance = RebalanceListener()
         self._assigned: frozenset[int] = frozenset()  # by the events returned so far
-        self.membership: Any = None  # the group's metadata of the last assignment returned; None without one
-        self._memberships: deque[Any] = deque()  # of the assignments in _rebalance
-        self._revoking = False  # the group waits until the revocation is handled
-        self._member, self._member_id = False, ""
+        self._member_id = ""
         self._errors: list[KafkaError] = []  # of the client, not handled yet
         self._reported: dict[int, tuple[int, int]] = {}  # partitions being read: (next, end) as last returned
         self._held: dict[int, int] = {}  # partitions not read until their last record was verified → position
@@ -64,6 +57,11 @@ class ConfluentSource:
         self._verification = Verification(settings, self._errors.append)
         self._consumer = client.create(Consumer, client.member_options(settings) | callbacks)
 
+    @property
+    def membership(self) -> Any:
+        """The group's metadata of the last assignment returned; None without one."""
+        return self._rebalance.membership
+
     def topic_id(self) -> str:
         return self._connection.topic_id()
 
@@ -72,15 +70,13 @@ class ConfluentSource:
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
         if not self._subscribed:  # not earlier: librdkafka joins the group at once, and then the group waits for polls
-            self._consumer.subscribe([self._topic], self._on_assign, self._on_revoke, self._on_lost)
+            self._consumer.subscribe([self._topic], **self._rebalance.callbacks())
             self._subscribed = True
-        if self._revoking and not self._rebalance:
-            self._revoking = False
-            self._consumer.unassign()
+        self._rebalance.proceed(self._consumer)
         self._verify()  # not later: it assigns again, from positions that do not count the messages read below
-        messages = [] if self._rebalance else self._consume(timeout_s)
+        messages = [] if self._rebalance.events else self._consume(timeout_s)
         self._connection.watch()
-        if self._rebalance:  # drops the messages: they were read before the rebalance
+        if self._rebalance.events:  # drops the messages: they were read before the rebalance
             return [self._next_rebalance_event()]
         failed = [message for message in messages if message.error()]
         ends = self._handle_failed(failed)
@@ -91,7 +87,7 @@ class ConfluentSource:
     def status(self) -> SourceStatus:
         # `on_lost` is not called for a member without partitions; but a member that joins again gets another id.
         known, self._member_id = self._member_id, self._consumer.memberid()
-        return SourceStatus(self._connection.connected, member=self._member and self._member_id == known)
+        return SourceStatus(self._connection.connected, member=self._rebalance.is_member and self._member_id == known)
 
     def seek(self, positions: Mapping[int, int | None], last: Mapping[int, LastRecord] = NO_RECORDS) -> None:
         for partition, position in positions.items():
@@ -135,7 +131,7 @@ class ConfluentSource:
     def close(self) -> None:
         if self._closed:
             return
-        self._closed = True
+        self._closed = self._rebalance.closing = True
         # Takes long when brokers are away, and has no timeout.
         closing = threading.Thread(target=self._close, name="closing", daemon=True)
         closing.start()
@@ -149,9 +145,8 @@ class ConfluentSource:
 
     def _next_rebalance_event(self) -> Event:
         """Apply and return the first event; others may follow with the next polls."""
-        event = self._rebalance.pop(0)
+        event = self._rebalance.take()
         self._assigned = event.partitions if isinstance(event, Assigned) else frozenset()
-        self.membership = self._memberships.popleft() if isinstance(event, Assigned) else None
         self._reported, self._out_of_range = {}, {}
         self._verification.close()
         return event
@@ -161,7 +156,7 @@ class ConfluentSource:
         deadline = time.monotonic() + timeout_s
         try:
             messages: list[Message] = self._consumer.consume(self._max_records, 0)
-            while not messages and not self._rebalance and (left_s := deadline - time.monotonic()) > 0:
+            while not messages and not self._rebalance.events and (left_s := deadline - time.monotonic()) > 0:
                 messages = self._consumer.consume(1, min(left_s, _MAX_WAIT_S))
                 if messages:
                     messages += self._consumer.consume(self._max_records - 1, 0)
@@ -172,7 +167,7 @@ class ConfluentSource:
 
     def _assign(self) -> None:
         """Let the client fetch the partitions that are being read, each from its position."""
-        if not self._rebalance:  # else soon none of them is ours
+        if not self._rebalance.events:  # else soon none of them is ours
             self._consumer.assign([
                 TopicPartition(self._topic, partition, OFFSET_BEGINNING if next_ == _EARLIEST else next_)
                 for partition, (next_, _) in self._reported.items()
@@ -238,34 +233,6 @@ class ConfluentSource:
             replaced = position - 1 if first <= position <= last else None  # the last record, at least
             events.append(OutOfRange(partition, position, first, last, replaced))
         return events
-
-    def _on_assign(self, consumer: Consumer, assigned: Sequence[TopicPartition]) -> None:
-        consumer.assign([])
-        self._member = True
-        if assigned:
-            self._memberships.append(consumer.consumer_group_metadata())
-        self._append(Assigned(_numbers(assigned)))
-
-    def _on_revoke(self, consumer: Consumer, revoked: Sequence[TopicPartition]) -> None:
-        self._member = False
-        if not self._closed:
-            consumer.assign([])  # makes the group wait for us; without it librdkafka calls `unassign` itself
-            self._revoking = True
-            self._append(Revoked(_numbers(revoked)))
-
-    def _on_lost(self, consumer: Consumer, lost: Sequence[TopicPartition]) -> None:
-        self._member = False
-        if not self._revoking:  # else the event `Revoked` exists already, and the worker may not be done with it
-            self._append(Lost(_numbers(lost)))
-        self._revoking = False
-
-    def _append(self, event: Assigned | Revoked | Lost) -> None:
-        if event.partitions:
-            self._rebalance.append(event)
-
-
-def _numbers(partitions: Iterable[TopicPartition]) -> frozenset[int]:
-    return frozenset(tp.partition for tp in partitions)
 
 
 def _log_failed_commit(error: KafkaError | None, offsets: Any) -> None:
