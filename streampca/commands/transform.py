@@ -105,7 +105,6 @@ def _build(
         model,
         projection,
         _packer(settings),
-        settings.format == "arrow",
         settings.topic,
         settings.dead_letter_topic,
         settings.only_p_below,

@@ -61,6 +61,11 @@ class Codec:
         gaps = self.min_observed is not None
         return reader_of(self.format, self.dimensions, self.field, self.schemas, self.most_bytes, gaps=gaps)
 
+    @property
+    def is_batch(self) -> bool:
+        """Whether a value may hold several vectors."""
+        return self._reader.is_batch
+
     def vectors_of(self, event: Records) -> Vectors | Undecoded:
         """Decode the records of one event; `Undecoded` while the schema registry is away. Any thread may call it.
 

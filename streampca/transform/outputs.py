@@ -62,7 +62,6 @@ class Outputs:
     model: FollowedModel
     projection: Projection  # computes `emitted`, and p if `only_p_below` is set
     packer: Packer
-    several: bool  # whether a record may hold several vectors
     source_topic: str
     dead_letter_topic: str | None = None
     only_p_below: float | None = None  # leave out records whose vectors all have a p-value of this or more
@@ -87,7 +86,7 @@ class Outputs:
         if not len(places):
             return [], 0
         offsets, timestamps = _array_of(offsets_of(event.records))[places], event.timestamps
-        if self.several:
+        if self.codec.is_batch:
             fields = self.projection.of_each(published, vectors, counts)
         else:
             fields = self.projection.of(published, vectors, offsets)

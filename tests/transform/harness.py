@@ -96,8 +96,6 @@ class Member:
         world: World,
         script: Iterable[Step] = (),
         batch: int = 1000,
-        fields: tuple[str, ...] = ("coordinates", "residual"),
-        version: int | None = None,
         listener: Listener | None = None,
         only_p_below: float | None = None,
         packer: Packer | None = None,
@@ -106,11 +104,11 @@ class Member:
         self.world, self.events = world, EventRecorder()
         self.cache = ModelCache(world.models)
         self.cache.poll()
-        projection = Projection(fields, with_p=only_p_below is not None)
-        self.model = FollowedModel(self.cache, version, OUTPUT, needs_calibration=projection.needs_calibration)
+        projection = Projection(("coordinates", "residual"), with_p=only_p_below is not None)
+        self.model = FollowedModel(self.cache, None, OUTPUT, needs_calibration=projection.needs_calibration)
         assert self.model.follow() == ""
         codec = Codec("float64", D, 1e150)
-        outputs = Outputs(OUTPUT, codec, self.model, projection, packer or JSON, False, TOPIC, DEAD, only_p_below)
+        outputs = Outputs(OUTPUT, codec, self.model, projection, packer or JSON, TOPIC, DEAD, only_p_below)
         self.source = DecodingSource(world.topic, outputs.read, script, batch)
         self.transactions = MemoryTransactions(world.topic, self.source, world.written)
         self.transformer = Transformer(

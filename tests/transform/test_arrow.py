@@ -68,8 +68,8 @@ def written(
 ) -> Projected:  # fmt: skip
     """What is written of a batch."""
     used: Any = SimpleNamespace(used=published or model())
-    projection, codec = Projection(fields, with_p=p is not None), Codec("float64", D, 1e150)
-    return Outputs("projected", codec, used, projection, packer, several, "readings", None, p).project(batch)
+    projection, codec = Projection(fields, with_p=p is not None), Codec("arrow" if several else "float64", D, 1e150)
+    return Outputs("projected", codec, used, projection, packer, "readings", None, p).project(batch)
 
 
 def rows_of(messages: Sequence[Outgoing]) -> list[dict[str, Any]]:

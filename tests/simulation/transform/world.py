@@ -95,7 +95,7 @@ class TransformWorld(Site):
             return
         source = machine.source = TransformSource(self.cluster, process, self.plan.batch)
         transactions = ClusterTransactions(self.cluster, source, self._new_id(machine))
-        outputs = Outputs(OUTPUT, self.plan.codec(), model, Projection(FIELDS), PACKER, False, TOPIC, DEAD)
+        outputs = Outputs(OUTPUT, self.plan.codec(), model, Projection(FIELDS), PACKER, TOPIC, DEAD)
         read = Prefetch(source, self.plan.prefetch, 10**6, partial(self._decode, outputs.read), threads_of(process))
         machine.worker = Transformer(self.config, read, transactions, outputs, _MemberListener(self))
         machine.worker.run(lambda: self.scheduler.now)
