@@ -34,14 +34,16 @@ MAY_IMPORT = {
     "sources.confluent": [*SHARED_BY_SOURCES, "sources.confluent"],
     "sources.schema_registry": ["sources.broker_errors", "stream.formats", "errors", "settings.formats"],
     "stores": ["stores", "stream", "store_url", "errors"],
-    "member": ["member", "stream", "pca.arrays", "pca.scores", "errors", "metrics", "sources.base"],
+    "member": [
+        "member", "stream", "pca.arrays", "pca.scores", "errors", "metrics", "sources.base", "stores.worker_status",
+    ],
     "worker": [
         "worker", "member", "stream", "pca", "errors", "metrics", "sources.base", "stores.base", "stores.checkpoints",
         "stores.models", "stores.worker_status",
     ],
     "transform": [
         "transform", "member", "stream", "pca", "errors", "metrics", "sources.base",
-        "sources.dead_letter_headers", "sources.transactions", "stores.model_cache",
+        "sources.dead_letter_headers", "sources.transactions", "stores.model_cache", "stores.worker_status",
     ],
     "api": [
         "api", "stores.base", "stores.model_cache", "stores.models", "stores.worker_status", "stream.model_file",

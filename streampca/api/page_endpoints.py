@@ -61,7 +61,7 @@ class PageEndpoints:
         return json_response(content, headers=version_header(content["version"]))
 
     async def workers(self) -> Response:
-        """The workers that reported within the last hour: state, throughput, and the position of each partition."""
+        """Workers and members of transform that reported within the last hour: state, throughput, and partitions."""
         statuses = await anyio.to_thread.run_sync(self._statuses.all, limiter=self._statuses_thread)
         now = time.time()
         reports = [

@@ -57,15 +57,15 @@ class RecentResponse(BaseModel):
 
 
 class WorkerReport(WorkerStatus):
-    """A worker's last report."""
+    """The last report of a worker or a member of transform."""
 
     silent_s: float = Field(
-        description="Seconds since that report, by the server's clock; workers report every few seconds."
+        description="Seconds since that report, by the server's clock; they come every few seconds."
     )
 
 
 class WorkersResponse(BaseModel):
-    """The workers of the topic that reported within the last hour, by name."""
+    """The workers and members of transform that reported within the last hour, by name."""
 
     now: float = Field(description="Seconds since 1970, by the server's clock.")
     workers: list[WorkerReport]

@@ -11,13 +11,16 @@ from streampca.commands.encoding import frame
 from streampca.commands.process import prepare, stop_on_signals
 from streampca.member.health import HealthListener, HealthServer
 from streampca.member.listener import Listener, Listeners, LoopTicked, ModelAwaited
+from streampca.member.status import name_of_process
 from streampca.settings import TransformSettings
 from streampca.sources import schema_registry
 from streampca.sources.choice import client_of, prefetching, transactions_of
 from streampca.stores.choice import store_of
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
+from streampca.stores.worker_status import WorkerStatuses
 from streampca.stream.codec import Codec
+from streampca.stream.model_file import PublishedModel
 from streampca.thread_failures import ThreadFailures
 from streampca.transform.encoding import encoder, schema_of
 from streampca.transform.log import TransformLog
@@ -27,6 +30,7 @@ from streampca.transform.metrics import TransformMetrics
 from streampca.transform.models import FollowedModel
 from streampca.transform.outputs import Outputs
 from streampca.transform.projection import Projection
+from streampca.transform.status import TransformStatusListener
 
 log = structlog.get_logger()
 
@@ -47,7 +51,6 @@ def run(settings: TransformSettings) -> None:
         ) as server,
     ):
         store = store_of(settings.store, metrics.store.observe)
-        listener = Listeners(logged, metrics, health)
         log.info("transform starting", **_summary(settings, store.place), metrics=server.url)
         cache = ModelCache(Models(store, settings.topic))
         projection = Projection(settings.emitted, settings.basis, settings.only_p_below is not None)
@@ -57,16 +60,19 @@ def run(settings: TransformSettings) -> None:
         stops: list[str] = []
         stop_on_signals(stops.append)
         cache.start(settings.reload_interval_s)
+        reports = WorkerStatuses(store, settings.topic)
         try:
-            _wait_for_model(model, listener, stops)
-            if stops:
-                return
-            transformer = _build(settings, model, projection, listener, threads.raise_first)
-            stop_on_signals(transformer.stop)
-            gc.freeze()  # keeps the collector from scanning all that is imported by now
-            gc.set_threshold(_GC_THRESHOLD)
-            transformer.run()
-            threads.raise_first()
+            with TransformStatusListener(settings.output_topic, reports, name_of_process()) as status:
+                listener = Listeners(logged, metrics, health, status)
+                _wait_for_model(model, listener, stops)
+                if stops:
+                    return
+                transformer = _build(settings, model, projection, listener, threads.raise_first)
+                stop_on_signals(transformer.stop)
+                gc.freeze()  # keeps the collector from scanning all that is imported by now
+                gc.set_threshold(_GC_THRESHOLD)
+                transformer.run()
+                threads.raise_first()
         finally:
             cache.stop()
             logged.ended()
@@ -88,16 +94,7 @@ def _build(
     check_threads: Callable[[], None],
 ) -> Transformer:
     """A member that is about to join the group: every mistake that can be found earlier has been reported."""
-    codec = Codec(
-        settings.format,
-        model.used.model.dimensions,
-        _LARGEST_VALUE,
-        dtype="float32" if settings.format == "float32" else "float64",
-        field=settings.field,
-        schemas=schema_registry.schemas_of(settings),
-        most_bytes=int(settings.max_record_mib * 2**20),
-        min_observed=1 if model.used.settings.get("missing") == "impute" else None,
-    )
+    codec = codec_of(settings, model.used)
     codec.decode([])  # raises if a package is missing or the schema registry is away
     outputs = Outputs(
         settings.output_topic,
@@ -125,6 +122,20 @@ def _packer(settings: TransformSettings) -> Packer:
 
         return ArrowPacker()
     return RecordPacker(encoder(settings.output_format, _frame(settings)), several=settings.format == "arrow")
+
+
+def codec_of(settings: TransformSettings, model: PublishedModel) -> Codec:
+    """Decodes the vectors that a model projects. Raises `SettingsError` if a package is missing."""
+    return Codec(
+        settings.format,
+        model.model.dimensions,
+        _LARGEST_VALUE,
+        dtype="float32" if settings.format == "float32" else "float64",
+        field=settings.field,
+        schemas=schema_registry.schemas_of(settings),
+        most_bytes=int(settings.max_record_mib * 2**20),
+        min_observed=1 if model.settings.get("missing") == "impute" else None,
+    )
 
 
 def _frame(settings: TransformSettings) -> bytes:

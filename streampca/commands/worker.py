@@ -10,6 +10,7 @@ from threadpoolctl import threadpool_limits
 from streampca.commands.process import prepare, stop_on_signals
 from streampca.member.health import HealthListener, HealthServer
 from streampca.member.listener import Listener, Listeners
+from streampca.member.status import name_of_process
 from streampca.pca.compilation import compile_kernels
 from streampca.pca.learning import LearningConfig
 from streampca.settings import WorkerSettings
@@ -27,7 +28,7 @@ from streampca.thread_failures import ThreadFailures
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.listeners.log import WorkerLog
 from streampca.worker.listeners.metrics import WorkerMetrics
-from streampca.worker.listeners.status import StatusListener, name_of_process
+from streampca.worker.listeners.status import StatusListener
 from streampca.worker.loop import Worker, WorkerConfig
 from streampca.worker.publisher import Publisher
 

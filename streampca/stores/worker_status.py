@@ -1,4 +1,4 @@
-"""The workers' status reports in a store, for people to see: `workers/<topic>/<name>.json`."""
+"""Status reports of workers and members of transform in a store, for people to see: `workers/<topic>/<name>.json`."""
 
 from typing import Annotated, Literal
 
@@ -8,13 +8,13 @@ from streampca.stores.base import Store
 
 OUTDATED_AFTER_S = 3600.0  # older reports are removed
 
-State = Literal["starting", "learning", "waiting", "stopping", "stopped"]
+State = Literal["starting", "learning", "transforming", "waiting", "stopping", "stopped"]
 
 
 class PartitionStatus(BaseModel):
-    """A worker's progress on one of its partitions; null: not known yet."""
+    """A member's progress on one of its partitions; null: not known yet, or of transform, which learns nothing."""
 
-    position: int = Field(description="Next offset to learn; -1: the earliest record.")
+    position: int = Field(description="Next offset to read; -1: the earliest record.")
     lag: int | None = Field(description="Consumer lag: messages behind the log's end.")
     learned: int | None = Field(description="Messages of the partition learned so far, by any worker.")
     rejected: int | None = Field(description="Records of the partition rejected so far.")
@@ -34,29 +34,45 @@ class OutlierStatus(BaseModel):
     message: str = Field(description="Its p-value, and the dimensions that contribute most to its score.")
 
 
+class TransformStatus(BaseModel):
+    """What a member of `streampca transform` has written since its start."""
+
+    output_topic: str
+    model_version: int | None = Field(description="Version of the model used last; null: none yet.")
+    awaits: str | None = Field(description="Why there is no model to project with yet.")
+    written: int = Field(description="Records written to the output topic by committed transactions.")
+    rejected: int = Field(description="Records rejected in committed transactions.")
+    committed_at: float | None = Field(description="When the last one was committed, seconds since 1970.")
+
+
 class WorkerStatus(BaseModel):
-    """The status of one worker."""
+    """The status of one worker, or of one member of `streampca transform`."""
 
     name: Annotated[str, Field(description="Host name and process id.", pattern=r"^[A-Za-z0-9._-]+$")]
     state: State = Field(description="State of the worker; waiting: no messages for some seconds.")
     trouble: str | None = Field(
-        description="The error that stops it from reading, saving or publishing, or that ended it."
+        description="The error that stops it from reading, saving, publishing or writing, or that ended it."
     )
     started_at: float = Field(description="Start time, seconds since 1970.")
     updated_at: float = Field(description="Time of this report, seconds since 1970.")
     messages_per_second: float = Field(description="Throughput over the last 10 seconds or so.")
     partitions: dict[str, PartitionStatus] = Field(description="Partitions assigned to it.")
     outliers: list[OutlierStatus] = Field([], description="The last outliers refused, at most 10, the newest first.")
+    transform: TransformStatus | None = Field(None, description="Null: a worker.")
 
 
 class WorkerStatuses:
-    """The status reports of one topic's workers."""
+    """The status reports of one topic."""
 
     def __init__(self, store: Store, topic: str) -> None:
         self._store, self._folder = store, f"workers/{topic}"
 
+    def missing_store(self) -> str | None:
+        """Where the store should be if it does not exist yet: the first write would create it."""
+        return self._store.missing()
+
     def write(self, report: WorkerStatus) -> None:
-        """Replace the worker's previous report. Raises `StoreError`."""
+        """Replace the previous report of the same name. Raises `StoreError`."""
         self._store.write(self._path(report.name), report.model_dump_json().encode())
 
     def all(self) -> list[WorkerStatus]:

@@ -70,7 +70,7 @@ def test_runs_for_twenty_seconds(tmp_path: Path) -> None:
 
 
 def test_the_page_has_live_data(tmp_path: Path) -> None:
-    """The page's requests return recent projections, a history of versions, and the worker's status."""
+    """The page's requests return recent projections, a history of versions, and the status of worker and transform."""
     process = start("--port", 0, folder=tmp_path)
     try:
         assert process.stdout is not None
@@ -78,15 +78,23 @@ def test_the_page_has_live_data(tmp_path: Path) -> None:
         wait_until(lambda: len(set(fetch(address, "v1/recent").get("at", []))) >= 3)
         assert len(fetch(address, "v1/recent")["at"]) > 16
         wait_until(lambda: len(fetch(address, "v1/history")["models"]) >= 3)
-        wait_until(lambda: fetch(address, "v1/workers")["workers"][0]["state"] == "learning")
-        [worker] = fetch(address, "v1/workers")["workers"]
-        assert set(worker["partitions"]) == {"0", "1", "2", "3"}
-        assert worker["trouble"] is None
-        assert worker["messages_per_second"] > 0
+        wait_until(lambda: states(address) == ["learning", "transforming"])
+        reports = fetch(address, "v1/workers")["workers"]
+        for report in reports:
+            assert set(report["partitions"]) == {"0", "1", "2", "3"}
+            assert report["trouble"] is None
+            assert report["messages_per_second"] > 0
+        [transform] = [report["transform"] for report in reports if report["transform"]]
+        assert (transform["output_topic"], transform["awaits"]) == ("readings-projected", None)
         assert "<!doctype html>" in httpx.get(address).text.lower()
     finally:
         process.send_signal(signal.SIGTERM)
         sys.stdout.writelines(process.communicate(timeout=30))  # pytest shows it if this failed
+
+
+def states(address: str) -> list[str]:
+    """What the workers and members of transform do."""
+    return sorted(report["state"] for report in fetch(address, "v1/workers")["workers"])
 
 
 def fetch(address: str, path: str) -> dict[str, Any]:

@@ -198,7 +198,7 @@ def test_one_claim_is_mounted_where_the_image_expects_the_store() -> None:
         assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
         (mount,) = [m for m in container["volumeMounts"] if m["name"] == "store"]
         assert mount["mountPath"] == STORE
-        assert mount.get("readOnly", False) is (container["args"] != ["worker"])
+        assert mount.get("readOnly", False) is (container["args"] == ["serve"])
 
 
 @for_each_overlay

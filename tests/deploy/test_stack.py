@@ -112,9 +112,9 @@ def test_one_store_is_mounted_where_the_image_expects_it() -> None:
     store = files.image_environment()["STREAMPCA_STORE"]
     assert f" {store}" in files.last_argument("RUN")
     mounts = {name: service.get("volumes", []) for name, service in files.streampca_services().items()}
-    read_only = [f"store:{store}:ro"]
+    writable = [f"store:{store}"]
     assert mounts == {
-        "worker": [f"store:{store}"], "sidecar": read_only, "transform": read_only, "topics": [], "producer": [],
+        "worker": writable, "sidecar": [f"store:{store}:ro"], "transform": writable, "topics": [], "producer": [],
     }  # fmt: skip
 
 

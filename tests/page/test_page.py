@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from playwright.sync_api import Browser, Page, expect
@@ -13,7 +14,13 @@ from streampca.pca import anomaly
 from streampca.pca.anomaly import Calibration
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
-from streampca.stores.worker_status import OutlierStatus, WorkerStatus, WorkerStatuses
+from streampca.stores.worker_status import (
+    OutlierStatus,
+    PartitionStatus,
+    TransformStatus,
+    WorkerStatus,
+    WorkerStatuses,
+)
 from tests.api.known import TOPIC, known, known_model
 from tests.api.process import SidecarProcess
 from tests.page.browser import Complaints
@@ -249,6 +256,41 @@ def test_shows_the_outliers_that_workers_refused(store: DirectoryStore, opened: 
     cells = page.locator("#outliers tr").first.locator("td")
     expect(cells).to_have_text(["3", "1,001", "<b>sensor</b>", re.compile("^[0-9]+ s ago"), "dimension 2 (40%)"])
     expect(page.locator("#outliers tr").last.locator("td").nth(2)).to_have_text("–")
+
+
+def report_member(store: DirectoryStore, name: str, silent_s: float, lags: dict[str, int], **transform: Any) -> None:
+    """Write the report of a member of transform."""
+    none = {"model_version": None, "awaits": None, "written": 0, "rejected": 0, "committed_at": None}
+    status = WorkerStatus(
+        name=name, state="transforming" if lags else "starting", trouble=None, started_at=1.0,
+        updated_at=time.time() - silent_s, messages_per_second=2.5,
+        partitions={p: PartitionStatus(position=1, lag=lag, learned=None, rejected=None, loss_ewma=None)
+                    for p, lag in lags.items()},
+        transform=TransformStatus(output_topic="<i>out</i>", **none | transform),
+    )  # fmt: skip
+    WorkerStatuses(store, TOPIC).write(status)
+
+
+def test_shows_what_members_of_transform_write_and_wait_for(store: DirectoryStore, opened: Opened) -> None:
+    store.root.mkdir()
+    at = time.time() - 200
+    report_member(
+        store, "busy", 0, {"0": 1_000, "2": 234}, model_version=1_200, written=54_321, rejected=3, committed_at=at
+    )
+    report_member(store, "dead", 100, {"1": 7}, model_version=1_100, written=1)
+    report_member(store, "new", 0, {}, awaits="no model has been published yet")
+    page = opened()
+    lines = page.locator("#transform p")
+    expect(lines).to_have_text([
+        re.compile("^busy is transforming, 3 messages/s; up for"),
+        re.compile("^dead silent, last report [0-9]+ s ago$"),
+        re.compile("^new is starting, .*; waits for a model: no model has been published yet$"),
+    ])  # fmt: skip
+    cells = page.locator("#members tr").first.locator("td")
+    expect(cells).to_have_text(["busy", "<i>out</i>", "1,200", "0, 2", "1,234", "54,321", "3", "3 min ago"])
+    expect(page.locator("#members tr").last.locator("td")).to_have_text(["new", "<i>out</i>", *"–––", "0", "0", "–"])
+    expect(page.locator("#workers")).to_have_text("No worker has reported within the last hour.")
+    expect(page.locator("#partitions tr")).to_have_count(0)
 
 
 def test_the_layout_is_stable_while_models_are_published(page: Page, models: Models, sidecar: str) -> None:

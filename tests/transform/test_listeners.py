@@ -1,7 +1,11 @@
-"""Log and metrics of `streampca transform`."""
+"""Log, metrics and status of `streampca transform`."""
 
+from pathlib import Path
+
+import pytest
 import structlog
 
+from streampca.errors import InputError
 from streampca.member.listener import (
     BatchTransformed,
     LoopTicked,
@@ -12,11 +16,16 @@ from streampca.member.listener import (
     SourcePolled,
     TransactionEnded,
 )
+from streampca.stores.directory import DirectoryStore
+from streampca.stores.memory import MemoryStore
+from streampca.stores.worker_status import TransformStatus, WorkerStatus, WorkerStatuses
 from streampca.stream.record import SourceStatus
 from streampca.transform.log import TransformLog
 from streampca.transform.metrics import TransformMetrics
+from streampca.transform.status import TransformStatusListener
 from tests.clock import Clock
 from tests.transform.harness import Member, World
+from tests.worker.harness import SynchronousExecutor
 
 BATCH = BatchTransformed(0, 4, 3, 7, 5, 9)
 
@@ -55,6 +64,90 @@ def test_partitions_that_are_read_again_count_once() -> None:
     assert value(metrics, "partitions_owned") == 1
     assert value(metrics, "records_total", outcome="written") == 0  # committed, but it did not know
     assert value(metrics, "transactions_total", outcome="failed") == 2
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+def status_listener(store: MemoryStore, clock: Clock) -> TransformStatusListener:
+    reports = WorkerStatuses(store, "t")
+    return TransformStatusListener("projected", reports, "host-7", clock, clock, SynchronousExecutor())
+
+
+def reported(listener: TransformStatusListener, store: MemoryStore, clock: Clock) -> WorkerStatus:
+    """The report that is due within a minute."""
+    clock.now += 61.0
+    listener.notify(LoopTicked())
+    (found,) = WorkerStatuses(store, "t").all()
+    return found
+
+
+def transformed(report: WorkerStatus) -> TransformStatus:
+    assert report.transform is not None
+    return report.transform
+
+
+def test_the_status_from_waiting_for_a_model_to_the_end(store: MemoryStore) -> None:
+    clock = Clock(1000.0)
+    with status_listener(store, clock) as listener:
+        listener.notify(ModelAwaited("no model yet"))
+        report = reported(listener, store, clock)
+        assert (report.state, report.trouble, transformed(report).awaits) == ("starting", None, "no model yet")
+        assert transformed(report).model_dump(exclude={"awaits"}) == {
+            "output_topic": "projected", "model_version": None, "written": 0, "rejected": 0, "committed_at": None
+        }  # fmt: skip
+        connected = SourcePolled(SourceStatus(True, member=True))
+        for event in (connected, PartitionsAssigned({0: -1, 1: 3}), BATCH, RecordRejected(0, 8, "undecodable", "")):
+            listener.notify(event)
+        clock.now += 1
+        listener.notify(TransactionEnded("committed", 5, 0.2))
+        committed_at = clock.now
+        for event in (BATCH, TransactionEnded("failed", 4, 0.0, "fenced"), BATCH):
+            listener.notify(event)
+        report = reported(listener, store, clock)
+        assert (report.state, report.trouble) == ("waiting", "fenced")
+        assert transformed(report) == TransformStatus(
+            output_topic="projected", model_version=7, awaits=None, written=3, rejected=1, committed_at=committed_at
+        )
+        assert [(p.position, p.lag) for p in report.partitions.values()] == [(9, 5), (3, None)]
+        listener.notify(TransactionEnded("committed", 4, 0.1))
+        listener.notify(BATCH)
+        listener.notify(PartitionsReleased([0], lost=False))
+        report = WorkerStatuses(store, "t").all()[0]
+        assert (report.state, report.trouble, list(report.partitions)) == ("transforming", None, ["1"])
+        assert transformed(report).written == 6
+    report = WorkerStatuses(store, "t").all()[0]
+    assert (report.state, report.partitions, transformed(report).written) == ("stopped", {}, 6)
+
+
+def test_a_store_that_may_only_be_read_does_not_disturb(store: MemoryStore) -> None:
+    world, clock = World(), Clock(1000.0)
+    world.append(0, 5)
+    store.fail_writes(100)
+    with status_listener(store, clock) as listener:
+        Member(world, listener=listener).run()
+    world.assert_each_once()
+    assert WorkerStatuses(store, "t").all() == []
+
+
+def test_a_status_does_not_create_a_store(tmp_path: Path) -> None:
+    reports = WorkerStatuses(DirectoryStore(tmp_path / "store"), "t")
+    with TransformStatusListener("projected", reports, "host-7") as listener:
+        listener.notify(ModelAwaited("there is no store"))
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "store").mkdir()
+    with TransformStatusListener("projected", reports, "host-7"):
+        pass
+    assert [report.state for report in reports.all()] == ["stopped"]
+
+
+def test_the_status_has_the_error_that_ended_the_member(store: MemoryStore) -> None:
+    with pytest.raises(InputError), status_listener(store, Clock(0.0)):
+        raise InputError("another shape")
+    (report,) = WorkerStatuses(store, "t").all()
+    assert (report.state, report.trouble) == ("stopped", "another shape")
 
 
 def test_failures_and_waiting_are_logged_once() -> None:

@@ -23,11 +23,12 @@ from streampca.member.listener import (
     RecordRejected,
     SourcePolled,
 )
+from streampca.member.status import name_of_process
 from streampca.stores.base import is_part
 from streampca.stores.memory import MemoryStore
 from streampca.stores.worker_status import WorkerStatus, WorkerStatuses
 from streampca.stream.record import SourceStatus
-from streampca.worker.listeners.status import StatusListener, name_of_process
+from streampca.worker.listeners.status import StatusListener
 from tests.stream.streams import fold_config, fold_of, vectors
 from tests.worker.environment import POISON, TOPIC, Environment
 from tests.worker.harness import SynchronousExecutor, make_worker, worker_config
@@ -279,6 +280,21 @@ def test_a_failed_write_is_retried_at_the_next_interval(
         assert read_status(store).partitions["0"].position == 1
 
 
+def test_a_store_that_may_only_be_read_is_tried_rarely(
+    listener: StatusListener, store: CountingStore, clocks: Clocks
+) -> None:
+    with listener:
+        store.fail_writes(10)
+        store.writes = 0
+        run_loop(listener, clocks, 60)
+        assert store.writes == 6
+        run_loop(listener, clocks, 300)
+        assert store.writes == 11
+        assert read_status(store).updated_at > clocks.wall() - 60
+        run_loop(listener, clocks, 60)
+        assert store.writes > 20
+
+
 def test_old_and_damaged_status_files_are_removed_at_the_start(
     listener: StatusListener, store: CountingStore, clocks: Clocks
 ) -> None:
@@ -336,7 +352,7 @@ def test_failing_status_writes_do_not_disturb_the_worker(monkeypatch: pytest.Mon
         raise StoreError(f"cannot write {name}: No space left on device")
 
     monkeypatch.setattr(store, "write", fail)
-    monkeypatch.setattr("streampca.worker.listeners.status._REPORT_EVERY_S", 0.0)
+    monkeypatch.setattr("streampca.member.status._REPORT_EVERY_S", 0.0)
     env = Environment()
     env.send(0, vectors(300))
     run_with_status(env, store)

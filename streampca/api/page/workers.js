@@ -1,4 +1,4 @@
-// The workers' reports, and the positions of the model in each partition.
+// The reports of workers and members of transform, and the positions of the model in each partition.
 
 import { element, make, row } from "./dom.js";
 import { count, duration, percent } from "./format.js";
@@ -7,12 +7,14 @@ const SILENT_AFTER_S = 30; // workers report every few seconds
 const MOST_OUTLIERS = 10;
 
 const STATES = {
-  starting: "is starting", learning: "is learning", waiting: "has caught up and waits for messages", stopping: "is stopping",
-  stopped: "stopped", silent: "silent, last report",
+  starting: "is starting", learning: "is learning", transforming: "is transforming",
+  waiting: "has caught up and waits for messages", stopping: "is stopping", stopped: "stopped", silent: "silent, last report",
 };
 
 /** Show the reports of `v1/workers` and the `positions` of a model, the next offset of each partition. */
-export function show(reports, positions, now) {
+export function show(all, positions, now) {
+  const reports = all.filter(({ transform }) => transform === null);
+  showTransform(all.filter(({ transform }) => transform !== null), now);
   element("workers").replaceChildren(
     ...(reports.length ? reports.map((report) => sentence(report, now)) : [make("p", {}, "No worker has reported within the last hour.")]),
   );
@@ -26,6 +28,19 @@ export function show(reports, positions, now) {
     );
   }));
   showOutliers(reports.flatMap(({ outliers }) => outliers).sort((a, b) => b.at - a.at).slice(0, MOST_OUTLIERS), now);
+}
+
+function showTransform(reports, now) {
+  element("transform-section").hidden = reports.length === 0;
+  element("transform").replaceChildren(...reports.map((report) => sentence(report, now)));
+  element("members").replaceChildren(...reports.map(({ name, partitions, transform }) => {
+    const lags = Object.values(partitions).map(({ lag }) => lag).filter((lag) => lag !== null);
+    return row(
+      name, transform.output_topic, count(transform.model_version), Object.keys(partitions).join(", ") || "–",
+      lags.length ? count(lags.reduce((sum, lag) => sum + lag)) : "–", count(transform.written), count(transform.rejected),
+      transform.committed_at === null ? "–" : `${duration(now - transform.committed_at)} ago`,
+    );
+  }));
 }
 
 function showOutliers(outliers, now) {
@@ -52,6 +67,7 @@ function sentence(report, now) {
   line.append(make("span", { class: "state", "data-state": state }, STATES[state] ?? state));
   if (state === "silent" || state === "stopped") line.append(` ${duration(report.silent_s)} ago`);
   else line.append(`, ${count(Math.round(report.messages_per_second))} messages/s; up for ${duration(now - report.started_at)}`);
+  if (report.transform?.awaits) line.append(`; waits for a model: ${report.transform.awaits}`);
   if (report.trouble) line.append(make("span", { class: "trouble" }, `; problem: ${report.trouble}`));
   return line;
 }

@@ -1,118 +1,46 @@
-"""The worker's status report: a listener that writes it to the store, where the sidecar reads it.
+"""The worker's status report: what all members report, and outliers."""
 
-The report is a convenience: if it cannot be written, the worker continues. A thread writes it, so that a store that
-hangs does not stop the loop.
-"""
-
-import os
-import re
-import socket
-import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
-from types import TracebackType
-from typing import Self
+from typing import Any
 
-import structlog
-
-from streampca.errors import StoreError, StreampcaError
 from streampca.member.listener import (
     BatchLearned,
     CheckpointPostponed,
     CheckpointSaved,
-    Listener,
-    LoopTicked,
     MemberEvent,
-    MemberStopping,
     ModelPublished,
-    PartitionResumed,
-    PartitionsAssigned,
     PartitionsReleased,
-    PartitionStalled,
     PublishFailed,
     RecordRejected,
-    RestoreFailed,
-    SourcePolled,
 )
-from streampca.stores.worker_status import (
-    OUTDATED_AFTER_S,
-    OutlierStatus,
-    PartitionStatus,
-    State,
-    WorkerStatus,
-    WorkerStatuses,
-)
+from streampca.member.status import MemberStatus
+from streampca.stores.worker_status import OutlierStatus, PartitionStatus
 from streampca.stream.guard import OUTLIER
-from streampca.stream.record import SourceStatus
 
-log = structlog.get_logger()
-
-_REPORT_EVERY_S = 3.0  # a report costs one or two fsyncs, or a request
-_LAST_REPORT_AFTER_S = 2.0  # longest wait for the report before it
-_WAITING_AFTER_S = 5.0  # without a message
-_RATE_OVER_S = 10.0
-_LONGEST_NAME, _LONGEST_KEY = 200, 100
+_LONGEST_KEY = 100
 _OUTLIERS = 10  # in a report
 
 
-class StatusListener(Listener):
-    """Reports every few seconds while the loop runs, and at once when partitions are assigned or released.
+class StatusListener(MemberStatus):
+    """Reports the status of a worker; see `MemberStatus`."""
 
-    A context manager around the worker's run: the error that ends it is in the last report.
-    `clock` gives seconds since 1970, `ticks` is monotonic.
-    """
+    working = "learning"
 
-    def __init__(
-        self,
-        reports: WorkerStatuses,
-        name: str,
-        clock: Callable[[], float] = time.time,
-        ticks: Callable[[], float] = time.monotonic,
-        executor: Executor | None = None,
-    ) -> None:
-        self._reports, self._name, self._clock, self._ticks = reports, name, clock, ticks
-        self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="status")
-        self._in_flight: Future[None] | None = None
-        self._started_at = clock()
-        self._state: State = "starting"
-        self._problems: dict[str, str] = {}  # what fails → why
-        self._stalled: set[int] = set()
-        self._partitions: dict[int, PartitionStatus | BatchLearned] = {}
+    def __init__(self, *arguments: Any) -> None:
+        """Takes what `MemberStatus` takes."""
         self._unseen: dict[int, float] = {}  # partition → ratio at its last checkpoint
         self._outliers: deque[OutlierStatus] = deque(maxlen=_OUTLIERS)
-        self._learned = 0  # messages
-        self._last_learned = self._next_report = ticks()
-        self._samples: deque[tuple[float, int]] = deque([(self._last_learned, 0)])  # time, messages learned
+        super().__init__(*arguments)
 
-    def __enter__(self) -> Self:
-        try:
-            self._reports.remove(before=self._started_at - OUTDATED_AFTER_S)
-        except StoreError as error:
-            log.debug("stale reports not removed", cause=str(error))
-        self._report()
-        return self
+    def details(self) -> dict[str, Any]:
+        return {"outliers": list(self._outliers)}
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is not None and not isinstance(error, StreampcaError):
-            return  # a crash: readers notice that no report follows the last one
-        if error is not None:
-            self._problems["ended"] = str(error)
-        self._state = "stopped"
-        self._partitions.clear()
-        if self._in_flight is not None:
-            wait([self._in_flight], _LAST_REPORT_AFTER_S)
-        self._report()
-        self._executor.shutdown(wait=True)
+    def status_of(self, partition: int) -> PartitionStatus:
+        return super().status_of(partition).model_copy(update={"unseen_variance_ratio": self._unseen.get(partition)})
 
     def notify(self, event: MemberEvent) -> None:
+        super().notify(event)
         match event:
-            case LoopTicked():
-                self._on_tick()
-            case SourcePolled(status):
-                self._on_poll(status)
             case BatchLearned():
                 self._on_batch(event)
             case CheckpointSaved(partition):
@@ -126,123 +54,11 @@ class StatusListener(Listener):
                 self._problems["model"] = cause
             case RecordRejected() if event.reason == OUTLIER:
                 self._on_outlier(event)
-            case PartitionStalled():
-                self._on_stall(event)
-            case PartitionResumed(partition):
-                self._on_decoded(partition)
-            case RestoreFailed(cause):
-                self._problems["restore"] = cause
-            case PartitionsAssigned(positions):
-                self._on_assignment(positions)
             case PartitionsReleased(partitions):
-                self._on_release(partitions)
-            case MemberStopping():
-                self._state = "stopping"
-                self._report()
-
-    def _on_assignment(self, positions: Mapping[int, int]) -> None:
-        self._problems.pop("restore", None)
-        unknown = {"lag": None, "learned": None, "rejected": None, "loss_ewma": None}
-        self._partitions |= {p: PartitionStatus(position=position, **unknown) for p, position in positions.items()}
-        if self._state == "starting":
-            self._state = "waiting"
-        self._report()
-
-    def _on_release(self, partitions: Sequence[int]) -> None:
-        for partition in partitions:
-            self._partitions.pop(partition, None)
-            self._unseen.pop(partition, None)
-            self._on_decoded(partition)
-        self._problems.pop("restore", None)
-        self._report()
-
-    def _on_stall(self, event: PartitionStalled) -> None:
-        self._stalled.add(event.partition)
-        self._problems["decoding"] = event.cause
-        known = _status_of(self._partitions[event.partition])
-        self._partitions[event.partition] = known.model_copy(update={"lag": event.lag})
-
-    def _on_decoded(self, partition: int) -> None:
-        self._stalled.discard(partition)
-        if not self._stalled:
-            self._problems.pop("decoding", None)
-
-    def _on_batch(self, batch: BatchLearned) -> None:
-        self._partitions[batch.partition] = batch
-        if batch.messages:
-            self._learned += batch.messages
-            self._last_learned = self._ticks()
-            self._state = "learning"
+                for partition in partitions:
+                    self._unseen.pop(partition, None)
 
     def _on_outlier(self, event: RecordRejected) -> None:
         key = None if event.key is None else event.key[:_LONGEST_KEY].decode(errors="backslashreplace")[:_LONGEST_KEY]
         place = {"partition": event.partition, "offset": event.offset}
         self._outliers.appendleft(OutlierStatus(**place, key=key, at=self._clock(), message=event.message))
-
-    def _on_poll(self, status: SourceStatus) -> None:
-        if status.connected:
-            self._problems.pop("broker", None)
-        elif self._state != "starting":
-            self._problems["broker"] = "no broker answers"
-
-    def _on_tick(self) -> None:
-        now = self._ticks()
-        if now < self._next_report:
-            return
-        if self._state == "learning" and now - self._last_learned >= _WAITING_AFTER_S:
-            self._state = "waiting"
-        self._report()
-
-    def _report(self) -> None:
-        """Start to write a report; at the next tick if the one before is still being written."""
-        if self._in_flight is not None and not self._in_flight.done():
-            self._next_report = self._ticks()
-            return
-        self._next_report = self._ticks() + _REPORT_EVERY_S
-        report = WorkerStatus(
-            name=self._name,
-            state=self._state,
-            trouble="; ".join(self._problems.values()) or None,
-            started_at=self._started_at,
-            updated_at=self._clock(),
-            outliers=list(self._outliers),
-            messages_per_second=0.0 if self._state == "stopped" else self._rate(),
-            partitions={
-                str(p): _status_of(known).model_copy(update={"unseen_variance_ratio": self._unseen.get(p)})
-                for p, known in sorted(self._partitions.items())
-            },
-        )
-        self._in_flight = self._executor.submit(self._write, report)
-
-    def _write(self, report: WorkerStatus) -> None:
-        try:
-            self._reports.write(report)
-        except StoreError as error:  # a full disk is logged when a checkpoint fails
-            log.debug("status report not written", cause=str(error))
-
-    def _rate(self) -> float:
-        now = self._ticks()
-        self._samples.append((now, self._learned))
-        while len(self._samples) > 2 and self._samples[1][0] <= now - _RATE_OVER_S:
-            self._samples.popleft()
-        before, learned = self._samples[0]
-        return (self._learned - learned) / (now - before) if now > before else 0.0
-
-
-def name_of_process() -> str:
-    """Host name and process id, in characters that a file of the store may have."""
-    host = re.sub(r"[^A-Za-z0-9._-]", "_", socket.gethostname())
-    return f"{host[:_LONGEST_NAME]}-{os.getpid()}"
-
-
-def _status_of(known: PartitionStatus | BatchLearned) -> PartitionStatus:
-    if isinstance(known, PartitionStatus):
-        return known
-    stats = known.fold.stats
-    return PartitionStatus(
-        position=known.fold.position,
-        lag=known.lag,
-        learned=stats.learned,
-        rejected=sum(stats.rejected.values()),
-        loss_ewma=stats.loss_ewma / stats.norm_ewma if stats.norm_ewma > 0 else None,
-    )
