@@ -195,18 +195,18 @@ def check(given: options.Given) -> None:
 
 
 @app.command()
-@options.taken(*options.WORKER)
+@options.taken(*dict.fromkeys((*options.WORKER, *options.TRANSFORM)))
 def doctor(given: options.Given) -> None:
-    """Check everything that a worker needs.
+    """Check everything that a worker needs, and transform.
 
     Checks clock, store, broker, credentials, topics, group, checkpoints and records, and prints a line for each, with a
-    remedy where it fails. Exits with 1 if a check fails. Learns nothing and changes no offset.
+    remedy where it fails. With an output topic also what transform needs: model, output topic, transactional ids, its
+    group, schema; and only that if neither dimensions nor components are set. Exits with 1 if a check fails. Learns
+    nothing, and changes no offset and no topic.
     """
     from streampca.commands import doctor as command
-    from streampca.commands.logged import with_logging
-    from streampca.settings import WorkerSettings
 
-    raise typer.Exit(command.run(with_logging(WorkerSettings.read(**given))))
+    raise typer.Exit(command.run(**given))
 
 
 @app.command()

@@ -26,6 +26,10 @@ listener.security.protocol.map=PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,LOGIN:SASL_
   CONTROLLER:PLAINTEXT
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
+# A user has every right unless a test takes it away.
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
+allow.everyone.if.no.acl.found=true
 sasl.enabled.mechanisms={mechanisms}
 {logins}
 ssl.keystore.type=PEM

@@ -82,8 +82,8 @@ class TopicInspector(Protocol):
     def topic_id(self) -> str:
         """As `Source.topic_id`."""
 
-    def check_topic(self, name: str) -> None:
-        """Raise `SourceError` unless the other topic exists and may be used."""
+    def check_topic(self, name: str) -> int:
+        """The number of partitions of another topic; raises unless it exists and may be written to."""
 
     def offsets(self) -> dict[int, tuple[int, int]]:
         """The earliest offset and the end of each partition."""

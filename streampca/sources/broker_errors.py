@@ -27,6 +27,10 @@ class BrokerErrors:
         """The user lacks a right."""
         return TopicError(f"the broker {self._at} does not allow this user: {text}; grant it the right")
 
+    def not_writable(self) -> SourceError:
+        """The user may not write to the topic."""
+        return self.not_authorized(f"writing to topic {self._topic}")
+
     def login_refused(self, text: str) -> SourceError:
         """Wrong user, password or mechanism."""
         return SourceError(f"the broker {self._at} refuses the login: {text}; check the sasl_ settings")

@@ -47,6 +47,13 @@ class SchemaRegistry:
         """The id of the schema; registers it under the subject if it is new. Raises as `get` does."""
         return int(self._call(self._client.register_schema, subject, self._schema(schema.text, schema.kind)))
 
+    def accepts(self, subject: str, schema: WriterSchema) -> bool:
+        """Whether the schema is compatible with the newest of the subject, if there is one. Raises as `get` does."""
+        try:
+            return bool(self._call(self._client.test_compatibility, subject, self._schema(schema.text, schema.kind)))
+        except KeyError:
+            return True
+
     def close(self) -> None:
         """Close the connections."""
         self._client.close()

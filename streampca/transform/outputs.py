@@ -114,10 +114,15 @@ class Outputs:
         """Raise `SourceError` unless the output topic has these partitions, too; `TimeoutError` if nobody answers."""
         count = transactions.partitions(self.topic)
         if max(partitions, default=-1) >= count:
-            raise SourceError(
-                f"{self.topic} has {count} partitions, fewer than {self.source_topic}: add some, since each partition "
-                "is written to the one of the same number, to keep the order"
-            )
+            raise too_few_partitions(self.topic, count, self.source_topic)
+
+
+def too_few_partitions(topic: str, count: int, source_topic: str) -> SourceError:
+    """The error of an output topic of so many partitions."""
+    return SourceError(
+        f"{topic} has {count} partitions, fewer than {source_topic}: add some, since each partition is written to the "
+        "one of the same number, to keep the order"
+    )
 
 
 def _array_of(offsets: Sequence[int]) -> NDArray[np.int64]:

@@ -48,10 +48,10 @@ def test_all_commands_are_registered() -> None:
 
 
 @pytest.mark.parametrize("command", ["check", "doctor"])
-def test_what_a_worker_takes_is_taken_by_the_commands_that_check_it(command: str) -> None:
+def test_what_the_roles_take_is_taken_by_the_commands_that_check_it(command: str) -> None:
     commands = get_command(app).commands  # type: ignore[attr-defined]
     options = {name: {o for p in commands[name].params for o in p.opts} for name in ("worker", "transform", command)}
-    assert options[command] == options["worker"] | (options["transform"] if command == "check" else set())
+    assert options[command] == options["worker"] | options["transform"]
     assert {"--dead-letter-topic", "--log-format", "--config"} <= options["worker"]
 
 

@@ -109,6 +109,9 @@ def test_a_worker_waits_for_an_unavailable_registry(
         assert_learned(members, rows, {})
 
 
+NewClient = Callable[..., SchemaRegistry]
+
+
 def test_doctor_checks_the_registry(broker: Broker, registry: RegistryProcess, topic: str, tmp_path: Path) -> None:
     broker.create_topic(topic, 1)
     command = ["doctor", "--topic", topic, "--dimensions", "4", "--components", "2"]
@@ -121,7 +124,21 @@ def test_doctor_checks_the_registry(broker: Broker, registry: RegistryProcess, t
     assert "✗ schema registry: the schema registry http://127.0.0.1:9 cannot be reached" in doctor("http://127.0.0.1:9")
 
 
-NewClient = Callable[..., SchemaRegistry]
+def test_doctor_checks_the_schema_of_outputs(
+    broker: Broker, registry: RegistryProcess, topic: str, tmp_path: Path, new_client: NewClient
+) -> None:
+    broker.create_topic(topic, 1)
+    command = ["doctor", "--topic", topic, "--output-topic", f"{topic}-out", "--output-format", "avro"]
+    command += ["--bootstrap-servers", broker.bootstrap, "--store", str(tmp_path)]
+
+    def doctor() -> str:
+        return command_line.run(*command, STREAMPCA_SCHEMA_REGISTRY_URL=registry.url).stdout
+
+    subject, client = f"{topic}-out-value", new_client(registry.url)
+    assert f"✓ output schema: {registry.url} accepts it as {subject}" in doctor()
+    client.register(subject, WriterSchema("AVRO", '"string"'))
+    client._client.set_compatibility(subject, "FULL")
+    assert f"✗ output schema: the schema of these outputs is not compatible with those of {subject}" in doctor()
 
 
 @pytest.fixture

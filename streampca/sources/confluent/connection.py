@@ -11,7 +11,7 @@ from concurrent.futures import Future, wait
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, Uuid
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]  # its types miss the first
 
 from streampca.errors import SourceError
 from streampca.settings import KafkaSettings
@@ -75,6 +75,17 @@ class Connection:
     def partitions(self) -> frozenset[int]:
         """The topic's partitions, at most some seconds old; never waits."""
         return self._partitions
+
+    def may_write(self) -> bool:
+        """Whether this user may write to the topic, if the brokers say so. Raises `SourceError`."""
+        answer = self._admin.describe_topics(
+            TopicCollection([self._topic]), include_authorized_operations=True, request_timeout=_START_S
+        )[self._topic]
+        try:
+            allowed = answer.result().authorized_operations  # None from brokers before 2.3
+        except KafkaException as exception:
+            raise self.source_error(exception.args[0]) from None
+        return allowed is None or AclOperation.WRITE in allowed
 
     def watch(self) -> None:
         """Ask the cluster once a second, without waiting, and log outages."""

@@ -30,8 +30,11 @@ class ConfluentInspector:
     def topic_id(self) -> str:
         return self._connection.topic_id()
 
-    def check_topic(self, name: str) -> None:
-        Connection(self._settings, name)
+    def check_topic(self, name: str) -> int:
+        connection = Connection(self._settings, name)
+        if not connection.may_write():
+            raise connection.sentences.not_writable()
+        return len(connection.partitions())
 
     def offsets(self) -> dict[int, tuple[int, int]]:
         return {partition: self._offsets_of(partition) for partition in sorted(self._connection.partitions())}

@@ -2,13 +2,16 @@
 
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
+from kafka.admin import ACLOperation
 from kafka.errors import KafkaError
 
 from streampca.settings import ConsumerSettings
 from streampca.sources.base import Committed
+from streampca.sources.kafka_python.admin import admin_client
 from streampca.sources.kafka_python.connection import Connection
 from streampca.sources.kafka_python.patches.membership import committed_offsets
 from streampca.stream.record import Record
@@ -33,8 +36,14 @@ class KafkaPythonInspector:
     def topic_id(self) -> str:
         return self._connection.topic_id()
 
-    def check_topic(self, name: str) -> None:
-        Connection(self._settings, name).start(KafkaConsumer).close()
+    def check_topic(self, name: str) -> int:
+        connection = Connection(self._settings, name)
+        with closing(connection.start(admin_client)) as admin:
+            (found,) = admin.describe_topics([name])
+        allowed = found.get("authorized_operations")  # none from brokers before 2.3
+        if allowed and ACLOperation.WRITE.name not in allowed:
+            raise connection.sentences.not_writable()
+        return len(found["partitions"])
 
     def offsets(self) -> dict[int, tuple[int, int]]:
         partitions = [self._partition(p) for p in sorted(self._connection.partitions())]

@@ -1,0 +1,135 @@
+"""The checks of `streampca doctor` for transform: the model, where outputs go, and the right to write them."""
+
+import contextlib
+
+from streampca.commands.doctor_topic import Check, TopicChecks
+from streampca.commands.transform import codec_of
+from streampca.errors import SourceError, StoreError
+from streampca.settings import TransformSettings
+from streampca.sources import schema_registry
+from streampca.sources.broker_errors import NoBrokerError
+from streampca.sources.choice import inspector_of, transactions_of
+from streampca.stores.choice import store_of
+from streampca.stores.model_cache import ModelCache
+from streampca.stores.models import Models
+from streampca.transform.encoding import schema_of
+from streampca.transform.models import FollowedModel
+from streampca.transform.outputs import too_few_partitions
+from streampca.transform.projection import Projection
+
+_MEMBER = "streampca-doctor"  # a member that never joins, for a transactional id of its own
+
+
+class TransformChecks:
+    """The checks of one member's settings."""
+
+    def __init__(self, settings: TransformSettings, topic: TopicChecks) -> None:
+        self._settings, self._topic = settings, topic
+        self._models = Models(store_of(settings.store), settings.topic)
+        self._cache = ModelCache(self._models)
+        projection = Projection(settings.emitted, settings.basis, settings.only_p_below is not None)
+        self._model = FollowedModel(
+            self._cache, settings.model_version, settings.output_topic, needs_calibration=projection.needs_calibration
+        )
+        self._has_model = self._has_output_topic = False
+
+    def checks(self, *, alone: bool) -> list[tuple[str, Check]]:
+        """Names and checks, in order: later ones need the earlier ones; `alone`: those of the topic, too."""
+        topic = self._topic
+        own: list[tuple[str, Check]] = [
+            ("model", self._model_fits),
+            ("output topic", self._output_topic),
+            ("transactions", self._transactions),
+            ("transform group", self._group),
+            ("output schema", self._output_schema),
+        ]
+        if not alone:
+            return own
+        return [
+            ("clock", topic.clock),
+            ("broker", topic.broker),
+            ("topic", topic.topic),
+            ("dead-letter topic", topic.dead_letter_topic),
+            *own,
+            ("schema registry", topic.registry),
+            ("newest record", self._newest_record),
+        ]
+
+    def _model_fits(self) -> str:
+        if place := self._models.missing_store():
+            raise StoreError(f"there is no store at {place}: start a worker first, mount its volume, or correct store")
+        self._models.versions()  # raises if the store cannot be read
+        self._cache.poll()
+        if cause := self._model.follow():
+            return f"none yet, so transform will wait: {cause}"
+        self._has_model = True
+        used = self._model.used
+        scores = "without" if used.calibration is None else "with"
+        k, d = used.model.n_components, used.model.dimensions
+        return f"version {used.version} has {k} components of {d} dimensions, {scores} past scores"
+
+    def _output_topic(self) -> str | None:
+        if self._topic.bounds is None or self._topic.inspector is None:
+            return None
+        name = self._settings.output_topic
+        count = self._topic.inspector.check_topic(name)
+        if count < len(self._topic.bounds):
+            raise too_few_partitions(name, count, self._settings.topic)
+        self._has_output_topic = True
+        return f"{name} has {count} partitions and may be written to"
+
+    def _transactions(self) -> str | None:
+        """A producer takes a transactional id of the group, which no member has, and begins no transaction."""
+        if not self._has_output_topic:
+            return None
+        settings = self._settings.model_copy(update={"group_instance_id": _MEMBER})
+        transactions = transactions_of(settings, None, [settings.output_topic])
+        try:
+            transactions.recover()
+        except NoBrokerError:
+            raise
+        except (SourceError, TimeoutError) as error:
+            raise SourceError(
+                f"{error}; transform needs Kafka 2.5, and the rights Write and Describe for transactional ids that "
+                f"begin with {settings.group}-"
+            ) from None
+        finally:
+            transactions.close()
+        return f"this user may use transactional ids that begin with {settings.group}-"
+
+    def _group(self) -> str | None:
+        if self._topic.bounds is None:
+            return None
+        with contextlib.closing(inspector_of(self._settings)) as inspector:
+            committed = inspector.committed()
+        for partition, found in committed.items():
+            if self._has_model:
+                self._model.check(found.metadata)
+            self._topic.refuse_gap(partition, found.offset, "the group's offset", "transform_group_id")
+        shapes = {found.metadata for found in committed.values() if found.metadata}
+        return self._topic.progress(self._settings.group, committed) + "".join(
+            f"; its outputs are of {shape}" for shape in sorted(shapes)
+        )
+
+    def _output_schema(self) -> str:
+        schema = schema_of(self._settings.output_format, self._settings.emitted)
+        if schema is None:
+            return f"not needed for output_format {self._settings.output_format}"
+        subject = f"{self._settings.output_topic}-value"
+        settings = self._settings.model_copy(update={"format": self._settings.output_format})  # for errors
+        try:
+            with contextlib.closing(schema_registry.SchemaRegistry(settings)) as registry:
+                accepted = registry.accepts(subject, schema)
+        except TimeoutError as error:
+            raise SourceError(str(error)) from None
+        if not accepted:
+            raise SourceError(
+                f"the schema of these outputs is not compatible with those of {subject} at "
+                f"{self._settings.schema_registry_url}: write to another output_topic, or relax its compatibility"
+            )
+        return f"{self._settings.schema_registry_url} accepts it as {subject}"
+
+    def _newest_record(self) -> str | None:
+        if not self._has_model:
+            return None
+        return self._topic.newest_record(codec_of(self._settings, self._model.used), self._model.used.model.dimensions)
