@@ -129,7 +129,9 @@ def test_two_releases_share_nothing() -> None:
     }
     assert len(used) == 5
     assert used | {("Service", workers(second)["spec"]["serviceName"])} <= names
-    assert ("StatefulSet", of_kind(second, "ScaledObject")[0]["spec"]["scaleTargetRef"]["name"]) in names
+    scaled = [("StatefulSet", o["spec"]["scaleTargetRef"]["name"]) for o in of_kind(second, "ScaledObject")]
+    assert len(scaled) == 2
+    assert set(scaled) <= names
 
 
 def test_each_topic_has_its_own_group_which_is_scaled_on() -> None:
@@ -137,6 +139,19 @@ def test_each_topic_has_its_own_group_which_is_scaled_on() -> None:
     (settings,) = of_kind(found, "ConfigMap")
     (trigger,) = of_kind(found, "ScaledObject")[0]["spec"]["triggers"]
     assert settings["data"]["STREAMPCA_GROUP_ID"] == trigger["metadata"]["consumerGroup"] == "streampca-clicks"
+
+
+def test_members_of_transform_are_scaled_on_their_group_with_the_login_of_the_workers() -> None:
+    def triggers(*options: str) -> list[Any]:
+        scaling = "transform.enabled=true,transform.autoscaling.enabled=true,autoscaling.authenticationRef=kafka"
+        found = of_kind(charted("--set", ",".join((scaling, *options))), "ScaledObject")
+        return [trigger for o in found for trigger in o["spec"]["triggers"]]
+
+    (of_topic,), (of_group,) = triggers("settings.topic=clicks"), triggers("settings.transform_group_id=mine")
+    assert of_topic["metadata"]["consumerGroup"] == "streampca-transform-clicks"
+    assert of_group["metadata"]["consumerGroup"] == "mine"
+    assert of_topic["authenticationRef"] == {"name": "kafka"}
+    assert triggers("transform.enabled=false") == []
 
 
 def test_outputs_of_each_topic_go_to_its_own_topic_by_default() -> None:

@@ -16,6 +16,7 @@ Object = dict[str, Any]
 FOLDER = files.ROOT / "docker" / "kubernetes"
 OVERLAYS = ("object-store", "shared-disk")
 COMPONENTS = ("monitoring", "autoscaling")  # with any overlay
+TRANSFORM_AUTOSCALING = "transform-autoscaling"  # after the component of transform
 WORKLOADS = ("Deployment", "StatefulSet")
 
 
@@ -26,7 +27,7 @@ def transform_of(overlay: str) -> str:
 
 def components_of(overlay: str) -> tuple[str, ...]:
     """All components that this overlay offers."""
-    return (*COMPONENTS, transform_of(overlay))
+    return (*COMPONENTS, transform_of(overlay), TRANSFORM_AUTOSCALING)
 
 
 def built(overlay: str, *components: str) -> list[Object]:

@@ -36,6 +36,8 @@ class Variant:
             chosen += ["autoscaling.enabled=true"]
         if manifests.transform_of(self.overlay) in self.components:
             chosen += ["transform.enabled=true"]
+        if manifests.TRANSFORM_AUTOSCALING in self.components:
+            chosen += ["transform.autoscaling.enabled=true"]
         return [part for value in chosen for part in ("--set", value)]
 
     def __str__(self) -> str:

@@ -18,7 +18,11 @@ from tests.deploy.commands import effective_settings
 CHART = files.ROOT / "docker" / "helm" / "streampca"
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
-MADE = (".settings.group_id", ".settings.output_topic")  # from the topic, unless they are given
+MADE = (
+    ".settings.group_id",
+    ".settings.output_topic",
+    ".settings.transform_group_id",
+)  # from the topic, unless they are given
 OF_THE_CHART = {"group_instance_id", "store", "host", "port", "transform_port", "worker_host", "worker_port"}
 
 
@@ -55,6 +59,8 @@ def test_the_schema_accepts_the_default_values() -> None:
     {"store__environment": {"REGION": "x"}},
     {"networkPolicy__brokerPorts": [0]},
     {"autoscaling__maxReplicas": 0},
+    {"transform__autoscaling__maxReplicas": 0},
+    {"transform__autoscaling__metadata": {}},
     {"transform__enabled": "yes"},
     {"worker__enabled": True},
     {"settings__sasl_password": "x"},

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 import yaml
 
-from streampca.settings import WorkerSettings
+from streampca.settings import ConsumerSettings, TransformSettings, WorkerSettings
 from tests.deploy import files, manifests
 from tests.deploy.manifests import Object, of_kind
 
@@ -49,7 +49,7 @@ def test_objects_for_operators_match_their_schemas(found: Object) -> None:
 def test_every_object_for_an_operator_has_a_schema() -> None:
     groups = ("monitoring.coreos.com/", "keda.sh/")
     kinds = [found["kind"] for found in BUILT if found["apiVersion"].startswith(groups)]
-    assert sorted(kinds) == ["PrometheusRule", "ScaledObject", *["ServiceMonitor"] * 3]
+    assert sorted(kinds) == ["PrometheusRule", *["ScaledObject"] * 2, *["ServiceMonitor"] * 3]
     assert [found["kind"] for found in FOR_OPERATORS] == kinds
 
 
@@ -79,22 +79,27 @@ def test_the_jobs_of_the_monitors_are_those_of_the_rules() -> None:
     assert {job["replacement"] for (job,) in jobs} <= {s["job_name"] for s in scraped}
 
 
-def test_workers_are_scaled_on_the_lag_of_their_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    (scaled,) = of_kind(BUILT, "ScaledObject")
-    (workers,) = [o for o in of_kind(BUILT, "StatefulSet") if o["metadata"]["name"] == "streampca-worker"]
+@pytest.mark.parametrize(("name", "settings_class"), [("worker", WorkerSettings), ("transform", TransformSettings)])
+def test_members_are_scaled_on_the_lag_of_their_group(
+    name: str, settings_class: type[ConsumerSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scaled, members = (
+        next(o for o in of_kind(BUILT, kind) if o["metadata"]["name"] == f"streampca-{name}")
+        for kind in ("ScaledObject", "StatefulSet")
+    )
     target = scaled["spec"]["scaleTargetRef"]
-    assert target == {"apiVersion": workers["apiVersion"], "kind": workers["kind"], "name": workers["metadata"]["name"]}
-    assert "replicas" not in workers["spec"]  # applying the manifests again must not undo the scaling
+    assert target == {"apiVersion": members["apiVersion"], "kind": members["kind"], "name": members["metadata"]["name"]}
+    assert "replicas" not in members["spec"]  # applying the manifests again must not undo the scaling
     (settings,) = of_kind(BUILT, "ConfigMap")
-    for name, value in settings["data"].items():
-        monkeypatch.setenv(name, value)
-    effective = WorkerSettings.read()
+    for variable, value in settings["data"].items():
+        monkeypatch.setenv(variable, value)
+    effective = settings_class.read()
     (trigger,) = scaled["spec"]["triggers"]
     assert trigger["type"] == "kafka"
     assert trigger["metadata"] == {
         "bootstrapServers": effective.bootstrap_servers,
         "topic": effective.topic,
-        "consumerGroup": effective.group_id,
+        "consumerGroup": effective.group,
         "lagThreshold": "100000",
         "offsetResetPolicy": "earliest",  # a group that has committed nothing starts at the beginning
     }

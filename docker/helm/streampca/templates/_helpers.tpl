@@ -26,6 +26,11 @@ app.kubernetes.io/component: {{ .component }}
 {{- .Values.settings.group_id | default (printf "streampca-%s" .Values.settings.topic) -}}
 {{- end }}
 
+{{/* The consumer group of `streampca transform`. */}}
+{{- define "streampca.transformGroup" -}}
+{{- .Values.settings.transform_group_id | default (printf "streampca-transform-%s" .Values.settings.topic) -}}
+{{- end }}
+
 {{/* Where the outputs of `streampca transform` go. */}}
 {{- define "streampca.outputTopic" -}}
 {{- .Values.settings.output_topic | default (printf "%s-projected" .Values.settings.topic) -}}
@@ -99,7 +104,7 @@ volumeMounts:
   {{- if not .root.Values.store.url }}
   - name: store
     mountPath: /var/lib/streampca
-    {{- if ne .component "worker" }}
+    {{- if eq .component "sidecar" }}
     readOnly: true
     {{- end }}
   {{- end }}
