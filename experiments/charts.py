@@ -7,12 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-
-mpl.use("Agg")
-
-import matplotlib.pyplot as plt
-
 COLOURS = {
     "oja": "tab:blue",
     "krasulina": "tab:orange",
@@ -29,8 +23,12 @@ _STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "streampca", "font.size":
 @contextmanager
 def picture(path: Path, rows: int, columns: int) -> Iterator[Any]:
     """Axes (rows, columns) to draw on; one legend below all of them; saved at the end."""
-    with plt.rc_context(_STYLE):
-        figure, axes = plt.subplots(rows, columns, figsize=(3.2 * columns, 2.6 * rows), squeeze=False)
+    from matplotlib import rc_context  # here, because it takes as long to import as all the rest together
+    from matplotlib.figure import Figure
+
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(3.2 * columns, 2.6 * rows))
+        axes = figure.subplots(rows, columns, squeeze=False)
         yield axes
         handles: dict[str, Any] = {}
         for panel in axes.flat:
@@ -43,7 +41,6 @@ def picture(path: Path, rows: int, columns: int) -> Iterator[Any]:
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None})
         path.write_text(_compact(text.getvalue()), encoding="utf-8")
-        plt.close(figure)
 
 
 def _compact(svg: str) -> str:

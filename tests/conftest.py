@@ -1,11 +1,12 @@
 """Shared by all tests: markers by folder, and the real Kafka broker, one for the whole session."""
 
+import gc
 import logging
 import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,17 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
         script = Path(__file__).parents[1] / "docker" / "compile_kernels.py"
         subprocess.run([sys.executable, script], check=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector from scanning all that is imported, at the import and ever after."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects

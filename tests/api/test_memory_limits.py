@@ -43,20 +43,20 @@ def rows(n: int, d: int) -> bytes:
     return b'{"vectors":[' + b",".join([b"[" + b",".join([b"0.1234567890123"] * d) + b"]"] * n) + b"]}"
 
 
-BODIES = {
-    "empty rows": filled(b"[],"),
-    "rows of one": filled(b"[1],"),
-    "objects": filled(b'{"":1},'),
-    "nested": filled(b"[[[[[[]]]]]],"),
-    "many objects": filled(b'{"":1},', 7 * (NUMBERS // 11)),
-    "many lists": filled(b"[1],", 4 * (NUMBERS // 3)),
-    "many keys": b'{"vectors":{' + b",".join(b'"%d":1' % i for i in range(NUMBERS // 3)) + b"}}",
-    "many integers": filled(b"9999999999999,", 14 * NUMBERS),
-    "many strings": filled(b'"abcdefghi",', 12 * NUMBERS),
-    "closing brackets": filled(b"]"),  # not counted as values
-    "wide text": b'{"vectors":"' + "😀".encode() * (BODY // 4 - 10) + b'"}',
-    "rows": rows(1000, 1000),
-    "long rows": rows(10, 100_000),
+BODIES: dict[str, Callable[[], bytes]] = {  # made when they are sent: 16 MiB each
+    "empty rows": lambda: filled(b"[],"),
+    "rows of one": lambda: filled(b"[1],"),
+    "objects": lambda: filled(b'{"":1},'),
+    "nested": lambda: filled(b"[[[[[[]]]]]],"),
+    "many objects": lambda: filled(b'{"":1},', 7 * (NUMBERS // 11)),
+    "many lists": lambda: filled(b"[1],", 4 * (NUMBERS // 3)),
+    "many keys": lambda: b'{"vectors":{' + b",".join(b'"%d":1' % i for i in range(NUMBERS // 3)) + b"}}",
+    "many integers": lambda: filled(b"9999999999999,", 14 * NUMBERS),
+    "many strings": lambda: filled(b'"abcdefghi",', 12 * NUMBERS),
+    "closing brackets": lambda: filled(b"]"),  # not counted as values
+    "wide text": lambda: b'{"vectors":"' + "😀".encode() * (BODY // 4 - 10) + b'"}',
+    "rows": lambda: rows(1000, 1000),
+    "long rows": lambda: rows(10, 100_000),
 }
 STATUSES = {"rows": (200, 422), "closing brackets": (400,)}
 
@@ -82,7 +82,8 @@ def post(path: str, body: bytes) -> bytes:
 @pytest.mark.slow
 def test_one_request_of_any_kind_is_harmless(tmp_path: Path) -> None:
     with sidecar(tmp_path) as (url, peak), httpx.Client(base_url=url, timeout=60) as client:
-        for name, body in BODIES.items():
+        for name, make in BODIES.items():
+            body = make()
             for path in ("/v1/project", "/v1/reconstruct"):
                 answer = client.post(path, content=body)
                 assert answer.status_code in STATUSES.get(name, (413, 422)), (name, answer.text[:200])
@@ -92,7 +93,7 @@ def test_one_request_of_any_kind_is_harmless(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_many_large_requests_at_once_are_harmless(tmp_path: Path) -> None:
     with sidecar(tmp_path) as (url, peak), httpx.Client(base_url=url, timeout=120) as client:
-        body = BODIES["rows"]
+        body = BODIES["rows"]()
 
         def send(i: int) -> tuple[int, str | None]:
             answer = client.post("/v1/reconstruct" if i % 2 else "/v1/project", content=body)
@@ -135,13 +136,16 @@ def test_an_unread_answer_that_is_read_at_last_is_whole(tmp_path: Path) -> None:
         client.sendall(REQUESTS["reconstruct"].replace(b"Host:", b"Connection: close\r\nHost:"))
         time.sleep(0.5)
         text = b"".join(iter(lambda: client.recv(MIB), b""))
-        body = text.partition(b"\r\n\r\n")[2]
-        whole = b""
-        while body:
-            size, _, rest = body.partition(b"\r\n")
-            whole, body = whole + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
+    pieces, at = [], text.index(b"\r\n\r\n") + 4
+    while at < len(text):
+        start = text.index(b"\r\n", at) + 2
+        size = int(text[at:start], 16)
+        pieces.append(text[start : start + size])
+        at = start + size + 2
     model = known_model(1, d=100_000, k=20)
-    np.testing.assert_allclose(orjson.loads(whole)["vectors"], model.reconstruct(np.ones((10, 20))), atol=1e-12)
+    np.testing.assert_allclose(
+        orjson.loads(b"".join(pieces))["vectors"], model.reconstruct(np.ones((10, 20))), atol=1e-12
+    )
 
 
 @pytest.mark.parametrize(("n", "d"), [(1, 2), (4097, 2), (3, 2048), (2, 2049), (3, 5000), (50, 300)])

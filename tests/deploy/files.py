@@ -18,7 +18,7 @@ def compose() -> dict[str, Any]:
     """docker-compose.yml with its variables at their defaults."""
     text = re.sub(r"(?<!\$)\$\{\w+:-([^}]*)\}", r"\1", COMPOSE.read_text(encoding="utf-8"))
     assert not re.findall(r"(?<!\$)\$[{A-Za-z_]", text), "a variable without a default"
-    loaded: dict[str, Any] = yaml.safe_load(text)
+    loaded: dict[str, Any] = yaml.load(text, yaml.CSafeLoader)
     return loaded
 
 

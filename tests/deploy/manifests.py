@@ -85,7 +85,7 @@ def _accumulated(folder: Path, found: list[Object]) -> list[Object]:
 
 @lru_cache
 def _text_parsed(text: str) -> list[Any]:
-    return list(yaml.safe_load_all(text))
+    return list(yaml.load_all(text, yaml.CSafeLoader))  # ten times as fast
 
 
 def _parsed(path: Path) -> list[Any]:

@@ -95,7 +95,7 @@ def _from(folder: str, *path: str) -> str:
 
 def parsed(text: str) -> list[Object]:
     """The objects, sorted, without the annotations that only the chart has: for Helm, and against stale settings."""
-    found = [o for o in yaml.safe_load_all(text) if o]
+    found = [o for o in yaml.load_all(text, yaml.CSafeLoader) if o]
     return sorted((_without_own_annotations(o) for o in found), key=manifests.identity)
 
 

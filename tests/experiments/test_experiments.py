@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 from experiments import beyond, datasets, distributed, drift, figure1, page, passes, sensitivity, table1
 from experiments.plan import Job, Plan, complete
@@ -20,7 +19,7 @@ LARGE_PICTURES = (table1, figure1, beyond, distributed)  # whose layout takes lo
 @pytest.mark.parametrize("experiment", page.SECTIONS, ids=lambda module: module.__name__.rpartition(".")[2])
 def test_runs_and_resumes(experiment, plan, monkeypatch):
     if experiment in LARGE_PICTURES:
-        monkeypatch.setattr(Figure, "tight_layout", lambda *_, **__: None)
+        monkeypatch.setattr("matplotlib.figure.Figure.tight_layout", lambda *_, **__: None)
     experiment.run(plan)
     before = {path.name: path.read_bytes() for path in plan.folder.iterdir()}
     experiment.run(plan)

@@ -14,7 +14,7 @@ from streampca.worker.listeners.metrics import WorkerMetrics
 from tests.monitoring.prometheus import DOCKER, RULES, metrics_in, program
 
 FOLDER = DOCKER / "prometheus"
-ENTRIES = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+ENTRIES = [rule for group in yaml.load(RULES.read_text(), yaml.CSafeLoader)["groups"] for rule in group["rules"]]
 ALERTS = [rule for rule in ENTRIES if "alert" in rule]
 RECORDED = {rule["record"] for rule in ENTRIES if "record" in rule}
 KNOWN = {

@@ -13,7 +13,6 @@ from tests.monitoring.test_rules import ALERTS
 
 PAGE = (DOCKER.parent / "docs" / "runbook.md").read_text()
 CODE = Path(streampca.__file__).parent
-TREES = {path: ast.parse(path.read_text()) for path in sorted(CODE.rglob("*.py"))}
 HOLE = "…"
 SHORT = 9  # characters
 
@@ -52,7 +51,13 @@ def section(title: str) -> str:
 
 
 QUOTES = re.findall(r"^\| `([^`]+)` \|", section("Messages") + section("Lines of the log"), re.MULTILINE)
-TEXTS = sorted({text for tree in TREES.values() for node in ast.walk(tree) if (text := template(node))})
+
+
+@pytest.fixture(scope="module")
+def texts() -> set[str]:
+    """The strings of the code. Not at import, which takes a second: every test process imports every module."""
+    trees = (ast.parse(path.read_text()) for path in CODE.rglob("*.py"))
+    return {text for tree in trees for node in ast.walk(tree) if (text := template(node))}
 
 
 @pytest.mark.parametrize("name", [alert["alert"] for alert in ALERTS])
@@ -67,8 +72,8 @@ def test_every_section_of_an_alert_has_an_alert() -> None:
 
 
 @pytest.mark.parametrize("quote", QUOTES)
-def test_quoted_messages_are_in_the_code(quote: str) -> None:
-    assert quote in REASONS or any(matches(quote, text) for text in TEXTS)
+def test_quoted_messages_are_in_the_code(quote: str, texts: set[str]) -> None:
+    assert quote in REASONS or any(matches(quote, text) for text in texts)
 
 
 def test_every_reason_has_a_row() -> None:

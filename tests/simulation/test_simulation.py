@@ -1,10 +1,8 @@
 """Schedules of faults drawn from seeds: the checks of `checks.py` hold in every run, and find what is broken."""
 
-import gc
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -19,11 +17,8 @@ SHRUNK = 6  # a seed with many faults
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _prepare() -> Iterator[None]:
+def _prepare() -> None:
     compile_kernels(plan_of(1).fold_config().learning)
-    gc.freeze()  # keeps the collector from scanning all that is imported
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.slow
