@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from streampca.pca.arrays import F64
 from streampca.pca.scores import Scores
+from streampca.stores.worker_status import UnusualStatus
 from streampca.stream.fold import Fold
 from streampca.stream.model_file import PublishedModel
 from streampca.stream.record import SourceStatus
@@ -47,6 +48,7 @@ class BatchLearned:
     lag: int  # messages of the partition still to come
     outliers: int = 0  # records among the learned ones that the guard would have refused, were it not open
     gaps: int = 0  # vectors that lack entries
+    unusual: Sequence[UnusualStatus] = ()  # the most unusual messages of all partitions, learned recently
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ class StateScorer:
         With gaps, which are NaN, scores are those to be expected, given the other entries.
         """
         if has_gaps(V):
-            V, t2, spe = conditional.complete(V, self._mean, self._W * self._variance**0.5, self._variance, self.sigma2)
+            V, t2, spe = self._complete(V)
             found = self.scores(V, first)
             return AnomalyScores(found.t2 + t2, found.spe + spe, found.score + t2 + spe / self.sigma2)
         start, n = first % TILE, len(V)
@@ -53,6 +53,19 @@ class StateScorer:
             parts = y * (self._W @ z) + residual**2 / self.sigma2  # as `anomaly.contributions`, to T² and to SPE/σ²
             shares = np.nan_to_num(parts / parts.sum(), posinf=0.0, neginf=0.0)
         return [(int(j), float(shares[j])) for j in np.argsort(-shares, kind="stable")[:most]]
+
+    def deviations(self, v: Array, most: int) -> list[tuple[int, float]]:
+        """The dimensions that contribute most to the SPE of one message (d,), and their shares of it, signed."""
+        if np.isnan(v).any():
+            v = self._complete(v[None]).Y[0]
+        y = v - self._mean
+        residual = y - self._W @ (self._variance * (y @ self._W))
+        shares = residual * np.abs(residual) / max(float(residual @ residual), np.finfo(np.float64).tiny)
+        return [(int(j), float(shares[j])) for j in np.argsort(-np.abs(shares), kind="stable")[:most]]
+
+    def _complete(self, V: Array) -> conditional.Completed:
+        """Messages (n, d) without their gaps."""
+        return conditional.complete(V, self._mean, self._W * self._variance**0.5, self._variance, self.sigma2)
 
     def _of_tile(self, rows: Array, place: int) -> tuple[F64, F64]:
         """yᵀW (n, k) and ‖y‖² (n,) of rows at this place of a tile, the rest of which is zeros."""

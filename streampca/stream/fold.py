@@ -21,7 +21,7 @@ from streampca.stream.event_time import EventTime
 from streampca.stream.guard import Guard
 from streampca.stream.record import LastRecord
 
-_EWMA_MESSAGES = 1000
+EWMA_MESSAGES = 1000
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class FoldStats:
     def _with_block(self, n: int, residual: float, norm: float) -> "FoldStats":
         """The stats after n more messages with these sums of ‖r‖² and ‖y‖²."""
         residual, norm, scored = residual / n, norm / n, self.scored + n
-        kept = (1 - 1 / _EWMA_MESSAGES) ** n if self.scored else 0.0
+        kept = (1 - 1 / EWMA_MESSAGES) ** n if self.scored else 0.0
         return replace(
             self,
             scored=scored,

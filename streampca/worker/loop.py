@@ -35,6 +35,7 @@ from streampca.worker import ranges
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.checkpointer import Checkpointer
 from streampca.worker.reject_limit import RejectLimit
+from streampca.worker.unusual import UnusualMessages
 
 _POLL_S = 0.2
 _START_OVER = "another store folder and group_id"
@@ -76,6 +77,7 @@ class Worker:
         self._checkpointer = Checkpointer(config.topic, config.fold, source, dead_letters, writer, listener)
         self._listener, self._check_threads = listener, check_threads
         self._limit = RejectLimit(config.topic, config.max_rejected_share, self._send_dead_letter)
+        self._unusual = UnusualMessages(config.fold.learning)
         self._assignment: Assignment[Fold] = Assignment(
             OffsetGapPolicy(config.topic, config.offset_gap, _START_OVER), source, self._checkpointer.restore, listener
         )
@@ -156,6 +158,7 @@ class Worker:
         released = self._assignment.release(partitions, lost=lost)
         self._checkpointer.forget(released)
         self._limit.forget(released)
+        self._unusual.forget(released)
 
     def _learn(self, event: Vectors) -> None:
         started = time.perf_counter()
@@ -171,6 +174,7 @@ class Worker:
                 RecordRejected(partition, record.offset, reject.reason, reject.message, is_sent, record.key)
             )
         self._limit.take(event, learned.rejects, self._folds[partition])
+        self._unusual.learn(event, self._folds[partition], learned)
         fold = learned.fold.reject([reject.reason for reject in learned.rejects])
         self._folds[partition] = fold = fold.after(event.last) if len(event.records) else fold
         seconds = time.perf_counter() - started
@@ -178,7 +182,8 @@ class Worker:
         now = fold.guard or Guard()
         outliers = max(now.learned - guard.learned, 0)
         gaps = missing.count(event.decoded.vectors) if config.fold.learning.impute else 0
-        self._listener.notify(BatchLearned(partition, fold, messages, learned.scores, seconds, lag, outliers, gaps))
+        of_messages = (outliers, gaps, self._unusual.all)
+        self._listener.notify(BatchLearned(partition, fold, messages, learned.scores, seconds, lag, *of_messages))
         if now.is_open != guard.is_open:
             self._listener.notify(GuardOpened(partition) if now.is_open else GuardClosed(partition))
 
@@ -202,6 +207,8 @@ class Worker:
             self._assignment.read([event.partition])
         else:
             self._assignment.skip_gap(event)
+            if event.diverged is not None:
+                self._unusual.cut(event.partition, event.diverged)
 
     def _start_save(self) -> None:
         of_topic = self._source.partitions()

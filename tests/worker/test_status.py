@@ -26,7 +26,7 @@ from streampca.member.listener import (
 from streampca.member.status import name_of_process
 from streampca.stores.base import is_part
 from streampca.stores.memory import MemoryStore
-from streampca.stores.worker_status import WorkerStatus, WorkerStatuses
+from streampca.stores.worker_status import UnusualStatus, WorkerStatus, WorkerStatuses
 from streampca.stream.record import SourceStatus
 from streampca.worker.listeners.status import StatusListener
 from tests.stream.streams import fold_config, fold_of, vectors
@@ -141,6 +141,17 @@ def test_the_last_outliers_are_named(listener: StatusListener, store: CountingSt
     }  # fmt: skip
     assert (outliers[1].key or "").startswith("\\xffsensor")
     assert len(outliers[1].key or "") == 100
+
+
+def test_the_most_unusual_messages_are_those_of_the_last_batch(listener: StatusListener, store: CountingStore) -> None:
+    one, other = (
+        UnusualStatus(partition=1, offset=offset, vector=0, key="k", at=1e9, ratio=23, dimensions=[3], shares=[-0.5])
+        for offset in (7, 8)
+    )
+    for unusual in ([one], [other, one]):
+        listener.notify(replace(learned(), unusual=unusual))
+    listener.notify(MemberStopping("now"))
+    assert read_status(store).unusual == [other, one]
 
 
 def test_the_unseen_variance_is_that_of_the_last_checkpoint(listener: StatusListener, store: CountingStore) -> None:

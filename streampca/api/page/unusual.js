@@ -2,7 +2,7 @@
 
 import * as charts from "./charts.js";
 import { element, row } from "./dom.js";
-import { short, time } from "./format.js";
+import { short, signed, time } from "./format.js";
 
 const TENTHS = 10;
 
@@ -20,8 +20,7 @@ export function show({ p, worst }) {
 
 const scoreOf = ({ score }) => (score === null ? "–" : short(score));
 
-/** Such as "3 (+0.01), 7 (−0.002)"; a real minus sign. */
+/** Such as "3 (+0.01), 7 (−0.002)". */
 function deviations({ dimensions, contributions }) {
-  const signed = (value) => `${value < 0 ? "−" : "+"}${Number(Math.abs(value).toPrecision(2))}`;
-  return dimensions.map((j, i) => (contributions[i] === null ? `${j}` : `${j} (${signed(contributions[i])})`)).join(", ");
+  return dimensions.map((j, i) => (contributions[i] === null ? `${j}` : `${j} (${signed(contributions[i], (size) => Number(size.toPrecision(2)))})`)).join(", ");
 }

@@ -1,6 +1,7 @@
-"""The worker's status report: what all members report, and outliers."""
+"""The worker's status report: what all members report, outliers, and unusual messages."""
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from streampca.member.listener import (
@@ -14,10 +15,9 @@ from streampca.member.listener import (
     RecordRejected,
 )
 from streampca.member.status import MemberStatus
-from streampca.stores.worker_status import OutlierStatus, PartitionStatus
+from streampca.stores.worker_status import OutlierStatus, PartitionStatus, UnusualStatus, key_text
 from streampca.stream.guard import OUTLIER
 
-_LONGEST_KEY = 100
 _OUTLIERS = 10  # in a report
 
 
@@ -30,10 +30,11 @@ class StatusListener(MemberStatus):
         """Takes what `MemberStatus` takes."""
         self._unseen: dict[int, float] = {}  # partition → ratio at its last checkpoint
         self._outliers: deque[OutlierStatus] = deque(maxlen=_OUTLIERS)
+        self._unusual: Sequence[UnusualStatus] = ()
         super().__init__(*arguments)
 
     def details(self) -> dict[str, Any]:
-        return {"outliers": list(self._outliers)}
+        return {"outliers": list(self._outliers), "unusual": list(self._unusual)}
 
     def status_of(self, partition: int) -> PartitionStatus:
         return super().status_of(partition).model_copy(update={"unseen_variance_ratio": self._unseen.get(partition)})
@@ -43,6 +44,7 @@ class StatusListener(MemberStatus):
         match event:
             case BatchLearned():
                 self._on_batch(event)
+                self._unusual = event.unusual
             case CheckpointSaved(partition):
                 self._problems.pop("checkpoint", None)
                 self._unseen[partition] = event.unseen_variance_ratio
@@ -59,6 +61,5 @@ class StatusListener(MemberStatus):
                     self._unseen.pop(partition, None)
 
     def _on_outlier(self, event: RecordRejected) -> None:
-        key = None if event.key is None else event.key[:_LONGEST_KEY].decode(errors="backslashreplace")[:_LONGEST_KEY]
-        place = {"partition": event.partition, "offset": event.offset}
-        self._outliers.appendleft(OutlierStatus(**place, key=key, at=self._clock(), message=event.message))
+        origin = {"partition": event.partition, "offset": event.offset, "key": key_text(event.key)}
+        self._outliers.appendleft(OutlierStatus(**origin, at=self._clock(), message=event.message))
