@@ -48,7 +48,6 @@ class Stream:
     index: Indices  # the rows in the order in which they come
     components: tuple[int, ...]
     center: bool = True
-    stationary: bool = False  # random order, Gaussian tails
 
 
 def hard(seed: int, size: float = 1.0) -> Iterator[Stream]:
@@ -69,13 +68,13 @@ def _spiked(rng: np.random.Generator, size: float) -> Iterator[Stream]:
     n, d = int(40_000 * size), 100
     X = rng.standard_normal((n, d))
     X += (rng.standard_normal((n, 10)) * np.linspace(8, 2, 10)) @ _basis(rng, d, 10).T
-    yield _made("10 factors in noise", "random", X, 5, 10, stationary=True)
+    yield _made("10 factors in noise", "random", X, 5, 10)
 
 
 def _power_law(rng: np.random.Generator, size: float) -> Iterator[Stream]:
     n, d = int(40_000 * size), 200
     X = (rng.standard_normal((n, d)) * np.arange(1, d + 1) ** -0.5) @ _basis(rng, d, d).T
-    yield _made("power-law spectrum", "random", X, 5, 20, 50, stationary=True)
+    yield _made("power-law spectrum", "random", X, 5, 20, 50)
 
 
 def _categories(rng: np.random.Generator, size: float) -> Iterator[Stream]:

@@ -70,17 +70,10 @@ class BrokerClient:
 
     def end_offsets(self, topic: str) -> dict[int, int]:
         """Each partition's end offset."""
-        return self._offsets(topic, "end_offsets")
-
-    def start_offsets(self, topic: str) -> dict[int, int]:
-        """Each partition's start offset."""
-        return self._offsets(topic, "beginning_offsets")
-
-    def _offsets(self, topic: str, which: str) -> dict[int, int]:
         consumer = KafkaConsumer(bootstrap_servers=self.bootstrap)
         try:
             partitions = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic)]
-            return {tp.partition: offset for tp, offset in getattr(consumer, which)(partitions).items()}
+            return {tp.partition: offset for tp, offset in consumer.end_offsets(partitions).items()}
         finally:
             consumer.close()
 
