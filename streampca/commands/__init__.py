@@ -1,1 +1,1 @@
-"""What the larger commands do; `streampca.cli` gives them their names and options."""
+"""What the larger commands do; `streampca.cli` and the modules `…_app` give them their names and options."""
