@@ -69,6 +69,8 @@ def run(settings: TransformSettings) -> None:
                     return
                 transformer = _build(settings, model, projection, listener, threads.raise_first)
                 stop_on_signals(transformer.stop)
+                for cause in stops:  # signals that came meanwhile
+                    transformer.stop(cause)
                 gc.freeze()  # keeps the collector from scanning all that is imported by now
                 gc.set_threshold(_GC_THRESHOLD)
                 transformer.run()
