@@ -27,6 +27,7 @@ from tests.kafka_broker import Broker, wait_until
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 PARTITIONS, KILLS, CHUNK = 4, 20, 300
+BROKER_ENDS = {6: Broker.kill, 13: Broker.stop}  # together with these kills of members
 FIELDS = ("coordinates", "residual", "score")
 BAD = b"no vector"
 
@@ -156,20 +157,32 @@ def test_each_record_has_one_output_though_members_and_brokers_are_killed(
         feed = Feed(stoppable, topic, 17)
         running = {name: group.start(group_instance_id=name) for name in ("one", "two")}
         for kill in range(KILLS):
+            for name in [name for name, process in running.items() if process.poll() is not None]:
+                assert running[name].poll() == 1  # there was no broker when it started
+                running[name] = group.start(group_instance_id=name)
             before = group.position()
             feed.send(CHUNK)
             group.wait_for(before + CHUNK // 4)
             time.sleep(chance.uniform(0, 0.1))  # so that it dies in any phase of a transaction
             name = chance.choice(list(running))
             running[name].kill()
-            running[name] = group.start(group_instance_id=name)
-            if kill == KILLS // 2:
-                stoppable.kill()
+            if end_broker := BROKER_ENDS.get(kill):
+                feed.close()
+                end_broker(stoppable)
                 stoppable.start()
+                feed = Feed(stoppable, topic, kill)
+            running[name] = group.start(group_instance_id=name)
         feed.send(CHUNK)
         group.wait_for_all()
         feed.close()
         assert_each_once(stoppable, topic)
+
+
+def send_and_wait(feed: Feed, group: Members) -> None:
+    """Send records, and wait until some of them are committed."""
+    before = group.position()
+    feed.send(2000)
+    group.wait_for(before + 200)
 
 
 def test_members_that_join_leave_and_die_share_the_work(broker: Broker, topic: str, tmp_path: Path) -> None:
@@ -177,11 +190,9 @@ def test_members_that_join_leave_and_die_share_the_work(broker: Broker, topic: s
         feed = Feed(broker, topic, 18)
         first = group.start(output_format="arrow")
         for _ in range(2):
-            feed.send(3000)
-            group.wait_for(group.position() + 200)
+            send_and_wait(feed, group)
             second = group.start(output_format="arrow")  # while transactions are open
-            feed.send(3000)
-            group.wait_for(group.position() + 200)
+            send_and_wait(feed, group)
             first.send_signal(15)
             assert first.wait(20) == 0
             first = second
