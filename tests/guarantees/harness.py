@@ -202,6 +202,7 @@ class WorkerProcess:
 
     def __init__(self, environment: dict[str, str], log: Path, forked: bool = True) -> None:
         self.log, self.end_expected = log, False
+        self._parsed, self._events = 0, list[dict[str, Any]]()
         start = ForkedProcess if forked else own_interpreter
         self.process = start(["worker"], {**os.environ, **environment}, log)
 
@@ -230,9 +231,13 @@ class WorkerProcess:
         return self.log.read_text(errors="replace")
 
     def events(self) -> list[dict[str, Any]]:
-        """The log's events so far, without an incomplete last line."""
-        lines = self.text().split("\n")[:-1]
-        return [json.loads(line) for line in lines if line.startswith("{")]
+        """The log's events so far, without an incomplete last line. Each is parsed once: a condition often asks."""
+        with self.log.open("rb") as log:
+            log.seek(self._parsed)
+            complete, newline, _ = log.read().rpartition(b"\n")
+        self._parsed += len(complete + newline)
+        self._events += [json.loads(line) for line in complete.split(b"\n") if line.startswith(b"{")]
+        return self._events
 
     def count(self, event: str) -> int:
         return sum(e["event"] == event for e in self.events())
