@@ -26,7 +26,13 @@ KNOWN = {
 }
 
 
-@pytest.mark.parametrize("words", ["check config prometheus.yml", "check rules rules.yml", "test rules tests.yml"])
+SCENARIOS = ("tests.yml", "tests_of_hours.yml")
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["check config prometheus.yml", "check rules rules.yml", *(f"test rules {scenarios}" for scenarios in SCENARIOS)],
+)
 def test_promtool_accepts_the_files(words: str) -> None:
     environment = {**os.environ, "GOGC": "400"}  # collects garbage less often, which takes a fifth of the time
     command = [program("promtool"), *words.split()]
@@ -57,7 +63,8 @@ def test_alerts_are_described_and_tested(alert: dict) -> None:
     assert alert["labels"]["severity"] in ("page", "ticket")
     assert texts["summary"].endswith(".")
     assert len(texts["description"]) > 80
-    assert f'alertname="{name}"' in (FOLDER / "tests.yml").read_text(), "no scenario in which it fires"
+    scenarios = "".join((FOLDER / file).read_text() for file in SCENARIOS)
+    assert f'alertname="{name}"' in scenarios, "no scenario in which it fires"
     assert texts["runbook_url"] == f"docs/runbook.md#{name.lower()}"
 
 
