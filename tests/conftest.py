@@ -45,6 +45,8 @@ LONGEST = (
     "sources/test_on_broker.py", "guarantees/test_outages.py", "deploy/test_container.py",
     "guarantees/test_object_store.py", "experiments/test_experiments.py", "demo/test_demo.py",
     "guarantees/test_formats.py", "sources/test_contract.py", "monitoring/test_procedures.py", "test_broker.py",
+    "guarantees/test_transform.py", "commands/test_dead_letters_on_broker.py", "monitoring/test_live.py",
+    "guarantees/test_large_records.py", "worker/test_standby.py",
 )  # fmt: skip
 
 
