@@ -1,6 +1,7 @@
 """Transactions on confluent-kafka."""
 
 import contextlib
+import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
@@ -63,12 +64,12 @@ class ConfluentTransactions:
         for topic, partition, value, key, headers, timestamp in records:
             # librdkafka replaces a timestamp of 0 by the current time, and takes no other number for that. All
             # arguments are positional, since naming some of them takes half as long as the call itself.
-            place, time = _ANY if partition is None else partition, timestamp or 1 if timestamp >= 0 else 0
+            place, at = _ANY if partition is None else partition, timestamp or 1 if timestamp >= 0 else 0
             try:
-                produce(topic, value, key, place, None, None, time, headers)
+                produce(topic, value, key, place, None, None, at, headers)
             except BufferError:
                 self._wait_for_room()
-                produce(topic, value, key, place, None, None, time, headers)
+                produce(topic, value, key, place, None, None, at, headers)
             except KafkaException as error:
                 self._fail(error.args[0], topic)
 
@@ -78,9 +79,10 @@ class ConfluentTransactions:
             self._drop()
             raise TransactionFailedError("the group has given this member up")
         offsets = [TopicPartition(self._settings.topic, p, offset, metadata) for p, offset in positions.items()]
+        deadline = time.monotonic() + _COMMIT_S
         try:
             producer.send_offsets_to_transaction(offsets, membership, _COMMIT_S)
-            producer.commit_transaction(_COMMIT_S)
+            producer.commit_transaction(max(deadline - time.monotonic(), 0.001))
         except KafkaException as error:
             self._fail(error.args[0], self._first)
         self._open = False

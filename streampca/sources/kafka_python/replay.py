@@ -109,7 +109,7 @@ class KafkaPythonReplayProducer:
             self._producer.flush(_TRANSACTION_MS / 1000)
             for future in sent:
                 future.get(0)  # raises its error: the client would commit the other records
-            transactional(self._producer, "begin_commit", timeout_s=_TRANSACTION_MS / 1000)
+            transactional(self._producer, "begin_commit", deadline=time.monotonic() + _TRANSACTION_MS / 1000)
 
     def close(self) -> None:
         try:

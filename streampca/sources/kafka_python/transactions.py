@@ -1,5 +1,6 @@
 """Transactions on kafka-python."""
 
+import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -88,12 +89,13 @@ class KafkaPythonTransactions:
         offsets = {
             TopicPartition(self._settings.topic, p): OffsetAndMetadata(o, ended, -1) for p, o in positions.items()
         }
+        deadline = time.monotonic() + _COMMIT_S
         try:
             producer.flush(_COMMIT_S)
             if self._undelivered:  # the client would commit the others
                 self._fail(*self._undelivered[0])
-            transactional(producer, "send_offsets_to_transaction", offsets, membership, timeout_s=_COMMIT_S)
-            transactional(producer, "begin_commit", timeout_s=_COMMIT_S)
+            transactional(producer, "send_offsets_to_transaction", offsets, membership, deadline=deadline)
+            transactional(producer, "begin_commit", deadline=deadline)
         except KafkaError as error:
             self._fail(error, self._topics[0])
         self._open = False
@@ -103,7 +105,7 @@ class KafkaPythonTransactions:
             return
         self._open = False
         try:
-            transactional(self._producer, "begin_abort", timeout_s=_ABORT_S)
+            transactional(self._producer, "begin_abort", deadline=time.monotonic() + _ABORT_S)
         except KafkaError:
             self._drop()  # the next producer of this id ends the transaction
 

@@ -6,6 +6,7 @@
     `commit_transaction` and its like wait without limit.
 """
 
+import time
 from typing import Any
 
 from kafka import KafkaProducer
@@ -17,9 +18,9 @@ def abort_sending(producer: KafkaProducer) -> None:
     producer._sender.force_close()
 
 
-def transactional(producer: KafkaProducer, method: str, *arguments: Any, timeout_s: float) -> None:
-    """Call a method of the producer's transactions. Raises `KafkaTimeoutError` if it takes longer."""
+def transactional(producer: KafkaProducer, method: str, *arguments: Any, deadline: float) -> None:
+    """Call a method of the producer's transactions. Raises `KafkaTimeoutError` at the deadline (`time.monotonic`)."""
     result = getattr(producer._transaction_manager, method)(*arguments)
     producer._sender.wakeup()
-    if not result.wait(timeout_s * 1000):
-        raise KafkaTimeoutError(f"no answer within {timeout_s:g} s")
+    if not result.wait(max(deadline - time.monotonic(), 0) * 1000):
+        raise KafkaTimeoutError("the brokers did not answer in time")
