@@ -36,7 +36,7 @@ log = structlog.get_logger()
 
 _LARGEST_VALUE = 1e150  # its square is finite
 _WAIT_S = 0.2
-_GC_THRESHOLD = 100_000  # objects: records are many, and none of them is in a cycle
+_GC_THRESHOLD = 1_000_000  # objects: records are many, and none of them is in a cycle
 
 
 def run(settings: TransformSettings) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from streampca.pca.arrays import Array
 from streampca.sources.transactions import Outgoing
-from streampca.transform.messages import Packer, Selection, origin_headers
+from streampca.transform.messages import Packer, Selection, origin_header
 
 MESSAGE_BYTES = 512 * 1024  # a topic takes 1 MiB by default, and a producer adds to it
 _ROW_BYTES = 4 + 8 + 4 + 4 + 8 + 8 + 2  # of all columns but the fields; bits that mark nulls
@@ -30,7 +30,7 @@ class ArrowPacker(Packer):
         self._most_bytes = most_bytes
 
     def messages(self, topic: str, selection: Selection) -> Iterator[Outgoing]:
-        """A message has no key; its headers are those of its first row, its timestamp is the latest of its rows."""
+        """A message has no key; its header is that of its first row, its timestamp is the latest of its rows."""
         keys, headers = pa.array(selection.keys, pa.binary()), _headers(selection.headers)
         records = np.repeat(np.arange(len(keys)), selection.counts)  # of each row
         widths = sum(values[:1].size for values in selection.fields.values())
@@ -46,8 +46,8 @@ class ArrowPacker(Packer):
                 "offset": pa.array(offsets),
                 "model_version": pa.array(np.full(len(places), selection.version, np.int64)),
             } | {name: _numbers(values[rows]) for name, values in selection.fields.items()}
-            origin = [*origin_headers(selection.version, selection.partition, int(offsets[0]))]
-            yield Outgoing(topic, selection.partition, _stream(columns), None, origin, int(timestamps.max()))
+            origin = origin_header(selection.version, selection.partition, int(offsets[0]))
+            yield Outgoing(topic, selection.partition, _stream(columns), None, [origin], int(timestamps.max()))
 
 
 def _cuts(sizes: NDArray[np.int64], most: int) -> Iterator[slice]:

@@ -56,9 +56,9 @@ def test_runs_for_twenty_seconds(tmp_path: Path) -> None:
     assert float(projected[1]) < 30
     assert re.search(r"curl -s http://127.0.0.1:\d+/v1/project .* -d @", output)
     assert len(re.findall(r"coordinates \[(?:-?[\d.]+, ){7}-?[\d.]+\]", output)) == 1
-    assert re.search(
-        r"first output in topic readings-projected:\n  streampca.model-version \d+ .*\n  {\"coordinates\":\[", output
-    )
+    origin = r"{\"model_version\":\d+,\"partition\":\d,\"offset\":\d+}"
+    first = rf"first output in topic readings-projected:\n  streampca.transform {origin}\n  {{\"coordinates\":\["
+    assert re.search(first, output), output
     shares = [float(share) for share in re.findall(r"subspace found: ([\d.]+)%", output)]
     assert len(shares) >= 3, output
     assert shares[-1] > max(shares[0], 95)

@@ -17,12 +17,12 @@ import pytest
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from streampca.transform.encoding import encoder
-from streampca.transform.messages import OFFSET, PARTITION
 from streampca.transform.projection import Projection
 from tests.api.known import known
 from tests.forked import ForkedProcess
 from tests.guarantees.harness import BOTH_CLIENTS, CODEC, D, K, as_json, vectors
 from tests.kafka_broker import Broker, wait_until
+from tests.transform.origin import origin_of_output
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
@@ -139,10 +139,10 @@ def expected(partition: int, records: list[Any]) -> list[tuple[int, bytes]]:
 
 def read_output(output: Any) -> Iterator[tuple[int, bytes]]:
     """The offset and the output of each record in a message; rows of Arrow as JSON."""
-    headers = dict(output.headers)
-    assert int(headers[PARTITION]) == output.partition
+    origin = origin_of_output(output.headers)
+    assert origin.partition == output.partition
     if output.value.startswith(b"{"):
-        yield int(headers[OFFSET]), output.value
+        yield origin.offset, output.value
         return
     for row in pa.ipc.open_stream(output.value).read_all().to_pylist():
         assert (row["partition"], row["key"]) == (output.partition, b"key")

@@ -19,11 +19,12 @@ from streampca.stream.model_file import PublishedModel
 from streampca.stream.record import Event, Records
 from streampca.transform.encoding import encoder
 from streampca.transform.loop import TransformConfig, Transformer
-from streampca.transform.messages import OFFSET, PARTITION, Packer, RecordPacker
+from streampca.transform.messages import Packer, RecordPacker
 from streampca.transform.models import FollowedModel
 from streampca.transform.outputs import Outputs
 from streampca.transform.projection import Projection
 from tests.api.known import TOPIC, D, known
+from tests.transform.origin import origin_of_output
 from tests.worker.events import EventRecorder
 
 JSON = RecordPacker(encoder("json"), several=False)
@@ -70,13 +71,12 @@ class World:
         """The offsets of the outputs by partition, as their headers or rows say."""
         found: dict[int, list[int]] = {}
         for record in self.written[topic]:
-            headers = dict(record.headers)
-            partition = int(headers[PARTITION] or b"-1")
-            assert record.partition == partition
-            offsets = [int(headers[OFFSET] or b"-1")]
+            origin = origin_of_output(record.headers)
+            assert record.partition == origin.partition
+            offsets = [origin.offset]
             if (record.value or b"").startswith(ARROW):
                 offsets = pa.ipc.open_stream(record.value).read_all()["offset"].to_pylist()
-            found.setdefault(partition, []).extend(offsets)
+            found.setdefault(origin.partition, []).extend(offsets)
         return found
 
     def outputs(self) -> Sequence[Outgoing]:

@@ -24,12 +24,13 @@ from streampca.stream.model_file import PublishedModel
 from streampca.stream.record import PlainRecord, Records, Vectors
 from streampca.transform.arrow import MESSAGE_BYTES, ArrowPacker
 from streampca.transform.encoding import encoder
-from streampca.transform.messages import OFFSET, PARTITION, VERSION, Packer, RecordPacker
+from streampca.transform.messages import Packer, RecordPacker
 from streampca.transform.metrics import TransformMetrics
 from streampca.transform.outputs import Outputs, Projected
 from streampca.transform.projection import Projection
 from tests.api.known import D, K, known
 from tests.transform.harness import Member, World
+from tests.transform.origin import origin_of_output
 
 FRAME = 4096  # bytes of a stream around its rows
 KEYS = st.none() | st.binary(max_size=8)
@@ -82,14 +83,12 @@ def rows_of_json(outputs: Sequence[Outgoing], several: bool) -> list[dict[str, A
     """The same rows, from messages of one record each."""
     rows = []
     for output in outputs:
-        *own, _, _, (_, offset) = output.headers
+        *own, origin = output.headers
         record = {
             "key": output.key,
             "timestamp": None if output.timestamp < 0 else output.timestamp,
             "headers": [{"key": name, "value": value} for name, value in own],
-            "partition": 3,
-            "offset": int(offset or b""),
-            "model_version": 7,
+            **origin_of_output([origin])._asdict(),
         }
         fields = orjson.loads(output.value or b"")
         vectors = zip(*fields.values(), strict=True) if several else [fields.values()]
@@ -123,8 +122,7 @@ def assert_message(message: Outgoing, most: int) -> None:
     """It lies beside its records, and is no larger than a row that is larger than `most`."""
     table = pa.ipc.open_stream(message.value).read_all()
     assert (message.topic, message.partition, message.key) == ("projected", 3, None)
-    first = {VERSION: b"7", PARTITION: b"3", OFFSET: b"%d" % table["offset"][0].as_py()}
-    assert dict(message.headers) == first
+    assert origin_of_output(message.headers) == (7, 3, table["offset"][0].as_py())
     latest = max((time for time in table["timestamp"].cast(pa.int64()).to_pylist() if time is not None), default=-1)
     assert message.timestamp == latest
     assert len(message.value or b"") <= most + FRAME or len(table) == 1

@@ -14,9 +14,10 @@ from streampca.pca import anomaly
 from streampca.pca.anomaly import Calibration
 from streampca.sources.memory import Do, Pause, Step
 from streampca.transform.arrow import ArrowPacker
-from streampca.transform.messages import VERSION
+from streampca.transform.messages import ORIGIN
 from tests.api.known import known
 from tests.transform.harness import DEAD, Member, World
+from tests.transform.origin import origin_of_output
 from tests.worker.harness import TickingClock
 
 
@@ -69,14 +70,14 @@ def test_two_members_share_the_partitions() -> None:
     world.assert_each_once()
 
 
-def test_key_timestamp_and_headers_are_kept_and_three_headers_added() -> None:
+def test_key_timestamp_and_headers_are_kept_and_a_header_added() -> None:
     world = World()
     vector = np.arange(5.0)
     world.topic.append(0, vector.tobytes(), timestamp=1234, key=b"sensor")
     Member(world).run()
     (output,) = world.outputs()
     assert (output.key, output.timestamp, output.partition) == (b"sensor", 1234, 0)
-    assert output.headers == [(VERSION, b"7"), ("streampca.partition", b"0"), ("streampca.offset", b"0")]
+    assert output.headers == [(ORIGIN, b'{"model_version":7,"partition":0,"offset":0}')]
     coordinates, residual = known(7).model.project(vector[None])
     value = orjson.loads(output.value or b"")
     assert value["coordinates"] == pytest.approx(coordinates[0].tolist())
@@ -159,9 +160,9 @@ def test_the_newest_model_is_used_as_soon_as_it_is_known() -> None:
     steps: list[Step] = [1, 1, Do(publish), 1, 1]
     member = Member(world, [2, *steps], batch=1)
     member.run()
-    versions = [dict(output.headers)[VERSION] for output in world.outputs()]
+    versions = [origin_of_output(output.headers).model_version for output in world.outputs()]
     assert versions == sorted(versions)
-    assert set(versions) == {b"7", b"9"}
+    assert set(versions) == {7, 9}
 
 
 def test_a_model_of_another_shape_ends_it_before_outputs_are_mixed() -> None:

@@ -19,13 +19,13 @@ from streampca.pca.model import Model
 from streampca.sources.dead_letter_headers import origin_of
 from streampca.sources.transactions import Outgoing
 from streampca.stream.record import PlainRecord
-from streampca.transform.messages import OFFSET, PARTITION, VERSION
 from tests.api.known import known_model
 from tests.simulation.cluster import SESSION_S
 from tests.simulation.site import POISON
 from tests.simulation.transform.coordinator import Transaction
 from tests.simulation.transform.plan import DEAD, OUTPUT, D
 from tests.simulation.transform.world import TransformWorld
+from tests.transform.origin import origin_of_output
 
 _known_model = cache(known_model)
 
@@ -170,12 +170,12 @@ def _origin(record: Outgoing) -> tuple[int, int]:
         origin = origin_of(record.headers)
         assert origin is not None
         return origin.partition, origin.offset
-    headers = dict(record.headers)
-    return int(headers[PARTITION] or b""), int(headers[OFFSET] or b"")
+    _, partition, offset = origin_of_output(record.headers)
+    return partition, offset
 
 
 def _version(output: Outgoing) -> int:
-    return int(dict(output.headers)[VERSION] or b"")
+    return origin_of_output(output.headers).model_version
 
 
 def _projected(model: Model, vectors: np.ndarray) -> np.ndarray:
