@@ -67,7 +67,7 @@ def test_mistakes_are_found_before_transform_is_started(broker: Broker, topic: s
     broker.create_topic(f"{topic}-out", 1)
     group = f"streampca-transform-{topic}"
     with closing(KafkaConsumer(bootstrap_servers=broker.bootstrap, group_id=group)) as member:
-        member.commit({TopicPartition(topic, 1): OffsetAndMetadata(0, "k=3 d=5", -1)})
+        member.commit({TopicPartition(topic, 1): OffsetAndMetadata(0, "k=3 d=5\0", -1)})
     code, found = doctor(topic, store, **environment)
     assert code == 1
     assert f"✗ {topic}-out has 1 partitions, fewer than {topic}: add some" in found["output topic"]

@@ -19,7 +19,8 @@ pytestmark = pytest.mark.broker
 
 
 def commit(broker: Broker, group: str, offsets: dict[tuple[str, int], int], metadata: str = "") -> None:
-    committed = {TopicPartition(*of): OffsetAndMetadata(offset, metadata, -1) for of, offset in offsets.items()}
+    ended = f"{metadata}\0"  # as workers commit it: librdkafka reads on until there is a zero
+    committed = {TopicPartition(*of): OffsetAndMetadata(offset, ended, -1) for of, offset in offsets.items()}
 
     def attempt() -> bool:
         try:
