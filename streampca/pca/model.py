@@ -11,7 +11,7 @@ from streampca.pca.arrays import Array
 Basis = Literal["principal", "whitened"]
 
 _BLOCK = 32  # rows of one matrix product: another height may round differently
-_PART = 2**15  # numbers that are projected at once: those of more would not fit the processor's cache
+_PART = 2**17  # numbers that are projected at once: those of more would not fit the processor's cache
 _SMALL = 0.01  # share of ‖y‖²: a smaller residual is not computed as a difference, whose rounding would be too large
 
 

@@ -159,9 +159,11 @@ class Codec:
 
     def _good(self, vectors: Array) -> NDArray[np.bool_]:
         """Which vectors are finite and small enough."""
+        limit = np.float64(self.largest_value)
+        if np.vdot(vectors, vectors) <= limit**2 / 2:  # so no entry is NaN or beyond the limit; the half is for rounding
+            return np.ones(len(vectors), np.bool_)
         # The maximum and the minimum, since np.abs would write a copy of all numbers. NaN passes through both and
         # compares false.
-        limit = np.float64(self.largest_value)
         good: NDArray[np.bool_] = vectors.max(axis=1, initial=0.0) <= limit
         good &= vectors.min(axis=1, initial=0.0) >= -limit
         return good

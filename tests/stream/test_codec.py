@@ -312,6 +312,21 @@ def test_the_largest_value_is_accepted_and_the_next_one_rejected(kind: str, dtyp
     assert f"squares overflow {dtype}" in decoded.rejects[0].message
 
 
+@settings(deadline=None)
+@given(data=st.data())
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_large_values_are_rejected_in_batches_of_any_magnitude(kind: str, data: st.DataObject) -> None:
+    largest = LearningConfig(D, 1, dtype="float32").largest_value
+    entry = st.one_of(
+        st.floats(0.1, 10).map(lambda factor: factor * largest), st.floats(allow_nan=True, width=32), st.just(1.0)
+    )
+    rows = np.array(data.draw(st.lists(st.lists(entry, min_size=D, max_size=D), min_size=1, max_size=9)), kind)
+    decoded = codec(kind, dtype="float32", largest_value=largest).decode([row.tobytes() for row in rows])
+    with np.errstate(invalid="ignore"):
+        good = (np.isfinite(rows) & (np.abs(rows.astype(np.float64)) <= largest)).all(axis=1)
+    assert decoded.places.tolist() == np.flatnonzero(good).tolist()
+
+
 @pytest.mark.parametrize(
     "array",
     [
