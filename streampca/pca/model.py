@@ -13,6 +13,7 @@ Basis = Literal["principal", "whitened"]
 _BLOCK = 32  # rows of one matrix product: another height may round differently
 _PART = 2**17  # numbers that are projected at once: those of more would not fit the processor's cache
 _SMALL = 0.01  # share of ‖y‖²: a smaller residual is not computed as a difference, whose rounding would be too large
+_SMALLEST_NORM = 1e-28  # of ‖y‖² in single precision: squares of its entries must not underflow
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +55,14 @@ class Model:
         return np.where(sigma > 0, sigma, np.inf)
 
     @cached_property
+    def _in_single_precision(self) -> tuple[Array, Array, Array, Array]:
+        """The mean and what rounding has cut off it, (d,); the axes (d, k) and components (k, d)."""
+        with np.errstate(all="ignore"):
+            mean = self.mean.astype(np.float32)
+            rest = (self.mean - mean).astype(np.float32)
+        return mean, rest, self._axes.astype(np.float32), self.components.astype(np.float32)
+
+    @cached_property
     def _axes(self) -> Array:
         """The components as columns, (d, k); products with them are quicker than with a transposed view."""
         return np.ascontiguousarray(self.components.T)
@@ -61,6 +70,7 @@ class Model:
     def project(self, Y: Array, basis: Basis = "principal") -> tuple[Array, Array]:
         """Coordinates (n, k) of vectors (n, d), and their squared distances (n,) from the span of the components.
 
+        Vectors of float32 are projected in single precision; the results are float64.
         "principal" coordinates have the units of the data and the explained variances; "whitened" coordinates, the
         paper's x = C†y, have variance one.
         """
@@ -72,15 +82,30 @@ class Model:
         return np.concatenate(coordinates), np.concatenate(residual)
 
     def _project(self, Y: Array, basis: Basis) -> tuple[Array, Array]:
-        centred = np.subtract(Y, self.mean, order="C")  # another order would be summed in another way
-        coordinates = _in_blocks(centred, self._axes)
-        norm = np.vecdot(centred, centred)
-        residual: Array = norm - np.vecdot(coordinates, coordinates)
-        is_small = ~(residual > _SMALL * norm)
-        if is_small.any():
-            centred -= _in_blocks(coordinates, self.components)
-            residual = np.where(is_small, np.vecdot(centred, centred), residual)
+        if Y.dtype == np.float32:
+            coordinates, residual = self._project_single(Y)
+        else:  # another order in memory would be summed in another way
+            centred = np.subtract(Y, self.mean, order="C")
+            coordinates, residual, _ = _split(centred, self._axes, self.components)
         return (self.whiten(coordinates) if basis == "whitened" else coordinates), residual
+
+    def _project_single(self, Y: Array) -> tuple[Array, Array]:
+        """As `project`, computed in single precision: its errors are like those of having rounded Y to it.
+
+        Rows whose squares would overflow or underflow are computed in double precision.
+        """
+        mean, rest, axes, components = self._in_single_precision
+        with np.errstate(all="ignore"):
+            centred = np.subtract(Y, mean, order="C")
+            centred -= rest
+            coordinates, residual, norm = _split(centred, axes, components)
+        fits = (norm > _SMALLEST_NORM) & np.isfinite(norm)
+        coordinates, residual = coordinates.astype(np.float64), residual.astype(np.float64)
+        if not fits.all():
+            in_double = self._project(Y.astype(np.float64), "principal")
+            coordinates = np.where(fits[:, None], coordinates, in_double[0])
+            residual = np.where(fits, residual, in_double[1])
+        return coordinates, residual
 
     def decompose(self, Y: Array) -> tuple[Array, Array, Array]:
         """Vectors (n, d) about the mean (n, d), their principal coordinates (n, k), and their residuals (n, d)."""
@@ -99,6 +124,18 @@ class Model:
             coordinates = coordinates * np.sqrt(self.explained_variance)
         vectors: Array = coordinates @ self.components + self.mean
         return vectors
+
+
+def _split(centred: Array, axes: Array, components: Array) -> tuple[Array, Array, Array]:
+    """The coordinates, squared residuals and squared norms of rows, which are overwritten."""
+    coordinates = _in_blocks(centred, axes)
+    norm = np.vecdot(centred, centred)
+    residual: Array = norm - np.vecdot(coordinates, coordinates)
+    is_small = ~(residual > _SMALL * norm)
+    if is_small.any():
+        centred -= _in_blocks(coordinates, components)
+        residual = np.where(is_small, np.vecdot(centred, centred), residual)
+    return coordinates, residual, norm
 
 
 def _in_blocks(rows: Array, matrix: Array) -> Array:

@@ -1,5 +1,7 @@
 """Projection by a model, beside the formulas of its parts."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -30,11 +32,34 @@ def test_residuals_are_squared_distances_however_small(size: tuple[int, int], n:
     assert (np.abs(np.sqrt(residual) - exact) <= 1e-13 * norm).all()
 
 
+@given(SIZES, st.integers(0, 100), st.floats(-9, 9), st.floats(-60, 60), st.floats(0, 4), st.integers(0, 2**32 - 1))
+def test_single_precision_costs_no_more_than_rounding_and_has_no_limits_of_its_own(
+    size: tuple[int, int], n: int, size10: float, scale10: float, offset10: float, seed: int
+) -> None:
+    random, scale = np.random.default_rng(seed), 10.0**scale10
+    unit = model(*size, seed)
+    known = replace(unit, mean=10.0**offset10 * scale * unit.mean)
+    Y = known.mean + scale * (
+        random.normal(size=(n, size[0])) @ unit.components + 10.0**size10 * random.normal(size=unit.mean.shape)
+    )
+    with np.errstate(over="ignore", under="ignore"):
+        single = Y.astype(np.float32)
+    single = single[np.isfinite(single).all(axis=1)]
+    found, exact = known.project(single), known.project(single.astype(np.float64))
+    norm = np.linalg.norm(single - known.mean, axis=1)
+    assert all(values.dtype == np.float64 for values in found)
+    assert (np.abs(found[0] - exact[0]) <= 5e-5 * norm[:, None]).all()
+    assert (np.abs(np.sqrt(found[1]) - np.sqrt(exact[1])) <= 5e-5 * norm).all()
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("row_dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("d", [5, 64, 2000])
-def test_a_row_is_projected_alike_in_every_block_of_32(d: int, dtype: type) -> None:
+def test_a_row_is_projected_alike_in_every_block_of_32(d: int, row_dtype: type, dtype: type) -> None:
     known, rows = model(4, d, 1, dtype), np.random.default_rng(2).normal(size=(32, d))
     rows[::3] = known.reconstruct(known.project(rows[::3])[0])  # small residuals among large ones
+    rows[1::9] *= 1e30  # squares beyond single precision
+    rows = rows.astype(row_dtype)
     one: tuple[Array, Array] = known.project(rows)
     many = known.project(np.tile(rows, (40, 1)))
     for alone, among_others in zip(one, many, strict=True):

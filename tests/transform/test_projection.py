@@ -40,6 +40,7 @@ def test_every_bit_is_the_same_however_records_are_batched(data: st.DataObject) 
     vectors = np.random.default_rng(count).normal(size=(count, d)) * 3
     if data.draw(st.booleans()):
         vectors[:, 1:][np.random.default_rng(count).random((count, d - 1)) < 0.2] = np.nan
+    vectors = vectors.astype(data.draw(st.sampled_from([np.float32, np.float64])))
     published = model(d, k)
     cuts = sorted(data.draw(st.sets(st.integers(0, count), max_size=5)))
     encode = encoder("json")
