@@ -160,8 +160,8 @@ class Codec:
     def _good(self, vectors: Array) -> NDArray[np.bool_]:
         """Which vectors are finite and small enough."""
         limit = np.float64(self.largest_value)
-        if np.vdot(vectors, vectors) <= limit**2 / 2:  # so no entry is NaN or beyond the limit; the half is for rounding
-            return np.ones(len(vectors), np.bool_)
+        if np.vdot(vectors, vectors) <= limit**2 / 2:  # the half is for rounding
+            return np.ones(len(vectors), np.bool_)  # no square is NaN or larger than their sum
         # The maximum and the minimum, since np.abs would write a copy of all numbers. NaN passes through both and
         # compares false.
         good: NDArray[np.bool_] = vectors.max(axis=1, initial=0.0) <= limit
