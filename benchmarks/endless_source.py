@@ -5,7 +5,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 
 from streampca.sources.base import Committed
-from streampca.stream.record import NO_RECORDS, Assigned, Event, LastRecord, PlainRecord, Records, SourceStatus
+from streampca.stream.events import Assigned, Event, Records, SourceStatus
+from streampca.stream.record import NO_RECORDS, LastRecord, PlainRecord
 
 _VALUES = 1024  # different vectors, which repeat
 

@@ -16,8 +16,9 @@ from streampca.pca.axes import model_of
 from streampca.pca.learning import LearningConfig
 from streampca.stream import screening
 from streampca.stream.decoded import Decoded
+from streampca.stream.events import Vectors
 from streampca.stream.fold import Fold, FoldConfig
-from streampca.stream.record import PlainRecord, Vectors
+from streampca.stream.record import PlainRecord
 from streampca.stream.screening import Screening
 
 LEVELS = (0.0, 0.001, 0.002, 0.005)  # outlier_p; 0: on_outlier=learn

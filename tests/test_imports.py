@@ -12,7 +12,8 @@ ROOT = Path(streampca.__file__).parent
 
 SHARED_BY_SOURCES = [
     "sources.base", "sources.broker_errors", "sources.certificates", "sources.dead_letter_headers",
-    "sources.dead_letter_topic", "sources.outage_log", "sources.transactions", "stream.record", "errors", "settings",
+    "sources.dead_letter_topic", "sources.outage_log", "sources.transactions", "stream.events", "stream.record",
+    "errors", "settings",
 ]  # fmt: skip
 
 # Module prefix → prefixes of the modules that it may import; the longest matching entry applies.
@@ -29,7 +30,7 @@ MAY_IMPORT = {
     "estimator": ["estimator", "pca"],
     "vectors": ["pca.arrays", "vectors", "errors"],
     "stream": ["stream", "vectors", "pca", "errors"],
-    "sources": ["sources", "stream.record", "errors", "settings"],
+    "sources": ["sources", "stream.events", "stream.record", "errors", "settings"],
     "sources.kafka_python": [*SHARED_BY_SOURCES, "sources.kafka_python"],
     "sources.confluent": [*SHARED_BY_SOURCES, "sources.confluent"],
     "sources.schema_registry": ["sources.broker_errors", "stream.formats", "errors", "settings.formats"],

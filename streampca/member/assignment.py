@@ -8,7 +8,8 @@ from streampca.member.offset_gap import OffsetGapPolicy
 from streampca.member.paused import PausedPartitions
 from streampca.member.restorer import Restorer
 from streampca.sources.base import Source
-from streampca.stream.record import LastRecord, OutOfRange, Undecoded
+from streampca.stream.events import OutOfRange, Undecoded
+from streampca.stream.record import LastRecord
 
 
 class Progress(Protocol):

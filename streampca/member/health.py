@@ -22,7 +22,7 @@ from streampca.member.listener import (
     PartitionsReleased,
     SourcePolled,
 )
-from streampca.stream.record import SourceStatus
+from streampca.stream.events import SourceStatus
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from streampca.pca.arrays import F64
 from streampca.pca.scores import Scores
 from streampca.stores.worker_status import UnusualStatus
+from streampca.stream.events import SourceStatus
 from streampca.stream.fold import Fold
 from streampca.stream.model_file import PublishedModel
-from streampca.stream.record import SourceStatus
 
 
 @dataclass(frozen=True, slots=True)

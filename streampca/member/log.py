@@ -21,7 +21,7 @@ from streampca.member.listener import (
     RestoreFailed,
     SourcePolled,
 )
-from streampca.stream.record import SourceStatus
+from streampca.stream.events import SourceStatus
 
 log = structlog.get_logger()
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from streampca.errors import BadRecordError, RejectLimitError
 from streampca.stream.decoded import Reject
+from streampca.stream.events import Vectors
 from streampca.stream.guard import OUTLIER
-from streampca.stream.record import Vectors
 
 _WINDOW = 1000  # records that the limit is a share of
 _FIRST = 100  # if all of the first ones are rejected, that is enough

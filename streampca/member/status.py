@@ -38,7 +38,7 @@ from streampca.stores.worker_status import (
     WorkerStatus,
     WorkerStatuses,
 )
-from streampca.stream.record import SourceStatus
+from streampca.stream.events import SourceStatus
 
 log = structlog.get_logger()
 

@@ -10,7 +10,8 @@ no other worker can read the partition. There are no callbacks: the worker is on
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from streampca.stream.record import NO_RECORDS, Event, LastRecord, Record, SourceStatus
+from streampca.stream.events import Event, SourceStatus
+from streampca.stream.record import NO_RECORDS, LastRecord, Record
 
 
 class Committed(NamedTuple):

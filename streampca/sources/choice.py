@@ -7,7 +7,7 @@ from streampca.settings import ConsumerSettings
 from streampca.sources.base import DeadLetters, NoDeadLetters, Source, TopicInspector
 from streampca.sources.prefetch import Prefetch
 from streampca.sources.transactions import Transactions
-from streampca.stream.record import Event, Records
+from streampca.stream.events import Event, Records
 
 _POLLS = 5  # prefetch at most as many records as so many polls return
 

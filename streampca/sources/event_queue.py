@@ -3,7 +3,7 @@
 from collections import deque
 from dataclasses import dataclass, field
 
-from streampca.stream.record import Assigned, Event, Lost, Records, Revoked, Undecoded, Vectors
+from streampca.stream.events import Assigned, Event, Lost, Records, Revoked, Undecoded, Vectors
 
 
 @dataclass

@@ -22,7 +22,8 @@ from typing import Any
 from streampca.sources.base import Committed, Source
 from streampca.sources.event_queue import EventQueue, Polled
 from streampca.sources.threads import OS_THREADS, Threads
-from streampca.stream.record import NO_RECORDS, Event, LastRecord, Records, SourceStatus, Vectors
+from streampca.stream.events import Event, Records, SourceStatus, Vectors
+from streampca.stream.record import NO_RECORDS, LastRecord
 
 _POLL_S = 0.1  # longest time that a call waits for a poll without records
 _IDLE_S = 0.005  # pause after an empty poll: not every source waits for records

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from streampca.errors import StreampcaError
 from streampca.pca.arrays import Array
 from streampca.stream.decoded import Decoded, Reject
+from streampca.stream.events import Records, Undecoded, Vectors
 from streampca.stream.formats import reader_of
 from streampca.stream.formats.base import Reader
 from streampca.stream.formats.schemas import Schemas
-from streampca.stream.record import Records, Undecoded, UnreadValue, Vectors, timestamps_of, values_of
+from streampca.stream.record import UnreadValue, timestamps_of, values_of
 from streampca.vectors.packing import NULL_HINT, VectorBytes, VectorError, check_size
 
 REASONS = (

@@ -14,9 +14,9 @@ from streampca.pca.arrays import Array
 from streampca.pca.scores import Scores
 from streampca.stream import plausibility
 from streampca.stream.decoded import Reject
+from streampca.stream.events import Vectors
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.guard import OUTLIER, Guard
-from streampca.stream.record import Vectors
 
 
 class Screening(NamedTuple):

@@ -25,7 +25,8 @@ from streampca.member.rejects import bad_record
 from streampca.sources.base import Committed, Source
 from streampca.sources.transactions import TransactionFailedError, Transactions
 from streampca.stream.decoded import Reject
-from streampca.stream.record import Assigned, Event, LastRecord, Lost, OutOfRange, Revoked, Undecoded
+from streampca.stream.events import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded
+from streampca.stream.record import LastRecord
 from streampca.transform.outputs import Outputs, Projected
 from streampca.transform.reject_limit import RejectLimit
 

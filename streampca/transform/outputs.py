@@ -12,8 +12,9 @@ from streampca.sources.dead_letter_headers import dead_letter_headers
 from streampca.sources.transactions import Outgoing, Transactions
 from streampca.stream.codec import Codec
 from streampca.stream.decoded import Reject
+from streampca.stream.events import Records, Undecoded, Vectors
 from streampca.stream.model_file import PublishedModel
-from streampca.stream.record import Record, Records, Undecoded, Vectors, headers_of, keys_of, offsets_of
+from streampca.stream.record import Record, headers_of, keys_of, offsets_of
 from streampca.transform.messages import Packer, Selection
 from streampca.transform.models import FollowedModel
 from streampca.transform.projection import Projection

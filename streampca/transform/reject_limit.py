@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from streampca.member.rejects import RejectWindow
 from streampca.stream.decoded import Reject
-from streampca.stream.record import Vectors
+from streampca.stream.events import Vectors
 
 
 class RejectLimit:

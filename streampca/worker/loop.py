@@ -27,9 +27,10 @@ from streampca.sources.base import DeadLetters, Source
 from streampca.stream import screening
 from streampca.stream.codec import Codec
 from streampca.stream.decoded import Reject
+from streampca.stream.events import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded, Vectors
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.guard import OUTLIER, Guard
-from streampca.stream.record import Assigned, Event, Lost, OutOfRange, Record, Revoked, Undecoded, Vectors
+from streampca.stream.record import Record
 from streampca.stream.screening import Screening
 from streampca.worker import ranges
 from streampca.worker.checkpoint_writer import CheckpointWriter

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from streampca.pca.arrays import Array
 from streampca.stores.worker_status import LONGEST_KEY
 from streampca.stream.decoded import Reject
-from streampca.stream.record import Vectors, keys_of, offsets_of
+from streampca.stream.events import Vectors
+from streampca.stream.record import keys_of, offsets_of
 
 _MOST_KEY_BYTES = 256 * LONGEST_KEY  # of a batch's pending messages; if there are more, long keys are cut
 

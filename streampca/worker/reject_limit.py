@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from streampca.errors import RejectLimitError
 from streampca.member.rejects import RejectWindow
 from streampca.stream.decoded import Reject
+from streampca.stream.events import Vectors
 from streampca.stream.fold import Fold
-from streampca.stream.record import Record, Vectors
+from streampca.stream.record import Record
 
 _HOLD_S = 60.0
 _HELD_BYTES, _OVERHEAD = 32 * 2**20, 1000  # of values in a partition, and beside each value

@@ -18,8 +18,8 @@ from streampca.pca.arrays import F64, Array
 from streampca.pca.learning import LearningConfig
 from streampca.pca.state_scores import StateScorer
 from streampca.stores.worker_status import UnusualStatus, key_text
+from streampca.stream.events import Vectors
 from streampca.stream.fold import EWMA_MESSAGES, Fold, FoldStats
-from streampca.stream.record import Vectors
 from streampca.stream.screening import Learned
 from streampca.worker.origins import LearnedMessages, Origin, PendingOrigins
 

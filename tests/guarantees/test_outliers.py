@@ -7,8 +7,8 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from streampca.stream import checkpoint, screening
+from streampca.stream.events import Records
 from streampca.stream.fold import Fold
-from streampca.stream.record import Records
 from streampca.stream.screening import Screening
 from tests.guarantees.harness import BOTH_CLIENTS, CODEC, CONFIG, as_json, group, vectors
 from tests.guarantees.test_poison import read_dead_letters

@@ -14,7 +14,7 @@ from streampca.errors import StreampcaError
 from streampca.member import health as health_module
 from streampca.member.health import HealthListener, HealthServer
 from streampca.member.listener import LoopTicked, MemberStopping, PartitionsAssigned, PartitionsReleased, SourcePolled
-from streampca.stream.record import SourceStatus
+from streampca.stream.events import SourceStatus
 from tests.broker_process import wait_until
 from tests.clock import Clock
 

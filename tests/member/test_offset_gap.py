@@ -6,7 +6,7 @@ import pytest
 
 from streampca.errors import OffsetGapError, SourceError
 from streampca.member.offset_gap import OffsetGapPolicy
-from streampca.stream.record import OutOfRange
+from streampca.stream.events import OutOfRange
 
 
 def policy(on_offset_gap: str) -> OffsetGapPolicy:

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from streampca.stream import screening
 from streampca.stream.checkpoint import Checkpoint, encode
+from streampca.stream.events import Records
 from streampca.stream.fold import Fold
-from streampca.stream.record import PlainRecord, Records
+from streampca.stream.record import PlainRecord
 from streampca.worker.loop import WorkerConfig
 from tests.simulation.history import Course
 from tests.simulation.plan import TOPIC

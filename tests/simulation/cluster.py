@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from streampca.sources.base import Committed
 from streampca.sources.memory import MemorySource, MemoryTopic
-from streampca.stream.record import NO_RECORDS, Event, LastRecord, Record, Records, SourceStatus
+from streampca.stream.events import Event, Records, SourceStatus
+from streampca.stream.record import NO_RECORDS, LastRecord, Record
 from tests.simulation.scheduler import Process, Scheduler, Task
 
 SESSION_S, POLL_INTERVAL_S = 3.0, 8.0  # a member that is silent for so long, or does not poll, is evicted

@@ -10,7 +10,7 @@ import numpy as np
 
 from streampca.errors import StreampcaError
 from streampca.stores.directory import DirectoryStore
-from streampca.stream.record import Event, Records, Undecoded
+from streampca.stream.events import Event, Records, Undecoded
 from tests.simulation.cluster import Cluster, ClusterSource
 from tests.simulation.disk import Mount, Volume
 from tests.simulation.history import History

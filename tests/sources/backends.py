@@ -16,7 +16,8 @@ from streampca.sources.kafka_python.dead_letters import KafkaPythonDeadLetters
 from streampca.sources.kafka_python.source import KafkaPythonSource
 from streampca.sources.memory import MemoryDeadLetters, MemorySource, MemoryTopic
 from streampca.sources.prefetch import Prefetch
-from streampca.stream.record import Event, Record, Records
+from streampca.stream.events import Event, Records
+from streampca.stream.record import Record
 from tests.kafka_broker import Broker
 
 

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from streampca.sources.base import Source
-from streampca.stream.record import Assigned, Event, Record, Records
+from streampca.stream.events import Assigned, Event, Records
+from streampca.stream.record import Record
 from tests.broker_process import wait_until
 
 

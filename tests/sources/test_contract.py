@@ -6,17 +6,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from streampca.sources.base import Committed
-from streampca.stream.record import (
-    Assigned,
-    LastRecord,
-    Lost,
-    OutOfRange,
-    PlainRecord,
-    Records,
-    Revoked,
-    SourceStatus,
-    last_of,
-)
+from streampca.stream.events import Assigned, Lost, OutOfRange, Records, Revoked, SourceStatus
+from streampca.stream.record import LastRecord, PlainRecord, last_of
 from tests.kafka_broker import Broker, wait_until
 from tests.sources.backends import Backend, InMemory, InMemoryPrefetching, OnConfluentPrefetching, OnKafka
 from tests.sources.reader import Reader

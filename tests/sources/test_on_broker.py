@@ -25,7 +25,8 @@ from streampca.sources.confluent.source import ConfluentSource
 from streampca.sources.kafka_python import connection
 from streampca.sources.kafka_python.patches.fetching import position_of
 from streampca.sources.kafka_python.source import KafkaPythonSource
-from streampca.stream.record import Assigned, PlainRecord, Revoked
+from streampca.stream.events import Assigned, Revoked
+from streampca.stream.record import PlainRecord
 from tests.certificates import KEY_PASSWORD, Certificates
 from tests.kafka_broker import MECHANISMS, PASSWORD, USER, Broker, wait_until
 from tests.sources.backends import OnConfluent, OnKafka, settings_for

@@ -13,7 +13,7 @@ from streampca.errors import SourceError
 from streampca.sources.memory import MemorySource, MemoryTopic, Pause, Step
 from streampca.sources.prefetch import Prefetch
 from streampca.stream.decoded import Decoded
-from streampca.stream.record import Assigned, Event, Lost, OutOfRange, Records, Revoked, Undecoded, Vectors
+from streampca.stream.events import Assigned, Event, Lost, OutOfRange, Records, Revoked, Undecoded, Vectors
 from tests.kafka_broker import wait_until
 from tests.sources.backends import unchanged
 

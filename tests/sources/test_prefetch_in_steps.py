@@ -8,7 +8,8 @@ import numpy as np
 from streampca.sources.memory import MemorySource, MemoryTopic
 from streampca.sources.prefetch import Prefetch
 from streampca.stream.decoded import Decoded
-from streampca.stream.record import Assigned, Event, Records, Vectors, offsets_of
+from streampca.stream.events import Assigned, Event, Records, Vectors
+from streampca.stream.record import offsets_of
 from tests.kafka_broker import wait_until
 
 STEP = 3

@@ -9,7 +9,7 @@ import pytest
 from streampca.errors import SourceError
 from streampca.sources.confluent import client
 from streampca.sources.kafka_python import connection
-from streampca.stream.record import Lost, Revoked
+from streampca.stream.events import Lost, Revoked
 from tests.kafka_broker import Broker
 from tests.sources.backends import OnConfluent, OnKafka
 from tests.sources.reader import Reader

@@ -13,7 +13,7 @@ from streampca.sources.choice import client_of, transactions_of
 from streampca.sources.memory import MemorySource, MemoryTopic
 from streampca.sources.memory.transactions import MemoryTransactions, written_records
 from streampca.sources.transactions import Outgoing, TransactionFailedError, Transactions
-from streampca.stream.record import Assigned
+from streampca.stream.events import Assigned
 from tests.kafka_broker import Broker
 from tests.sources.backends import settings_for
 

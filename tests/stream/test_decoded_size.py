@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 
 from streampca.stream.codec import Codec
+from streampca.stream.events import Records, Undecoded
 from streampca.stream.formats.arrow_sizes import decompressed_bytes
 from streampca.stream.formats.schemas import MemorySchemas, WriterSchema
-from streampca.stream.record import PlainRecord, Records, Undecoded
+from streampca.stream.record import PlainRecord
 from streampca.vectors.json_sizes import parsed_bytes
 from tests.stream.structured import framed, memory
 

@@ -14,8 +14,9 @@ from streampca.pca.arrays import Array
 from streampca.stream import checkpoint as files
 from streampca.stream import screening
 from streampca.stream.decoded import Decoded
+from streampca.stream.events import Vectors
 from streampca.stream.fold import Fold, FoldConfig
-from streampca.stream.record import PlainRecord, Vectors
+from streampca.stream.record import PlainRecord
 from streampca.stream.screening import Learned, Screening
 from tests.stream.streams import WARM_UP, D, bits, fold_config, fold_of, vectors
 

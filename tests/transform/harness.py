@@ -15,8 +15,8 @@ from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from streampca.stream.codec import Codec
+from streampca.stream.events import Event, Records
 from streampca.stream.model_file import PublishedModel
-from streampca.stream.record import Event, Records
 from streampca.transform.encoding import encoder
 from streampca.transform.loop import TransformConfig, Transformer
 from streampca.transform.messages import Packer, RecordPacker

@@ -20,8 +20,9 @@ from streampca.sources.kafka_python.patches.batches import RawName
 from streampca.sources.transactions import Outgoing
 from streampca.stream.codec import Codec
 from streampca.stream.decoded import Decoded
+from streampca.stream.events import Records, Vectors
 from streampca.stream.model_file import PublishedModel
-from streampca.stream.record import PlainRecord, Records, Vectors
+from streampca.stream.record import PlainRecord
 from streampca.transform.arrow import MESSAGE_BYTES, ArrowPacker
 from streampca.transform.encoding import encoder
 from streampca.transform.messages import Packer, RecordPacker

@@ -19,7 +19,7 @@ from streampca.member.listener import (
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import MemoryStore
 from streampca.stores.worker_status import TransformStatus, WorkerStatus, WorkerStatuses
-from streampca.stream.record import SourceStatus
+from streampca.stream.events import SourceStatus
 from streampca.transform.log import TransformLog
 from streampca.transform.metrics import TransformMetrics
 from streampca.transform.status import TransformStatusListener

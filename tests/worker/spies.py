@@ -9,7 +9,8 @@ from typing import Any
 
 from streampca.sources.memory import Do, MemoryDeadLetters, MemorySource, Step
 from streampca.stores.base import Store
-from streampca.stream.record import NO_RECORDS, Event, LastRecord, Record, Records
+from streampca.stream.events import Event, Records
+from streampca.stream.record import NO_RECORDS, LastRecord, Record
 from tests.worker.environment import POISON, TOPIC, Environment
 
 Hook = Callable[[str], None]  # receives the name of every call before it is made, and may raise

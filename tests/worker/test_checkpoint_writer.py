@@ -9,7 +9,7 @@ import pytest
 from streampca.errors import StoreError
 from streampca.member.listener import CheckpointPostponed
 from streampca.sources.memory import Do, MemorySource
-from streampca.stream.record import Assigned
+from streampca.stream.events import Assigned
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.publisher import Publisher
 from tests.stream.streams import vectors

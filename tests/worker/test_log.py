@@ -21,7 +21,7 @@ from streampca.member.listener import (
 )
 from streampca.sources.memory import Do, Pause, Step
 from streampca.stores.object_errors import store_error
-from streampca.stream.record import SourceStatus
+from streampca.stream.events import SourceStatus
 from streampca.worker.listeners.log import WorkerLog
 from tests.clock import Clock
 from tests.stream.streams import fold_config, fold_of, vectors

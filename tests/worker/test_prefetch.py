@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from streampca.errors import BadRecordError, SourceError
 from streampca.member.listener import BatchLearned, PartitionsReleased, PartitionStalled
 from streampca.sources.memory import Do, Step
+from streampca.stream.events import Records
 from streampca.stream.formats.schemas import MemorySchemas, WriterSchema
-from streampca.stream.record import Records
 from tests.kafka_broker import wait_until
 from tests.stream.streams import fold_config, vectors
 from tests.stream.structured import memory

@@ -14,7 +14,8 @@ from streampca.member.listener import RecordRejected
 from streampca.member.rejects import RejectWindow
 from streampca.stream.codec import Codec
 from streampca.stream.decoded import Decoded, Reject
-from streampca.stream.record import PlainRecord, Vectors
+from streampca.stream.events import Vectors
+from streampca.stream.record import PlainRecord
 from streampca.worker.loop import WorkerConfig
 from tests.stream.streams import D, fold_config, vectors
 from tests.worker.environment import POISON, Environment

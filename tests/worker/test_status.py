@@ -27,7 +27,7 @@ from streampca.member.status import name_of_process
 from streampca.stores.base import is_part
 from streampca.stores.memory import MemoryStore
 from streampca.stores.worker_status import UnusualStatus, WorkerStatus, WorkerStatuses
-from streampca.stream.record import SourceStatus
+from streampca.stream.events import SourceStatus
 from streampca.worker.listeners.status import StatusListener
 from tests.stream.streams import fold_config, fold_of, vectors
 from tests.worker.environment import POISON, TOPIC, Environment

@@ -16,8 +16,9 @@ from streampca.sources.memory import Do
 from streampca.stores.worker_status import UnusualStatus
 from streampca.stream import screening
 from streampca.stream.decoded import Decoded, Reject
+from streampca.stream.events import Vectors
 from streampca.stream.fold import Fold, FoldConfig
-from streampca.stream.record import PlainRecord, Vectors
+from streampca.stream.record import PlainRecord
 from streampca.stream.screening import Learned, Screening
 from streampca.worker.unusual import MOST, SPAN_S, UnusualMessages
 from tests.stream.streams import WARM_UP, D, fold_config, vectors

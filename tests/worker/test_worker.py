@@ -31,7 +31,7 @@ from streampca.member.listener import (
 )
 from streampca.sources.memory import Do, MemorySource, Pause
 from streampca.stores.memory import Crash
-from streampca.stream.record import Assigned, OutOfRange
+from streampca.stream.events import Assigned, OutOfRange
 from tests.stream.streams import fold_config, vectors
 from tests.worker.environment import POISON, Environment
 from tests.worker.events import OnEvent

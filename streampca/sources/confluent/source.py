@@ -21,15 +21,8 @@ from streampca.sources.confluent.batch import ConfluentBatch, Message
 from streampca.sources.confluent.connection import Connection
 from streampca.sources.confluent.rebalance import RebalanceListener
 from streampca.sources.confluent.verification import Verification
-from streampca.stream.record import (
-    NO_RECORDS,
-    Assigned,
-    Event,
-    LastRecord,
-    OutOfRange,
-    Records,
-    SourceStatus,
-)
+from streampca.stream.events import Assigned, Event, OutOfRange, Records, SourceStatus
+from streampca.stream.record import NO_RECORDS, LastRecord
 
 _MAX_WAIT_S = 0.05  # an event of a rebalance is returned after at most so long
 _OFFSETS_S = 3.0

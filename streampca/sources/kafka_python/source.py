@@ -29,7 +29,8 @@ from streampca.sources.kafka_python.patches.membership import (
     rejoin_group,
 )
 from streampca.sources.kafka_python.rebalance import RebalanceListener
-from streampca.stream.record import NO_RECORDS, Assigned, Event, LastRecord, OutOfRange, Record, Records, SourceStatus
+from streampca.stream.events import Assigned, Event, OutOfRange, Records, SourceStatus
+from streampca.stream.record import NO_RECORDS, LastRecord, Record
 
 _COMMIT_TIMEOUT_MS = 1000
 _CLOSE_TIMEOUT_MS = 2000

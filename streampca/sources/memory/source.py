@@ -5,17 +5,8 @@ from dataclasses import dataclass
 
 from streampca.sources.base import Committed
 from streampca.sources.memory.topic import MemoryTopic
-from streampca.stream.record import (
-    NO_RECORDS,
-    Assigned,
-    Event,
-    LastRecord,
-    Lost,
-    OutOfRange,
-    Records,
-    Revoked,
-    SourceStatus,
-)
+from streampca.stream.events import Assigned, Event, Lost, OutOfRange, Records, Revoked, SourceStatus
+from streampca.stream.record import NO_RECORDS, LastRecord
 
 
 @dataclass(frozen=True)

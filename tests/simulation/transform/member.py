@@ -6,7 +6,7 @@ from typing import NoReturn
 from streampca.sources.base import Committed
 from streampca.sources.memory import MemorySource
 from streampca.sources.transactions import Outgoing, TransactionFailedError
-from streampca.stream.record import Assigned, Event, Lost, Revoked
+from streampca.stream.events import Assigned, Event, Lost, Revoked
 from tests.simulation.cluster import ClusterSource
 from tests.simulation.scheduler import Process
 from tests.simulation.transform.coordinator import RefusedError, TransformCluster

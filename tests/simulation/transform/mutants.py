@@ -10,8 +10,8 @@ from streampca.member.restorer import Restorer
 from streampca.pca.arrays import Array
 from streampca.sources.transactions import Outgoing
 from streampca.stores.model_cache import ModelCache
+from streampca.stream.events import OutOfRange
 from streampca.stream.model_file import PublishedModel
-from streampca.stream.record import OutOfRange
 from streampca.transform.loop import Position, Transformer
 from streampca.transform.models import FollowedModel
 from streampca.transform.projection import Fields, Projection
