@@ -22,7 +22,8 @@ from benchmarks.report import publish
 from benchmarks.workers import CLIENTS
 from tests.background import every
 from tests.broker_client import BrokerClient
-from tests.guarantees.harness import Group, WorkerProcess, group, vectors
+from tests.guarantees.harness import Group, group, vectors
+from tests.guarantees.worker_process import WorkerProcess
 
 PART, WORKERS, PARTITIONS = "restart", 3, 6
 SEND_INTERVAL_S, SETTLED_S, TIMEOUT_S = 0.05, 2.0, 120.0

@@ -16,7 +16,8 @@ from benchmarks.brokers import broker_of, parser_with_broker
 from benchmarks.report import Bar, publish
 from benchmarks.workers import CLIENTS, Load, fill, sampled, sustained
 from tests.broker_client import BrokerClient
-from tests.guarantees.harness import WorkerProcess, group
+from tests.guarantees.harness import group
+from tests.guarantees.worker_process import WorkerProcess
 
 PART, PARTITIONS, RUNS = "scaling", 8, 5
 BAR = 1.8

@@ -24,7 +24,7 @@ from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.api.known import known
 from tests.broker_client import BrokerClient
-from tests.guarantees.harness import own_interpreter
+from tests.guarantees.worker_process import own_interpreter
 from tests.kafka_broker import wait_until
 
 PART, RUNS, BAR = "transform", 5, 0.6

@@ -14,7 +14,8 @@ from confluent_kafka import Producer
 
 from benchmarks.children import cpu_seconds
 from tests.broker_client import BrokerClient
-from tests.guarantees.harness import WorkerProcess, group
+from tests.guarantees.harness import group
+from tests.guarantees.worker_process import WorkerProcess
 from tests.kafka_broker import wait_until
 
 CLIENTS = ("kafka-python", "confluent")

@@ -1,11 +1,5 @@
-"""Real worker processes on the real broker, their logs and their checkpoints."""
+"""Groups of real workers on the real broker, and the folds that they must arrive at."""
 
-import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,7 +19,7 @@ from streampca.stream.codec import Codec
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.record import last_of
 from tests.broker_client import BrokerClient
-from tests.forked import ForkedProcess
+from tests.guarantees.worker_process import WorkerProcess
 from tests.kafka_broker import wait_until
 
 D, K = 12, 3
@@ -79,7 +73,7 @@ class Group:
     settings: Mapping[str, Any] = field(default_factory=dict)
     clients: Sequence[str] = ("kafka-python",)
     forked: bool = True
-    workers: list["WorkerProcess"] = field(default_factory=list)
+    workers: list[WorkerProcess] = field(default_factory=list)
 
     @property
     def store(self) -> Path:
@@ -94,7 +88,7 @@ class Group:
     def checkpoints(self) -> Checkpoints:
         return Checkpoints(store_of(self.place), self.topic)
 
-    def start(self, **settings: Any) -> "WorkerProcess":
+    def start(self, **settings: Any) -> WorkerProcess:
         """Start another worker."""
         number = len(self.workers)
         client = {"kafka_client": self.clients[number % len(self.clients)]}
@@ -144,7 +138,7 @@ class Group:
         self.start()
         self.wait_until_learned()
 
-    def wait_for_progress(self, worker: "WorkerProcess", saves: int) -> None:
+    def wait_for_progress(self, worker: WorkerProcess, saves: int) -> None:
         """Wait until the worker has saved this many checkpoints, or everything is saved."""
         ends = self.ends()
         self.wait(lambda: worker.count("checkpoint saved") >= saves or self.positions() == ends, "progress")
@@ -195,65 +189,6 @@ def group(
         yield members
     finally:
         members.close()
-
-
-class WorkerProcess:
-    """A process of `streampca worker` that logs to a file; forked from one that has imported everything, or not."""
-
-    def __init__(self, environment: dict[str, str], log: Path, forked: bool = True) -> None:
-        self.log, self.end_expected = log, False
-        self._parsed, self._events = 0, list[dict[str, Any]]()
-        start = ForkedProcess if forked else own_interpreter
-        self.process = start(["worker"], {**os.environ, **environment}, log)
-
-    def kill(self) -> None:
-        """Send SIGKILL."""
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> float:
-        """Send SIGTERM; return the seconds until the process ended."""
-        started = time.monotonic()
-        self._end(signal.SIGTERM)
-        return time.monotonic() - started
-
-    def _end(self, number: int) -> None:
-        self.end_expected = True
-        if self.process.poll() is None:
-            os.kill(self.process.pid, number)
-        self.process.wait(20)
-
-    def wait(self, timeout_s: float = 20) -> int:
-        """Wait for a worker that should end by itself; return its exit code."""
-        self.end_expected = True
-        return self.process.wait(timeout_s)
-
-    def text(self) -> str:
-        return self.log.read_text(errors="replace")
-
-    def events(self) -> list[dict[str, Any]]:
-        """The log's events so far, without an incomplete last line. Each is parsed once: a condition often asks."""
-        with self.log.open("rb") as log:
-            log.seek(self._parsed)
-            complete, newline, _ = log.read().rpartition(b"\n")
-        self._parsed += len(complete + newline)
-        self._events += [json.loads(line) for line in complete.split(b"\n") if line.startswith(b"{")]
-        return self._events
-
-    def count(self, event: str) -> int:
-        return sum(e["event"] == event for e in self.events())
-
-    def assert_alive_or_end_expected(self) -> None:
-        if not self.end_expected and self.process.poll() is not None:
-            raise AssertionError(f"a worker ended unexpectedly ({self.process.returncode}):\n{self.text()[-3000:]}")
-
-
-def own_interpreter(arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> "subprocess.Popen[bytes]":
-    """`python -m streampca`, as a user starts it."""
-    with log.open("wb") as out:
-        return subprocess.Popen(
-            [sys.executable, "-m", "streampca", *arguments],
-            env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
 
 
 def temporary_files(store: Path) -> Iterable[Path]:

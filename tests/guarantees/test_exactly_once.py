@@ -9,16 +9,8 @@ import numpy as np
 import pytest
 
 from streampca.stream.checkpoint import decode
-from tests.guarantees.harness import (
-    BOTH_CLIENTS,
-    Group,
-    WorkerProcess,
-    as_json,
-    expected_folds,
-    group,
-    temporary_files,
-    vectors,
-)
+from tests.guarantees.harness import BOTH_CLIENTS, Group, as_json, expected_folds, group, temporary_files, vectors
+from tests.guarantees.worker_process import WorkerProcess
 from tests.kafka_broker import Broker
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]

@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.guarantees.harness import WorkerProcess, as_json, group, vectors
+from tests.guarantees.harness import as_json, group, vectors
+from tests.guarantees.worker_process import WorkerProcess
 from tests.kafka_broker import Broker
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]

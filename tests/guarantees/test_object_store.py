@@ -10,8 +10,9 @@ import httpx
 import pytest
 
 from tests.api.process import SidecarProcess
-from tests.guarantees.harness import BOTH_CLIENTS, WorkerProcess, as_json, expected_folds, group, vectors
+from tests.guarantees.harness import BOTH_CLIENTS, as_json, expected_folds, group, vectors
 from tests.guarantees.test_exactly_once import assert_same_bits, learned
+from tests.guarantees.worker_process import WorkerProcess
 from tests.kafka_broker import Broker
 from tests.object_server import Fault, S3Proxy
 from tests.ports import free_ports
