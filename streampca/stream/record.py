@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 class Record(Protocol):
     """One message of a partition. kafka-python's ConsumerRecord satisfies this, so it is not copied."""
@@ -109,14 +112,15 @@ def headers_of(records: Sequence[Record]) -> list[Sequence[tuple[str, bytes | No
     return records.headers() if isinstance(records, Batch) else [record.headers for record in records]
 
 
-def offsets_of(records: Sequence[Record]) -> Sequence[int]:
-    """The offset of each record; a range if there are no gaps, which does not read the records in between."""
+def offsets_of(records: Sequence[Record]) -> NDArray[np.int64]:
+    """The offset of each of n records, (n,)."""
     if not records:
-        return ()
+        return np.zeros(0, np.int64)
     first, last = records[0].offset, records[-1].offset
-    if last - first == len(records) - 1:
-        return range(first, last + 1)
-    return records.offsets() if isinstance(records, Batch) else [record.offset for record in records]
+    if last - first == len(records) - 1:  # there are no gaps: spares reading the records in between
+        return np.arange(first, last + 1, dtype=np.int64)
+    offsets = records.offsets() if isinstance(records, Batch) else [record.offset for record in records]
+    return np.array(offsets, np.int64)
 
 
 def last_of(records: Sequence[Record]) -> LastRecord | None:

@@ -86,7 +86,7 @@ class Outputs:
         vectors, places, _, counts = event.decoded
         if not len(places):
             return [], 0
-        offsets, timestamps = _array_of(offsets_of(event.records))[places], event.timestamps
+        offsets, timestamps = offsets_of(event.records)[places], event.timestamps
         if self.codec.is_batch:
             fields = self.projection.of_each(published, vectors, counts)
         else:
@@ -124,12 +124,6 @@ def too_few_partitions(topic: str, count: int, source_topic: str) -> SourceError
         f"{topic} has {count} partitions, fewer than {source_topic}: add some, since each partition is written to the "
         "one of the same number, to keep the order"
     )
-
-
-def _array_of(offsets: Sequence[int]) -> NDArray[np.int64]:
-    if isinstance(offsets, range):
-        return np.arange(offsets.start, offsets.stop, dtype=np.int64)
-    return np.array(offsets, np.int64)
 
 
 def _chosen(column: list[T], places: NDArray[np.int64]) -> list[T]:

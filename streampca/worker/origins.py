@@ -59,8 +59,8 @@ class LearnedMessages(NamedTuple):
 class _Origins(NamedTuple):
     """The origins of n messages, without their records."""
 
-    offsets: Sequence[int]  # of records
-    keys: Sequence[bytes | None]  # of the same
+    offsets: NDArray[np.int64]  # (m,): of records
+    keys: Sequence[bytes | None]  # (m,): of the same
     places: NDArray[np.int64]  # (n,): of the messages' records among these
     numbers: NDArray[np.int64] | None  # (n,), as in a batch
 
@@ -78,7 +78,7 @@ class _Origins(NamedTuple):
     def origin(self, i: int) -> Origin:
         """Of message i."""
         place = int(self.places[i])
-        return Origin(self.offsets[place], 0 if self.numbers is None else int(self.numbers[i]), self.keys[place])
+        return Origin(int(self.offsets[place]), 0 if self.numbers is None else int(self.numbers[i]), self.keys[place])
 
 
 class PendingOrigins:
