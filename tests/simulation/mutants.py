@@ -20,14 +20,13 @@ from streampca.sources.memory.log import Log
 from streampca.sources.prefetch import Prefetch
 from streampca.stores import directory, numbered
 from streampca.stores.checkpoints import Checkpoints
-from streampca.stores.model_cache import ModelCache
 from streampca.stream import compatibility
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import Fold
 from streampca.worker.checkpoint_writer import CheckpointWriter, SaveResult
 from streampca.worker.checkpointer import Checkpointer
 from streampca.worker.reject_limit import RejectLimit
-from tests.simulation.patching import Mutant, both, nothing, patched
+from tests.simulation.patching import LOADS_OLDER_MODELS, Mutant, both, nothing, patched
 from tests.simulation.plan import plan_of
 from tests.simulation.run import PLANS, simulate
 from tests.simulation.transform.mutants import TRANSFORM_MUTANTS
@@ -163,10 +162,7 @@ MUTANTS: dict[str, tuple[Mutant, int]] = {
         1189,
     ),
     "a damaged checkpoint has no fallback": (patched(Checkpoints, newest=_never_falls_back), 2),
-    "the reader goes back when its model's file is damaged": (
-        patched(ModelCache, _candidates=lambda self, versions: list(reversed(versions))),
-        195,
-    ),
+    "the reader goes back when its model's file is damaged": (LOADS_OLDER_MODELS, 195),
     "a restore that failed is not retried": (patched(Restorer, retry_when_due=nothing), 67),
     "a stale listing counts as no checkpoint": (patched(Checkpoints, _raise_unusable=_ignores_stale_listing), 154),
     "a log that was cut is not noticed": (patched(Log, end_of=_never_ends), 2),

@@ -5,12 +5,18 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
+from streampca.stores.model_cache import ModelCache
+
 Mutant = Callable[[], AbstractContextManager[Any]]
 
 
 def patched(owner: Any, **attributes: Any) -> Mutant:
     """A mutant with other attributes of a class or module."""
     return lambda: mock.patch.multiple(owner, **attributes)
+
+
+LOADS_OLDER_MODELS = patched(ModelCache, _candidates=lambda self, versions: list(reversed(versions)))
+"""Makes a model cache load an older model when the file of a newer one is damaged."""
 
 
 def nothing(*arguments: Any, **options: Any) -> None:

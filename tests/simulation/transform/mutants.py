@@ -9,13 +9,12 @@ from streampca.member.paused import PausedPartitions
 from streampca.member.restorer import Restorer
 from streampca.pca.arrays import Array
 from streampca.sources.transactions import Outgoing
-from streampca.stores.model_cache import ModelCache
 from streampca.stream.events import OutOfRange
 from streampca.stream.model_file import PublishedModel
 from streampca.transform.loop import Position, Transformer
 from streampca.transform.models import FollowedModel
 from streampca.transform.projection import Fields, Projection
-from tests.simulation.patching import Mutant, nothing, patched
+from tests.simulation.patching import LOADS_OLDER_MODELS, Mutant, nothing, patched
 from tests.simulation.transform.coordinator import Coordinator, Transaction, TransformCluster
 from tests.simulation.transform.member import ClusterTransactions, TransformSource
 from tests.simulation.transform.plan import DEAD
@@ -123,10 +122,7 @@ TRANSFORM_MUTANTS: dict[str, tuple[Mutant, int]] = {
     ),
     "dead letters are not sent": (patched(ClusterTransactions, send=_drops_dead_letters), 1),
     "models of another shape are used": (patched(FollowedModel, check=nothing), 35),
-    "the model goes back when a newer one is damaged": (
-        patched(ModelCache, _candidates=lambda self, versions: list(reversed(versions))),
-        22,
-    ),
+    "the model goes back when a newer one is damaged": (LOADS_OLDER_MODELS, 22),
     "gaps are not counted": (patched(Assignment, skip_gap=_skips_silently), 77),
     "transform does not retry a restore that failed": (patched(Restorer, retry_when_due=nothing), 1),
     "transform does not resume paused partitions": (patched(PausedPartitions, retry_when_due=nothing), 1),
