@@ -3,7 +3,7 @@
 import contextlib
 
 from streampca.commands.doctor_topic import Check, TopicChecks
-from streampca.commands.transform import codec_of
+from streampca.commands.transform import codec_of, model_of
 from streampca.errors import SourceError, StoreError
 from streampca.settings import TransformSettings
 from streampca.sources import schema_registry
@@ -13,9 +13,7 @@ from streampca.stores.choice import store_of
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from streampca.transform.encoding import schema_of
-from streampca.transform.models import FollowedModel
 from streampca.transform.outputs import too_few_partitions
-from streampca.transform.projection import Projection
 
 _MEMBER = "streampca-doctor"  # a member that never joins, for a transactional id of its own
 
@@ -27,10 +25,7 @@ class TransformChecks:
         self._settings, self._topic = settings, topic
         self._models = Models(store_of(settings.store), settings.topic)
         self._cache = ModelCache(self._models)
-        projection = Projection(settings.emitted, settings.basis, settings.only_p_below is not None)
-        self._model = FollowedModel(
-            self._cache, settings.model_version, settings.output_topic, needs_calibration=projection.needs_calibration
-        )
+        self._model = model_of(settings, self._cache)
         self._has_model = self._has_output_topic = False
 
     def checks(self, *, alone: bool) -> list[tuple[str, Check]]:

@@ -53,10 +53,7 @@ def run(settings: TransformSettings) -> None:
         store = store_of(settings.store, metrics.store.observe)
         log.info("transform starting", **_summary(settings, store.place), metrics=server.url)
         cache = ModelCache(Models(store, settings.topic))
-        projection = Projection(settings.emitted, settings.basis, settings.only_p_below is not None)
-        model = FollowedModel(
-            cache, settings.model_version, settings.output_topic, needs_calibration=projection.needs_calibration
-        )
+        model = model_of(settings, cache)
         stops: list[str] = []
         stop_on_signals(stops.append)
         cache.start(settings.reload_interval_s)
@@ -67,7 +64,7 @@ def run(settings: TransformSettings) -> None:
                 _wait_for_model(model, listener, stops)
                 if stops:
                     return
-                transformer = _build(settings, model, projection, listener, threads.raise_first)
+                transformer = _build(settings, model, listener, threads.raise_first)
                 stop_on_signals(transformer.stop)
                 for cause in stops:  # signals that came meanwhile
                     transformer.stop(cause)
@@ -89,11 +86,7 @@ def _wait_for_model(model: FollowedModel, listener: Listener, stops: Sequence[st
 
 
 def _build(
-    settings: TransformSettings,
-    model: FollowedModel,
-    projection: Projection,
-    listener: Listener,
-    check_threads: Callable[[], None],
+    settings: TransformSettings, model: FollowedModel, listener: Listener, check_threads: Callable[[], None]
 ) -> Transformer:
     """A member that is about to join the group: every mistake that can be found earlier has been reported."""
     codec = codec_of(settings, model.used)
@@ -102,7 +95,7 @@ def _build(
         settings.output_topic,
         codec,
         model,
-        projection,
+        _projection_of(settings),
         _packer(settings),
         settings.topic,
         settings.dead_letter_topic,
@@ -124,6 +117,16 @@ def _packer(settings: TransformSettings) -> Packer:
 
         return ArrowPacker()
     return RecordPacker(encoder(settings.output_format, _frame(settings)), several=settings.format == "arrow")
+
+
+def model_of(settings: TransformSettings, cache: ModelCache) -> FollowedModel:
+    """The model that records are projected with, from a cache of the topic's models."""
+    needs_calibration = _projection_of(settings).needs_calibration
+    return FollowedModel(cache, settings.model_version, settings.output_topic, needs_calibration=needs_calibration)
+
+
+def _projection_of(settings: TransformSettings) -> Projection:
+    return Projection(settings.emitted, settings.basis, settings.only_p_below is not None)
 
 
 def codec_of(settings: TransformSettings, model: PublishedModel) -> Codec:
