@@ -32,12 +32,12 @@ class Answer:
 def project(published: PublishedModel, request: ProjectRequest, limits: Limits) -> Answer:
     """Coordinates of vectors, and the squared distance of each from the components' plane."""
     model = published.model
-    vectors, more = _complete(published, request.vectors, limits)
+    vectors, t2, spe = _complete(published, request.vectors, limits)
     with np.errstate(all="ignore"):
-        principal, residual = _projected(model, vectors, more)
+        principal, residual = _projected(model, vectors, spe)
         coordinates = model.whiten(principal) if request.basis == "whitened" else principal
     _check_finite("vectors", coordinates, residual)
-    scores = _scores(published, principal, residual, more.t2) if request.fields else {}
+    scores = _scores(published, principal, residual, t2) if request.fields else {}
     added = {name: scores[name] for name in SCORES if name in request.fields}
     return _answer(published, {"coordinates": coordinates, "residual": residual} | added, len(vectors), vectors)
 
@@ -45,10 +45,10 @@ def project(published: PublishedModel, request: ProjectRequest, limits: Limits) 
 def score(published: PublishedModel, request: ScoreRequest, limits: Limits) -> Answer:
     """How unusual vectors are, and on request the dimensions that contribute most to that."""
     model, most = published.model, request.contributions
-    vectors, more = _complete(published, request.vectors, limits)
+    vectors, t2, spe = _complete(published, request.vectors, limits)
     with np.errstate(all="ignore"):
-        projected = _projected(model, vectors, more)
-    fields = _scores(published, *projected, more.t2)
+        projected = _projected(model, vectors, spe)
+    fields = _scores(published, *projected, t2)
     if most:
         most = min(most, model.dimensions)
         if 4 * most * len(vectors) > limits.numbers:
@@ -58,20 +58,20 @@ def score(published: PublishedModel, request: ScoreRequest, limits: Limits) -> A
     return _answer(published, fields, len(vectors))
 
 
-def _complete(published: PublishedModel, given: Array, limits: Limits) -> tuple[Array, Completed]:
+def _complete(published: PublishedModel, given: Array, limits: Limits) -> Completed:
     """The vectors, without gaps, and what their uncertainty adds to their statistics."""
     gaps = published.settings.get("missing") == "impute"
     vectors = rows.fit(given, "vectors", published.model.dimensions, limits, gaps=gaps)
     if not gaps:
-        return vectors, Completed(vectors, np.zeros(len(vectors)), np.zeros(len(vectors)))
+        return Completed.unchanged(vectors)
     with np.errstate(all="ignore"):
-        completed = anomaly.complete(published.model, vectors)
-    return completed.Y, completed
+        return anomaly.complete(published.model, vectors)
 
 
-def _projected(model: Model, vectors: Array, more: Completed) -> tuple[Array, Array]:
+def _projected(model: Model, vectors: Array, spe: F64) -> tuple[Array, Array]:
+    """Coordinates and squared residuals, to which gaps add `spe`."""
     coordinates, residual = model.project(vectors)
-    return coordinates, residual + more.spe
+    return coordinates, residual + spe
 
 
 def _contributions(published: PublishedModel, vectors: Array, most: int) -> dict[str, Any]:
@@ -108,9 +108,9 @@ def reconstruct(published: PublishedModel, request: ReconstructRequest, limits: 
 
 def _from_vectors(published: PublishedModel, given: Array, limits: Limits) -> Answer:
     model = published.model
-    vectors, more = _complete(published, given, limits)
+    vectors, _, spe = _complete(published, given, limits)
     with np.errstate(all="ignore"):
-        coordinates, residual = _projected(model, vectors, more)
+        coordinates, residual = _projected(model, vectors, spe)
         reconstructed = model.reconstruct(coordinates)
     _check_finite("vectors", reconstructed, residual)
     return _answer(published, {"vectors": reconstructed, "squared_error": residual}, len(vectors))

@@ -52,6 +52,8 @@ def score(model: Model, Y: Array) -> AnomalyScores:
 
 def complete(model: Model, Y: Array) -> Completed:
     """Vectors (n, d) without gaps, which are NaN, and what their uncertainty adds to T² and SPE."""
+    if not conditional.has_gaps(Y):
+        return Completed.unchanged(Y)
     variance = model.explained_variance.astype(np.float64)
     return conditional.complete(Y, model.mean, model.components.T, variance, noise_variance(model))
 

@@ -12,6 +12,7 @@ the filled vector, and more for what is not known. docs/mathematics.md, section 
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streampca.pca.arrays import F64, Array
 
@@ -23,17 +24,30 @@ class Completed(NamedTuple):
     t2: F64  # (n,); 0 without gaps
     spe: F64  # (n,)
 
+    @classmethod
+    def unchanged(cls, Y: Array) -> "Completed":
+        """Vectors (n, d) that had no gaps."""
+        return cls(Y, np.zeros(len(Y)), np.zeros(len(Y)))
+
+
+def has_gaps(Y: Array) -> bool:
+    """Whether any of vectors (n, d) has gaps; see `incomplete`."""
+    return bool(incomplete(Y).any())
+
+
+def incomplete(Y: Array) -> NDArray[np.bool_]:
+    """Which of vectors (n, d) have gaps, which are NaN, (n,). Also true where the sum of the entries overflows."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        gaps: NDArray[np.bool_] = np.isnan(Y.sum(axis=1))  # quicker than to look at each entry
+    return gaps
+
 
 def complete(Y: Array, mean: Array, U: Array, variance: F64, sigma2: float) -> Completed:
-    """Fill the gaps, NaN, of vectors (n, d), each by itself.
+    """Fill the gaps of vectors (n, d), each by itself.
 
     `mean` (d,), axes `U` (d, k), their `variance` (k,), and `sigma2`, the mean variance of the other d − k directions.
     """
     t2, spe = np.zeros(len(Y)), np.zeros(len(Y))
-    with np.errstate(over="ignore", invalid="ignore"):
-        sums = Y.sum(axis=1)  # NaN if there is a gap; that is quicker to find out than which entries are NaN
-    if not np.isnan(sums).any():
-        return Completed(Y, t2, spe)
     gaps = np.isnan(Y)
     rows = np.flatnonzero(gaps.any(axis=1))
     filled, known = np.array(Y, np.float64), variance > sigma2

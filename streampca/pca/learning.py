@@ -26,6 +26,7 @@ from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked import centring, gauge, update
 from streampca.pca.blocked.centring import Weights
 from streampca.pca.blocked.update import BlockConfig, Iterate
+from streampca.pca.conditional import has_gaps
 from streampca.pca.scores import NO_SCORES, Scores
 from streampca.pca.state import State
 
@@ -109,7 +110,7 @@ def learn(state: State, V: Array, retention: F64, config: LearningConfig) -> tup
     The first block of a stream has no scores, as there was no model to predict it.
     """
     V, scores = update.read_only(V, config.dtype), [NO_SCORES]
-    with_gaps = config.impute and missing.has_gaps(V)
+    with_gaps = config.impute and has_gaps(V)
     while len(V):
         block = config.next_block(state)
         if config.impute and config.center:
@@ -153,7 +154,7 @@ def mean_before(state: State, V: Array, center: bool) -> F64:
 
 def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Scores]:
     """Learn one block, which may have gaps: filled, they cost no second algorithm."""
-    if not missing.has_gaps(V):
+    if not has_gaps(V):
         return _update(state, V, retention, config) or _absorb(state, V, retention, config)
     weights = centring.weights(state.weight, retention, len(V), config.center)
     V, surplus, gaps = missing.fill(state, V, weights, config.components, config.center)

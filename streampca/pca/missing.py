@@ -61,16 +61,6 @@ class Predictor(NamedTuple):
         return cls(mean, np.ascontiguousarray(C), noise / (1 - noise / variance))
 
 
-def has_gaps(V: Array) -> bool:
-    """Whether an entry of V (n, d) is NaN; the sums of the others must be finite."""
-    return count(V) > 0
-
-
-def count(V: Array) -> int:
-    """How many of the vectors V (n, d) have gaps."""
-    return int(np.isnan(V.sum(axis=1)).sum())
-
-
 def fill(state: State, V: Array, weights: Weights, components: int, center: bool) -> Filled:
     """The block V (n, d) without its gaps; `weights` are those of its messages."""
     missing = np.isnan(V)

@@ -5,7 +5,7 @@ import numpy as np
 from streampca.pca import axes, conditional
 from streampca.pca.anomaly import AnomalyScores, rounding
 from streampca.pca.arrays import F64, Array
-from streampca.pca.missing import has_gaps
+from streampca.pca.conditional import Completed, has_gaps
 from streampca.pca.state import State
 
 TILE = 64  # messages that are scored at once
@@ -63,7 +63,7 @@ class StateScorer:
         shares = residual * np.abs(residual) / max(float(residual @ residual), np.finfo(np.float64).tiny)
         return [(int(j), float(shares[j])) for j in np.argsort(-np.abs(shares), kind="stable")[:most]]
 
-    def _complete(self, V: Array) -> conditional.Completed:
+    def _complete(self, V: Array) -> Completed:
         """Messages (n, d) without their gaps."""
         return conditional.complete(V, self._mean, self._W * self._variance**0.5, self._variance, self.sigma2)
 
