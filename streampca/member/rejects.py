@@ -37,8 +37,8 @@ class RejectWindow:
         self._share, self._seen = share, 0
         self._rejects: deque[_Rejected] = deque()
 
-    def is_exceeded_by(self, event: Vectors, rejects: Sequence[Reject]) -> bool:
-        """Add records and the rejects among them; whether there are too many now. If so, the rest is not added."""
+    def add(self, event: Vectors, rejects: Sequence[Reject]) -> bool:
+        """Add records and their rejects, up to the first reject too many; returns whether there is one."""
         for reject in rejects:
             if reject.reason == OUTLIER:  # a good record, as the guard's settings want it
                 continue
@@ -80,7 +80,7 @@ class RejectWindow:
             f"which reads {fate} again; or accept rejects: max_rejected_share=1"
         )
 
-    def before(self, position: int) -> int:
+    def count_before(self, position: int) -> int:
         """The number of rejects before an offset."""
         return sum(rejected.offset < position for rejected in self._rejects)
 

@@ -28,8 +28,8 @@ class RejectLimit:
     def take(self, event: Vectors, rejects: Sequence[Reject]) -> None:
         """Count the next records of a partition and the rejects among them. Raises `RejectLimitError`."""
         partition, window = event.partition, self._windows[event.partition]
-        if window.is_exceeded_by(event, rejects):
-            passed = window.before(self._committed.get(partition, 0))
+        if window.add(event, rejects):
+            passed = window.count_before(self._committed.get(partition, 0))
             raise window.error(f"partition {partition} of {self._topic}", "format, field", passed)
 
     def committed(self, positions: Mapping[int, int]) -> None:

@@ -56,7 +56,7 @@ class RejectLimit:
         Raises `RejectLimitError` if there are too many, and sends none of these.
         """
         partition, window = event.partition, self._windows[event.partition]
-        if window.is_exceeded_by(event, rejects):
+        if window.add(event, rejects):
             raise self._error(partition, fold)
         held = self._held.get(partition) or _Held(fold)
         held.add(event, rejects)
@@ -83,5 +83,5 @@ class RejectLimit:
 
     def _error(self, partition: int, fold: Fold) -> RejectLimitError:
         window, held = self._windows[partition], self._held.get(partition)
-        passed = window.before((held.fold if held else fold).position)
+        passed = window.count_before((held.fold if held else fold).position)
         return window.error(f"partition {partition} of {self._topic}", "dimensions, format, field", passed)

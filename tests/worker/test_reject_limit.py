@@ -62,7 +62,7 @@ def test_the_limit_is_exceeded_at_the_same_record_whatever_the_batches(
     expected = min(exceeded, default=None) if share < 1 else None
     window, found = RejectWindow(share), None
     for first in range(0, len(good), size):
-        if window.is_exceeded_by(*batch_of(first, good[first : first + size])):
+        if window.add(*batch_of(first, good[first : first + size])):
             found = window._seen
             break
         recent = good[: first + size][-10:]
