@@ -69,10 +69,10 @@ class Guard:
         judged = self.judged + len(p)
         outliers = outliers[np.searchsorted(outliers, judged - RECENT) :]
         learned = self.learned + len(numbers) - int(refused.sum())
-        worst = {
-            i: firsts[i] + bins[firsts[i] : firsts[i] + counts[i]].argmax() for i in np.flatnonzero(refused).tolist()
-        }
-        causes = {i: scorer.contributions(V[row], NAMED) for i, row in worst.items()}
+        causes = {}
+        for i in np.flatnonzero(refused).tolist():
+            worst = firsts[i] + bins[firsts[i] : firsts[i] + counts[i]].argmax()
+            causes[i] = scorer.contributions(V[worst], NAMED)
         return Judgement(Guard(weights, judged, outliers, learned, scorer), p, refused, causes)
 
     def after_block(self, messages: int, weight: float) -> "Guard":
