@@ -84,11 +84,11 @@ def _contributions(published: PublishedModel, vectors: Array, most: int) -> dict
     return {name: np.concatenate(parts) for name, parts in found.items()}
 
 
-def _scores(published: PublishedModel, coordinates: Array, residual: Array, more: F64) -> dict[str, Any]:
-    """The fields of `SCORES` of projected vectors; p-values are None if the model has no past scores."""
+def _scores(published: PublishedModel, coordinates: Array, residual: Array, gaps_t2: F64) -> dict[str, Any]:
+    """The fields of `SCORES` of projected vectors, to whose T² gaps add; p is None if the model has no past scores."""
     model, calibration = published.model, published.calibration
     with np.errstate(all="ignore"):
-        scores = anomaly.score_projected(model, coordinates, residual, more)
+        scores = anomaly.score_projected(model, coordinates, residual, gaps_t2)
     _check_finite("vectors", *scores)
     fields: dict[str, Any] = {**scores._asdict(), "p": None, "p_t2": None, "p_spe": None}
     if calibration is not None:

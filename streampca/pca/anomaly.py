@@ -58,13 +58,13 @@ def complete(model: Model, Y: Array) -> Completed:
     return conditional.complete(Y, model.mean, model.components.T, variance, noise_variance(model))
 
 
-def score_projected(model: Model, coordinates: Array, spe: Array, more: F64 | float = 0.0) -> AnomalyScores:
+def score_projected(model: Model, coordinates: Array, spe: Array, gaps_t2: F64 | float = 0.0) -> AnomalyScores:
     """As `score`, of vectors with these principal coordinates (n, k) and squared residuals (n,).
 
-    `more` (n,) is what gaps add to T².
+    `gaps_t2` (n,) is what gaps add to T².
     """
     with np.errstate(over="ignore"):
-        t2: F64 = (coordinates.astype(np.float64) ** 2 / _variances(model)).sum(axis=1) + more
+        t2: F64 = (coordinates.astype(np.float64) ** 2 / _variances(model)).sum(axis=1) + gaps_t2
         return AnomalyScores(t2, spe.astype(np.float64), t2 + spe / noise_variance(model))
 
 
