@@ -60,7 +60,7 @@ class TransformSettings(ConsumerSettings):
 
     @classmethod
     def rules(cls) -> list[Rule[Self]]:
-        """The topics differ."""
+        """The topics differ, and the output format can hold what is emitted."""
         return [
             *super().rules(),
             Rule(

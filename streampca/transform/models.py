@@ -20,7 +20,7 @@ class FollowedModel:
 
     @property
     def used(self) -> PublishedModel:
-        """The model that `follow` has returned last. Raises `ValueError` before."""
+        """The model that `follow` has found last. Raises `ValueError` before."""
         if self._used is None:
             raise ValueError("no model is in use yet")
         return self._used
@@ -31,7 +31,7 @@ class FollowedModel:
         return _shape(self.used)
 
     def follow(self) -> str:
-        """Use the newest model, or the one asked for; returns why there is none yet.
+        """Use the newest model, or the one asked for; returns why there is none yet, or "".
 
         Raises `InputError` if the version cannot be used, or has another shape than the one before.
         """
@@ -49,16 +49,16 @@ class FollowedModel:
                 raise InputError(f"model version {self._version} has no past scores, which p-values need")
             return "" if self._used else "the newest model has no past scores yet, which p-values need"
         if self._used is not None:
-            self._check(found, _shape(self._used))
+            self._require_shape(found, _shape(self._used))
         self._used = found  # not earlier: another thread projects with it
         return ""
 
     def check(self, committed: str) -> None:
         """Raise `InputError` unless the model has the shape that was committed with offsets."""
         if written := _SHAPE.search(committed):
-            self._check(self.used, written.group())
+            self._require_shape(self.used, written.group())
 
-    def _check(self, found: PublishedModel, written: str) -> None:
+    def _require_shape(self, found: PublishedModel, written: str) -> None:
         if _shape(found) != written:
             raise InputError(
                 f"{self._output} holds outputs of {_in_words(written)}, but model version {found.version} has "

@@ -66,7 +66,7 @@ class _Origins(NamedTuple):
 
     @classmethod
     def of(cls, batch: LearnedMessages, last: int) -> "_Origins":
-        """Of the last messages, so many."""
+        """Of the last messages of a batch, so many."""
         places, numbers = batch.places[-last:], batch.numbers
         first = int(places[0])
         records = batch.event.records[first : int(places[-1]) + 1]
@@ -92,7 +92,7 @@ class PendingOrigins:
         return self._total
 
     def add(self, batch: LearnedMessages, pending: int) -> None:
-        """Add a batch, the last messages of which are pending; so many in all."""
+        """Add a batch. After it so many messages are pending, and those of the batch are the newest."""
         last = min(pending, len(batch.places))
         if last:
             self._columns.append(_Origins.of(batch, last))

@@ -121,11 +121,11 @@ class _Messages:
 
     @property
     def learned(self) -> int:
-        """How many of them are in whole blocks now."""
+        """How many of them have been learned: whole blocks."""
         return self.after.fold.state.count - self.before.state.count
 
     def ratios(self, residual: F64, usual: Sequence[float]) -> F64:
-        """The last of those learned, (n,): ‖r‖² by the usual one of the block; 0 if the origin is not known."""
+        """‖r‖² of the last n learned, (n,), by the usual one before their block; 0 where the origin is not known."""
         norm = np.concatenate([scores.norm for scores in self.after.scores])
         rounding = np.finfo(self.config.dtype).eps * norm + np.finfo(np.float64).tiny
         ratio: F64 = residual / np.maximum(np.repeat(usual, self.config.block), rounding)
