@@ -29,7 +29,7 @@ _MOST, _MOST_BYTES = 1000, 8 * 2**20  # of one transaction
 
 
 @dataclass(frozen=True)
-class Selection:
+class LetterFilter:
     """Which letters are replayed; empty: all. Times are those of the records, in milliseconds."""
 
     reasons: Sequence[str] = ()
@@ -37,8 +37,8 @@ class Selection:
     since_ms: int | None = None
     until_ms: int | None = None
 
-    def has(self, letter: DeadLetter) -> bool:
-        """Whether a letter is selected."""
+    def accepts(self, letter: DeadLetter) -> bool:
+        """Whether a letter is replayed."""
         return (
             (not self.reasons or letter.origin.reason in self.reasons)
             and (not self.partitions or letter.origin.partition in self.partitions)
@@ -61,30 +61,32 @@ def list_letters(settings: DeadLettersSettings, *, as_json: bool) -> None:
         console().print(f"{found.others} other records are no dead letters of streampca")
 
 
-def replay(settings: DeadLettersSettings, selection: Selection, *, send: bool) -> None:
-    """Print what would be replayed; with `send`, replay it. Raises `SourceError`."""
-    if not send:
-        with closing(KafkaPythonReader(settings, settings.dead_letters)) as reader:
-            groups = grouped(to_replay(reader, settings.topic, selection))
-        show(settings.dead_letters, groups)
-        count = sum(group.counts[State.WAITING] for group in groups)
-        console().print(f"{count} records would be sent to {settings.topic}; nothing was sent: add --send to send them")
-        return
+def preview(settings: DeadLettersSettings, chosen: LetterFilter) -> None:
+    """Print what would be replayed. Raises `SourceError`."""
+    with closing(KafkaPythonReader(settings, settings.dead_letters)) as reader:
+        groups = grouped(to_replay(reader, settings.topic, chosen))
+    show(settings.dead_letters, groups)
+    count = sum(group.counts[State.WAITING] for group in groups)
+    console().print(f"{count} records would be sent to {settings.topic}; nothing was sent: add --send to send them")
+
+
+def replay(settings: DeadLettersSettings, chosen: LetterFilter) -> None:
+    """Send the chosen letters' records to their topic again. Raises `SourceError`."""
     # The producer first: after it no other replay can send, so the reader sees all that was sent.
     with (
         closing(KafkaPythonReplayProducer(settings, settings.topic, settings.dead_letters)) as producer,
         closing(KafkaPythonReader(settings, settings.dead_letters)) as reader,
     ):
-        letters = to_replay(reader, settings.topic, selection)
+        letters = to_replay(reader, settings.topic, chosen)
         known = known_partitions(letters, producer.partitions(), settings.topic)
         count = send_all(producer, known, settings.dead_letters)
     console().print(f"{count} records were sent to {settings.topic}")
 
 
-def to_replay(reader: TopicReader, topic: str, selection: Selection) -> Iterator[DeadLetter]:
-    """The selected letters of a topic's records that were not replayed yet."""
+def to_replay(reader: TopicReader, topic: str, chosen: LetterFilter) -> Iterator[DeadLetter]:
+    """The chosen letters of a topic's records that were not replayed yet."""
     for letter in DeadLetterTopic(reader).letters():
-        if letter.state == State.WAITING and letter.origin.topic == topic and selection.has(letter):
+        if letter.state == State.WAITING and letter.origin.topic == topic and chosen.accepts(letter):
             yield letter
 
 

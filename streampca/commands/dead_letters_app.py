@@ -62,4 +62,5 @@ def replay(
 
     settings = with_logging(DeadLettersSettings.read(**given))
     times = [command.milliseconds(text, name) for text, name in ((since, "since"), (until, "until"))]
-    command.replay(settings, command.Selection(reason or (), partition or (), *times), send=send)
+    chosen = command.LetterFilter(reason or (), partition or (), *times)
+    (command.replay if send else command.preview)(settings, chosen)

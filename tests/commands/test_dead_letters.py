@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampca.commands import dead_letters as command
-from streampca.commands.dead_letters import Selection, grouped, milliseconds, send_all, to_replay
+from streampca.commands.dead_letters import LetterFilter, grouped, milliseconds, send_all, to_replay
 from streampca.errors import SettingsError, SourceError
 from streampca.sources import replay_marks
 from streampca.sources.dead_letter_headers import Letter, dead_letter_headers, origin_of
@@ -57,8 +57,8 @@ class Broker:
 
 
 @st.composite
-def selections(draw: st.DrawFn) -> Selection:
-    return Selection(
+def filters(draw: st.DrawFn) -> LetterFilter:
+    return LetterFilter(
         draw(st.lists(st.sampled_from(REASONS), max_size=2)),
         draw(st.lists(st.integers(0, 2), max_size=2)),
         draw(st.none() | st.integers(0, 50)),
@@ -66,7 +66,7 @@ def selections(draw: st.DrawFn) -> Selection:
     )
 
 
-REPLAYS = st.lists(st.tuples(selections(), st.integers(0, 4)), max_size=5)
+REPLAYS = st.lists(st.tuples(filters(), st.integers(0, 4)), max_size=5)
 LETTERS = st.lists(
     st.tuples(st.integers(0, 1), st.integers(0, 2), st.sampled_from(REASONS), st.booleans()), max_size=40
 )
@@ -83,16 +83,16 @@ def test_every_record_is_sent_once(letters: list[tuple[int, int, str, bool]], re
         expected[number] = partition
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command, "_MOST", size)
-        for selection, transactions in [*replays, (Selection(), 1_000), (Selection(), 1_000)]:
+        for chosen, transactions in [*replays, (LetterFilter(), 1_000), (LetterFilter(), 1_000)]:
             broker.transactions = transactions
             before = len(broker.sent)
             try:
-                count = send_all(broker, to_replay(broker, TOPIC, selection), DEAD)
+                count = send_all(broker, to_replay(broker, TOPIC, chosen), DEAD)
             except SourceError:
                 pass
             else:
                 assert count == len(broker.sent) - before
-                assert not list(to_replay(broker, TOPIC, selection))
+                assert not list(to_replay(broker, TOPIC, chosen))
     assert {int(record.value or b""): record.partition for record in broker.sent} == expected
     assert len(broker.sent) == len(expected)
     assert all(record.headers[0] == ("own", b"\xff") and record.key == b"key" for record in broker.sent)
@@ -106,7 +106,7 @@ def test_letters_of_other_topics_are_listed_and_not_sent() -> None:
     topic = DeadLetterTopic(broker)
     [group] = grouped(topic.letters())
     assert (group.topic, group.reason, group.counts[State.WAITING], topic.others) == ("others", "undecodable", 1, 1)
-    assert not list(to_replay(broker, TOPIC, Selection()))
+    assert not list(to_replay(broker, TOPIC, LetterFilter()))
 
 
 def test_a_letter_keeps_the_timestamp_that_its_topic_has_refused() -> None:
