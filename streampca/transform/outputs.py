@@ -99,9 +99,8 @@ class Outputs:
                 return [], 0
         fields = {name: fields[name] for name in self.projection.emitted}
         keys, headers = _chosen(keys_of(event.records), places), _chosen(headers_of(event.records), places)
-        columns = (fields, counts, keys, headers, offsets, timestamps)
-        messages = self.packer.messages(self.topic, Selection(event.partition, published.version, *columns))
-        return list(messages), len(keys)
+        selection = Selection(event.partition, published.version, fields, counts, keys, headers, offsets, timestamps)
+        return list(self.packer.messages(self.topic, selection)), len(keys)
 
     def dead_letter(self, partition: int, record: Record, reject: Reject) -> Outgoing:
         """A record that cannot be projected. Raises `ValueError` without a dead-letter topic."""
