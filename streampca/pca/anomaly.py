@@ -130,9 +130,10 @@ class Calibration:
         return float(self.weights[0].sum())
 
     def with_scores(self, scores: AnomalyScores, sigma2: float, kept: float = 1.0) -> "Calibration":
-        """With n more scores by a model with this σ², and of the older weight the share `kept` (0 to 1), at most.
+        """With n more scores by a model with this σ².
 
-        The older weight also falls by n/WINDOW, so that scores of models that knew less are forgotten.
+        Older ones keep the share `kept` (0 to 1) of their weight, less about n/WINDOW of it: scores of models that knew
+        less are forgotten.
         """
         return self.faded(kept, len(scores.score)).entered(scores, sigma2)
 
