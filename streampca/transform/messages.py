@@ -50,9 +50,9 @@ class RecordPacker(Packer):
 
     def messages(self, topic: str, selection: Selection) -> Iterable[Outgoing]:
         values, extra = self._encode(selection.fields, selection.counts if self._several else None)
-        before = _before_offset(selection.version, selection.partition)
+        origin = _origin_at(selection.version, selection.partition)
         headers = [
-            [*own, (ORIGIN, b"%s%d}" % (before, offset))]
+            [*own, (ORIGIN, origin % offset)]
             for own, offset in zip(selection.headers, selection.offsets.tolist(), strict=True)
         ]
         for of_record, header in zip(headers, extra, strict=True) if extra else ():
@@ -64,11 +64,12 @@ class RecordPacker(Packer):
 
 def origin_header(version: int, partition: int, offset: int) -> tuple[str, bytes]:
     """The header that every output has."""
-    return ORIGIN, b"%s%d}" % (_before_offset(version, partition), offset)
+    return ORIGIN, _origin_at(version, partition) % offset
 
 
-def _before_offset(version: int, partition: int) -> bytes:
-    return b'{"model_version":%d,"partition":%d,"offset":' % (version, partition)
+def _origin_at(version: int, partition: int) -> bytes:
+    """The header's value, to be formatted with the offset."""
+    return b'{"model_version":%d,"partition":%d,"offset":%%d}' % (version, partition)
 
 
 _outgoing = partial(tuple.__new__, Outgoing)  # as `Outgoing._make`, in half the time
