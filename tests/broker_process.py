@@ -6,6 +6,7 @@ Its jars are downloaded from Maven Central once and cached in the folder STREAMP
 import base64
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -21,6 +22,7 @@ from typing import Any, Self
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
+from tests import class_archive
 from tests.broker_config import MECHANISMS, PASSWORD, USER, configure, write_keystore
 from tests.certificates import Certificates
 from tests.maven import maven
@@ -132,12 +134,8 @@ class BrokerProcess:
         assert not self.running
         if not (self.folder / "server.properties").exists():
             self._format()
-        with (self.folder / "broker.log").open("ab") as out:
-            self.process = subprocess.Popen(
-                self._java("-Xmx512m", "-XX:TieredStopAtLevel=1", "kafka.Kafka", "server.properties"),
-                cwd=self.folder, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
-        wait_until(self._is_ready, START_TIMEOUT_S, "the broker's startup")
+        class_archive.ensure(self._lib.parent, self._write_archive)
+        self._launch(*class_archive.options(self._lib.parent))
 
     def stop(self) -> None:
         """Shut the process down cleanly; its data remain."""
@@ -154,19 +152,34 @@ class BrokerProcess:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.stop()
 
-    def _end(self, signal: Callable[[subprocess.Popen[bytes]], None]) -> None:
+    def _end(self, end: Callable[[subprocess.Popen[bytes]], None]) -> None:
         if self._admin is not None:
             self._admin.close()
             self._admin = None
         if self.process is None:
             return
-        signal(self.process)
+        end(self.process)
         try:
             self.process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
         self.process = None
+
+    def _launch(self, *options: str) -> None:
+        with (self.folder / "broker.log").open("ab") as out:
+            self.process = subprocess.Popen(
+                self._java(*options, "-Xmx512m", "-XX:TieredStopAtLevel=1", "kafka.Kafka", "server.properties"),
+                cwd=self.folder, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        wait_until(self._is_ready, START_TIMEOUT_S, "the broker's startup")
+
+    def _write_archive(self, option: str) -> bool:
+        """Run it once with this option; return whether it ended cleanly, not killed because it took too long."""
+        self._launch(option)
+        process = self.process
+        self.stop()
+        return process is not None and process.returncode == 128 + signal.SIGTERM
 
     def _format(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -178,7 +191,8 @@ class BrokerProcess:
         formatting = ["kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", "server.properties"]
         for mechanism in MECHANISMS[1:]:
             formatting += ["--add-scram", f"{mechanism}=[name={USER},password={PASSWORD}]"]
-        subprocess.run(self._java(*formatting), cwd=self.folder, capture_output=True, check=True, timeout=60)
+        options = class_archive.options(self._lib.parent)
+        subprocess.run(self._java(*options, *formatting), cwd=self.folder, capture_output=True, check=True, timeout=60)
 
     def _assert_running(self) -> None:
         assert self.running, f"the broker ended: {(self.folder / 'broker.log').read_text()[-2000:]}"
