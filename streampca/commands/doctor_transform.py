@@ -13,7 +13,9 @@ from streampca.stores.choice import store_of
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from streampca.transform.encoding import schema_of
+from streampca.transform.models import shape_in
 from streampca.transform.outputs import too_few_partitions
+from streampca.transform.position import refuse_other_topic
 
 _MEMBER = "streampca-doctor"  # a member that never joins, for a transactional id of its own
 
@@ -100,8 +102,9 @@ class TransformChecks:
         for partition, found in committed.items():
             if self._has_model:
                 self._model.check(found.metadata)
+            refuse_other_topic(self._settings.topic, partition, found, self._topic.topic_id or "")
             self._topic.refuse_gap(partition, found.offset, "the group's offset", "transform_group_id")
-        shapes = {found.metadata for found in committed.values() if found.metadata}
+        shapes = {shape for found in committed.values() if (shape := shape_in(found.metadata))}
         return self._topic.progress(self._settings.group, committed) + "".join(
             f"; its outputs are of {shape}" for shape in sorted(shapes)
         )

@@ -18,7 +18,7 @@ class Committed(NamedTuple):
     """An offset that the group has committed, with the text that the member which committed it has added."""
 
     offset: int
-    metadata: str
+    metadata: str = ""
 
 
 class Source(Protocol):

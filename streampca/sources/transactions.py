@@ -6,6 +6,7 @@ The consumer group's metadata go with the offsets (KIP-447): a member that the g
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
+from streampca.sources.base import Committed
 from streampca.sources.dead_letter_headers import Headers
 
 
@@ -43,8 +44,8 @@ class Transactions(Protocol):
     def send(self, records: Iterable[Outgoing]) -> None:
         """Add records to the transaction, which begins if none is open."""
 
-    def commit(self, positions: Mapping[int, int], metadata: str = "") -> None:
-        """Commit the records sent and these next offsets of the source's topic, with `metadata` of at most 4096 bytes.
+    def commit(self, offsets: Mapping[int, Committed]) -> None:
+        """Commit the records sent and these next offsets of the source's topic, with metadata of at most 4096 bytes.
 
         The offsets are of partitions that the source was assigned by its last event.
         """

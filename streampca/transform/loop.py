@@ -7,7 +7,7 @@ transaction that failed: nobody else knows which transactions were committed.
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from streampca.errors import StreampcaError
 from streampca.member.assignment import Assignment
@@ -26,25 +26,14 @@ from streampca.sources.base import Committed, Source
 from streampca.sources.transactions import TransactionFailedError, Transactions
 from streampca.stream.decoded import Reject
 from streampca.stream.events import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded
-from streampca.stream.record import LastRecord
 from streampca.transform.outputs import Outputs, Projected
+from streampca.transform.position import Position, position_in, refuse_other_topic
 from streampca.transform.reject_limit import RejectLimit
 
 _POLL_S = 0.1
 _START_OVER = "another output_topic and transform_group_id"
 TRANSACTION_S = 0.1  # readers of committed records wait so long; each transaction costs some milliseconds
 TRANSACTION_RECORDS = 10_000
-
-
-class Position(NamedTuple):
-    """Where a partition is read."""
-
-    position: int  # the next offset; -1: the earliest
-    last: LastRecord | None = None
-
-    def skip(self, position: int, lost_from: int) -> "Position":
-        """Continue from a later position."""
-        return Position(position)
 
 
 @dataclass(frozen=True)
@@ -78,7 +67,8 @@ class Transformer:
         )
         self._positions = self._assignment.progress
         self._limit = RejectLimit(config.topic, config.max_rejected_share)
-        self._pending: dict[int, int] = {}  # next offsets, of the open transaction
+        self._topic_id = ""  # at the last assignment, or failure
+        self._pending: dict[int, Position] = {}  # of the open transaction
         self._pending_records, self._begun_at = 0, 0.0
         self._stop_cause: str | None = None
 
@@ -151,8 +141,9 @@ class Transformer:
             if self._config.bad_records == "dead_letter":
                 self._transactions.send([self._outputs.dead_letter(event.partition, rejected, reject)])
             self._listener.notify(RecordRejected(event.partition, rejected.offset, reject.reason, reject.message))
-        self._positions[event.partition] = Position(event.next)
-        self._pending[event.partition] = event.next
+        last = event.last if len(event.records) else self._positions[event.partition].last
+        position = self._positions[event.partition] = Position(event.next, last)
+        self._pending[event.partition] = position
         self._pending_records += len(event.records)
         read, lag = event.count - len(rejects), event.end - event.next
         self._listener.notify(BatchTransformed(event.partition, read, event.written, event.version, lag, event.next))
@@ -165,8 +156,9 @@ class Transformer:
 
     def _commit(self) -> None:
         started = time.perf_counter()
-        self._transactions.commit(self._pending, self._model.shape)
-        self._limit.committed(self._pending)
+        shape, topic_id = self._model.shape, self._topic_id
+        self._transactions.commit({p: each.as_committed(shape, topic_id) for p, each in self._pending.items()})
+        self._limit.committed({p: each.position for p, each in self._pending.items()})
         records, self._pending, self._pending_records = self._pending_records, {}, 0
         self._listener.notify(TransactionEnded("committed", records, time.perf_counter() - started))
 
@@ -194,6 +186,8 @@ class Transformer:
         self._transactions.recover()
         self._outputs.check_partitions(partitions, self._transactions)
         committed: Mapping[int, Committed] = self._source.committed(self._source.partitions())
-        for found in committed.values():
+        self._topic_id = self._source.topic_id()
+        for partition, found in committed.items():
             self._model.check(found.metadata)
-        return {p: Position(committed[p].offset if p in committed else -1) for p in partitions}
+            refuse_other_topic(self._config.topic, partition, found, self._topic_id)
+        return {p: position_in(committed[p]) if p in committed else Position(-1) for p in partitions}

@@ -55,8 +55,8 @@ class FollowedModel:
 
     def check(self, committed: str) -> None:
         """Raise `InputError` unless the model has the shape that was committed with offsets."""
-        if written := _SHAPE.search(committed):
-            self._require_shape(self.used, written.group())
+        if written := shape_in(committed):
+            self._require_shape(self.used, written)
 
     def _require_shape(self, found: PublishedModel, written: str) -> None:
         if _shape(found) != written:
@@ -65,6 +65,12 @@ class FollowedModel:
                 f"{_in_words(_shape(found))}, and they must not be mixed: write to another output_topic with another "
                 "transform_group_id"
             )
+
+
+def shape_in(committed: str) -> str:
+    """The shape of the outputs, in the metadata of a committed offset; "" without one."""
+    found = _SHAPE.search(committed)
+    return found.group() if found else ""
 
 
 def _shape(published: PublishedModel) -> str:

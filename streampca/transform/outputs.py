@@ -14,7 +14,7 @@ from streampca.stream.codec import Codec
 from streampca.stream.decoded import Reject
 from streampca.stream.events import Records, Undecoded, Vectors
 from streampca.stream.model_file import PublishedModel
-from streampca.stream.record import Record, headers_of, keys_of, offsets_of
+from streampca.stream.record import LastRecord, Record, headers_of, keys_of, last_of, offsets_of
 from streampca.transform.messages import Packer, Selection
 from streampca.transform.models import FollowedModel
 from streampca.transform.projection import Projection
@@ -23,10 +23,10 @@ T = TypeVar("T")
 
 
 class RecordCount(Sequence[Record]):
-    """Records of which only the number is left."""
+    """Records of which only the number is left, and which one is the last."""
 
-    def __init__(self, count: int) -> None:
-        self._count = count
+    def __init__(self, records: Sequence[Record]) -> None:
+        self._count, self.last = len(records), last_of(records)
 
     def __len__(self) -> int:
         return self._count
@@ -46,6 +46,11 @@ class Projected(Vectors):
     outputs: list[Outgoing]
     written: int  # records that the outputs hold
     version: int
+
+    @property
+    def last(self) -> LastRecord | None:
+        """The last record; None if its leader epoch is unknown."""
+        return self.records.last if isinstance(self.records, RecordCount) else super().last
 
     @property
     def nbytes(self) -> int:
@@ -77,7 +82,7 @@ class Outputs:
         published, decoded, records = self.model.used, event.decoded, event.records
         outputs, written = self._of(published, event)
         if not decoded.rejects:
-            decoded, records = decoded._replace(vectors=np.zeros((0, 0))), RecordCount(len(records))
+            decoded, records = decoded._replace(vectors=np.zeros((0, 0))), RecordCount(records)
         before = (event.partition, decoded, event.timestamps, records, event.next, event.end)
         return Projected(*before, outputs, written, published.version)
 

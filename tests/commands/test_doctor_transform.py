@@ -1,15 +1,20 @@
 """`streampca doctor` with an output topic: what it finds without a broker, and which roles it checks."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from streampca.commands import doctor_transform
 from streampca.commands.doctor_topic import Check, TopicChecks
 from streampca.commands.doctor_transform import TransformChecks
-from streampca.errors import InputError, StoreError
+from streampca.errors import InputError, StoreError, TopicReplacedError
 from streampca.settings import TransformSettings
+from streampca.sources.base import Committed
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
+from streampca.stream.record import LastRecord
+from streampca.transform.position import Position
 from tests.api.known import TOPIC, known
 from tests.command_line import assert_one_line, run
 
@@ -42,6 +47,27 @@ def test_a_model_that_transform_cannot_use_is_a_mistake(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=f"there is no store at {tmp_path}/absent: start a worker first"):
         checks_of(tmp_path / "absent")["model"]()
     assert not (tmp_path / "absent").exists()
+
+
+def test_committed_offsets_say_what_the_outputs_are_and_of_which_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models_in(tmp_path).save(known(7))
+    read = TransformSettings.read(topic=TOPIC, output_topic="projected", store=str(tmp_path))
+    topic = TopicChecks(read)
+    topic.bounds, topic.topic_id = {0: (0, 9), 1: (0, 5)}, "former"
+    committed = {0: Position(7, LastRecord(6, 0)).as_committed("k=2 d=5", "former"), 1: Committed(5, "k=2 d=5")}
+    group = SimpleNamespace(committed=lambda: committed, close=lambda: None)
+    monkeypatch.setattr(doctor_transform, "inspector_of", lambda settings: group)
+    checks = dict(TransformChecks(read, topic).checks(alone=True))
+    checks["model"]()
+    found = checks["transform group"]()
+    assert found == f"{read.group} has offsets of 2 of 2 partitions, 2 behind; its outputs are of k=2 d=5"
+    topic.topic_id = "new"
+    with pytest.raises(
+        TopicReplacedError, match=r"deleted and created again .its id is new, .* partition 0 is of former"
+    ):
+        checks["transform group"]()
 
 
 def test_without_a_broker_its_checks_are_skipped(tmp_path: Path) -> None:

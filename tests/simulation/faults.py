@@ -92,10 +92,6 @@ class Faults(ProcessFaults):
             self._spoiled.add(partition)  # a damaged checkpoint would need them again
             self._world.history.trim(partition, int(posixpath.basename(files[0])[:20]))
 
-    def cut_log(self, fault: Fault) -> None:
-        """A broker that is far behind becomes leader: records that were read are gone, and others take their places."""
-        self._world.cut(fault.target % len(self._world.cluster.logs), 1 + round(40 * fault.seconds))
-
     def replace(self, fault: Fault) -> None:
         """The topic is deleted and created again. Not while the store is away: nothing else knows of the old one."""
         if self._world.mounted is self._world.volume:

@@ -80,7 +80,6 @@ class History:
             self._former.setdefault(partition, []).append(self.now(partition))
         self.is_replaced = True
         self._trimmed.clear()
-        self._cluster.committed.clear()
         self._cluster.delivered.clear()
         self._cluster.create(len(self._cluster.logs))
 

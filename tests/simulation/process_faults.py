@@ -74,6 +74,10 @@ class ProcessFaults:
         partition = fault.target % len(self._site.cluster.logs)
         self._site.history.truncate(partition, 1 + fault.target)
 
+    def cut_log(self, fault: Fault) -> None:
+        """A broker that is far behind becomes leader: records that were read are gone, and others take their places."""
+        self._site.cut(fault.target % len(self._site.cluster.logs), 1 + round(40 * fault.seconds))
+
     def grow(self, fault: Fault) -> None:
         cluster = self._site.cluster
         if len(cluster.logs) < 4:

@@ -111,6 +111,11 @@ class Site(ABC):
         """Append so many good records that are not the plan's."""
         self.append(_LATER + partition, Burst(self.scheduler.now, partition, records, 0, 0))
 
+    def cut(self, partition: int, records: int) -> None:
+        """Let a broker become leader that has not got the last records; as many others take their places."""
+        if gone := self.history.cut(partition, records):
+            self.append_later(partition, gone + 2)
+
     def start_worker(self, machine: Machine) -> None:
         """Start a member of the group, as the supervisor does."""
         if not machine.is_up and self.is_supervised:

@@ -41,11 +41,6 @@ class World(Site):
         """Start workers without a limit of rejects from now on, as an operator may do."""
         self.config = replace(self.config, max_rejected_share=1.0)
 
-    def cut(self, partition: int, records: int) -> None:
-        """Let a broker become leader that has not got the last records; as many others take their places."""
-        if gone := self.history.cut(partition, records):
-            self.append_later(partition, gone + 2)
-
     def replace_topic(self, records: int) -> None:
         """Delete the topic and create it again, with so many other records in each partition."""
         self.history.replace()

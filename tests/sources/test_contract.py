@@ -362,15 +362,20 @@ def test_commits_are_visible(make: Make) -> None:
     wait_until(lambda: log.committed() == {0: 5, 1: 7}, what="the commit")
 
 
-def test_a_recreated_topic_has_another_id(make: Make) -> None:
+def test_a_recreated_topic_has_another_id_and_no_committed_offsets(make: Make) -> None:
     log = make(1)
-    source = log.open()
+    reader = Reader(log.open())
+    reader.assigned()
+    source = reader.source
     before = source.topic_id()
     assert before
     assert source.topic_id() == before
     assert log.open().topic_id() == before
+    source.commit({0: 4})
+    wait_until(lambda: log.committed() == {0: 4}, what="the commit")
     log.recreate()
     assert source.topic_id() not in ("", before)
+    wait_until(lambda: not source.committed({0}), what="the deletion of the offsets")
 
 
 def test_new_partitions_are_assigned_without_a_restart(make: Make) -> None:

@@ -124,11 +124,12 @@ def test_records_and_offsets_are_committed_together(place: Place) -> None:
     source, transactions = place.join()
     transactions.send([record(place, b"a", key=b"k", headers=[("h", b"v")], timestamp=1234)])
     transactions.send([record(place, None, partition=1)])
-    transactions.commit({0: 7, 1: 3}, "as agreed")
+    offsets = {0: Committed(7, "as agreed"), 1: Committed(3, "é" * 15)}
+    transactions.commit(offsets)
     first, second = place.written()
     assert (first.value, first.key, list(first.headers), first.timestamp) == (b"a", b"k", [("h", b"v")], 1234)
     assert (second.value, second.partition) == (None, 1)
-    assert source.committed([0, 1]) == {0: Committed(7, "as agreed"), 1: Committed(3, "as agreed")}
+    assert source.committed([0, 1]) == offsets
     assert transactions.partitions(place.output) == 2
 
 
@@ -138,13 +139,13 @@ def test_nothing_of_an_aborted_transaction_is_visible(place: Place) -> None:
     transactions.abort()
     assert source.committed([0]) == {}
     transactions.send([record(place, b"b")])
-    transactions.commit({0: 1})
+    transactions.commit({0: Committed(1)})
     assert values(place) == [b"b"]
 
 
 def test_offsets_can_be_committed_without_records(place: Place) -> None:
     source, transactions = place.join()
-    transactions.commit({0: 5})
+    transactions.commit({0: Committed(5)})
     assert source.committed([0])[0].offset == 5
 
 
@@ -153,14 +154,14 @@ def test_a_member_that_the_group_has_given_up_cannot_commit(place: Place) -> Non
     transactions.send([record(place, b"a")])
     place.evict((source, transactions))
     with pytest.raises(TransactionFailedError):
-        transactions.commit({0: 1})
+        transactions.commit({0: Committed(1)})
     assert source.committed([0]) == {}
     deadline = time.monotonic() + 20
     while not any(isinstance(event, Assigned) for event in source.poll(0.2)):
         assert time.monotonic() < deadline
     transactions.recover()
     transactions.send([record(place, b"b")])
-    transactions.commit({0: 1})
+    transactions.commit({0: Committed(1)})
     assert values(place) == [b"b"]
 
 
@@ -168,7 +169,7 @@ def test_nothing_is_sent_after_a_failure_until_it_has_recovered(place: Place) ->
     source, transactions = place.join()
     place.evict((source, transactions))
     with pytest.raises(TransactionFailedError):
-        transactions.commit({0: 1})
+        transactions.commit({0: Committed(1)})
     with pytest.raises(TransactionFailedError):
         transactions.send([record(place, b"a")])
 
@@ -188,9 +189,9 @@ def test_a_successor_of_the_same_name_ends_what_is_open(kafka: OnKafka) -> None:
     before.send([record(kafka, b"lost")])
     _, after = kafka.join("one")
     after.send([record(kafka, b"kept")])
-    after.commit({0: 1})
+    after.commit({0: Committed(1)})
     with pytest.raises(TransactionFailedError):
-        before.commit({0: 1})
+        before.commit({0: Committed(1)})
     assert values(kafka) == [b"kept"]
 
 
@@ -200,7 +201,7 @@ def test_a_record_that_is_too_large_is_no_failure_to_retry(kafka: OnKafka) -> No
 
     def write() -> None:
         transactions.send([record(kafka, bytes(200_000))])
-        transactions.commit({0: 1})
+        transactions.commit({0: Committed(1)})
 
     with pytest.raises(SourceError, match=f"too large for topic {kafka.output}"):
         write()

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampca.errors import BadRecordError, InputError, OffsetGapError, RejectLimitError, SourceError, exit_code_of
+from streampca.errors import (
+    BadRecordError,
+    InputError,
+    OffsetGapError,
+    RejectLimitError,
+    SourceError,
+    TopicReplacedError,
+    exit_code_of,
+)
 from streampca.member.listener import OffsetsSkipped, RecordRejected, TransactionEnded
 from streampca.pca import anomaly
 from streampca.pca.anomaly import Calibration
@@ -223,6 +231,50 @@ def test_the_error_of_a_log_that_lost_records_names_settings_of_transform() -> N
     world.append(0, 6)
     world.topic.committed[0] = 9
     with pytest.raises(OffsetGapError, match=r"beyond the end of the log .*start over with another output_topic and"):
+        Member(world).run()
+
+
+def test_a_log_that_was_cut_between_two_members_ends_the_next_or_is_skipped() -> None:
+    world = World()
+    world.append(0, 6)
+    world.topic.skip(0, 1)
+    Member(world).run()
+    world.topic.truncate(0, 4)
+    world.append(0, 6, seed=1)
+    with pytest.raises(OffsetGapError, match="it was cut at offset 4 or before and has grown again"):
+        Member(world).run()
+    assert world.origins() == {0: [*range(6)]}
+    member = Member(world, offset_gap="earliest")
+    member.run()
+    assert world.origins() == {0: [*range(6), 7, 8, 9]}
+    assert member.events.of_type(OffsetsSkipped) == [OffsetsSkipped(0, 4, 7, truncated=True)]
+    world.append(0, 2, seed=2)
+    Member(world).run()  # the record before its first one is in the log
+    assert world.origins() == {0: [*range(6), *range(7, 12)]}
+
+
+def test_offsets_without_records_leave_the_last_record_as_it_was() -> None:
+    world = World()
+    world.append(0, 3)
+    Member(world).run()
+    assert world.topic.metadata[0] == f"k=2 d=5 topic={world.topic.id} last=2@0"
+    world.topic.skip(0, 4)
+    Member(world).run()
+    assert world.topic.committed == {0: 7}
+    assert world.topic.metadata[0].endswith(" last=2@0")
+
+
+def test_a_new_topic_of_the_same_name_is_read_from_its_start() -> None:
+    world = World()
+    world.append(0, 3)
+    Member(world).run()
+    late = dict(world.topic.committed), dict(world.topic.metadata)
+    world.topic.create(1)
+    world.append(0, 2, seed=1)
+    Member(world).run()
+    assert world.origins() == {0: [0, 1, 2, 0, 1]}
+    world.topic.committed, world.topic.metadata = late  # by a commit that came after the deletion
+    with pytest.raises(TopicReplacedError, match=f"deleted and created again .its id is {world.topic.id}"):
         Member(world).run()
 
 

@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from streampca.errors import SourceError
 from streampca.settings import ConsumerSettings
+from streampca.sources.base import Committed
 from streampca.sources.broker_errors import one_line
 from streampca.sources.confluent import client
 from streampca.sources.confluent.connection import Connection
@@ -73,15 +74,15 @@ class ConfluentTransactions:
             except KafkaException as error:
                 self._fail(error.args[0], topic)
 
-    def commit(self, positions: Mapping[int, int], metadata: str = "") -> None:
+    def commit(self, offsets: Mapping[int, Committed]) -> None:
         producer, membership = self._begun(), self._source.membership
         if membership is None:
             self._drop()
             raise TransactionFailedError("the group has given this member up")
-        offsets = [TopicPartition(self._settings.topic, p, offset, metadata) for p, offset in positions.items()]
+        sent = [TopicPartition(self._settings.topic, partition, *found) for partition, found in offsets.items()]
         deadline = time.monotonic() + _COMMIT_S
         try:
-            producer.send_offsets_to_transaction(offsets, membership, _COMMIT_S)
+            producer.send_offsets_to_transaction(sent, membership, _COMMIT_S)
             producer.commit_transaction(max(deadline - time.monotonic(), 0.001))
         except KafkaException as error:
             self._fail(error.args[0], self._first)

@@ -109,8 +109,8 @@ class KafkaPythonSource:
     def commit(self, positions: Mapping[int, int], metadata: str = "") -> None:
         if not self._connection.connected:
             return
-        ended = f"{metadata}\0"  # as librdkafka commits and needs it
-        offsets = {TopicPartition(self._topic, p): OffsetAndMetadata(o, ended, -1) for p, o in positions.items()}
+        text = ended(metadata)
+        offsets = {TopicPartition(self._topic, p): OffsetAndMetadata(o, text, -1) for p, o in positions.items()}
         try:
             self._consumer.commit(offsets, timeout_ms=_COMMIT_TIMEOUT_MS)
         except KafkaError as error:
@@ -218,6 +218,11 @@ class KafkaPythonSource:
                 diverged = position - 1  # the last record, at least
             events.append(OutOfRange(tp.partition, position, first[tp], last[tp], diverged))
         return events
+
+
+def ended(metadata: str) -> str:
+    """The metadata of an offset as librdkafka commits and needs them, which reads to the next zero."""
+    return f"{metadata}\0"
 
 
 def _consumer_options(settings: ConsumerSettings) -> dict[str, Any]:

@@ -17,11 +17,12 @@ from kafka.errors import (
 from kafka.structs import OffsetAndMetadata
 
 from streampca.settings import ConsumerSettings
+from streampca.sources.base import Committed
 from streampca.sources.broker_errors import BrokerErrors, NoBrokerError, one_line
 from streampca.sources.kafka_python.connection import Connection
 from streampca.sources.kafka_python.dead_letters import Unwrap
 from streampca.sources.kafka_python.patches.producing import abort_sending, transactional
-from streampca.sources.kafka_python.source import KafkaPythonSource
+from streampca.sources.kafka_python.source import KafkaPythonSource, ended
 from streampca.sources.transactions import Outgoing, TransactionFailedError
 
 _BEGIN_S, _COMMIT_S, _ABORT_S, _CLOSE_S = 5.0, 10.0, 2.0, 1.0
@@ -80,21 +81,21 @@ class KafkaPythonTransactions:
             self._fail(error, record.topic)
         sent.add_errback(partial(_note, self._undelivered, record.topic))
 
-    def commit(self, positions: Mapping[int, int], metadata: str = "") -> None:
+    def commit(self, offsets: Mapping[int, Committed]) -> None:
         producer, membership = self._begun(), self._source.membership
         if membership is None or membership.generation_id < 0:
             self._drop()
             raise TransactionFailedError("the group has given this member up")
-        ended = f"{metadata}\0"  # as librdkafka commits and needs it
-        offsets = {
-            TopicPartition(self._settings.topic, p): OffsetAndMetadata(o, ended, -1) for p, o in positions.items()
+        sent = {
+            TopicPartition(self._settings.topic, partition): OffsetAndMetadata(offset, ended(metadata), -1)
+            for partition, (offset, metadata) in offsets.items()
         }
         deadline = time.monotonic() + _COMMIT_S
         try:
             producer.flush(_COMMIT_S)
             if self._undelivered:  # the client would commit the others
                 self._fail(*self._undelivered[0])
-            transactional(producer, "send_offsets_to_transaction", offsets, membership, deadline=deadline)
+            transactional(producer, "send_offsets_to_transaction", sent, membership, deadline=deadline)
             transactional(producer, "begin_commit", deadline=deadline)
         except KafkaError as error:
             self._fail(error, self._topics[0])

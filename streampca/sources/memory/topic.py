@@ -20,17 +20,17 @@ class MemoryTopic:
     def __init__(self, partitions: int = 1, name: str = "memory") -> None:
         self.name = name
         self.away = False
-        self.committed: dict[int, int] = {}  # partition → offset
-        self.metadata: dict[int, str] = {}  # of the committed offsets
         self.lock = threading.RLock()
         self._members: list[Member] = []
         self._joined: list[Member] | None = None  # during a rebalance: those that gave up their partitions
         self.create(partitions)
 
     def create(self, partitions: int) -> None:
-        """Delete the topic and create it again, empty, with another id; the group does not notice."""
+        """Delete the topic, and its committed offsets, and create it again, empty, with another id."""
         self.id = uuid.uuid4().hex
         self.logs = [Log() for _ in range(partitions)]
+        self.committed: dict[int, int] = {}  # partition → offset
+        self.metadata: dict[int, str] = {}  # of the committed offsets
 
     def append(self, partition: int, *values: bytes | None, timestamp: int = -1, key: bytes | None = None) -> None:
         """Append records with these values."""

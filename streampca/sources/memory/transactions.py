@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
+from streampca.sources.base import Committed
 from streampca.sources.memory.source import MemorySource
 from streampca.sources.memory.topic import MemoryTopic
 from streampca.sources.transactions import Outgoing, TransactionFailedError
@@ -31,15 +32,16 @@ class MemoryTransactions:
         self._check()
         self._sent += records
 
-    def commit(self, positions: Mapping[int, int], metadata: str = "") -> None:
+    def commit(self, offsets: Mapping[int, Committed]) -> None:
         self._check()
         failure = self.failures.pop(0) if self.failures else ""
         with self._topic.lock:
-            if failure == "before" or not self._source.may_commit(positions.keys()):
+            if failure == "before" or not self._source.may_commit(offsets.keys()):
                 self._fail(failure or "the group has given this member up")
             for record in self._sent:
                 self._written[record.topic].append(record)
-            self._source.commit(positions, metadata)
+            for partition, (offset, metadata) in offsets.items():
+                self._source.commit({partition: offset}, metadata)
         self._sent = []
         if failure:
             self._fail(failure)

@@ -1,6 +1,7 @@
 """What must hold in every run of transform: checked at the end of every transaction, and at the end."""
 
 import itertools
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
 
@@ -21,6 +22,7 @@ from streampca.sources.transactions import Outgoing
 from streampca.stream.record import PlainRecord
 from tests.api.known import known_model
 from tests.simulation.cluster import SESSION_S
+from tests.simulation.history import Course
 from tests.simulation.site import POISON
 from tests.simulation.transform.coordinator import Transaction
 from tests.simulation.transform.plan import DEAD, OUTPUT, D
@@ -38,6 +40,7 @@ class TransformChecks:
         self._read: dict[tuple[str, int], int] = {}  # by log: records that a reader of committed records has passed
         self._last: dict[int, int] = {}  # by partition: the source's offset of the last output that it has seen
         self._committed: dict[int, int] = {}
+        self._origins: dict[int, list[tuple[int, bytes | None]]] = defaultdict(list)  # offsets and keys, committed
         self._shapes: set[int] = set()  # components of the outputs that were committed
         self._refusals = 0  # before the last records came
         world.cluster.coordinator.on_end = self._on_end
@@ -67,7 +70,7 @@ class TransformChecks:
         for (topic, partition), records in self._logs.items():
             for _, record in records if topic == OUTPUT else ():
                 version, offset = _version(record), _origin(record)[1]
-                if values.setdefault((partition, offset, version), record.value) != record.value:
+                if values.setdefault((partition, offset, record.key, version), record.value) != record.value:
                     self._world.report(f"partition {partition}: two values of offset {offset}, version {version}")
 
     def is_expected(self, error: StreampcaError) -> bool:
@@ -78,7 +81,7 @@ class TransformChecks:
             type(error) is StoreError
             or (isinstance(error, RejectLimitError) and plan.reaches_reject_limit)
             or (isinstance(error, BadRecordError) and plan.bad_records == "stop")
-            or (isinstance(error, OffsetGapError) and plan.offset_gap == "fail" and "trim" in kinds)
+            or (isinstance(error, OffsetGapError) and plan.offset_gap == "fail" and bool(kinds & {"trim", "cut_log"}))
             or (isinstance(error, InputError) and (plan.version is not None or "reshape" in kinds))
             or (type(error) is SourceError and "grow" in kinds)
         )
@@ -97,7 +100,8 @@ class TransformChecks:
             partitions = {_origin(record)[0] for record in transaction.records} | transaction.offsets.keys()
             for partition in sorted(partitions):
                 ours, bad = ([r for r in records if _origin(r)[0] == partition] for records in (outputs, letters))
-                self._check_range(partition, transaction.offsets.get(partition), ours, bad)
+                committed = transaction.offsets.get(partition)
+                self._check_range(partition, committed and committed.offset, ours, bad)
         for place in self._logs:
             self._read_on(place)
 
@@ -112,13 +116,28 @@ class TransformChecks:
         if end < begin:
             self._world.report(f"partition {partition}: the committed offset goes back from {begin} to {end}")
         self._committed[partition] = end
-        records = [r for r in self._world.history.now(partition).records if begin <= r.offset < end]
+        self._origins[partition] += [(_origin(record)[1], record.key) for record in (*outputs, *letters)]
+        records = [r for r in self._course(partition, end).records if begin <= r.offset < end]
         good = {record.offset: record for record in records if record.value != POISON}
         bad = {record.offset for record in records if record.value == POISON}
         self._compare(f"partition {partition}: outputs", partition, set(good), outputs)
         skips = self._world.config.bad_records == "skip"
         self._compare(f"partition {partition}: dead letters", partition, set() if skips else bad, letters)
         self._check_values(partition, [(good[at], r) for r in outputs if (at := _origin(r)[1]) in good])
+
+    def _course(self, partition: int, end: int) -> Course:
+        """The course of the outputs committed up to this offset: where a log was cut, there are several courses."""
+        courses = self._world.history.courses(partition)
+        if len(courses) == 1:
+            return courses[0]
+        skipped = POISON if self._world.config.bad_records == "skip" else None
+        found = sorted(self._origins[partition])
+        for course in courses:
+            wanted = [(r.offset, r.key) for r in course.records if r.offset < end and r.value != skipped]
+            if found == wanted and end <= course.end:
+                return course
+        self._world.report(f"partition {partition}: up to {end}, outputs are of records before and after a cut")
+        return courses[0]
 
     def _compare(self, what: str, partition: int, wanted: set[int], records: Sequence[Outgoing]) -> None:
         found = [_origin(record)[1] for record in records]

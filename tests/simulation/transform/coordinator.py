@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from streampca.sources.base import Committed
 from streampca.sources.memory import MemorySource
 from streampca.sources.transactions import Outgoing
 from tests.simulation.cluster import SESSION_S, Cluster
@@ -25,8 +26,7 @@ class Transaction:
     state: str = "open"
     is_visible: bool = False
     records: list[Outgoing] = field(default_factory=list)
-    offsets: dict[int, int] = field(default_factory=dict)
-    metadata: str = ""
+    offsets: dict[int, Committed] = field(default_factory=dict)
 
 
 class TransformCluster(Cluster):
@@ -36,6 +36,10 @@ class TransformCluster(Cluster):
         self.generation, self.output_partitions = 0, partitions
         self.coordinator = Coordinator(self, scheduler)
         super().__init__(scheduler, partitions, name)
+
+    def append(self, partition: int, *values: bytes | None, timestamp: int = -1, key: bytes | None = None) -> None:
+        """Append records whose keys tell them from others at their offsets, before or after the log was cut."""
+        super().append(partition, *values, timestamp=timestamp, key=b"%d" % self.logs[partition].leader_epoch)
 
     def give_up(self, member: MemorySource) -> None:
         was_settled = self.is_settled
@@ -98,14 +102,13 @@ class Coordinator:
         transaction.records += records
 
     def add_offsets(
-        self, id_: str, epoch: int, member: tuple[MemorySource, int], positions: Mapping[int, int], metadata: str
+        self, id_: str, epoch: int, member: tuple[MemorySource, int], offsets: Mapping[int, Committed]
     ) -> None:
         """Add offsets of a member of that generation. Raises `RefusedError`."""
         transaction = self._current(id_, epoch)
         if not self._cluster.counts_in(*member):
             raise RefusedError("illegal generation")
-        transaction.offsets |= positions
-        transaction.metadata = metadata
+        transaction.offsets |= offsets
 
     def commit(self, id_: str, epoch: int) -> None:
         """Decide that the transaction is committed. Raises `RefusedError`."""
@@ -137,7 +140,7 @@ class Coordinator:
         del self._unfinished[transaction.id]
         transaction.is_visible = True
         if transaction.state == "committed":
-            self._cluster.committed |= transaction.offsets
-            self._cluster.metadata |= dict.fromkeys(transaction.offsets, transaction.metadata)
+            self._cluster.committed |= {p: committed.offset for p, committed in transaction.offsets.items()}
+            self._cluster.metadata |= {p: committed.metadata for p, committed in transaction.offsets.items()}
         self.on_end(transaction)
         self._cluster.wake()

@@ -35,6 +35,8 @@ class TransformFaults(ProcessFaults):
     def trim(self, fault: Fault) -> None:
         """Retention removes records, whether they were read or not."""
         partition = fault.target % len(self._world.cluster.logs)
+        if partition in self._world.history.cuts:
+            return
         log = self._world.cluster.logs[partition]
         start = log.start + (log.end - log.start) * fault.target // 11
         self._world.trim(partition, start)

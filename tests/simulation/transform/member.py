@@ -72,14 +72,14 @@ class ClusterTransactions:
             self._write()
         self._source.process.call("sent")
 
-    def commit(self, positions: Mapping[int, int], metadata: str = "") -> None:
+    def commit(self, offsets: Mapping[int, Committed]) -> None:
         epoch, generation = self._begun(), self._source.membership
         if generation is None:
             self._fail("the group has given this member up")
         self._reach("add offsets")
         self._write()
         try:
-            self._coordinator.add_offsets(self._id, epoch, (self._source, generation), positions, metadata)
+            self._coordinator.add_offsets(self._id, epoch, (self._source, generation), offsets)
             self._reach("commit")
             self._coordinator.commit(self._id, epoch)
         except RefusedError as error:

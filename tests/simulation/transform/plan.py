@@ -11,14 +11,14 @@ FIRST_VERSION, D, K = 7, 3, 1
 
 CALLS = (
     *("send", "sent", "add offsets", "commit", "committed") * 3,  # while a transaction is open
-    "poll", "seek", "offsets", "partitions", "recover", "abort", "list", "read", "close",
+    "poll", "seek", "offsets", "partitions", "recover", "abort", "topic_id", "list", "read", "close",
 )  # fmt: skip
 
 # How often each kind of fault is drawn, relative to the others.
 KINDS = {
     "kill": 8, "pause": 5, "lapse": 10, "double": 6, "stop": 2, "evict": 4, "lose": 8, "expire": 4, "outage": 2,
-    "registry": 3, "fail_reads": 2, "slow": 4, "stale": 1, "trim": 3, "truncate": 1, "grow": 1, "publish": 5,
-    "damage": 2, "reshape": 2,
+    "registry": 3, "fail_reads": 2, "slow": 4, "stale": 1, "trim": 3, "truncate": 1, "cut_log": 4, "grow": 1,
+    "publish": 5, "damage": 2, "reshape": 2,
 }  # fmt: skip
 
 

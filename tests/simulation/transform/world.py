@@ -4,7 +4,7 @@ import itertools
 from dataclasses import replace
 from functools import partial
 
-from streampca.member.listener import BatchTransformed, Listener, MemberEvent, OffsetsSkipped
+from streampca.member.listener import BatchTransformed, Listener, MemberEvent, OffsetsSkipped, PartitionsAssigned
 from streampca.sources.prefetch import Prefetch
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
@@ -15,6 +15,7 @@ from streampca.transform.models import FollowedModel
 from streampca.transform.outputs import Outputs
 from streampca.transform.projection import Projection
 from tests.api.known import known
+from tests.simulation.history import Jump
 from tests.simulation.plan import TOPIC
 from tests.simulation.scheduler import Process
 from tests.simulation.site import Machine, Site
@@ -116,12 +117,21 @@ class _MemberListener(Listener):
 
     def __init__(self, world: TransformWorld) -> None:
         self._world, self._version = world, 0
+        self._positions: dict[int, int] = {}
 
     def notify(self, event: MemberEvent) -> None:
         match event:
-            case OffsetsSkipped(partition, lost_from, to):
-                self._world.skipped.setdefault(partition, []).append((lost_from, to))
-            case BatchTransformed(version=version):
+            case PartitionsAssigned(positions):
+                self._positions |= positions
+            case OffsetsSkipped(partition, lost_from, to, truncated):
+                jump = Jump(self._positions[partition], lost_from, to)
+                self._positions[partition] = to
+                if not truncated:
+                    self._world.skipped.setdefault(partition, []).append((lost_from, to))
+                elif not self._world.history.jump(partition, jump):
+                    self._world.report(f"partition {partition}: {jump}, but nothing was cut there")
+            case BatchTransformed(partition, version=version, next=next_):
+                self._positions[partition] = next_
                 if version < self._version:
                     self._world.report(f"a member went back from model version {self._version} to {version}")
                 self._version = version
