@@ -4,7 +4,7 @@ The consumer group's metadata go with the offsets (KIP-447): a member that the g
 """
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from streampca.sources.base import Committed
 from streampca.sources.dead_letter_headers import Headers
@@ -25,6 +25,10 @@ class Outgoing(NamedTuple):
     timestamp: int  # milliseconds since 1970; negative: the time of sending
 
 
+OutgoingFields: TypeAlias = tuple[str, int | None, bytes | None, bytes | None, Headers, int]
+"""The fields of an `Outgoing`: a plain tuple takes a quarter of its time, which counts where each record makes one."""
+
+
 class Transactions(Protocol):
     """Writes records to topics and offsets to the group of one source, a transaction at a time.
 
@@ -41,7 +45,7 @@ class Transactions(Protocol):
         To be called before the first one, too. Raises `TimeoutError` while the brokers do not answer.
         """
 
-    def send(self, records: Iterable[Outgoing]) -> None:
+    def send(self, records: Iterable[OutgoingFields]) -> None:
         """Add records to the transaction, which begins if none is open."""
 
     def commit(self, offsets: Mapping[int, Committed]) -> None:

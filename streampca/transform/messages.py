@@ -2,14 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from functools import partial
 from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.sources.transactions import Outgoing
+from streampca.sources.transactions import OutgoingFields
 from streampca.transform.encoding import Encode
 from streampca.transform.projection import Fields
 
@@ -37,7 +36,7 @@ class Packer(ABC):
     """Packs records into messages."""
 
     @abstractmethod
-    def messages(self, topic: str, selection: Selection) -> Iterable[Outgoing]:
+    def messages(self, topic: str, selection: Selection) -> Iterable[OutgoingFields]:
         """The messages of one or more records, to the partition of the same number."""
 
 
@@ -48,7 +47,7 @@ class RecordPacker(Packer):
         """`several`: whether a record may hold several vectors."""
         self._encode, self._several = encode, several
 
-    def messages(self, topic: str, selection: Selection) -> Iterable[Outgoing]:
+    def messages(self, topic: str, selection: Selection) -> Iterable[OutgoingFields]:
         values, extra = self._encode(selection.fields, selection.counts if self._several else None)
         origin = _origin_at(selection.version, selection.partition)
         headers = [
@@ -58,8 +57,7 @@ class RecordPacker(Packer):
         for of_record, header in zip(headers, extra, strict=True) if extra else ():
             of_record.append(header)
         timestamps = selection.timestamps.tolist()
-        columns = zip(repeat(topic), repeat(selection.partition), values, selection.keys, headers, timestamps)
-        return map(_outgoing, columns)
+        return zip(repeat(topic), repeat(selection.partition), values, selection.keys, headers, timestamps)
 
 
 def origin_header(version: int, partition: int, offset: int) -> tuple[str, bytes]:
@@ -70,6 +68,3 @@ def origin_header(version: int, partition: int, offset: int) -> tuple[str, bytes
 def _origin_at(version: int, partition: int) -> bytes:
     """The header's value, to be formatted with the offset."""
     return b'{"model_version":%d,"partition":%d,"offset":%%d}' % (version, partition)
-
-
-_outgoing = partial(tuple.__new__, Outgoing)  # as `Outgoing._make`, in half the time

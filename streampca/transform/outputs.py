@@ -2,14 +2,14 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import SourceError
 from streampca.sources.dead_letter_headers import dead_letter_headers
-from streampca.sources.transactions import Outgoing, Transactions
+from streampca.sources.transactions import Outgoing, OutgoingFields, Transactions
 from streampca.stream.codec import Codec
 from streampca.stream.decoded import Reject
 from streampca.stream.events import Records, Undecoded, Vectors
@@ -20,6 +20,8 @@ from streampca.transform.models import FollowedModel
 from streampca.transform.projection import Projection
 
 T = TypeVar("T")
+
+_VALUE: Final = 2  # its place in the fields
 
 
 class RecordCount(Sequence[Record]):
@@ -43,7 +45,7 @@ class Projected(Vectors):
     processor's cache still holds.
     """
 
-    outputs: list[Outgoing]
+    outputs: list[OutgoingFields]
     written: int  # records that the outputs hold
     version: int
 
@@ -55,7 +57,7 @@ class Projected(Vectors):
     @property
     def nbytes(self) -> int:
         """Bytes of all vectors and values."""
-        outputs = sum([len(output.value or b"") for output in self.outputs])
+        outputs = sum([len(output[_VALUE] or b"") for output in self.outputs])
         return outputs + (super().nbytes if self.decoded.rejects else 0)
 
 
@@ -86,7 +88,7 @@ class Outputs:
         before = (event.partition, decoded, event.timestamps, records, event.next, event.end)
         return Projected(*before, outputs, written, published.version)
 
-    def _of(self, published: PublishedModel, event: Vectors) -> tuple[list[Outgoing], int]:
+    def _of(self, published: PublishedModel, event: Vectors) -> tuple[list[OutgoingFields], int]:
         """The outputs of the records that hold vectors, and how many records they hold."""
         vectors, places, _, counts = event.decoded
         if not len(places):

@@ -74,6 +74,11 @@ def written(
     return Outputs("projected", codec, used, projection, packer, "readings", None, p).project(batch)
 
 
+def outgoing(projected: Projected) -> list[Outgoing]:
+    """The messages."""
+    return [Outgoing(*fields) for fields in projected.outputs]
+
+
 def rows_of(messages: Sequence[Outgoing]) -> list[dict[str, Any]]:
     """The rows of all messages."""
     tables = [pa.ipc.open_stream(message.value).read_all() for message in messages]
@@ -110,12 +115,12 @@ def test_rows_hold_all_that_messages_of_one_record_hold(
         written(packer, batch, several, p)
         for packer in (RecordPacker(encoder("json"), several=several), ArrowPacker(most))
     )
-    rows = rows_of(packed.outputs)
+    rows = rows_of(outgoing(packed))
     for row in rows:
         row["timestamp"] = row["timestamp"] and round(row["timestamp"].timestamp() * 1000)
-    assert rows == rows_of_json(alone.outputs, several)
+    assert rows == rows_of_json(outgoing(alone), several)
     assert packed.written == alone.written == len(alone.outputs)
-    for message in packed.outputs:
+    for message in outgoing(packed):
         assert_message(message, most)
 
 
@@ -131,7 +136,7 @@ def assert_message(message: Outgoing, most: int) -> None:
 
 @pytest.mark.parametrize("fields", [("coordinates", "residual"), EMITTED])
 def test_the_schema_is_that_of_the_documentation(fields: tuple[str, ...]) -> None:
-    (message,) = written(ArrowPacker(), event([PlainRecord(1, b"")], [1]), fields=fields).outputs
+    (message,) = outgoing(written(ArrowPacker(), event([PlainRecord(1, b"")], [1]), fields=fields))
     header = pa.struct([("key", pa.string()), ("value", pa.binary())])
     record = [
         ("key", pa.binary()), ("timestamp", pa.timestamp("ms", "UTC")), ("headers", pa.list_(header)),
@@ -146,7 +151,7 @@ def test_messages_are_nearly_as_large_as_they_may_be_whatever_makes_rows_large()
     trace = [("trace", b"x" * 400), ("é" * 50, None)]
     records = [PlainRecord(0, b"", i, b"k" * (i % 900), trace * (i % 3)) for i in range(3000)]
     for batch in (event(records, [1] * 3000), event(records[:40], [75] * 40)):
-        messages = [message.value or b"" for message in written(ArrowPacker(), batch, several=True).outputs]
+        messages = [message.value or b"" for message in outgoing(written(ArrowPacker(), batch, several=True))]
         assert len(messages) > 2
         for value in messages[:-1]:
             assert MESSAGE_BYTES * 0.95 < len(value) < MESSAGE_BYTES * 1.02
@@ -155,21 +160,21 @@ def test_messages_are_nearly_as_large_as_they_may_be_whatever_makes_rows_large()
 def test_names_of_headers_that_are_not_utf8_have_escapes() -> None:
     name = RawName(b"caf\xe9".decode(errors="surrogateescape"))
     batch = event([PlainRecord(0, b"", headers=[(name, b"1"), ("é", b"2")])], [1])
-    (row,) = rows_of(written(ArrowPacker(), batch).outputs)
+    (row,) = rows_of(outgoing(written(ArrowPacker(), batch)))
     assert row["headers"] == [{"key": r"caf\xe9", "value": b"1"}, {"key": "é", "value": b"2"}]
 
 
 def test_a_number_that_is_not_known_is_null() -> None:
     without_past_scores = known(7)
     batch = event([PlainRecord(0, b"")], [1])
-    (row,) = rows_of(written(ArrowPacker(), batch, fields=("p",), published=without_past_scores).outputs)
+    (row,) = rows_of(outgoing(written(ArrowPacker(), batch, fields=("p",), published=without_past_scores)))
     assert row["p"] is None
 
 
 @pytest.mark.parametrize("name", ["coordinates", "reconstruction"])
 def test_a_worker_reads_the_vectors(name: str) -> None:
     batch = event([PlainRecord(0, b"", 5, None, [("a", None)])] * 70, [2] * 70)
-    messages = written(ArrowPacker(9000), batch, several=True).outputs
+    messages = outgoing(written(ArrowPacker(9000), batch, several=True))
     values = [message.value for message in messages]
     assert len(values) > 1
     decoded = Codec("arrow", {"coordinates": K, "reconstruction": D}[name], 1e150, field=name).decode(values)
@@ -188,7 +193,7 @@ def test_another_member_reads_what_one_has_written() -> None:
     records = [PlainRecord(i, message.value) for i, message in enumerate(first.outputs())]
     batch = Codec("arrow", K, 1e150, field="coordinates").vectors_of(Records(0, records, 3, 3))
     assert isinstance(batch, Vectors)
-    rows = rows_of(written(ArrowPacker(), batch, True, fields=("residual",), published=known(7, d=K, k=1)).outputs)
+    rows = rows_of(outgoing(written(ArrowPacker(), batch, True, fields=("residual",), published=known(7, d=K, k=1))))
     assert [row["offset"] for row in rows] == [0] * 20 + [1] * 20 + [2] * 10
 
 

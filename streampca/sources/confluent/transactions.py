@@ -15,7 +15,7 @@ from streampca.sources.broker_errors import one_line
 from streampca.sources.confluent import client
 from streampca.sources.confluent.connection import Connection
 from streampca.sources.confluent.source import ConfluentSource
-from streampca.sources.transactions import Outgoing, TransactionFailedError
+from streampca.sources.transactions import OutgoingFields, TransactionFailedError
 
 _BEGIN_S, _COMMIT_S, _ABORT_S, _ROOM_S = 5.0, 10.0, 2.0, 5.0
 _ANY = -1  # partition: the key decides
@@ -60,7 +60,7 @@ class ConfluentTransactions:
             raise TimeoutError(f"no transaction can begin: {one_line(error.args[0].str())}") from None
         self._producer = producer
 
-    def send(self, records: Iterable[Outgoing]) -> None:
+    def send(self, records: Iterable[OutgoingFields]) -> None:
         produce: Any = self._begun().produce
         for topic, partition, value, key, headers, timestamp in records:
             # librdkafka replaces a timestamp of 0 by the current time, and takes no other number for that. All

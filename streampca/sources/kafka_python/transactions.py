@@ -23,7 +23,7 @@ from streampca.sources.kafka_python.connection import Connection
 from streampca.sources.kafka_python.dead_letters import Unwrap
 from streampca.sources.kafka_python.patches.producing import abort_sending, transactional
 from streampca.sources.kafka_python.source import KafkaPythonSource, ended
-from streampca.sources.transactions import Outgoing, TransactionFailedError
+from streampca.sources.transactions import Outgoing, OutgoingFields, TransactionFailedError
 
 _BEGIN_S, _COMMIT_S, _ABORT_S, _CLOSE_S = 5.0, 10.0, 2.0, 1.0
 _REQUEST_BYTES = 100 * 1024 * 1024  # a broker's own limit: the topic's limit decides
@@ -66,10 +66,10 @@ class KafkaPythonTransactions:
             self._raise_refusal(error, self._topics[0])
             raise TimeoutError(f"no transaction can begin: {one_line(error)}") from None
 
-    def send(self, records: Iterable[Outgoing]) -> None:
+    def send(self, records: Iterable[OutgoingFields]) -> None:
         producer = self._begun()
         for record in records:
-            self._send(producer, record)
+            self._send(producer, Outgoing(*record))
 
     def _send(self, producer: KafkaProducer, record: Outgoing) -> None:
         # kafka-python 3 cannot write a header without a value: it becomes an empty one.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from streampca.sources.base import Committed
 from streampca.sources.memory.source import MemorySource
 from streampca.sources.memory.topic import MemoryTopic
-from streampca.sources.transactions import Outgoing, TransactionFailedError
+from streampca.sources.transactions import Outgoing, OutgoingFields, TransactionFailedError
 
 
 class MemoryTransactions:
@@ -28,9 +28,9 @@ class MemoryTransactions:
             raise TimeoutError("no broker answers")
         self._sent, self._ready = [], True
 
-    def send(self, records: Iterable[Outgoing]) -> None:
+    def send(self, records: Iterable[OutgoingFields]) -> None:
         self._check()
-        self._sent += records
+        self._sent += map(Outgoing._make, records)
 
     def commit(self, offsets: Mapping[int, Committed]) -> None:
         self._check()

@@ -5,7 +5,7 @@ from typing import NoReturn
 
 from streampca.sources.base import Committed
 from streampca.sources.memory import MemorySource
-from streampca.sources.transactions import Outgoing, TransactionFailedError
+from streampca.sources.transactions import Outgoing, OutgoingFields, TransactionFailedError
 from streampca.stream.events import Assigned, Event, Lost, Revoked
 from tests.simulation.cluster import ClusterSource
 from tests.simulation.scheduler import Process
@@ -63,10 +63,10 @@ class ClusterTransactions:
             self._source._request("recover")
             self._epoch, self._unsent = self._coordinator.begin(self._id), []
 
-    def send(self, records: Iterable[Outgoing]) -> None:
+    def send(self, records: Iterable[OutgoingFields]) -> None:
         self._begun()
         self._open = True
-        self._unsent += records
+        self._unsent += map(Outgoing._make, records)
         self._source.process.call("send")
         if self._source.is_reachable:
             self._write()

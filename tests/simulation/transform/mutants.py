@@ -9,7 +9,7 @@ from streampca.member.paused import PausedPartitions
 from streampca.member.restorer import Restorer
 from streampca.pca.arrays import Array
 from streampca.sources.base import Committed
-from streampca.sources.transactions import Outgoing
+from streampca.sources.transactions import OutgoingFields
 from streampca.stream.events import OutOfRange
 from streampca.stream.model_file import PublishedModel
 from streampca.transform.loop import Transformer
@@ -77,8 +77,8 @@ def _accepts_any_epoch(self: Coordinator, id_: str, epoch: int) -> Transaction:
     return self._unfinished.setdefault(id_, Transaction(id_, self._scheduler.now))
 
 
-def _drops_dead_letters(self: ClusterTransactions, records: Iterable[Outgoing]) -> None:
-    _send(self, [record for record in records if record.topic != DEAD])
+def _drops_dead_letters(self: ClusterTransactions, records: Iterable[OutgoingFields]) -> None:
+    _send(self, [record for record in records if record[0] != DEAD])
 
 
 def _commits_no_last_record(self: Position, shape: str, topic_id: str) -> Committed:
