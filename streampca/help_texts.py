@@ -1,6 +1,6 @@
 """Descriptions of the settings that are command-line options too; without imports, so that help appears quickly."""
 
-TOPIC = "Topic to learn from."
+TOPIC = "Topic that holds the vectors."
 BOOTSTRAP_SERVERS = "Bootstrap brokers, host:port,host:port."
 STORE = (
     "Folder of checkpoints and models, shared by all workers; or the URL of a bucket: s3://bucket/prefix, "
@@ -12,7 +12,7 @@ OVERSAMPLING = "Extra columns tracked beside the k components, for accuracy; by 
 CENTER = "Whether to subtract the running mean."
 HALF_LIFE_MESSAGES = "Half-life of a message's weight, in messages of its partition; unset: nothing is forgotten."
 HALF_LIFE_SECONDS = "Half-life of a message's weight, in seconds of event time; unset: nothing is forgotten."
-DEAD_LETTER_TOPIC = "Dead-letter topic, for records that cannot be learned."
+DEAD_LETTER_TOPIC = "Dead-letter topic, for records that are rejected."
 GROUP_ID = "Consumer group of the workers."
 WORKER_PORT = "Port of the worker's /metrics, /healthz and /readyz; 0: any free one."
 HOST = "Address to listen on."

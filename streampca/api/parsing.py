@@ -43,7 +43,13 @@ def check_size(raw: RawRequest, limits: Limits) -> None:
 
 def describe(mistakes: list[Any]) -> str:
     """pydantic's mistakes as one sentence."""
-    return "; ".join(f"{mistake['loc'][-1]}: {mistake['msg']}" for mistake in mistakes)
+    return "; ".join(f"{_place(mistake['loc'])}: {mistake['msg']}" for mistake in mistakes)
+
+
+def _place(path: tuple[str | int, ...]) -> str:
+    """A field as a caller writes it: `fields[0]`."""
+    *_, last = path
+    return f"{path[-2]}[{last}]" if isinstance(last, int) and len(path) > 1 else str(last)
 
 
 def _parse_json(raw: RawRequest, schema: type[R]) -> R:

@@ -34,7 +34,8 @@ def run(config: Path | None, **options: Any) -> int:
             mark, text = _outcome(check)
             failed += mark == "✗"
             out.print(f"{mark} {name}: {text}", style={"✗": "red", "–": "dim"}.get(mark, ""))
-    out.print(f"{failed} checks failed" if failed else "all checks passed", style="bold")
+    failures = "1 check failed" if failed == 1 else f"{failed} checks failed"
+    out.print(failures if failed else "all checks passed", style="bold")
     return 1 if failed else 0
 
 

@@ -118,7 +118,8 @@ def _topic(store: Store, topic: str) -> dict[str, Any]:
             "learned": newest.fold.stats.learned if newest else None,
             "rejected": sum((newest.fold.stats.rejected or {}).values()) if newest else None,
         }
-    return {"partitions": partitions, "models": len(versions), "newest_model": versions[-1] if versions else None}
+    last = versions[-1] if versions else None
+    return {"partitions": partitions, "models": len(versions), "newest_model": last, "versions": versions}
 
 
 def _time(seconds: float) -> str | None:
@@ -133,6 +134,8 @@ def _show(facts: dict[str, Any]) -> None:
         for topic, found in facts["topics"].items():
             newest = found["newest_model"]
             out.print(f"{topic}: {found['models']} models, newest version {'–' if newest is None else newest}")
+            if found["versions"]:
+                out.print(f"versions: {', '.join(map(str, found['versions']))}")
             out.print(_partitions(found["partitions"]))
         return
     table = Table(box=None, show_header=False, pad_edge=False)

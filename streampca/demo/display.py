@@ -2,6 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -25,11 +26,12 @@ class DemoStatus:
     rate: float  # messages learned per second, over the last seconds
     model: PublishedModel | None
     truth: Truth | None
+    phase: str = "starting …"  # until there is a model
 
     def figures(self) -> dict[str, str]:
         """The figures to display, by name."""
         if self.model is None:
-            return {"sent": f"{self.sent:,}", "learned": "starting …"}
+            return {"sent": f"{self.sent:,}", "learned": self.phase}
         published, components = self.model, self.model.model.components
         figures = {
             "sent": f"{self.sent:,}",
@@ -48,6 +50,14 @@ def _loss(loss: float | None, truth: Truth | None) -> str:
     if loss is None:
         return "–"
     return f"{loss:.4f}" + (f" (optimum: {truth.loss_ratio:.4f})" if truth else "")
+
+
+def phase_of(log: Path) -> str:
+    """What a worker does before its first model, by its log file."""
+    text = log.read_text(encoding="utf-8")
+    if "compiling kernels" in text and "kernels compiled" not in text:
+        return "compiling, once on this machine …"
+    return "starting …"
 
 
 class Display:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from streampca.demo import processes, projection
 from streampca.demo.broker import API_VERSION, EmbeddedBroker
-from streampca.demo.display import DemoStatus, Display
+from streampca.demo.display import DemoStatus, Display, phase_of
 from streampca.demo.output import Output
 from streampca.demo.processes import ChildProcess
 from streampca.demo.producer import DemoProducer
@@ -29,7 +29,7 @@ from streampca.vectors.synthetic import FileVectors, LowRank, VectorStream
 
 TOPIC, DEAD_LETTERS, PROJECTED = "readings", "readings-dead-letters", "readings-projected"
 _STATUS_EVERY_S = 0.5
-_FIRST_PROJECTION_WITHIN_S = 60.0
+_FIRST_PROJECTION_WITHIN_S = 180.0  # the first start compiles, on a busy machine for minutes
 _PROJECT_EVERY_S = 1.0
 _VECTORS_PER_REQUEST = 8  # for the page to show
 
@@ -124,7 +124,10 @@ class _Monitor:
         if self._output is not None and (first := self._output.first()):
             self._display.note(first)
             self._output = None
-        self._display.show(DemoStatus(elapsed, self._producer.sent, self._rate(), self._model, self._vectors.truth))
+        phase = "" if self._model else phase_of(self._children[0].log)
+        self._display.show(
+            DemoStatus(elapsed, self._producer.sent, self._rate(), self._model, self._vectors.truth, phase)
+        )
 
     def _rate(self) -> float:
         (t0, n0), (t1, n1) = self._history[0], self._history[-1]

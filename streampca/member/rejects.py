@@ -19,7 +19,8 @@ def bad_record(topic: str, event: Vectors, reject: Reject) -> BadRecordError:
     """The error of a member that stops at a rejected record."""
     return BadRecordError(
         f"partition {event.partition} of {topic}, offset {event.records[reject.place].offset}: {reject.message} "
-        f"({reject.reason}); set dead_letter_topic to send such records there, or on_bad_record=skip"
+        f"({reject.reason}); set dead_letter_topic to send such records there, or on_bad_record=skip; "
+        "if all records are like this, correct format, field or dimensions"
     )
 
 

@@ -21,7 +21,9 @@ class BrokerErrors:
 
     def no_topic(self) -> SourceError:
         """The topic does not exist."""
-        return TopicError(f"there is no topic {self._topic} {self._at}; create it, or correct the name")
+        return TopicError(
+            f"there is no topic {self._topic} {self._at}; create it (streampca create-topics), or correct the name"
+        )
 
     def not_authorized(self, text: str) -> SourceError:
         """The user lacks a right."""

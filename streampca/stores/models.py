@@ -26,9 +26,9 @@ class Models:
         return same
 
     @property
-    def folder(self) -> str:
-        """The folder of the models, within the store."""
-        return self._folder
+    def place(self) -> str:
+        """Where the models are: the absolute path or the URL of their folder."""
+        return f"{self._store.place.rstrip('/')}/{self._folder}"
 
     def missing_store(self) -> str | None:
         """Where the store should be if it does not exist yet."""

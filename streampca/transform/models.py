@@ -6,6 +6,7 @@ from streampca.errors import InputError
 from streampca.stores.model_cache import ModelCache, NoModelError, UnknownVersionError
 from streampca.stream.model_file import PublishedModel
 
+_NO_PAST_SCORES = "the newest model has no past scores yet, which p-values need; the next version will have them"
 _SHAPE = re.compile(r"k=([0-9]+) d=([0-9]+)")
 
 
@@ -42,12 +43,12 @@ class FollowedModel:
         except UnknownVersionError:
             raise InputError(
                 f"there is no model version {self._version}: never published, or removed; "
-                "`streampca inspect` lists a store's"
+                "`streampca inspect STORE` lists the versions"
             ) from None
         if self._needs_calibration and found.calibration is None:
             if self._version is not None:
                 raise InputError(f"model version {self._version} has no past scores, which p-values need")
-            return "" if self._used else "the newest model has no past scores yet, which p-values need"
+            return "" if self._used else _NO_PAST_SCORES
         if self._used is not None:
             self._require_shape(found, _shape(self._used))
         self._used = found  # not earlier: another thread projects with it

@@ -85,6 +85,10 @@ def test_reconstruction_needs_one_of_two(client: Client, content: Any) -> None:
         ({"vector": [ROW]}, "unknown field 'vector'; known: version, basis, fields, vectors"),
         ({"vectors": [ROW], "basis": "other"}, "basis: Input should be 'principal' or 'whitened'"),
         ({"vectors": [ROW], "basis": None}, "basis: Input should be 'principal' or 'whitened'"),
+        (
+            {"vectors": [ROW], "fields": ["p", "q"]},
+            "fields[1]: Input should be 't2', 'spe', 'score', 'p', 'p_t2' or 'p_spe'",
+        ),
         ({"vectors": [ROW], "basis": ["principal"]}, "basis: Input should be 'principal' or 'whitened'"),
         ([], "the body must be a JSON object, not an array"),
         (None, "the body must be a JSON object, not null"),

@@ -70,7 +70,7 @@ def test_ready_after_the_first_model(store: MemoryStore, settings: ServeSettings
     models = Models(store, TOPIC)
     app = create_app(store, settings)
     with Client(app) as client:
-        reason = f"no model has been published yet in models/{TOPIC}"
+        reason = f"no model has been published yet in memory/models/{TOPIC}"
         answer = client.get("/readyz")
         assert (answer.status_code, answer.json()) == (503, {"error": f"not ready: {reason}", "reasons": [reason]})
         assert client.get("/healthz").status_code == 200

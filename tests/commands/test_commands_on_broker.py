@@ -136,3 +136,4 @@ def test_doctor_of_an_absent_broker(tmp_path: Path) -> None:
     assert outcome.returncode == 1
     assert "✗ broker: no broker answers at 127.0.0.1:1" in outcome.stdout
     assert "✓ store" in outcome.stdout
+    assert outcome.stdout.endswith("\n1 check failed\n")

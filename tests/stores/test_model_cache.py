@@ -55,7 +55,7 @@ def test_nothing_published_yet(cache: ModelCache) -> None:
     cache.poll()
     assert cache.current is None
     assert cache.age_s() is None
-    assert cache.reasons_not_ready(None) == [f"no model has been published yet in models/{TOPIC}"]
+    assert cache.reasons_not_ready(None) == [f"no model has been published yet in memory/models/{TOPIC}"]
     with pytest.raises(NoModelError, match="no model has been published yet"):
         cache.get(None)
 
@@ -129,7 +129,7 @@ def test_if_all_models_are_damaged_the_reason_says_so(cache: ModelCache, models:
     store.damage(file_of(7), 500)
     cache.poll()
     assert cache.reasons_not_ready(None) == [
-        f"no model has been published yet in models/{TOPIC}; all models in the store are damaged: [7]"
+        f"no model has been published yet in memory/models/{TOPIC}; all models in the store are damaged: [7]"
     ]
 
 

@@ -57,7 +57,9 @@ def test_an_implausible_record_is_a_dead_letter_and_changes_no_bit(
 @pytest.mark.parametrize("batch", BATCHES)
 def test_the_worker_stops_at_the_first_bad_record_whatever_its_reason(env: Environment, batch: int) -> None:
     for offset, reason in BAD[:3]:
-        with pytest.raises(BadRecordError, match=rf"partition 0 of readings, offset {offset}: .*\({reason}\)"):
+        with pytest.raises(
+            BadRecordError, match=rf"partition 0 of readings, offset {offset}: .*\({reason}\); .*correct format"
+        ):
             make_worker(env, worker_config(bad_records="stop", checkpoint_interval_s=60), batch=batch).run()
         assert env.position() == offset
         records = env.topic.logs[0].records
