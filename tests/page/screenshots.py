@@ -70,6 +70,8 @@ def _look(page: Page, url: str) -> None:
     page.goto(f"{url}/#shape=28×28")
     expect(page.locator("#status")).to_contain_text("Serving version", timeout=20_000)
     expect(page.locator("#components figure").first).to_be_visible()
+    for section in ("unusual", "unusual-messages-section", "transform-section"):
+        expect(page.locator(f"#{section}")).to_be_visible(timeout=60_000)
 
 
 def _wait_for_versions(url: str) -> None:
