@@ -181,10 +181,17 @@ class Transformer:
         if self._positions:  # the others' records of that transaction
             self._start_over("")
 
+    def _check_stop(self) -> None:
+        if self._stop_cause is not None:
+            raise TimeoutError("the member stops")
+
     def _restore(self, partitions: Collection[int]) -> Mapping[int, Position]:
-        """Where to read partitions from. Raises `TimeoutError`."""
+        """Where to read partitions from. Raises `TimeoutError`, also if the member is to stop: each step takes time."""
+        self._check_stop()
         self._transactions.recover()
+        self._check_stop()
         self._outputs.check_partitions(partitions, self._transactions)
+        self._check_stop()
         committed: Mapping[int, Committed] = self._source.committed(self._source.partitions())
         self._topic_id = self._source.topic_id()
         for partition, found in committed.items():

@@ -213,6 +213,28 @@ def test_brokers_that_are_away_are_waited_for() -> None:
     assert member.events.of_type(TransactionEnded)[0].outcome in ("committed", "failed")
 
 
+def test_a_member_that_is_stopped_while_it_restores_takes_no_further_step() -> None:
+    world = World()
+    world.append(0, 3)
+    member = Member(world)
+    steps: list[str] = []
+    recover, partitions = member.transactions.recover, member.transactions.partitions
+
+    def stopped_meanwhile() -> None:
+        steps.append("recover")
+        recover()
+        member.transformer.stop("SIGTERM")
+
+    def asked(topic: str) -> int:
+        steps.append("partitions")
+        return partitions(topic)
+
+    member.transactions.recover, member.transactions.partitions = stopped_meanwhile, asked  # type: ignore[method-assign]
+    member.run()
+    assert steps == ["recover"]
+    assert not world.topic.committed
+
+
 def test_records_that_retention_has_removed_end_it_or_are_skipped() -> None:
     world = World()
     world.append(0, 6)

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from kafka import KafkaProducer
 from kafka.errors import (
     AuthorizationError,
     FencedInstanceIdError,
@@ -30,12 +31,14 @@ from streampca.settings import KafkaSettings
 from streampca.sources.broker_errors import BrokerErrors, one_line
 from streampca.sources.certificates import check_certificates, key_password
 from streampca.sources.kafka_python.patches.connections import PatchedConnectionManager, PatchedNetClient
+from streampca.sources.kafka_python.patches.producing import drop
 from streampca.sources.outage_log import OutageLog
 
 _START_TIMEOUT_S = 6.0  # with the next one: a user waits, and mistakes are reported within ten seconds
 _START_ANSWER_S = 3.0
 _NEW_TOPIC_S = 1.0  # how long to ask again for a missing topic: a new one may reach a broker late
 _SILENCE_S = 20.0  # without a byte from any broker: metadata are requested every ten seconds, heartbeats more often
+_CLOSE_S = 0.5
 _TOPIC_ERRORS = (UnknownTopicOrPartitionError, InvalidTopicError, AuthorizationError)
 
 
@@ -85,10 +88,10 @@ class Connection:
         try:
             self.topic_id(_START_ANSWER_S)
         except TimeoutError as error:
-            made.close()
+            _close(made)
             raise self.source_error(error) from None
         except SourceError:
-            made.close()
+            _close(made)
             raise
         return made
 
@@ -190,3 +193,11 @@ class Connection:
             case UnsupportedCodecError():
                 return self.sentences.cannot_decompress(text)
         return self.sentences.other(text)
+
+
+def _close(client: Any) -> None:
+    """Close a client; a producer waits for answers to its requests, without limit."""
+    if isinstance(client, KafkaProducer):
+        drop(client, _CLOSE_S)
+    else:
+        client.close()

@@ -19,7 +19,7 @@ from streampca.errors import SourceError
 from streampca.settings import ConsumerSettings
 from streampca.sources.dead_letter_headers import Headers, Letter, dead_letter_headers
 from streampca.sources.kafka_python.connection import Connection
-from streampca.sources.kafka_python.patches.producing import abort_sending
+from streampca.sources.kafka_python.patches.producing import drop
 from streampca.stream.record import Record
 
 _REQUEST_BYTES = 100 * 1024 * 1024  # a broker's own limit: the topic's limit decides
@@ -98,8 +98,7 @@ class KafkaPythonDeadLetters:
         try:
             self._producer.close(timeout=_CLOSE_TIMEOUT_S)
         except KafkaTimeoutError:  # records are unsent
-            abort_sending(self._producer)
-            self._producer.close(timeout=_CLOSE_TIMEOUT_S)
+            drop(self._producer, _CLOSE_TIMEOUT_S / 2)
 
     def _send(self, letter: Letter, *, alone: bool) -> None:
         try:

@@ -13,7 +13,7 @@ from streampca.settings import KafkaSettings
 from streampca.sources.kafka_python.connection import Connection
 from streampca.sources.kafka_python.dead_letters import Unwrap
 from streampca.sources.kafka_python.patches.fetching import position_of
-from streampca.sources.kafka_python.patches.producing import abort_sending, transactional
+from streampca.sources.kafka_python.patches.producing import drop, transactional
 from streampca.sources.transactions import Outgoing
 from streampca.stream.record import Record
 
@@ -115,7 +115,7 @@ class KafkaPythonReplayProducer:
         try:
             self._producer.close(timeout=_CLOSE_S)
         except KafkaTimeoutError:
-            self._drop()
+            drop(self._producer, _CLOSE_S)
 
     def _send(self, record: Outgoing) -> Any:
         # kafka-python 3 cannot write a header without a value: it becomes an empty one.
@@ -129,14 +129,10 @@ class KafkaPythonReplayProducer:
         try:
             yield
         except KafkaError as error:
-            self._drop()
+            drop(self._producer, _CLOSE_S)
             causes = [cause for cause in error.args if isinstance(cause, KafkaError)]
             cause = causes[0] if causes else error
             raise SourceError(
                 f"{self._connection.source_error(cause)}; what was sent before is marked: start the replay again for "
                 "the rest"
             ) from None
-
-    def _drop(self) -> None:
-        abort_sending(self._producer)
-        self._producer.close(timeout=_CLOSE_S)

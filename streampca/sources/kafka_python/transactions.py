@@ -21,11 +21,11 @@ from streampca.sources.base import Committed
 from streampca.sources.broker_errors import BrokerErrors, NoBrokerError, one_line
 from streampca.sources.kafka_python.connection import Connection
 from streampca.sources.kafka_python.dead_letters import Unwrap
-from streampca.sources.kafka_python.patches.producing import abort_sending, transactional
+from streampca.sources.kafka_python.patches.producing import drop, transactional
 from streampca.sources.kafka_python.source import KafkaPythonSource, ended
 from streampca.sources.transactions import Outgoing, OutgoingFields, TransactionFailedError
 
-_BEGIN_S, _COMMIT_S, _ABORT_S, _CLOSE_S = 5.0, 10.0, 2.0, 1.0
+_BEGIN_S, _COMMIT_S, _ABORT_S, _CLOSE_S = 5.0, 10.0, 2.0, 0.5
 _REQUEST_BYTES = 100 * 1024 * 1024  # a broker's own limit: the topic's limit decides
 _DELIVERY_TIMEOUT_MS = 2**31 - 1  # a record that expires would not fail its transaction
 _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
@@ -142,8 +142,7 @@ class KafkaPythonTransactions:
     def _drop(self) -> None:
         """Give the producer up, and what it has not sent; its transaction ends when the next one begins."""
         if self._producer is not None:
-            abort_sending(self._producer)
-            self._producer.close(timeout=_CLOSE_S)
+            drop(self._producer, _CLOSE_S)
         self._producer, self._open = None, False
 
     def _count(self, topic: str) -> int:
