@@ -99,12 +99,13 @@ def test_the_installed_sidecar_serves_its_page_and_writes_no_files(installed: Pa
         assert process.stderr is not None
         lines = (json.loads(line) for line in process.stderr)
         address = next(line["url"] for line in lines if line["event"] == "serving")
-        assert httpx.get(address).content == (package / "api" / "page" / "index.html").read_bytes()
+        assert httpx.get(address, timeout=60).content == (package / "api" / "page" / "index.html").read_bytes()
         for file in files:
             if file.is_file():
-                assert httpx.get(f"{address}/page/{file.relative_to(package / 'api' / 'page')}").status_code == 200
+                url = f"{address}/page/{file.relative_to(package / 'api' / 'page')}"
+                assert httpx.get(url, timeout=60).status_code == 200
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
     assert process.returncode == 0
     assert sorted((package / "api" / "page").rglob("*")) == files

@@ -22,20 +22,22 @@ from streampca.stores.models import Models
 from tests.api import process
 from tests.api.known import TOPIC, D, known
 from tests.api.process import SidecarProcess, connect
+from tests.broker_process import wait_until
 
 pytestmark = pytest.mark.slow  # whole processes
 
-SHORT = {"HEADERS_WITHIN_S": 0.5, "BODY_WITHIN_S": 0.5, "READ_WITHIN_S": 0.5, "LINGER_S": 0.5}
+SHORT_S = 0.5
 OK = b"POST /v1/project HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s"
+EXPECTANT = b"POST /v1/project HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n"
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 COMPONENTS = b"GET /v1/model/components HTTP/1.1\r\nHost: localhost\r\nAccept: application/x-npy\r\n\r\n"
 
 
 @pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short deadlines in the process."""
-    lines = "".join(f"protocol.{name} = {value}\n" for name, value in SHORT.items())
-    program = f"from streampca.api import protocol\n{lines}{process.PROGRAM}"
+def short(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """A short deadline in the process: that of the headers, unless the test names another one."""
+    name = getattr(request, "param", "HEADERS_WITHIN_S")
+    program = f"from streampca.api import protocol\nprotocol.{name} = {SHORT_S}\n{process.PROGRAM}"
     monkeypatch.setattr(process, "PROGRAM", program)
 
 
@@ -74,43 +76,47 @@ def closes_within(client: socket.socket, seconds: float) -> bool:
 
 
 def reached(url: str, limit: str) -> float:
-    text = httpx.get(f"{url}/metrics").text
+    text = httpx.get(f"{url}/metrics", timeout=60).text
     name = f'streampca_limits_reached_total{{limit="{limit}",topic="{TOPIC}"}} '
     line = next(line for line in text.splitlines() if line.startswith(name))
     return float(line.split()[1])
 
 
 @pytest.mark.parametrize(
-    ("sent", "limit"),
+    ("short", "sent", "limit"),
     [
-        (b"", "headers_time"),
-        (b"GET /healthz HTTP/1.1\r\nHo", "headers_time"),
-        (OK % (100, b"{"), "body_time"),
+        ("HEADERS_WITHIN_S", b"", "headers_time"),
+        ("HEADERS_WITHIN_S", b"GET /healthz HTTP/1.1\r\nHo", "headers_time"),
+        ("BODY_WITHIN_S", OK % (100, b"{"), "body_time"),
     ],
+    indirect=["short"],
 )
 def test_a_silent_client_is_disconnected(short: None, sidecar: SidecarProcess, sent: bytes, limit: str) -> None:
     url = sidecar.url()
     with connect(url) as client:
         client.sendall(sent)
-        assert closes_within(client, 5)
+        assert closes_within(client, 30)
     assert reached(url, limit) == 1
 
 
 def test_a_client_that_sends_byte_by_byte_is_disconnected(short: None, sidecar: SidecarProcess) -> None:
+    sent = []
+
     def send_slowly(client: socket.socket) -> None:
         for byte in b"GET /healthz HTTP/1.1\r\nHost: " + b"a" * 100:
             client.send(bytes([byte]))
-            time.sleep(0.05)
+            sent.append(byte)
+            time.sleep(SHORT_S / 10)
 
     with connect(sidecar.url()) as client:
         client.sendall(GET)
         assert b"ok" in healthz_answer(client)
-        began = time.monotonic()
         with pytest.raises(ConnectionError):
             send_slowly(client)
-        assert time.monotonic() - began < 4
+        assert len(sent) < 80  # in bytes, not in seconds: a busy machine sends fewer
 
 
+@pytest.mark.parametrize("short", ["READ_WITHIN_S"], indirect=True)
 def test_a_client_that_does_not_read_is_disconnected(short: None, tmp_path: Path) -> None:
     Models(DirectoryStore(tmp_path), TOPIC).save(known(1, d=500_000))
     with SidecarProcess(tmp_path) as running:
@@ -119,10 +125,7 @@ def test_a_client_that_does_not_read_is_disconnected(short: None, tmp_path: Path
             client.sendall(
                 GET.replace(b"/healthz", b"/v1/model/components").replace(b"Host", b"Accept: application/x-npy\r\nHost")
             )
-            deadline = time.monotonic() + 10
-            while not reached(url, "read_time"):
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+            wait_until(lambda: reached(url, "read_time"), 60)
 
 
 def test_an_idle_connection_stays_open(short: None, sidecar: SidecarProcess) -> None:
@@ -130,7 +133,7 @@ def test_an_idle_connection_stays_open(short: None, sidecar: SidecarProcess) -> 
         for _ in range(2):
             client.sendall(GET)
             assert b"ok" in healthz_answer(client)
-            time.sleep(1.0)
+            time.sleep(2 * SHORT_S)
 
 
 def test_silent_connections_do_not_keep_others_out(tmp_path: Path) -> None:
@@ -143,9 +146,9 @@ def test_silent_connections_do_not_keep_others_out(tmp_path: Path) -> None:
         for _ in range(1200):
             stack.enter_context(connect(url))
         for _ in range(20):
-            assert httpx.get(f"{url}/healthz", timeout=2).status_code == 200
+            assert httpx.get(f"{url}/healthz", timeout=60).status_code == 200
         assert reached(url, "connections") > 600
-        code, log = running.end(within_s=15)
+        code, log = running.end(within_s=60)
         assert code == 0
         assert len(log) < 5000, log[:2000]
 
@@ -165,9 +168,9 @@ def test_when_all_connections_are_busy_another_is_refused(monkeypatch: pytest.Mo
         url = running.url()
         clients = [stack.enter_context(connect(url)) for _ in range(3)]
         for client in clients:
-            client.sendall(OK % (100, b"{"))
-        time.sleep(0.3)
-        answer = httpx.get(f"{url}/healthz")
+            client.sendall(EXPECTANT)
+            assert client.recv(12) == b"HTTP/1.1 100"  # the body is awaited
+        answer = httpx.get(f"{url}/healthz", timeout=60)
         assert (answer.status_code, answer.json()) == (503, {"error": "too many connections: try again"})
         assert (answer.headers["retry-after"], answer.headers["connection"]) == ("1", "close")
 
@@ -207,7 +210,7 @@ def test_malformed_requests_get_an_error_like_all_others_and_leave_no_traceback(
                 client.sendall(b"cdefgh\r\nzzz\r\n\r\n")
             received(client)
     assert reached(url, "malformed") >= len(MALFORMED)
-    code, log = sidecar.end(within_s=15)
+    code, log = sidecar.end(within_s=60)
     assert code == 0
     assert "Traceback" not in log, log[:3000]
 
@@ -222,9 +225,8 @@ def test_after_413_the_connection_is_closed_when_the_client_has_the_answer(
         client.sendall(b"POST /v1/project HTTP/1.1\r\nHost: localhost\r\n%s\r\n\r\n" % size)
         piece = b" " * 65536
         sent = 0
-        began = time.monotonic()
         with contextlib.suppress(ConnectionError):
-            while sent < 100_000_000 and time.monotonic() - began < 8:
+            while sent < 100_000_000:
                 client.sendall(piece if declared else b"10000\r\n%s\r\n" % piece)
                 sent += len(piece)
                 client.setblocking(False)
@@ -239,7 +241,6 @@ def test_after_413_the_connection_is_closed_when_the_client_has_the_answer(
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b"connection: close" in answer.lower()
     assert sent < 40_000_000
-    assert time.monotonic() - began < 8
 
 
 def test_several_requests_on_one_connection(sidecar: SidecarProcess) -> None:

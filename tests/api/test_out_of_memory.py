@@ -43,18 +43,18 @@ def test_unread_answers_fit_into_a_hard_limit(tmp_path: Path, monkeypatch: pytes
     Models(DirectoryStore(tmp_path), TOPIC).save(known(1, d=100_000, k=20))
     with SidecarProcess(tmp_path, forked=False) as sidecar, contextlib.ExitStack() as stack:
         url, pid = sidecar.url(), sidecar.process.pid
-        wait_until(lambda: httpx.get(f"{url}/readyz").status_code == 200)
+        wait_until(lambda: httpx.get(f"{url}/readyz", timeout=60).status_code == 200, 60)
         allow(pid, SHIPPED - memory_of(pid, "VmRSS"))
         clients = [stack.enter_context(connect(url)) for _ in range(CLIENTS)]
         for client in clients:
             client.sendall(REQUESTS["reconstruct"] * 3)
         answers = Counter(client.recv(12) for client in clients)
         assert {b"HTTP/1.1 200"} < set(answers) <= {b"HTTP/1.1 200", b"HTTP/1.1 503"}
-        assert httpx.get(f"{url}/healthz").status_code == 200
+        assert httpx.get(f"{url}/healthz", timeout=60).status_code == 200
         stack.close()
         small = {"coordinates": [[1.0] * 20]}
-        wait_until(lambda: httpx.post(f"{url}/v1/reconstruct", json=small).status_code == 200)
-        code, log = sidecar.end(within_s=20)
+        wait_until(lambda: httpx.post(f"{url}/v1/reconstruct", json=small, timeout=60).status_code == 200, 60)
+        code, log = sidecar.end(within_s=60)
     assert (code, "Traceback" in log) == (0, False)
 
 

@@ -1,6 +1,7 @@
 """The sidecar as users run it: a process, a real port, a real folder, signals."""
 
 import asyncio
+import os
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from streampca.api.server import listen
 from streampca.errors import SettingsError
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
+from tests.api import process
 from tests.api.known import TOPIC, D, known, known_model
 from tests.api.process import SidecarProcess
 from tests.broker_process import wait_until
@@ -35,7 +37,7 @@ def models(tmp_path: Path) -> Models:
     return models
 
 
-async def until(client: httpx.AsyncClient, path: str, status: int, within_s: float = 10.0) -> httpx.Response:
+async def until(client: httpx.AsyncClient, path: str, status: int, within_s: float = 60.0) -> httpx.Response:
     deadline = time.monotonic() + within_s
     while (answer := await client.get(path)).status_code != status:
         assert time.monotonic() < deadline, answer.text
@@ -58,7 +60,7 @@ class LoadGenerator:
 
     async def run(self, done: asyncio.Event) -> None:
         limits = httpx.Limits(max_connections=1)
-        async with httpx.AsyncClient(base_url=self._url, limits=limits, timeout=20) as client:
+        async with httpx.AsyncClient(base_url=self._url, limits=limits, timeout=60) as client:
             while not done.is_set():
                 await self._ask(client)
 
@@ -77,13 +79,14 @@ class LoadGenerator:
 
 def publish(models: Models, next_version: threading.Semaphore) -> None:
     for version in VERSIONS:
-        assert next_version.acquire(timeout=30)
+        assert next_version.acquire(timeout=60)
         models.save(known(version))
 
 
-async def wait_until_served(client: httpx.AsyncClient, version: int) -> None:
-    deadline = time.monotonic() + 20
-    while (await client.get("/readyz")).json()["version"] < version:
+async def wait_until_served(loads: list[LoadGenerator], version: int) -> None:
+    """Wait until each has had an answer of this version."""
+    deadline = time.monotonic() + 60
+    while not all(load.versions and load.versions[-1] >= version for load in loads):
         assert time.monotonic() < deadline, f"version {version} was not loaded"
         await asyncio.sleep(0.005)
 
@@ -97,11 +100,11 @@ async def under_load(url: str, models: Models) -> list[LoadGenerator]:
     )
     writer = threading.Thread(target=publish, args=(models, next_version), daemon=True)
     writer.start()
-    async with asyncio.TaskGroup() as tasks, httpx.AsyncClient(base_url=url) as watcher:
+    async with asyncio.TaskGroup() as tasks:
         for load in loads:
             tasks.create_task(load.run(done))
         for version in VERSIONS:
-            await wait_until_served(watcher, version)
+            await wait_until_served(loads, version)
             next_version.release()
         done.set()
     writer.join(timeout=30)
@@ -112,11 +115,11 @@ async def under_load(url: str, models: Models) -> list[LoadGenerator]:
 def test_versions_switch_under_load_without_a_failed_request(models: Models, tmp_path: Path) -> None:
     with SidecarProcess(tmp_path) as sidecar:
         loads = asyncio.run(under_load(sidecar.url(), models))
-        code, log = sidecar.end(within_s=8)
+        code, log = sidecar.end(within_s=60)
     assert (code, "error" in log) == (0, False), log
     assert sum(len(load.versions) for load in loads) >= 300
     seen = {version for load in loads for version in load.versions}
-    assert len(seen) >= 40
+    assert seen == set(VERSIONS)
     for load in loads:
         assert load.versions == sorted(load.versions), "versions went backwards on a connection"
 
@@ -127,7 +130,7 @@ def test_versions_switch_under_load_without_a_failed_request(models: Models, tmp
 def open_request(url: str, body: bytes, first: int) -> socket.socket:
     """A request of which only the first bytes of its body have been sent."""
     where = urlsplit(url)
-    connection = socket.create_connection((where.hostname, where.port), timeout=10)
+    connection = socket.create_connection((where.hostname, where.port), timeout=60)
     head = f"POST /v1/project HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     connection.sendall(head.encode() + body[:first])
     return connection
@@ -143,23 +146,26 @@ def refuses(url: str) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_requests_in_flight_finish_after_a_signal(models: Models, tmp_path: Path, number: int) -> None:
+def test_requests_in_flight_finish_after_a_signal(
+    models: Models, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They get more time than shipped, and the process ends sooner than that: it waits for nothing else."""
+    first = "from streampca.api import server\nserver._FINISH_WITHIN_S = 120\n"
+    monkeypatch.setattr(process, "PROGRAM", first + process.PROGRAM)
     body = orjson.dumps({"vectors": [ROW] * 200})
     with SidecarProcess(tmp_path) as sidecar:
         url = sidecar.url()
-        idle = httpx.Client(base_url=url)
+        idle = httpx.Client(base_url=url, timeout=60)
         assert idle.get("/healthz").status_code == 200  # and its connection stays open
         with open_request(url, body, first=100) as connection:
             wait_until_open(idle)
             sidecar.process.send_signal(number)
-            deadline = time.monotonic() + 5
-            while not refuses(url):
-                assert time.monotonic() < deadline
+            wait_until(lambda: refuses(url), 60)
             connection.sendall(body[100:])
             answer = b""
             while chunk := connection.recv(65536):
                 answer += chunk
-        code, log = sidecar.ended(within_s=4)
+        code, log = sidecar.ended(within_s=60)
         idle.close()
     assert answer.startswith(b"HTTP/1.1 200 OK")
     assert len(orjson.loads(answer.split(b"\r\n\r\n", 1)[1])["coordinates"]) == 200
@@ -176,9 +182,9 @@ def wait_until_open(client: httpx.Client) -> None:
 def test_a_request_that_never_ends_is_abandoned(models: Models, tmp_path: Path) -> None:
     with SidecarProcess(tmp_path) as sidecar:
         url = sidecar.url()
-        with open_request(url, b"x" * 1000, first=10), httpx.Client(base_url=url) as client:
+        with open_request(url, b"x" * 1000, first=10), httpx.Client(base_url=url, timeout=60) as client:
             wait_until_open(client)
-            code, _ = sidecar.end(within_s=9)
+            code, _ = sidecar.end(within_s=30)  # the body's deadline is a minute
     assert code == 0
 
 
@@ -188,14 +194,14 @@ def test_a_store_that_does_not_exist_yet_is_named_and_waited_for(tmp_path: Path)
         first = orjson.loads(next(sidecar.lines()))
         assert (first["level"], first["event"], first["path"]) == ("warning", "store does not exist yet", str(place))
         url = sidecar.url()
-        answer = httpx.get(f"{url}/readyz")
+        answer = httpx.get(f"{url}/readyz", timeout=60)
         assert answer.status_code == 503
         reason = f"there is no store at {place} yet: no worker has written to it, or its volume is not mounted"
         assert answer.json()["reasons"] == [reason]
         assert not place.exists()
         Models(DirectoryStore(place), TOPIC).save(known(1))
-        wait_until(lambda: httpx.get(f"{url}/readyz").status_code == 200)
-        assert sidecar.end(within_s=5)[0] == 0
+        wait_until(lambda: httpx.get(f"{url}/readyz", timeout=60).status_code == 200, 60)
+        assert sidecar.end(within_s=60)[0] == 0
 
 
 # --- the start ------------------------------------------------------------------------------------------------------
@@ -205,7 +211,7 @@ def test_a_port_in_use_is_reported_in_one_line(models: Models, tmp_path: Path) -
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with SidecarProcess(tmp_path, port=port) as sidecar:
-            code, log = sidecar.ended(within_s=10)
+            code, log = sidecar.ended(within_s=60)
     assert code == 1
     assert log == (
         f"streampca: cannot listen on 127.0.0.1:{port}: Address already in use "
@@ -216,7 +222,7 @@ def test_a_port_in_use_is_reported_in_one_line(models: Models, tmp_path: Path) -
 def test_a_store_that_is_a_file_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "store").write_bytes(b"")
     with SidecarProcess(tmp_path / "store") as sidecar:
-        code, log = sidecar.ended(within_s=10)
+        code, log = sidecar.ended(within_s=60)
     assert code == 1
     assert log.startswith("streampca: cannot list ")
     assert log.count("\n") == 1
@@ -231,7 +237,7 @@ def test_an_address_of_another_machine_is_reported_in_one_line(host: str) -> Non
 def test_answers_on_a_persistent_connection_are_not_delayed(models: Models, tmp_path: Path) -> None:
     """Nagle's algorithm would delay each by the 40 ms until the client's kernel acknowledges."""
     seconds = []
-    with SidecarProcess(tmp_path) as sidecar, httpx.Client(base_url=sidecar.url()) as client:
+    with SidecarProcess(tmp_path) as sidecar, httpx.Client(base_url=sidecar.url(), timeout=60) as client:
         for _ in range(40):
             began = time.perf_counter()
             client.post("/v1/project", json={"vectors": [ROW]})
@@ -256,7 +262,12 @@ def test_it_starts_fast_and_imports_nothing_heavy(models: Models, tmp_path: Path
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
-    began = time.monotonic()
     with SidecarProcess(tmp_path, forked=False) as sidecar:
-        assert httpx.get(f"{sidecar.url()}/readyz").status_code == 200
-        assert time.monotonic() - began < 10  # 0.8 s on an idle machine; this one may be busy
+        assert httpx.get(f"{sidecar.url()}/readyz", timeout=60).status_code == 200
+        assert processor_s(sidecar.process.pid) < 4  # it takes 0.8 s
+
+
+def processor_s(pid: int) -> float:
+    """The processor time of a process so far, which depends less on what else runs than the clock does."""
+    times = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")

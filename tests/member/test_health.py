@@ -17,6 +17,7 @@ from streampca.member.listener import LoopTicked, MemberStopping, PartitionsAssi
 from streampca.stream.events import SourceStatus
 from tests.broker_process import wait_until
 from tests.clock import Clock
+from tests.ports import free_ports
 
 MEMBER, NON_MEMBER = SourceStatus(connected=True, member=True), SourceStatus(connected=True, member=False)
 
@@ -40,7 +41,7 @@ def server(health: HealthListener) -> Iterator[HealthServer]:
 
 
 def get(server: HealthServer, path: str, method: str = "GET") -> tuple[int, str, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     try:
         connection.request(method, path)
         answer = connection.getresponse()
@@ -158,7 +159,7 @@ def test_silent_clients_neither_block_others_nor_pile_up(server: HealthServer) -
     threads = threading.active_count()
     with contextlib.ExitStack() as stack:
         for _ in range(500):
-            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=10))
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=60))
         assert get(server, "/healthz")[0] == 200
         wait_until(lambda: threading.active_count() < threads + 100)
         assert get(server, "/metrics")[0] == 200
@@ -168,8 +169,8 @@ def test_silent_clients_neither_block_others_nor_pile_up(server: HealthServer) -
 def test_a_client_gets_a_limited_time_however_it_sends(
     server: HealthServer, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr(health_module, "_CONNECTION_S", 0.3)
-    with socket.create_connection(("127.0.0.1", server.port), timeout=0.05) as client:
+    with monkeypatch.context() as patch, socket.create_connection(("127.0.0.1", server.port), timeout=0.05) as client:
+        patch.setattr(health_module, "_CONNECTION_S", 0.3)
         client.sendall(sent)
 
         def ended() -> bool:
@@ -181,7 +182,7 @@ def test_a_client_gets_a_limited_time_however_it_sends(
             except OSError:
                 return True
 
-        wait_until(ended, 5)
+        wait_until(ended, 60)
     assert get(server, "/healthz")[0] == 200
 
 
@@ -219,8 +220,9 @@ def test_it_also_listens_on_ipv6(health: HealthListener) -> None:
 
 
 def test_closing_frees_the_port_and_ends_the_thread(health: HealthListener) -> None:
-    server = HealthServer("127.0.0.1", 0, CollectorRegistry(), health)
-    port = server.port
+    (port,) = free_ports(1)
+    server = HealthServer("127.0.0.1", port, CollectorRegistry(), health)
+    assert server.port == port
     server.close()
     server.close()
     with pytest.raises(ConnectionRefusedError):

@@ -213,7 +213,7 @@ def test_a_concurrent_reader_sees_the_old_or_the_new_file(store: Store) -> None:
     finally:
         stop.set()
     for reader in readers:
-        reader.join(timeout=10)
+        reader.join(timeout=60)
     assert not failures
 
 
