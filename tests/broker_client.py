@@ -6,12 +6,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import KafkaError
+from kafka.protocol.consumer import IsolationLevel
 from kafka.serializer import Serializer
 
-from tests.broker_process import wait_until
+from tests.broker_process import PATIENCE_S, wait_until
 
 
 class _Unboxed(Serializer):  # type: ignore[misc]  # kafka-python has no types
@@ -29,22 +30,37 @@ class BrokerClient:
         """Create a topic and return its name. Options have _ instead of dots (`retention_ms=1000`)."""
         options = {key.replace("_", "."): str(value) for key, value in configs.items()}
         topic = {"num_partitions": partitions, "replication_factor": 1, "configs": options}
-        self.admin.create_topics({name: topic}, wait_for_metadata=True)
+        self.admin.create_topics({name: topic})
+        self.admin.wait_for_topics([name], timeout_ms=PATIENCE_S * 1000)
         return name
 
     def configure_topic(self, name: str, **configs: str | int) -> None:
         """Change options of a topic, named as in `create_topic`."""
         options = {key.replace("_", "."): str(value) for key, value in configs.items()}
-        self.admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, configs=options)])
+        topic = ConfigResource(ConfigResourceType.TOPIC, name, configs=options)
+        self.admin.alter_configs([topic])
+
+        def is_changed() -> bool:
+            found = self.admin.describe_configs([topic])["topic"][name]
+            return all(found[key]["value"] == value for key, value in options.items())
+
+        wait_until(is_changed, PATIENCE_S, f"{options} of {name}")
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic; return when the broker no longer lists it."""
         self.admin.delete_topics([name])
-        wait_until(lambda: name not in self.admin.list_topics(), what=f"removal of {name}")
+        wait_until(lambda: name not in self.admin.list_topics(), PATIENCE_S, f"removal of {name}")
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Increase a topic's partitions to `total`."""
+        """Increase a topic's partitions to `total`; return when the broker lists them."""
         self.admin.create_partitions({name: total})
+        wait_until(lambda: len(self._described(name)) == total, PATIENCE_S, f"{total} partitions of {name}")
+        self.admin.wait_for_topics([name], timeout_ms=PATIENCE_S * 1000)  # until they have leaders
+
+    def _described(self, topic: str) -> Sequence[Any]:
+        (described,) = self.admin.describe_topics([topic])
+        partitions: Sequence[Any] = described["partitions"]
+        return partitions
 
     def delete_records(self, name: str, partition: int, before: int) -> None:
         """Delete the records before an offset, like retention does."""
@@ -62,7 +78,7 @@ class BrokerClient:
         producer = self.producer(value_serializer=_Unboxed())
         try:
             sent = [producer.send(topic, (v,), partition=partition, timestamp_ms=timestamp_ms) for v in values]
-            producer.flush(60)
+            producer.flush(PATIENCE_S)
             for future in sent:
                 future.get(1)
         finally:
@@ -77,17 +93,33 @@ class BrokerClient:
         finally:
             consumer.close()
 
-    def read_all(self, topic: str, committed: bool = True) -> list[ConsumerRecord]:
-        """All current records of a topic, partition by partition."""
-        isolation = "read_committed" if committed else "read_uncommitted"
-        consumer = KafkaConsumer(bootstrap_servers=self.bootstrap, isolation_level=isolation)
+    def settled_ends(self, topic: str) -> dict[int, int]:
+        """Each partition's end offset, once no transaction is open.
+
+        A commit returns before it is written to all partitions; until then its records cannot be read.
+        """
+        latest = {TopicPartition(topic, p["partition_index"]): OffsetSpec.LATEST for p in self._described(topic)}
+
+        def ends(level: IsolationLevel) -> dict[int, int]:
+            found = self.admin.list_partition_offsets(latest, level)
+            return {tp.partition: end.offset for tp, end in found.items()}
+
+        def settled() -> dict[int, int] | None:
+            readable = ends(IsolationLevel.READ_COMMITTED)
+            return readable if readable == ends(IsolationLevel.READ_UNCOMMITTED) else None
+
+        return dict(wait_until(settled, PATIENCE_S, f"the end of the transactions in {topic}"))
+
+    def read_all(self, topic: str) -> list[ConsumerRecord]:
+        """All committed records of a topic, partition by partition, once no transaction is open."""
+        ends = {TopicPartition(topic, p): end for p, end in sorted(self.settled_ends(topic).items())}
+        partitions = list(ends)
+        consumer = KafkaConsumer(bootstrap_servers=self.bootstrap, isolation_level="read_committed")
         try:
-            partitions = [TopicPartition(topic, p) for p in sorted(consumer.partitions_for_topic(topic))]
-            ends = consumer.end_offsets(partitions)
             consumer.assign(partitions)
             consumer.seek_to_beginning()
             found: dict[TopicPartition, list[ConsumerRecord]] = {tp: [] for tp in partitions}
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + PATIENCE_S
             while any(consumer.position(tp) < ends[tp] for tp in partitions):
                 assert time.monotonic() < deadline, f"{topic} could not be read to its end"
                 for tp, records in consumer.poll(200, max_records=100_000).items():

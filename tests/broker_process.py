@@ -29,7 +29,7 @@ from tests.maven import maven
 from tests.ports import free_ports
 
 POM = Path(__file__).with_name("broker-pom.xml")
-START_TIMEOUT_S = 40
+PATIENCE_S = 60  # what takes longer has failed; an idle machine takes a tenth of it at most
 STOP_TIMEOUT_S = 20
 
 
@@ -56,7 +56,7 @@ def jars() -> Path:
     return lib
 
 
-def wait_until(condition: Callable[[], Any], timeout_s: float = 20, what: str = "the condition") -> Any:
+def wait_until(condition: Callable[[], Any], timeout_s: float = PATIENCE_S, what: str = "the condition") -> Any:
     """The first true value of `condition`; fails if there is none within `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
@@ -172,7 +172,7 @@ class BrokerProcess:
                 self._java(*options, "-Xmx512m", "-XX:TieredStopAtLevel=1", "kafka.Kafka", "server.properties"),
                 cwd=self.folder, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
-        wait_until(self._is_ready, START_TIMEOUT_S, "the broker's startup")
+        wait_until(self._is_ready, PATIENCE_S, "the broker's startup")
 
     def _write_archive(self, option: str) -> bool:
         """Run it once with this option; return whether it ended cleanly, not killed because it took too long."""

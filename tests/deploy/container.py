@@ -116,7 +116,7 @@ class Running(Protocol):
         """True; raises if the command has ended."""
 
 
-def wait_while_running(container: Running, condition: Callable[[], bool], what: str, timeout_s: float = 20) -> None:
+def wait_while_running(container: Running, condition: Callable[[], bool], what: str, timeout_s: float = 90) -> None:
     """Wait for a condition; fails at once if the container ends first."""
     wait_until(lambda: container.is_running() and condition(), timeout_s, f"{what}; {container.log}")
 

@@ -27,6 +27,6 @@ def memory_limit(service: str) -> int:
 def is_ready(url: str) -> bool:
     """Whether a URL answers with 200."""
     try:
-        return httpx.get(url, timeout=5).is_success
+        return httpx.get(url, timeout=30).is_success
     except httpx.TransportError:
         return False

@@ -123,8 +123,7 @@ def test_workers_that_join_leave_and_are_killed_give_the_same_bits(broker: Broke
             if rng.random() < 0.5:
                 leaving.kill()
             else:
-                assert leaving.stop() < 5, "SIGTERM took too long"
-                assert leaving.process.returncode == 0, leaving.text()[-2000:]
+                assert leaving.stop() == 0, leaving.text()[-2000:]
             members.assert_commits_not_ahead()
         members.wait_until_learned(120)
         assert learned(members) == MESSAGES

@@ -20,6 +20,7 @@ from streampca.stream.formats.protoc import compiled
 from streampca.stream.formats.schemas import WriterSchema
 from streampca.stream.record import PlainRecord
 from tests import command_line
+from tests.broker_process import PATIENCE_S
 from tests.certificates import Certificates
 from tests.guarantees.harness import Group, as_json, fold_of, group, vectors
 from tests.java_server import available
@@ -86,12 +87,13 @@ def test_a_worker_waits_for_an_unavailable_registry(
     settings = {"format": "avro", "schema_registry_url": registry.url}
     broker.create_topic(topic, 1)
     produce(broker, topic, rows, tmp_path, **settings)
-    with group(broker, topic, tmp_path, on_bad_record="skip", **settings) as members:
+    settings |= {"on_bad_record": "skip", "session_timeout_s": str(PATIENCE_S)}  # after a rebalance it would log again
+    with group(broker, topic, tmp_path, **settings) as members:
         registry.freeze()
         [port] = free_ports(1)
 
         def metric(name: str) -> list[str]:
-            lines = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text.splitlines()
+            lines = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S).text.splitlines()
             return [line.rpartition(" ")[2] for line in lines if line.startswith(f"{name}{{")]
 
         try:
@@ -103,7 +105,10 @@ def test_a_worker_waits_for_an_unavailable_registry(
         finally:
             registry.thaw()
         members.wait_until_learned()
-        assert metric("streampca_stalled") == metric("streampca_consumer_lag_messages") == ["0.0"]
+        caught_up = ("streampca_stalled", "streampca_consumer_lag_messages")
+        members.wait(
+            lambda: [metric(name) for name in caught_up] == [["0.0"]] * 2, "metrics of a worker that has learned"
+        )
         assert worker.count("decoding stalled") == 1
         assert worker.count("decoding resumed") == 1
         assert_learned(members, rows, {})

@@ -54,8 +54,7 @@ def test_workers_that_are_killed_join_and_leave_give_the_bits_of_a_disk(
                 broker.produce(topic, partition, as_json(vectors(MESSAGES // ROUNDS // 2, seed=2 * step + partition)))
             leaving = running.pop(0)
             if step >= KILLS:
-                assert leaving.stop() < 10
-                assert leaving.process.returncode == 0, leaving.text()[-2000:]
+                assert leaving.stop() == 0, leaving.text()[-2000:]
                 continue
             deadline = time.monotonic() + rng.choice([0.0, 0.3, 2.0])
             while proxy.requests["write"] == writes and time.monotonic() < deadline:
@@ -82,27 +81,27 @@ def test_learning_continues_while_the_store_is_away(
         broker.produce(topic, 0, as_json(vectors(1000, seed=1)))
         members.wait_until_learned()
         ready = f"{sidecar.url()}/readyz"
-        members.wait(lambda: httpx.get(ready).status_code == 200, "a model")
+        members.wait(lambda: httpx.get(ready, timeout=60).status_code == 200, "a model")
         proxy.begin(Fault("hang"))
         broker.produce(topic, 0, as_json(vectors(1000, seed=2)))
         members.wait(lambda: metric(worker_port, "streampca_next_offset") == 2000, "learning during the outage")
         members.wait(lambda: worker.count("checkpoint postponed"), "an error")
-        members.wait(lambda: "store cannot be read" in httpx.get(ready).text, "a sidecar that is not ready")
+        members.wait(lambda: "store cannot be read" in httpx.get(ready, timeout=60).text, "a sidecar that is not ready")
         assert metric(worker_port, 'outcome="error"') >= 1
         proxy.begin(Fault("status", 503, "SlowDown"))
         broker.produce(topic, 0, as_json(vectors(1000, seed=3)))
         members.wait(lambda: metric(worker_port, "streampca_next_offset") == 3000, "learning during the outage")
         proxy.end()
         members.wait_until_learned()
-        members.wait(lambda: httpx.get(ready).status_code == 200, "a sidecar that is ready again")
+        members.wait(lambda: httpx.get(ready, timeout=60).status_code == 200, "a sidecar that is ready again")
         members.wait(lambda: worker.count("checkpoint saved again"), "the end of the outage")
         assert worker.count("checkpoint saved again") == 1
         members.assert_commits_not_ahead()
         assert members.newest()[0].fold.stats == expected_folds(broker, topic)[0].stats
-        assert worker.stop() < 10
+        assert worker.stop() == 0
 
 
 def metric(port: int, name: str) -> float:
     """The sum of the samples of `streampca_…` whose line contains this."""
-    lines = httpx.get(f"http://127.0.0.1:{port}/metrics").text.splitlines()
+    lines = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=60).text.splitlines()
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if name in line and line.startswith("streampca_"))

@@ -42,7 +42,7 @@ def test_a_broker_outage_changes_no_bit(
             assert found.state.C.tobytes() == fold.state.C.tobytes()
         logged = [e for e in worker.events() if e["level"] in ("warning", "error") and "logger" not in e]
         assert 1 <= len(logged) <= 6, f"the outage must be logged once: {logged}"
-        assert worker.stop() < 5
+        assert worker.stop() == 0
 
 
 @pytest.mark.parametrize("client", BOTH_CLIENTS)
@@ -53,8 +53,7 @@ def test_sigterm_stops_a_worker_during_an_outage(stoppable: Broker, topic: str, 
         worker = members.start()
         members.wait_until_learned()
         stoppable.stop()
-        assert worker.stop() < 6, worker.text()[-2000:]
-        assert worker.process.returncode == 0
+        assert worker.stop() == 0, worker.text()[-2000:]
 
 
 def test_a_replaced_topic_is_refused(broker: Broker, topic: str, tmp_path: Path) -> None:

@@ -71,8 +71,8 @@ class Members:
             raise AssertionError(f"{error}, but {self.position()}\n{self.text()}") from None
 
     def wait_for_all(self) -> None:
-        """Wait until every record is committed."""
-        self.wait_for(sum(self.broker.end_offsets(self.topic).values()))
+        """Wait until the offsets of all records are committed."""
+        self.wait_for(sum(self.broker.settled_ends(self.topic).values()))
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.broker_process import PATIENCE_S
 from tests.guarantees.harness import BOTH_CLIENTS, as_json, group, vectors
 from tests.kafka_broker import Broker
 
@@ -16,7 +17,8 @@ def test_a_worker_with_another_store_takes_no_partition(
     broker: Broker, topic: str, tmp_path: Path, clients: tuple[str, str]
 ) -> None:
     broker.create_topic(topic, 4)
-    with group(broker, topic, tmp_path, clients) as members:
+    # A busy machine must not evict the first worker: no partition may move.
+    with group(broker, topic, tmp_path, clients, session_timeout_s=PATIENCE_S) as members:
         first = members.start()
         broker.produce(topic, 2, as_json(vectors(300, seed=1)))
         members.wait_until_learned()
@@ -36,5 +38,4 @@ def test_a_worker_with_another_store_takes_no_partition(
         shutil.copytree(members.store, tmp_path / "moved")
         heir = members.start(store=tmp_path / "moved", kafka_client=clients[1])
         members.wait(lambda: heir.count("partitions assigned"), "an assignment from the copy")
-        assert heir.stop() < 10
-        assert heir.process.returncode == 0
+        assert heir.stop() == 0

@@ -5,11 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.broker_process import PATIENCE_S
 from tests.forked import ForkedProcess
 
 
@@ -26,19 +26,17 @@ class WorkerProcess:
         """Send SIGKILL."""
         self._end(signal.SIGKILL)
 
-    def stop(self) -> float:
-        """Send SIGTERM; return the seconds until the process ended."""
-        started = time.monotonic()
-        self._end(signal.SIGTERM)
-        return time.monotonic() - started
+    def stop(self) -> int:
+        """Send SIGTERM; return the exit code. The process must end in half the time that docker/kubernetes gives it."""
+        return self._end(signal.SIGTERM)
 
-    def _end(self, number: int) -> None:
+    def _end(self, number: int) -> int:
         self.end_expected = True
         if self.process.poll() is None:
             os.kill(self.process.pid, number)
-        self.process.wait(20)
+        return self.process.wait(30)
 
-    def wait(self, timeout_s: float = 20) -> int:
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
         """Wait for a worker that should end by itself; return its exit code."""
         self.end_expected = True
         return self.process.wait(timeout_s)

@@ -52,14 +52,14 @@ class PrometheusProcess:
                 ],
                 stdout=log, stderr=subprocess.STDOUT,
             )  # fmt: skip
-        self._http = httpx.Client(base_url=f"http://127.0.0.1:{self._port}", timeout=10)
-        wait_until(self._ready, 20, "Prometheus")
+        self._http = httpx.Client(base_url=f"http://127.0.0.1:{self._port}", timeout=60)
+        wait_until(self._ready, 60, "Prometheus")
         return self
 
     def __exit__(self, *_: object) -> None:
         self._http.close()
         self._process.terminate()
-        self._process.wait(20)
+        self._process.wait(60)
 
     def query(self, expression: str) -> list[float]:
         """The current values of an expression, except NaN."""

@@ -77,10 +77,10 @@ class Stack:
         newest = self.get("/v1/model")
         if newest.status_code == 200:
             row = vectors(1, self.rounds).tolist()
-            httpx.post(f"http://127.0.0.1:{self.sidecar_port}/v1/project", json={"vectors": row}, timeout=10)
+            httpx.post(f"http://127.0.0.1:{self.sidecar_port}/v1/project", json={"vectors": row}, timeout=60)
 
     def get(self, path: str) -> httpx.Response:
-        return httpx.get(f"http://127.0.0.1:{self.sidecar_port}{path}", timeout=10)
+        return httpx.get(f"http://127.0.0.1:{self.sidecar_port}{path}", timeout=60)
 
     def config(self, folder: Path) -> Path:
         """The shipped configuration, with local addresses and short intervals."""
@@ -168,7 +168,7 @@ def test_a_stopped_process_raises_an_alert_until_it_is_restarted(stack: Stack) -
     stack.wait(lambda: not down & stack.prometheus.firing(), "no alert")
     stack.workers.workers[-1].kill()
     stack.stop_sidecar()
-    wait_until(lambda: down <= stack.prometheus.firing(), 20, f"{down}")
+    wait_until(lambda: down <= stack.prometheus.firing(), 60, f"{down}")
     stack.start_worker()
     stack.start_sidecar()
     stack.wait(lambda: not down & stack.prometheus.firing(), "the resolution of the alerts")

@@ -144,8 +144,8 @@ def test_another_model_is_learned_beside_the_old_one(learned: Group) -> None:
     learned.wait(lambda: models.versions()[-1:] == [ROUNDS * 2000], "a model of everything")
     with SidecarProcess(other, topic=learned.topic) as sidecar:
         url = sidecar.url()
-        wait_until(lambda: httpx.get(f"{url}/readyz").status_code == 200)
-        model = httpx.get(f"{url}/v1/model").json()
+        wait_until(lambda: httpx.get(f"{url}/readyz", timeout=60).status_code == 200, 60)
+        model = httpx.get(f"{url}/v1/model", timeout=60).json()
     assert (model["version"], model["dimensions"], model["components"]) == (ROUNDS * 2000, D, K + 1)
 
 
@@ -156,7 +156,7 @@ def test_workers_are_replaced_one_by_one(members: Group) -> None:
     for round_ in range(ROUNDS):
         produce(members, round_)
         if round_ in (1, 2):
-            assert members.workers[round_ - 1].stop() < 5
+            assert members.workers[round_ - 1].stop() == 0
             members.start()
     members.wait_until_learned()
     bits = members.files()

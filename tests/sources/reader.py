@@ -6,7 +6,7 @@ from typing import Any
 from streampca.sources.base import Source
 from streampca.stream.events import Assigned, Event, Records
 from streampca.stream.record import Record
-from tests.broker_process import wait_until
+from tests.broker_process import PATIENCE_S, wait_until
 
 
 class Reader:
@@ -21,7 +21,7 @@ class Reader:
         self.events += events
         return events
 
-    def until(self, condition: Callable[[], Any], timeout_s: float = 30) -> None:
+    def until(self, condition: Callable[[], Any], timeout_s: float = PATIENCE_S) -> None:
         """Poll until the condition holds."""
         wait_until(lambda: condition() or (self.poll() and False) or condition(), timeout_s, str(self.events[-5:]))
 
@@ -29,14 +29,14 @@ class Reader:
         """The events of one kind, in order."""
         return [event for event in self.events if isinstance(event, kind)]
 
-    def assigned(self, timeout_s: float = 30) -> frozenset[int]:
+    def assigned(self, timeout_s: float = PATIENCE_S) -> frozenset[int]:
         """Wait for the next assignment."""
         before = len(self.of(Assigned))
         self.until(lambda: len(self.of(Assigned)) > before, timeout_s)
         partitions: frozenset[int] = self.of(Assigned)[-1].partitions
         return partitions
 
-    def read_to(self, ends: dict[int, int], timeout_s: float = 30) -> None:
+    def read_to(self, ends: dict[int, int], timeout_s: float = PATIENCE_S) -> None:
         """Poll until these positions are reached."""
         self.until(lambda: all(self.next(p) == end for p, end in ends.items()), timeout_s)
 

@@ -10,7 +10,7 @@ from tests.kafka_broker import Broker
 from tests.sources.backends import OnConfluent, OnKafka
 from tests.sources.reader import Reader
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.usefixtures("patient")]
 
 VALUES = [b"[%d, 2.5, -1e-3]" % i for i in range(3000)]
 

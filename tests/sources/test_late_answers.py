@@ -14,15 +14,13 @@ from streampca.sources.kafka_python import source as kafka_python
 from tests.kafka_broker import Broker
 from tests.sources.backends import settings_for
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.usefixtures("patient")]
 
 
 @pytest.mark.parametrize("client", ["kafka-python", "confluent"])
 def test_an_answer_that_came_too_late_is_not_that_of_a_later_call(
     broker: Broker, topic: str, client: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_python, "_OFFSETS_TIMEOUT_MS", 300)
-    monkeypatch.setattr(confluent, "_OFFSETS_S", 0.3)
     broker.create_topic(topic)
     with closing(client_of(settings_for(broker, topic, kafka_client=client))) as member:
         commit(broker, topic, 1)
@@ -31,8 +29,11 @@ def test_an_answer_that_came_too_late_is_not_that_of_a_later_call(
         os.kill(broker.process.pid, signal.SIGSTOP)
         os.waitpid(broker.process.pid, os.WUNTRACED)  # returns when it has stopped
         try:
-            with pytest.raises(TimeoutError):
-                member.committed([0])
+            with monkeypatch.context() as hurry:
+                hurry.setattr(kafka_python, "_OFFSETS_TIMEOUT_MS", 300)
+                hurry.setattr(confluent, "_OFFSETS_S", 0.3)
+                with pytest.raises(TimeoutError):
+                    member.committed([0])
         finally:
             os.kill(broker.process.pid, signal.SIGCONT)
         commit(broker, topic, 2)

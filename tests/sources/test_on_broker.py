@@ -7,7 +7,8 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from kafka.errors import KafkaConnectionError
 
 from streampca.errors import SettingsError, SourceError
 from streampca.settings import WorkerSettings
+from streampca.sources.base import DeadLetters
 from streampca.sources.confluent import client as confluent_client
 from streampca.sources.confluent import connection as confluent_connection
 from streampca.sources.confluent.client import connection_options
@@ -27,8 +29,10 @@ from streampca.sources.kafka_python.patches.fetching import position_of
 from streampca.sources.kafka_python.source import KafkaPythonSource
 from streampca.stream.events import Assigned, Revoked
 from streampca.stream.record import PlainRecord
+from tests.broker_process import PATIENCE_S
 from tests.certificates import KEY_PASSWORD, Certificates
 from tests.kafka_broker import MECHANISMS, PASSWORD, USER, Broker, wait_until
+from tests.ports import free_ports
 from tests.sources.backends import OnConfluent, OnKafka, settings_for
 from tests.sources.reader import Reader
 
@@ -64,15 +68,21 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refusal(make: Any, *args: Any) -> str:
-    """The error that `make` raises within ten seconds, leaving no thread behind."""
+    """The error that `make` raises, leaving no thread behind."""
     threads = threading.active_count()
     started = time.monotonic()
     with pytest.raises(SourceError) as caught:
         make(*args)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < PATIENCE_S / 2
     wait_until(lambda: threading.active_count() <= threads, what="the end of the client's threads")
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def test_mistakes_are_reported_within_ten_seconds() -> None:
+    """That clients keep to these limits is tested below; a busy machine may take longer."""
+    assert connection._START_TIMEOUT_S + connection._START_ANSWER_S < 10
+    assert confluent_connection._START_S + confluent_connection._NEW_TOPIC_S < 10
 
 
 def values(start: int, stop: int) -> list[bytes]:
@@ -85,8 +95,7 @@ def test_an_unreachable_broker_is_an_error(
 ) -> None:
     if version:
         request.getfixturevalue("impatient")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    (port,) = free_ports(1)
     settings = settings_for(broker, topic, bootstrap_servers=f"127.0.0.1:{port}", kafka_api_version=version)
     text = refusal(KafkaPythonSource, settings)
     assert f"no broker answers at 127.0.0.1:{port}" in text
@@ -227,7 +236,7 @@ def test_a_session_timeout_refused_by_the_broker_is_an_error(broker: Broker, top
     log = kind(broker, topic, 1)
     reader = Reader(log.open(session_timeout_s=0.5))
     with pytest.raises(SourceError, match=r"(?i)session.?timeout"):
-        reader.assigned(10)
+        reader.assigned()
     log.close()
 
 
@@ -245,8 +254,7 @@ def test_an_outage_is_survived_and_logged_once(stoppable: Broker, topic: str, ki
         letters.send(0, PlainRecord(7, b"bad", 1), "undecodable", "no")
         with pytest.raises(TimeoutError, match="1 dead letters are not acknowledged"):
             letters.flush(2.0)
-        away = time.monotonic()
-        wait_until(lambda: reader.poll(0.5) is None or time.monotonic() - away > 8)
+        wait_until(lambda: noticed(reader, letters, logged))
         assert not reader.source.status().connected
         with pytest.raises(TimeoutError):
             reader.source.topic_id()
@@ -257,15 +265,23 @@ def test_an_outage_is_survived_and_logged_once(stoppable: Broker, topic: str, ki
         log.append(1, values(0, 10))
         for partition, end in ((0, 1000), (1, 10)):
             _read_on(reader, partition, end)
-        letters.flush(20)
+        letters.flush(PATIENCE_S)
         reader.poll()
-    assert reader.source.status().connected
+    reader.until(lambda: reader.source.status().connected)
     warnings = [line["event"] for line in logged if line["event"].startswith("broker")]
     assert sorted(warnings) == ["broker is back"] * 2 + ["broker unreachable, waiting"] * 2  # by letters and source
     assert reader.offsets(0) == list(range(1000))
     assert [record.value for record in acknowledged()] == [b"bad"]
     letters.close()
     log.close()
+
+
+def noticed(reader: Reader, letters: DeadLetters, logged: Sequence[Any]) -> bool:
+    """Whether both have logged the outage."""
+    reader.poll()
+    with suppress(TimeoutError):
+        letters.flush(0.1)
+    return [line["event"] for line in logged].count("broker unreachable, waiting") == 2
 
 
 def test_a_broker_that_hangs_is_not_connected(
@@ -301,7 +317,7 @@ def _read_on(reader: Reader, partition: int, end: int) -> None:
                 reader.source.seek({p: reader.next(p) for p in event.partitions})
         return reader.next(partition) == end
 
-    wait_until(reached, 40, f"the end of {partition}; {reader.events[-5:]}")
+    wait_until(reached, what=f"the end of {partition}; {reader.events[-5:]}")
 
 
 def test_close_is_quick_during_an_outage(stoppable: Broker, topic: str, kind: type[OnKafka]) -> None:
@@ -349,7 +365,7 @@ def test_a_rebalance_that_outlasts_the_poll_is_completed(log: OnKafka) -> None:
     reader = Reader(log.open())
     reader.assigned()
     log.add_partitions(2)
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + PATIENCE_S
     while len(reader.of(Assigned)) < 2:  # polls too short for an answer
         reader.poll(0.001)
         assert time.monotonic() < deadline, reader.events
@@ -363,10 +379,10 @@ def test_a_record_too_large_for_the_dead_letter_topic(broker: Broker, topic: str
     letters = log.letters(log.settings(dead_letter_topic=dead))
     for offset in range(20):  # each is within the limit, the whole batch is not
         letters.send(0, PlainRecord(offset, b"x" * 300, 1), "undecodable", "no")
-    letters.flush(20)
+    letters.flush(PATIENCE_S)
     letters.send(0, PlainRecord(20, b"x" * 1000, 1), "undecodable", "no")
     with pytest.raises(SourceError, match=f"raise max.message.bytes of {dead}"):
-        letters.flush(20)
+        letters.flush(PATIENCE_S)
     letters.close()
     found = log.broker.read_all(dead)
     assert sorted(int(dict(r.headers)["__connect.errors.offset"]) for r in found) == list(range(20))
@@ -378,8 +394,15 @@ def test_a_deleted_dead_letter_topic(broker: Broker, topic: str, kind: type[OnKa
     letters = log.letters(log.settings(dead_letter_topic=dead))
     log.broker.delete_topic(dead)
     letters.send(0, PlainRecord(0, b"x", 1), "undecodable", "no")
+
+    def flushed() -> bool:
+        with suppress(TimeoutError):  # the broker's answer may be late
+            letters.flush(1)
+            return True
+        return False
+
     with pytest.raises(SourceError, match=f"there is no topic {dead}"):
-        letters.flush(3)
+        wait_until(flushed)
     letters.close()
     assert dead not in log.broker.admin.list_topics()
 
@@ -405,6 +428,6 @@ def test_each_client_reads_the_metadata_that_the_other_commits(broker: Broker, t
         for length in (1, 7, 8, 15, 16, 63, 64, 200):
             member.commit({0: length}, "é" * length)
             for other in others:
-                wait_until(lambda o=other, n=length: o.committed({0}) == {0: (n, "é" * n)}, 10, f"{length}")  # type: ignore[misc]
+                wait_until(lambda o=other, n=length: o.committed({0}) == {0: (n, "é" * n)}, what=f"{length}")  # type: ignore[misc]
         for source in (member, *others):
             source.close()

@@ -10,6 +10,7 @@ from streampca.errors import SourceError
 from streampca.sources.confluent import client
 from streampca.sources.kafka_python import connection
 from streampca.stream.events import Lost, Revoked
+from tests.broker_process import PATIENCE_S
 from tests.kafka_broker import Broker
 from tests.sources.backends import OnConfluent, OnKafka
 from tests.sources.reader import Reader
@@ -58,7 +59,7 @@ class Members:
         a, b = self.owned("a"), self.owned("b")
         return a | b if a and b and not a & b else frozenset()
 
-    def wait(self, condition: object, timeout_s: float = 30) -> None:
+    def wait(self, condition: object, timeout_s: float = PATIENCE_S) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():  # type: ignore[operator]
             assert time.monotonic() < deadline, {name: reader.events for name, reader in self.readers.items()}
@@ -100,7 +101,7 @@ def test_new_partitions_are_assigned_after_all_have_restarted(backend: OnKafka) 
         members.restart(name)
         members.wait(lambda: members.settled() == ALL)
     backend.add_partitions(6)
-    members.wait(lambda: members.settled() == frozenset(range(6)), timeout_s=40)
+    members.wait(lambda: members.settled() == frozenset(range(6)))
 
 
 def test_a_member_that_was_replaced_ends_with_what_to_do(backend: OnKafka) -> None:
@@ -109,7 +110,7 @@ def test_a_member_that_was_replaced_ends_with_what_to_do(backend: OnKafka) -> No
     members.readers["a"] = members.start("a")
     members.wait(lambda: members.settled() == ALL)
     with pytest.raises(SourceError, match="give each worker a group_instance_id of its own"):
-        members.wait(lambda: replaced.poll(POLL_S) and False, timeout_s=20)
+        members.wait(lambda: replaced.poll(POLL_S) and False)
 
 
 def test_members_with_and_without_an_identity_share_the_topic(backend: OnKafka) -> None:
@@ -128,6 +129,5 @@ def test_members_with_and_without_an_identity_share_the_topic(backend: OnKafka) 
         lambda: (
             any(reader.poll(POLL_S) and False for reader in readers[1:])
             or sorted(map(sorted, owned())) == [[0, 1], [2], [3]]
-        ),
-        timeout_s=40,
+        )
     )

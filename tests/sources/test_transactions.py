@@ -14,8 +14,11 @@ from streampca.sources.memory import MemorySource, MemoryTopic
 from streampca.sources.memory.transactions import MemoryTransactions, written_records
 from streampca.sources.transactions import Outgoing, TransactionFailedError, Transactions
 from streampca.stream.events import Assigned
+from tests.broker_process import PATIENCE_S
 from tests.kafka_broker import Broker
 from tests.sources.backends import settings_for
+
+pytestmark = pytest.mark.usefixtures("patient")
 
 Member = tuple[Source, Transactions]
 
@@ -33,7 +36,7 @@ class Place(ABC):
         member = self._member(name)
         self.members.append(member)
         source, transactions = member
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_S
         while not any(isinstance(event, Assigned) for event in source.poll(0.2)):
             assert time.monotonic() < deadline
         transactions.recover()
@@ -156,7 +159,7 @@ def test_a_member_that_the_group_has_given_up_cannot_commit(place: Place) -> Non
     with pytest.raises(TransactionFailedError):
         transactions.commit({0: Committed(1)})
     assert source.committed([0]) == {}
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while not any(isinstance(event, Assigned) for event in source.poll(0.2)):
         assert time.monotonic() < deadline
     transactions.recover()

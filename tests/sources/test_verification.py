@@ -13,7 +13,7 @@ from tests.kafka_broker import Broker, wait_until
 from tests.sources.backends import OnConfluent
 from tests.sources.reader import Reader
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.usefixtures("patient")]
 
 
 @pytest.fixture
@@ -83,4 +83,4 @@ def test_partitions_that_grow_are_all_verified(log: OnConfluent) -> None:
     last = {p: found for p in (0, 1) if (found := last_of(reader.records(p)))}
     with growing(log):
         source.seek({0: 10, 1: 10}, last)
-        reader.until(lambda: all((reader.next(p) or 0) > 10 for p in (0, 1)), timeout_s=15)
+        reader.until(lambda: all((reader.next(p) or 0) > 10 for p in (0, 1)))

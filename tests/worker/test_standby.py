@@ -22,7 +22,7 @@ def test_a_worker_without_a_partition_is_ready_and_takes_over(
 
     def ready(port: int) -> bool:
         try:
-            return httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200
+            return httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=60).status_code == 200
         except httpx.TransportError:
             return False
 
@@ -30,8 +30,8 @@ def test_a_worker_without_a_partition_is_ready_and_takes_over(
         for port in ports:
             members.start(worker_port=port)
         members.wait(lambda: all(map(ready, ports)), "two ready workers")
-        owned = [f'streampca_partitions_owned{{topic="{topic}"}} {n}.0' in httpx.get(f"http://127.0.0.1:{p}/metrics").text
-                 for p in ports for n in (0, 1)]  # fmt: skip
+        figures = [httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=60).text for port in ports]
+        owned = [f'streampca_partitions_owned{{topic="{topic}"}} {n}.0' in text for text in figures for n in (0, 1)]
         assert sorted((owned[:2], owned[2:])) == [[False, True], [True, False]]
         members.workers[0 if owned[1] else 1].stop()
         broker.produce(topic, 0, as_json(vectors(300, seed=2)))

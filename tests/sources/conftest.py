@@ -1,0 +1,29 @@
+"""Patience for tests of sources, whose limits would otherwise depend on how busy the machine is."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from streampca.sources import prefetch
+from streampca.sources.confluent import client
+from streampca.sources.confluent import source as confluent
+from streampca.sources.kafka_python import source as kafka_python
+from tests.broker_process import PATIENCE_S
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls have a minute instead of seconds, and so has a member that sends no heartbeat; their interval stays."""
+
+    def lengthen(module: Any, function: str, option: str) -> None:
+        shipped: Callable[[Any], dict[str, Any]] = getattr(module, function)
+        monkeypatch.setattr(module, function, lambda settings: shipped(settings) | {option: int(PATIENCE_S * 1000)})
+
+    lengthen(kafka_python, "_consumer_options", "session_timeout_ms")
+    lengthen(client, "consumer_options", "session.timeout.ms")
+    for name in ("_COMMIT_TIMEOUT_MS", "_CLOSE_TIMEOUT_MS", "_OFFSETS_TIMEOUT_MS"):
+        monkeypatch.setattr(kafka_python, name, int(PATIENCE_S * 1000))
+    for name in ("_OFFSETS_S", "_CLOSE_S"):
+        monkeypatch.setattr(confluent, name, float(PATIENCE_S))
+    monkeypatch.setattr(prefetch, "_CLOSE_S", float(PATIENCE_S))
