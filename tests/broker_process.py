@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kafka import KafkaAdminClient
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, TransactionalIdNotFoundError
 
 from tests import class_archive
 from tests.broker_config import MECHANISMS, PASSWORD, USER, configure, write_keystore
@@ -209,5 +209,13 @@ class BrokerProcess:
                 socket.create_connection(("127.0.0.1", port), timeout=1).close()
             cluster = self.admin.describe_cluster()
             topics = self.admin.describe_topics()
-            return bool(cluster["brokers"]) and all(p["leader_id"] >= 0 for t in topics for p in t["partitions"])
+            led = all(p["leader_id"] >= 0 for t in topics for p in t["partitions"])
+            return bool(cluster["brokers"]) and led and self._coordinates()
         return False
+
+    def _coordinates(self) -> bool:
+        """True once groups and transactions have coordinators, which read their topics first; else `KafkaError`."""
+        self.admin.list_group_offsets({"nobody": None})
+        with suppress(TransactionalIdNotFoundError):
+            self.admin.describe_transactions(["nobody"])
+        return True

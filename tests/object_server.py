@@ -38,6 +38,7 @@ class S3Proxy:
     def __init__(self, target: int) -> None:
         self.requests: Counter[str] = Counter()  # write, read, list, delete
         self.faults = 0  # requests that met the fault
+        self._counting = threading.Lock()
         self._fault: Fault | None = None
         self._over = threading.Event()
         self._target = target
@@ -69,7 +70,8 @@ class S3Proxy:
 
     def fault_of(self, operation: str, *, creates: bool) -> Fault | None:
         """Count a request; return what happens to it."""
-        self.requests[operation] += 1
+        with self._counting:
+            self.requests[operation] += 1
         fault = self._fault
         if fault is None or fault.only not in ("", operation, "create" if creates else ""):
             return None

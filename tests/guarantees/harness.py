@@ -19,6 +19,7 @@ from streampca.stream.codec import Codec
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.record import last_of
 from tests.broker_client import BrokerClient
+from tests.forked import COMMAND_LINE
 from tests.guarantees.worker_process import WorkerProcess
 from tests.kafka_broker import wait_until
 
@@ -88,12 +89,12 @@ class Group:
     def checkpoints(self) -> Checkpoints:
         return Checkpoints(store_of(self.place), self.topic)
 
-    def start(self, **settings: Any) -> WorkerProcess:
-        """Start another worker."""
+    def start(self, program: str = COMMAND_LINE, **settings: Any) -> WorkerProcess:
+        """Start another worker; a forked one runs `program`."""
         number = len(self.workers)
         client = {"kafka_client": self.clients[number % len(self.clients)]}
         log = self.folder / f"worker-{number}.log"
-        worker = WorkerProcess(self._environment(client | settings), log, self.forked)
+        worker = WorkerProcess(self._environment(client | settings), log, self.forked, program)
         self.workers.append(worker)
         return worker
 

@@ -2,13 +2,13 @@
 
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from streampca.stream.checkpoint import decode
+from tests.guarantees.hanging_disk import HangingDisk
 from tests.guarantees.harness import BOTH_CLIENTS, Group, as_json, expected_folds, group, temporary_files, vectors
 from tests.guarantees.worker_process import WorkerProcess
 from tests.kafka_broker import Broker
@@ -65,19 +65,21 @@ def learned(members: Group) -> int:
 def test_workers_killed_at_random_moments_give_the_same_bits(broker: Broker, topic: str, tmp_path: Path) -> None:
     rng = random.Random(20)
     broker.create_topic(topic, PARTITIONS)
-    during_write = 0
+    disk = HangingDisk(tmp_path / "disk")
     with group(broker, topic, tmp_path / "killed", BOTH_CLIENTS, max_poll_records=25) as members:
         for kill in range(KILLS):
-            counts = iter([MESSAGES_PER_KILL // 2, *[MESSAGES_PER_KILL // 16] * 8])
-            fill(broker, topic, next(counts), seed=rng.randrange(2**31))
-            worker = members.start(checkpoint_interval_s=rng.choice([0.02, 0.1, 0.3]))
+            fill(broker, topic, MESSAGES_PER_KILL // 2, seed=rng.randrange(2**31))
+            worker = members.start(disk.program, checkpoint_interval_s=rng.choice([0.02, 0.1, 0.3]))
             members.wait(lambda w=worker: w.count("partitions assigned"), "an assignment")
             members.wait_for_progress(worker, saves=rng.randrange(0, 6))
             if kill % 3 == 0:
-                during_write += kill_during_write(worker, members, counts, rng)
+                disk.hang()
+            fill(broker, topic, MESSAGES_PER_KILL // 4, seed=rng.randrange(2**31))
+            if kill % 3 == 0:
+                kill_during_write(worker, members, disk)
             else:
                 kill_after_random_delay(worker, rng)
-            fill(broker, topic, sum(counts), seed=rng.randrange(2**31))
+            fill(broker, topic, MESSAGES_PER_KILL // 4, seed=rng.randrange(2**31))
             members.assert_commits_not_ahead()
         fill(broker, topic, MESSAGES - KILLS * MESSAGES_PER_KILL, seed=KILLS)
         members.start()
@@ -85,7 +87,6 @@ def test_workers_killed_at_random_moments_give_the_same_bits(broker: Broker, top
         assert learned(members) == MESSAGES
         members.assert_commits_not_ahead()
         assert_same_bits(members, tmp_path / "undisturbed")
-    assert during_write >= 3, "too few kills happened during the write of a checkpoint"
 
 
 def kill_after_random_delay(worker: WorkerProcess, rng: random.Random) -> None:
@@ -93,17 +94,12 @@ def kill_after_random_delay(worker: WorkerProcess, rng: random.Random) -> None:
     worker.kill()
 
 
-def kill_during_write(worker: WorkerProcess, members: Group, counts: Iterator[int], rng: random.Random) -> int:
-    """Send messages until a temporary file appears, then kill; return 1 if one is left, 0 if none appeared."""
-    for count in counts:
-        fill(members.broker, members.topic, count, seed=rng.randrange(2**31))
-        deadline = time.monotonic() + 0.5
-        while time.monotonic() < deadline:
-            if temporary_files(members.store):
-                worker.kill()
-                return int(bool(temporary_files(members.store)))
+def kill_during_write(worker: WorkerProcess, members: Group, disk: HangingDisk) -> None:
+    """Kill the worker when a write has stopped in the middle."""
+    members.wait(disk.hangs, "the write of a checkpoint")
     worker.kill()
-    return 0
+    disk.recover()
+    assert temporary_files(members.store)
 
 
 def test_workers_that_join_leave_and_are_killed_give_the_same_bits(broker: Broker, topic: str, tmp_path: Path) -> None:

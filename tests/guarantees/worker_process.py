@@ -6,20 +6,23 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.broker_process import PATIENCE_S
-from tests.forked import ForkedProcess
+from tests.forked import COMMAND_LINE, ForkedProcess
 
 
 class WorkerProcess:
     """A process of `streampca worker` that logs to a file; forked from one that has imported everything, or not."""
 
-    def __init__(self, environment: dict[str, str], log: Path, forked: bool = True) -> None:
+    def __init__(
+        self, environment: dict[str, str], log: Path, forked: bool = True, program: str = COMMAND_LINE
+    ) -> None:
         self.log, self.end_expected = log, False
         self._parsed, self._events = 0, list[dict[str, Any]]()
-        start = ForkedProcess if forked else own_interpreter
+        start = partial(ForkedProcess, program=program) if forked else own_interpreter
         self.process = start(["worker"], {**os.environ, **environment}, log)
 
     def kill(self) -> None:

@@ -13,7 +13,7 @@ from tests.api.known import TOPIC
 from tests.api.process import SidecarProcess
 from tests.page.browser import Complaints, chromium, found
 
-expect.set_options(timeout=20_000)
+expect.set_options(timeout=60_000)
 
 
 @pytest.fixture(scope="module")

@@ -129,7 +129,7 @@ def test_a_store_in_trouble_raises_soon_and_recovers(proxy: S3Proxy, kind: str, 
     proxy.begin(Fault(kind))
     started = time.monotonic()
     failure(lambda: OPERATIONS[operation](impatient))
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < Patience().silence_s  # a patient one waits longer
     assert proxy.faults >= 1
     proxy.end()
     assert store.read("a/b") == b"old" * 1000
