@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,11 +28,11 @@ class BrokerClient:
     admin: KafkaAdminClient
 
     def create_topic(self, name: str, partitions: int = 1, **configs: str | int) -> str:
-        """Create a topic and return its name. Options have _ instead of dots (`retention_ms=1000`)."""
+        """Create a topic; return its name when it takes records. Options have _ instead of dots (`retention_ms=1`)."""
         options = {key.replace("_", "."): str(value) for key, value in configs.items()}
         topic = {"num_partitions": partitions, "replication_factor": 1, "configs": options}
         self.admin.create_topics({name: topic})
-        self.admin.wait_for_topics([name], timeout_ms=PATIENCE_S * 1000)
+        self._wait_for_leaders(name, partitions)
         return name
 
     def configure_topic(self, name: str, **configs: str | int) -> None:
@@ -52,10 +53,20 @@ class BrokerClient:
         wait_until(lambda: name not in self.admin.list_topics(), PATIENCE_S, f"removal of {name}")
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Increase a topic's partitions to `total`; return when the broker lists them."""
+        """Increase a topic's partitions to `total`; return when all take records."""
         self.admin.create_partitions({name: total})
-        wait_until(lambda: len(self._described(name)) == total, PATIENCE_S, f"{total} partitions of {name}")
-        self.admin.wait_for_topics([name], timeout_ms=PATIENCE_S * 1000)  # until they have leaders
+        self._wait_for_leaders(name, total)
+
+    def _wait_for_leaders(self, topic: str, partitions: int) -> None:
+        """Return when all take records. They are listed earlier, and clients that send again may change the order."""
+        latest = {TopicPartition(topic, partition): OffsetSpec.LATEST for partition in range(partitions)}
+
+        def lead() -> bool:
+            with suppress(KafkaError):
+                return len(self.admin.list_partition_offsets(latest)) == partitions
+            return False
+
+        wait_until(lead, PATIENCE_S, f"the leaders of {topic}")
 
     def _described(self, topic: str) -> Sequence[Any]:
         (described,) = self.admin.describe_topics([topic])
