@@ -67,6 +67,18 @@ class JavaServer(ABC):
             self._process.wait()
             self._process = None
 
+    @property
+    def pid(self) -> int:
+        """Of the process, which must have been started."""
+        assert self._process is not None
+        return self._process.pid
+
+    def leave(self) -> None:
+        """Leave the process, if this object has started one, to whoever kills it."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.returncode = 0  # otherwise `Popen` warns that it still runs
+        self._process = None
+
     def __enter__(self) -> Self:
         self.start()
         return self

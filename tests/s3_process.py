@@ -40,10 +40,11 @@ class S3Process(JavaServer):
 
     name = "S3 server"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, port: int | None = None) -> None:
+        """With a port, it is one that another process has started."""
         super().__init__(folder / "s3.log")
         self._program, self._folder = program(), folder
-        (self.port,) = free_ports(1)
+        self.port = free_ports(1)[0] if port is None else port
 
     @property
     def endpoint(self) -> str:
