@@ -62,6 +62,12 @@ def test_shows_the_sampling_error_if_it_is_known(models: Models, opened: Opened)
     expected = "Sampling error, estimated: 0.04321 of 2 for the plane of all components; 0.57° to 90° for the axes."
     expect(page.locator("#errors")).to_have_text(expected)
     expect(page.locator("#components figure").first).to_contain_text("± 0.57°")
+    for shape in ("", "1×5"):  # strips, pictures
+        page.locator("#shape").fill(shape)
+        page.locator("#shape").press("Enter")
+        expect(page.locator("#components.pictures")).to_have_count(1 if shape else 0)
+        overlapping = "captions => captions.filter(each => each.scrollWidth > each.clientWidth).length"
+        assert page.locator("#components figcaption").evaluate_all(overlapping) == 0
 
 
 def test_a_published_model_appears_without_a_reload(models: Models, opened: Opened) -> None:

@@ -167,7 +167,7 @@ function showErrors({ subspace_error: subspace, axis_errors: axes, components })
 
 function drawComponents() {
   const { about, components } = state.shown;
-  const error = (i) => (about.axis_errors === null ? "" : ` · ± ${format.angle(about.axis_errors[i])}`);
+  const error = (i) => (about.axis_errors === null ? "" : ` · ±\u00a0${format.angle(about.axis_errors[i])}`);
   fill(element("components"), shape(), components.map((vector, i) => ({
     vector,
     caption: `${i + 1} · ${format.percent(about.explained_variance_ratio[i])}${error(i)}`,
