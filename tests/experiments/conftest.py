@@ -28,6 +28,8 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     monkeypatch.setattr(passes, "GRID", (0.1, 1.0, 10.0))
     monkeypatch.setattr(passes, "BEYOND", (100.0,))
     monkeypatch.setattr(figure1, "MORE", (2,))
+    monkeypatch.setattr(figure1, "ROUNDS", 2)  # its times mean nothing here
+    monkeypatch.setattr(figure1, "MESSAGES", 100)
     monkeypatch.setattr(beyond, "PARTITIONS", (4, 10))
     for module in (beyond, methods):
         monkeypatch.setattr(module, "SKLEARN_BATCH", 100)
