@@ -164,6 +164,7 @@ class OnKafka(Backend):
             producer.abort_transaction()
         finally:
             producer.close()
+        self.broker.settled_ends(self.topic)  # waits for the marker, which the broker writes after it has answered
 
     def trim(self, partition: int, start: int) -> None:
         self.broker.delete_records(self.topic, partition, start)
