@@ -78,8 +78,8 @@ def test_a_damaged_file_in_a_stale_listing_does_not_count_as_all_damaged(
 def test_a_listing_of_models_that_are_all_gone_is_an_error(store: Stale) -> None:
     models = Models(store, "readings")
     models.save(a_published(1))
-    store.freeze(models.folder)
-    store.delete(f"{models.folder}/{1:020d}.npz")
+    store.freeze("models/readings")
+    store.delete(f"models/readings/{1:020d}.npz")
     with pytest.raises(StaleListingError, match="models/readings"):
         models.newest()
 
