@@ -27,10 +27,10 @@ from tests.broker_client import BrokerClient
 from tests.guarantees.worker_process import own_interpreter
 from tests.kafka_broker import wait_until
 
-PART, RUNS, BAR = "transform", 5, 0.6
+PART, RUNS, BAR = "transform", 9, 0.6
 WRITTEN = 'streampca_transform_records_total{outcome="written",'  # the series
-LOADS = (Load("float32", 64, 8, 400_000), Load("float32", 784, 20, 150_000))
-FEWER = {"kafka-python": 8, "confluent": 1}
+LOADS = (Load("float32", 64, 8, 800_000), Load("float32", 784, 20, 300_000))
+FEWER = {"kafka-python": 16, "confluent": 1}
 
 
 def main() -> None:
