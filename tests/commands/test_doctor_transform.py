@@ -35,7 +35,10 @@ def test_the_model_and_what_transform_waits_for(tmp_path: Path) -> None:
     models_in(tmp_path).save(known(7))
     assert check() == "version 7 has 2 components of 5 dimensions, without past scores"
     waits = checks_of(tmp_path, emit="coordinates,p")["model"]()
-    assert waits == "none yet, so transform will wait: the newest model has no past scores yet, which p-values need"
+    assert waits == (
+        "none yet, so transform will wait: the newest model has no past scores yet, which p-values need; "
+        "the next version will have them"
+    )
 
 
 def test_a_model_that_transform_cannot_use_is_a_mistake(tmp_path: Path) -> None:
