@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 from benchmarks.endless_source import EndlessSource
 from benchmarks.report import Bar, parser, publish
 from streampca.commands.worker import worker_config_of
-from streampca.member.listener import Listener
+from streampca.consumer_group.listener import Listener
 from streampca.settings import WorkerSettings
 from streampca.sources.base import NoDeadLetters
 from streampca.stores.checkpoints import Checkpoints

@@ -22,7 +22,7 @@ from benchmarks.report import publish
 from benchmarks.throughput import LOADS
 from benchmarks.workers import CLIENTS, PARTITIONS, Load, fill
 from streampca.commands import worker
-from streampca.member.listener import BatchLearned, MemberEvent
+from streampca.consumer_group.listener import BatchLearned, MemberEvent
 from streampca.settings import WorkerSettings
 from streampca.sources.confluent.source import ConfluentSource
 from streampca.sources.kafka_python.source import KafkaPythonSource

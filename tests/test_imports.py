@@ -35,15 +35,15 @@ MAY_IMPORT = {
     "sources.confluent": [*SHARED_BY_SOURCES, "sources.confluent"],
     "sources.schema_registry": ["sources.broker_errors", "stream.formats", "errors", "settings.formats"],
     "stores": ["stores", "stream", "store_url", "errors"],
-    "member": [
-        "member", "stream", "pca.arrays", "pca.scores", "errors", "metrics", "sources.base", "stores.worker_status",
+    "consumer_group": [
+        "consumer_group", "stream", "pca.arrays", "pca.losses", "errors", "metrics", "sources.base", "stores.worker_status",
     ],
     "worker": [
-        "worker", "member", "stream", "pca", "errors", "metrics", "sources.base", "stores.base", "stores.checkpoints",
+        "worker", "consumer_group", "stream", "pca", "errors", "metrics", "sources.base", "stores.base", "stores.checkpoints",
         "stores.models", "stores.worker_status",
     ],
     "transform": [
-        "transform", "member", "stream", "pca", "errors", "metrics", "sources.base",
+        "transform", "consumer_group", "stream", "pca", "errors", "metrics", "sources.base",
         "sources.dead_letter_headers", "sources.transactions", "stores.model_cache", "stores.worker_status",
     ],
     "api": [
@@ -53,7 +53,7 @@ MAY_IMPORT = {
     ],
     # These alone choose among concrete sources and stores.
     "commands": [
-        "commands", "member", "worker", "transform", "sources", "stores", "stream", "vectors", "pca", "settings",
+        "commands", "consumer_group", "worker", "transform", "sources", "stores", "stream", "vectors", "pca", "settings",
         "help_texts", "errors", "logs", "thread_failures", "store_url", "api.server", "metrics",
     ],
     "demo": ["demo", "stores", "stream.model_file", "vectors", "pca.arrays", "settings", "errors"],

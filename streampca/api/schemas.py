@@ -79,7 +79,7 @@ class ProjectRequest(RowsRequest):
 
     basis: Basis = Field("principal", description=_BASIS)
     fields: ScoreFields = Field(
-        default=[], description="Scores to add to the answer, named as in the answer of /v1/score: " + ", ".join(SCORES)
+        default=[], description="Losses to add to the answer, named as in the answer of /v1/score: " + ", ".join(SCORES)
     )
     vectors: VectorsArray = Field(description=_VECTORS)
 

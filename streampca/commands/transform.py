@@ -9,9 +9,9 @@ from threadpoolctl import threadpool_limits
 
 from streampca.commands.encoding import frame
 from streampca.commands.process import prepare, stop_on_signals
-from streampca.member.health import HealthListener, HealthServer
-from streampca.member.listener import Listener, Listeners, LoopTicked, ModelAwaited
-from streampca.member.status import name_of_process
+from streampca.consumer_group.health import HealthListener, HealthServer
+from streampca.consumer_group.listener import Listener, Listeners, LoopTicked, ModelAwaited
+from streampca.consumer_group.status import name_of_process
 from streampca.settings import TransformSettings
 from streampca.sources import schema_registry
 from streampca.sources.choice import client_of, prefetching, transactions_of

@@ -8,9 +8,9 @@ import structlog
 from threadpoolctl import threadpool_limits
 
 from streampca.commands.process import prepare, stop_on_signals
-from streampca.member.health import HealthListener, HealthServer
-from streampca.member.listener import Listener, Listeners
-from streampca.member.status import name_of_process
+from streampca.consumer_group.health import HealthListener, HealthServer
+from streampca.consumer_group.listener import Listener, Listeners
+from streampca.consumer_group.status import name_of_process
 from streampca.pca.compilation import compile_kernels
 from streampca.pca.learning import LearningConfig
 from streampca.settings import WorkerSettings

@@ -16,8 +16,8 @@ from streampca.pca.blocked import centring, update
 from streampca.pca.blocked.centring import Weights
 from streampca.pca.blocked.update import BlockConfig, Iterate
 from streampca.pca.learning import LearningConfig
+from streampca.pca.losses import NO_LOSSES, Losses
 from streampca.pca.pending import Messages
-from streampca.pca.scores import NO_SCORES, Scores
 from streampca.pca.state import State
 
 _LARGEST_GROWTH = 1e3  # of CᵀC within a block: three digits of (CᵀC)⁻¹
@@ -65,14 +65,14 @@ class FreeGauge:
         """Messages in the next block: all blocks have the same length."""
         return self.config.block
 
-    def learn(self, state: FreeState, messages: Messages) -> tuple[FreeState, Scores]:
+    def learn(self, state: FreeState, messages: Messages) -> tuple[FreeState, Losses]:
         """Learn messages, cut into blocks from the first on, with the steps η_t for t = count + 1, count + 2, …
 
         Raises `LinAlgError` if the columns of the factor become linearly dependent.
         """
         for start in range(0, len(messages.V), self.config.block):
             state = self._learn_block(state, messages.V[start : start + self.config.block])
-        return state, NO_SCORES
+        return state, NO_LOSSES
 
     def _learn_block(self, free: FreeState, V: Array) -> FreeState:
         state, n, center = free.state, len(V), self.config.center

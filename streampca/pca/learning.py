@@ -27,7 +27,7 @@ from streampca.pca.blocked import centring, gauge, update
 from streampca.pca.blocked.centring import Weights
 from streampca.pca.blocked.update import BlockConfig, Iterate
 from streampca.pca.conditional import has_gaps
-from streampca.pca.scores import NO_SCORES, Scores
+from streampca.pca.losses import NO_LOSSES, Losses
 from streampca.pca.state import State
 
 BLOCK = 256  # messages
@@ -101,7 +101,7 @@ class LearningConfig:
         return self.block if state.count else max(self.start, 1)
 
 
-def learn(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Scores]:
+def learn(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Losses]:
     """Learn V (n, d), cut into blocks from its first row on; the last block may be shorter.
 
     `retention` (n,) holds each message's λ, the share of the past that it keeps. V must be finite and within
@@ -109,7 +109,7 @@ def learn(state: State, V: Array, retention: F64, config: LearningConfig) -> tup
     of blocks in one call changes a bit of the result.
     The first block of a stream has no scores, as there was no model to predict it.
     """
-    V, scores = update.read_only(V, config.dtype), [NO_SCORES]
+    V, scores = update.read_only(V, config.dtype), [NO_LOSSES]
     with_gaps = config.impute and has_gaps(V)
     while len(V):
         block = config.next_block(state)
@@ -123,7 +123,7 @@ def learn(state: State, V: Array, retention: F64, config: LearningConfig) -> tup
         n = learned[0].count - state.count
         V, retention, state = V[n:], retention[n:], _turned(learned[0], state, config)
         scores.append(learned[1])
-    return state, scores[-1] if len(scores) <= 2 else Scores(*map(np.concatenate, zip(*scores, strict=True)))
+    return state, scores[-1] if len(scores) <= 2 else Losses(*map(np.concatenate, zip(*scores, strict=True)))
 
 
 def unseen_variance_ratio(state: State, config: LearningConfig) -> float:
@@ -152,7 +152,7 @@ def mean_before(state: State, V: Array, center: bool) -> F64:
     return state.mean if state.weight or not center else V.mean(axis=0, dtype=np.float64)
 
 
-def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Scores]:
+def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Losses]:
     """Learn one block, which may have gaps: filled, they cost no second algorithm."""
     if not has_gaps(V):
         return _update(state, V, retention, config) or _absorb(state, V, retention, config)
@@ -163,10 +163,10 @@ def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig)
     if len(norm):
         norm, outside = np.maximum(norm - surplus, 0.0), 1 - config.components / config.dimensions
         residual = np.clip(residual - outside * surplus, 0.0, norm)
-    return replace(after, total_variance=max(float(variance), 0.0), gaps=gaps), Scores(residual, norm)
+    return replace(after, total_variance=max(float(variance), 0.0), gaps=gaps), Losses(residual, norm)
 
 
-def _update(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Scores] | None:
+def _update(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Losses] | None:
     """Learn as many leading blocks as possible by Algorithm 1 in the unit gauge; None if there is no such block."""
     if state.rank < config.columns or state.count < config.early:
         return None
@@ -181,16 +181,16 @@ def _update(state: State, V: Array, retention: F64, config: LearningConfig) -> t
     return (advance(state, after, len(scores.norm), squares, weights), scores) if len(squares) else None
 
 
-def _absorb(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Scores]:
+def _absorb(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Losses]:
     """Learn one block by keeping the leading directions of the covariance of factor and block together."""
     weights, m0 = centring.weights(state.weight, retention, len(V), config.center), mean_before(state, V, config.center)
     Y = V - m0
     mean = m0 + (weights.c @ Y if config.center else 0.0)
     centring.subtract_running_mean(Y, weights.a)
-    norm, scores = (Y * Y).sum(axis=1), NO_SCORES
+    norm, scores = (Y * Y).sum(axis=1), NO_LOSSES
     if state.count:
         explained = axes.explained_squares(Y @ state.C, state.N, config.components)
-        scores = Scores(np.clip(norm - explained, 0.0, norm), norm)
+        scores = Losses(np.clip(norm - explained, 0.0, norm), norm)
     Y *= np.sqrt(weights.c * (1 - weights.a))[:, None]
     F = np.hstack([np.sqrt(weights.past) * state.C, Y.T])
     new, smallest = NEW if state.count >= config.early else 0, _smallest_served(state, config) * weights.c.sum()

@@ -12,7 +12,7 @@ import numpy as np
 from streampca.pca import learning
 from streampca.pca.arrays import F64, Array
 from streampca.pca.learning import LearningConfig
-from streampca.pca.scores import Scores
+from streampca.pca.losses import Losses
 from streampca.pca.state import State
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ class Gauge(Protocol[T]):
         """Messages in the next block; every later one has `config.block`."""
         ...
 
-    def learn(self, state: T, messages: Messages) -> tuple[T, Scores]:
+    def learn(self, state: T, messages: Messages) -> tuple[T, Losses]:
         """Learn messages, cut into blocks from the first on; the last block may be shorter."""
         ...
 
@@ -72,7 +72,7 @@ class UnitGauge:
         """Messages in the next block: the first one is `config.start` long."""
         return self.config.next_block(state)
 
-    def learn(self, state: State, messages: Messages) -> tuple[State, Scores]:
+    def learn(self, state: State, messages: Messages) -> tuple[State, Losses]:
         """Learn messages, cut into blocks from the first on; the last block may be shorter."""
         return learning.learn(state, messages.V, messages.retention, self.config)
 
@@ -81,7 +81,7 @@ class UnitGauge:
         return state
 
 
-def learn_whole_blocks(gauge: Gauge[T], state: T, pending: Messages, new: Messages) -> tuple[T, Messages, list[Scores]]:
+def learn_whole_blocks(gauge: Gauge[T], state: T, pending: Messages, new: Messages) -> tuple[T, Messages, list[Losses]]:
     """Learn the whole blocks among the pending messages and the new ones after them.
 
     Returns the state, the messages that are still pending, and the scores of what was learned. Only the block that

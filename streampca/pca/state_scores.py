@@ -1,4 +1,4 @@
-"""Scores of messages by the state of a stream, before they are learned: as by its model, from C and N alone."""
+"""Losses of messages by the state of a stream, before they are learned: as by its model, from C and N alone."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ TILE = 64  # messages that are scored at once
 
 
 class StateScorer:
-    """Scores messages by the k leading axes of a state that has learned some."""
+    """Losses messages by the k leading axes of a state that has learned some."""
 
     def __init__(self, state: State, k: int) -> None:
         """`k` axes, or as many as the state has."""

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from streampca.pca import learning
 from streampca.pca.arrays import Array
 from streampca.pca.learning import LearningConfig
+from streampca.pca.losses import Losses
 from streampca.pca.pending import Messages, UnitGauge, learn_whole_blocks
-from streampca.pca.scores import Scores
 from streampca.pca.state import State
 from streampca.stream.event_time import EventTime
 from streampca.stream.guard import Guard
@@ -105,7 +105,7 @@ class FoldStats:
             last_ms=max((stats.last_ms for stats in parts), default=-1),
         )
 
-    def with_scores(self, scores: Scores, block: int) -> "FoldStats":
+    def with_scores(self, scores: Losses, block: int) -> "FoldStats":
         """The stats after blocks of `block` messages with these scores."""
         stats = self
         for start in range(0, len(scores.residual), block):
@@ -180,7 +180,7 @@ class Fold:
         position: int,
         fold_config: FoldConfig,
         counts: NDArray[np.int64] | None = None,
-    ) -> tuple["Fold", list[Scores]]:
+    ) -> tuple["Fold", list[Losses]]:
         """Learn vectors (n, d) of records with these timestamps, all before `position`; also returns the scores.
 
         `counts` holds the number of vectors in each record, at least one; None: one each. A record's time passes before

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.pca.arrays import Array
-from streampca.pca.scores import Scores
+from streampca.pca.losses import Losses
 from streampca.stream import plausibility
 from streampca.stream.decoded import Reject
 from streampca.stream.events import Vectors
@@ -30,7 +30,7 @@ class Learned(NamedTuple):
     """A fold after records, the scores of its new blocks, and all records that are not in it, in order."""
 
     fold: Fold
-    scores: list[Scores]
+    scores: list[Losses]
     rejects: list[Reject]
 
 
@@ -45,7 +45,7 @@ def learn(fold: Fold, event: Vectors, fold_config: FoldConfig, screening: Screen
     if not factor and not outlier_p:
         return Learned(*fold.learn(V, event.timestamps, event.next, fold_config, counts), rejects)
     firsts, done = np.cumsum(counts) - counts, 0
-    scores: list[Scores] = []
+    scores: list[Losses] = []
     refused: list[Reject] = []
     while done < len(counts):
         room = fold_config.learning.next_block(fold.state) - len(fold.pending)

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import structlog
 
-from streampca.member.listener import BatchTransformed, MemberEvent, ModelAwaited, TransactionEnded
-from streampca.member.log import MemberLog, RepeatedFailure
+from streampca.consumer_group.listener import BatchTransformed, MemberEvent, ModelAwaited, TransactionEnded
+from streampca.consumer_group.log import MemberLog, RepeatedFailure
 
 log = structlog.get_logger()
 

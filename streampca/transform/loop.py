@@ -9,9 +9,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-from streampca.errors import StreampcaError
-from streampca.member.assignment import Assignment
-from streampca.member.listener import (
+from streampca.consumer_group.assignment import Assignment
+from streampca.consumer_group.listener import (
     BatchTransformed,
     Listener,
     LoopTicked,
@@ -20,8 +19,9 @@ from streampca.member.listener import (
     SourcePolled,
     TransactionEnded,
 )
-from streampca.member.offset_gap import OffsetGapPolicy
-from streampca.member.rejects import bad_record
+from streampca.consumer_group.offset_gap import OffsetGapPolicy
+from streampca.consumer_group.rejects import bad_record
+from streampca.errors import StreampcaError
 from streampca.sources.base import Committed, Source
 from streampca.sources.transactions import TransactionFailedError, Transactions
 from streampca.stream.decoded import Reject

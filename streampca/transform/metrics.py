@@ -1,7 +1,7 @@
 """The metrics of `streampca transform` for Prometheus, kept by a listener."""
 
-from streampca.member.listener import BatchTransformed, MemberEvent, RecordRejected, TransactionEnded
-from streampca.member.metrics import MemberMetrics, MetricTables
+from streampca.consumer_group.listener import BatchTransformed, MemberEvent, RecordRejected, TransactionEnded
+from streampca.consumer_group.metrics import MemberMetrics, MetricTables
 
 _COUNTERS = (
     ("records", ["outcome"], "Records of committed transactions, by outcome: read, written or rejected."),

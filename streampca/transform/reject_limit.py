@@ -6,7 +6,7 @@ Unlike there, rejects are not held back: those of a transaction that is committe
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from streampca.member.rejects import RejectWindow
+from streampca.consumer_group.rejects import RejectWindow
 from streampca.stream.decoded import Reject
 from streampca.stream.events import Vectors
 

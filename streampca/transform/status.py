@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from streampca.member.listener import (
+from streampca.consumer_group.listener import (
     BatchTransformed,
     MemberEvent,
     ModelAwaited,
@@ -10,7 +10,7 @@ from streampca.member.listener import (
     SourcePolled,
     TransactionEnded,
 )
-from streampca.member.status import MemberStatus
+from streampca.consumer_group.status import MemberStatus
 from streampca.stores.worker_status import TransformStatus
 
 

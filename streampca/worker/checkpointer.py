@@ -7,8 +7,14 @@ disk. 4. The offsets are committed to the group. A save that fails is retried la
 import contextlib
 from collections.abc import Collection, Mapping
 
+from streampca.consumer_group.listener import (
+    CheckpointPostponed,
+    CheckpointSaved,
+    Listener,
+    ModelPublished,
+    PublishFailed,
+)
 from streampca.errors import StaleListingError, StoreError
-from streampca.member.listener import CheckpointPostponed, CheckpointSaved, Listener, ModelPublished, PublishFailed
 from streampca.pca.learning import unseen_variance_ratio
 from streampca.sources.base import DeadLetters, Source
 from streampca.stream import compatibility

@@ -8,9 +8,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from streampca.errors import SourceError, StreampcaError
-from streampca.member.assignment import Assignment
-from streampca.member.listener import (
+from streampca.consumer_group.assignment import Assignment
+from streampca.consumer_group.listener import (
     BatchLearned,
     GuardClosed,
     GuardOpened,
@@ -20,8 +19,9 @@ from streampca.member.listener import (
     RecordRejected,
     SourcePolled,
 )
-from streampca.member.offset_gap import OffsetGapPolicy
-from streampca.member.rejects import bad_record
+from streampca.consumer_group.offset_gap import OffsetGapPolicy
+from streampca.consumer_group.rejects import bad_record
+from streampca.errors import SourceError, StreampcaError
 from streampca.pca.conditional import incomplete
 from streampca.sources.base import DeadLetters, Source
 from streampca.stream import screening

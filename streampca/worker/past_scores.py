@@ -1,4 +1,4 @@
-"""Scores of messages by a version that had not learned them, for the p-values of the next version."""
+"""Losses of messages by a version that had not learned them, for the p-values of the next version."""
 
 import math
 from dataclasses import replace
@@ -13,7 +13,7 @@ from streampca.stream.subtotal import Subtotal
 
 
 class PastScores:
-    """Scores messages that are newer than a version by that version."""
+    """Losses messages that are newer than a version by that version."""
 
     def __init__(self, previous: PublishedModel | None) -> None:
         self._previous, self._scores = previous, [AnomalyScores(*(np.zeros(0) for _ in range(3)))]

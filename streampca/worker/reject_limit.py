@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from streampca.consumer_group.rejects import RejectWindow
 from streampca.errors import RejectLimitError
-from streampca.member.rejects import RejectWindow
 from streampca.stream.decoded import Reject
 from streampca.stream.events import Vectors
 from streampca.stream.fold import Fold

@@ -1,4 +1,4 @@
-"""Scores over HTTP agree with `pca/anomaly.py`; p-values come from the model's past scores."""
+"""Losses over HTTP agree with `pca/anomaly.py`; p-values come from the model's past scores."""
 
 import io
 from typing import Any

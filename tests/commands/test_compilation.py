@@ -13,8 +13,8 @@ import structlog
 from numba.core.caching import UserProvidedCacheLocator
 
 from streampca.commands import worker
+from streampca.consumer_group.listener import Listener
 from streampca.errors import SourceError
-from streampca.member.listener import Listener
 from streampca.pca import compilation
 from streampca.pca.blocked import gauge
 from streampca.pca.learning import LearningConfig
@@ -70,7 +70,7 @@ from streampca import logs
 from streampca.commands import worker
 from streampca.settings import WorkerSettings
 from streampca.stores.directory import DirectoryStore
-from streampca.member.listener import Listener
+from streampca.consumer_group.listener import Listener
 
 def join(*args):
     sys.exit(0)

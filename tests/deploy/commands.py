@@ -8,7 +8,7 @@ from typer.main import get_command
 
 from streampca.api.app import create_app
 from streampca.cli import app as command_line
-from streampca.member import health
+from streampca.consumer_group import health
 from streampca.settings import CreateTopicsSettings, ProduceSettings, ServeSettings, TransformSettings, WorkerSettings
 from streampca.settings.base import Settings
 from streampca.stores.memory import MemoryStore

@@ -1,6 +1,6 @@
 """The runbook's procedures for restoring and replaying, on a store in memory."""
 
-from streampca.member.listener import BatchLearned, ModelPublished
+from streampca.consumer_group.listener import BatchLearned, ModelPublished
 from tests.stream.streams import vectors
 from tests.worker.environment import TOPIC, Environment
 from tests.worker.harness import make_worker, worker_config

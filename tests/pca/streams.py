@@ -4,7 +4,7 @@ import numpy as np
 
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig, learn
-from streampca.pca.scores import Scores
+from streampca.pca.losses import Losses
 from streampca.pca.state import State
 
 
@@ -16,7 +16,7 @@ def gaussian(seed: int, n: int, spectrum: F64, offset: float = 0.0, turned: bool
     return (random.standard_normal((n, d)) * spectrum) @ axes + offset
 
 
-def one_pass(X: F64, config: LearningConfig, retention: F64 | float = 1.0) -> tuple[State, list[Scores]]:
+def one_pass(X: F64, config: LearningConfig, retention: F64 | float = 1.0) -> tuple[State, list[Losses]]:
     """The state after the stream X (n, d) with a partial last block, and each block's scores."""
     kept = np.broadcast_to(np.asarray(retention, np.float64), len(X))
     state, scores, start = State.empty(config.dimensions, config.dtype), [], 0

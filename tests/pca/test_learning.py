@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from streampca.pca import algorithm1, axes, learning
 from streampca.pca.arrays import F64
 from streampca.pca.learning import BLOCK, LearningConfig, learn
-from streampca.pca.scores import Scores
+from streampca.pca.losses import Losses
 from streampca.pca.state import State
 from tests.pca.streams import close, covariance, excess, gaussian, learned, one_pass, remaining_weights
 
@@ -362,7 +362,7 @@ class TestBits:
             self._same(one_pass(other, config), (plain, plain_scores))
 
     @staticmethod
-    def _same(one: tuple[State, list[Scores]], other: tuple[State, list[Scores]]) -> None:
+    def _same(one: tuple[State, list[Losses]], other: tuple[State, list[Losses]]) -> None:
         for name in ("C", "N", "mean", "weight", "total_variance", "count", "blocks"):
             assert np.array_equal(getattr(one[0], name), getattr(other[0], name)), name
         for a, b in zip(one[1], other[1], strict=True):

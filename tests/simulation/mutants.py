@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
+from streampca.consumer_group.assignment import Assignment
+from streampca.consumer_group.paused import PausedPartitions
+from streampca.consumer_group.restorer import Restorer
 from streampca.errors import StaleListingError, StoreError
-from streampca.member.assignment import Assignment
-from streampca.member.paused import PausedPartitions
-from streampca.member.restorer import Restorer
 from streampca.pca.compilation import compile_kernels
 from streampca.sources.event_queue import EventQueue, Polled
 from streampca.sources.memory.log import Log

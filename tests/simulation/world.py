@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from streampca.member.listener import BatchLearned, Listener, MemberEvent, OffsetsSkipped, PartitionsAssigned
+from streampca.consumer_group.listener import BatchLearned, Listener, MemberEvent, OffsetsSkipped, PartitionsAssigned
 from streampca.sources.prefetch import Prefetch
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.model_cache import ModelCache

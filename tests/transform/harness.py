@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streampca.member.listener import Listener, Listeners, MemberEvent, SourcePolled
+from streampca.consumer_group.listener import Listener, Listeners, MemberEvent, SourcePolled
 from streampca.pca.arrays import Array
 from streampca.sources.memory import MemorySource, MemoryTopic, Step
 from streampca.sources.memory.transactions import MemoryTransactions, written_records

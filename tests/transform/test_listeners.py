@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from streampca.errors import InputError
-from streampca.member.listener import (
+from streampca.consumer_group.listener import (
     BatchTransformed,
     LoopTicked,
     ModelAwaited,
@@ -16,6 +15,7 @@ from streampca.member.listener import (
     SourcePolled,
     TransactionEnded,
 )
+from streampca.errors import InputError
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import MemoryStore
 from streampca.stores.worker_status import TransformStatus, WorkerStatus, WorkerStatuses

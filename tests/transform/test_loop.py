@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streampca.consumer_group.listener import OffsetsSkipped, RecordRejected, TransactionEnded
 from streampca.errors import (
     BadRecordError,
     InputError,
@@ -17,7 +18,6 @@ from streampca.errors import (
     TopicReplacedError,
     exit_code_of,
 )
-from streampca.member.listener import OffsetsSkipped, RecordRejected, TransactionEnded
 from streampca.pca import anomaly
 from streampca.pca.anomaly import Calibration
 from streampca.sources.memory import Do, Pause, Step

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from streampca.member.listener import (
+from streampca.consumer_group.listener import (
     BatchLearned,
     Listener,
     LoopTicked,

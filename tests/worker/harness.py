@@ -6,7 +6,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from typing import Any
 
-from streampca.member.listener import Listener, Listeners
+from streampca.consumer_group.listener import Listener, Listeners
 from streampca.sources.memory import Step
 from streampca.sources.prefetch import Prefetch
 from streampca.stores.checkpoints import Checkpoints

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from streampca.consumer_group.listener import CheckpointPostponed
 from streampca.errors import StoreError
-from streampca.member.listener import CheckpointPostponed
 from streampca.sources.memory import Do, MemorySource
 from streampca.stream.events import Assigned
 from streampca.worker.checkpoint_writer import CheckpointWriter

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
+from streampca.consumer_group.listener import CheckpointPostponed, PartitionsAssigned, RestoreFailed
 from streampca.errors import ForeignStoreError, StoreError
-from streampca.member.listener import CheckpointPostponed, PartitionsAssigned, RestoreFailed
 from streampca.sources.base import Committed
 from streampca.sources.memory import Do
 from streampca.stores import identity

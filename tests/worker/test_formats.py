@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streampca.consumer_group.listener import BatchLearned, PartitionResumed, PartitionStalled
 from streampca.errors import BadRecordError, OffsetGapError, SourceError
-from streampca.member.listener import BatchLearned, PartitionResumed, PartitionStalled
 from streampca.pca.arrays import Array
 from streampca.sources.memory import Do, Pause
 from streampca.stream.checkpoint import Checkpoint, encode

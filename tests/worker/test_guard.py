@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
+from streampca.consumer_group.listener import BatchLearned, Listeners
 from streampca.errors import BadRecordError
-from streampca.member.listener import BatchLearned, Listeners
 from streampca.stream import guard
 from streampca.stream.checkpoint import encode
 from streampca.stream.record import last_of

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from streampca.member.listener import (
+from streampca.consumer_group.listener import (
     BatchLearned,
     CheckpointPostponed,
     CheckpointSaved,

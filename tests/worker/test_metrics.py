@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from streampca.member.listener import (
+from streampca.consumer_group.listener import (
     BatchLearned,
     CheckpointPostponed,
     CheckpointSaved,
@@ -22,7 +22,7 @@ from streampca.member.listener import (
 )
 from streampca.metrics import described
 from streampca.pca.learning import BLOCK
-from streampca.pca.scores import Scores
+from streampca.pca.losses import Losses
 from streampca.sources.memory import Do, Pause
 from streampca.stream.fold import Fold
 from streampca.worker.listeners.metrics import WorkerMetrics
@@ -69,7 +69,7 @@ def listen(worker: WorkerFixture, metrics: WorkerMetrics) -> None:
     worker.add_listener(metrics)
 
 
-def batch(fold: Fold, scores: list[Scores] | None = None, partition: int = 0) -> BatchLearned:
+def batch(fold: Fold, scores: list[Losses] | None = None, partition: int = 0) -> BatchLearned:
     return BatchLearned(partition, fold, 0, scores or [], 0.5, 0)
 
 
@@ -175,7 +175,7 @@ def test_metrics_of_released_partitions_are_removed(
 
 def test_losses_are_counted_in_the_bucket_of_their_ratio(metrics: WorkerMetrics, read: Callable[[], Samples]) -> None:
     norm = np.array([2.0, 2.0, 2.0, 0.0, 1e-300])
-    metrics.notify(batch(fold_of(vectors(5), fold_config()), [Scores(norm * [0.05, 0.25, 1.0, 0, 0], norm)]))
+    metrics.notify(batch(fold_of(vectors(5), fold_config()), [Losses(norm * [0.05, 0.25, 1.0, 0, 0], norm)]))
     now = read()
     assert now("streampca_prequential_loss_ratio_bucket", le="0.1") == 2
     assert now("streampca_prequential_loss_ratio_bucket", le="0.3") == 3

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from streampca.consumer_group.listener import BatchLearned, PartitionsReleased, PartitionStalled
 from streampca.errors import BadRecordError, SourceError
-from streampca.member.listener import BatchLearned, PartitionsReleased, PartitionStalled
 from streampca.sources.memory import Do, Step
 from streampca.stream.events import Records
 from streampca.stream.formats.schemas import MemorySchemas, WriterSchema

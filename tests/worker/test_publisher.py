@@ -8,8 +8,8 @@ from weakref import WeakSet
 import numpy as np
 import pytest
 
+from streampca.consumer_group.listener import ModelPublished, PartitionsAssigned
 from streampca.errors import SettingsError, StoreError, TopicReplacedError
-from streampca.member.listener import ModelPublished, PartitionsAssigned
 from streampca.pca.arrays import F64
 from streampca.pca.axes import model_of
 from streampca.pca.jackknife import jackknife

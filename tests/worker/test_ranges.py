@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from streampca.consumer_group.listener import PartitionsAssigned
 from streampca.errors import SettingsError, StoreError
-from streampca.member.listener import PartitionsAssigned
 from streampca.sources.memory import Do, MemorySource, Pause, Step
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streampca.consumer_group.listener import RecordRejected
+from streampca.consumer_group.rejects import RejectWindow
 from streampca.errors import RejectLimitError, exit_code_of
-from streampca.member.listener import RecordRejected
-from streampca.member.rejects import RejectWindow
 from streampca.stream.codec import Codec
 from streampca.stream.decoded import Decoded, Reject
 from streampca.stream.events import Vectors

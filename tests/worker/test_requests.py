@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streampca.consumer_group.listener import ModelPublished, PartitionsAssigned
 from streampca.errors import StoreError
-from streampca.member.listener import ModelPublished, PartitionsAssigned
 from streampca.sources.memory import Do, MemorySource
 from streampca.stores import identity
 from streampca.stores.checkpoints import Checkpoints

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
+from streampca.consumer_group.listener import PartitionsAssigned, PublishFailed, RestoreFailed
 from streampca.errors import StoreError
-from streampca.member.listener import PartitionsAssigned, PublishFailed, RestoreFailed
 from streampca.sources.memory import Do
 from tests.stream.streams import vectors
 from tests.worker.environment import TOPIC, Environment

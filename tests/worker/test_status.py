@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from streampca.errors import BadRecordError, StoreError
-from streampca.member.listener import (
+from streampca.consumer_group.listener import (
     BatchLearned,
     CheckpointPostponed,
     CheckpointSaved,
@@ -23,7 +22,8 @@ from streampca.member.listener import (
     RecordRejected,
     SourcePolled,
 )
-from streampca.member.status import name_of_process
+from streampca.consumer_group.status import name_of_process
+from streampca.errors import BadRecordError, StoreError
 from streampca.stores.base import is_part
 from streampca.stores.memory import MemoryStore
 from streampca.stores.worker_status import UnusualStatus, WorkerStatus, WorkerStatuses
@@ -363,7 +363,7 @@ def test_failing_status_writes_do_not_disturb_the_worker(monkeypatch: pytest.Mon
         raise StoreError(f"cannot write {name}: No space left on device")
 
     monkeypatch.setattr(store, "write", fail)
-    monkeypatch.setattr("streampca.member.status._REPORT_EVERY_S", 0.0)
+    monkeypatch.setattr("streampca.consumer_group.status._REPORT_EVERY_S", 0.0)
     env = Environment()
     env.send(0, vectors(300))
     run_with_status(env, store)

@@ -22,7 +22,7 @@ from streampca.sources.prefetch import Prefetch
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
 from streampca.worker.checkpoint_writer import CheckpointWriter
-from streampca.member import health
+from streampca.consumer_group import health
 from streampca.worker.loop import Worker
 from streampca.worker.publisher import Publisher
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
+from streampca.consumer_group.listener import OffsetsSkipped
 from streampca.errors import OffsetGapError
-from streampca.member.listener import OffsetsSkipped
 from streampca.sources.memory import Do
 from streampca.stream.checkpoint import encode
 from streampca.worker.listeners.log import WorkerLog

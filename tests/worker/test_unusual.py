@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampca.member.listener import BatchLearned, PartitionsReleased
+from streampca.consumer_group.listener import BatchLearned, PartitionsReleased
 from streampca.pca.arrays import Array
 from streampca.sources.memory import Do
 from streampca.stores.worker_status import UnusualStatus

@@ -7,17 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streampca.errors import (
-    BadRecordError,
-    DamagedFileError,
-    OffsetGapError,
-    SettingsError,
-    SourceError,
-    StoreError,
-    StreampcaError,
-    TopicReplacedError,
-)
-from streampca.member.listener import (
+from streampca.consumer_group.listener import (
     BatchLearned,
     CheckpointPostponed,
     LoopTicked,
@@ -28,6 +18,16 @@ from streampca.member.listener import (
     PartitionsReleased,
     PublishFailed,
     RecordRejected,
+)
+from streampca.errors import (
+    BadRecordError,
+    DamagedFileError,
+    OffsetGapError,
+    SettingsError,
+    SourceError,
+    StoreError,
+    StreampcaError,
+    TopicReplacedError,
 )
 from streampca.sources.memory import Do, MemorySource, Pause
 from streampca.stores.memory import Crash

@@ -9,11 +9,11 @@ import numpy as np
 from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked.update import Iterate
 from streampca.pca.blocked.watch import DEVIATIONS, LARGEST_MESSAGE
-from streampca.pca.scores import Scores
+from streampca.pca.losses import Losses
 from streampca.pca.state import State
 
 
-def learn_block(state: State, V: Array, retention: F64, k: int, center: bool = True) -> tuple[State, Scores]:
+def learn_block(state: State, V: Array, retention: F64, k: int, center: bool = True) -> tuple[State, Losses]:
     """Learn one block V (B, d) by Algorithm 1 with η = 1/w, and end in the unit gauge.
 
     `retention` (B,) holds each message's λ; messages are scored by the first k columns of C. The state needs a factor
@@ -35,7 +35,7 @@ def learn_block(state: State, V: Array, retention: F64, k: int, center: bool = T
 
 def learn_messages(
     V: Array, before: Iterate, weights: F64, eta: F64, k: int, center: bool = True
-) -> tuple[Iterate, Scores]:
+) -> tuple[Iterate, Losses]:
     """Algorithm 1 on the messages V (B, d) in turn, with weights 1/w (B,) and step sizes η (B,), without a gauge.
 
     Beside the factor it updates the mean, and the weighted second moment M of x in the coordinates of the factor.
@@ -61,7 +61,7 @@ def learn_messages(
         S = S - shrink * np.outer(u, u)  # Sherman–Morrison                                                  section 1
         T = np.eye(len(x)) - shrink * np.outer(u, x)  # C†C_before: old coordinates in the new basis         section 4
         M = T @ ((1 - a) * M + a * np.outer(x, x)) @ T.T  # the moment of x                                  section 4
-    return Iterate(C, C.T @ C, M, m), Scores(np.maximum(residual, 0.0), norm)
+    return Iterate(C, C.T @ C, M, m), Losses(np.maximum(residual, 0.0), norm)
 
 
 def unit_gauge(iterate: Iterate) -> tuple[Array, F64]:

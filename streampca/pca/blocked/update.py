@@ -19,7 +19,7 @@ from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked import centring, gauge, gemm, recurrence, watch
 from streampca.pca.blocked.centring import Weights
 from streampca.pca.blocked.jit import compiled_without_lock, inlined
-from streampca.pca.scores import Scores
+from streampca.pca.losses import Losses
 
 
 class Iterate(NamedTuple):
@@ -40,7 +40,7 @@ class BlockConfig(NamedTuple):
     unit: bool  # whether each block ends in the unit gauge; M must be the identity before
 
 
-def learn(V: Array, before: Iterate, weights: Weights, config: BlockConfig) -> tuple[Iterate, Scores, F64]:
+def learn(V: Array, before: Iterate, weights: Weights, config: BlockConfig) -> tuple[Iterate, Losses, F64]:
     """Learn the leading blocks of V (n, d) that Algorithm 1 can learn.
 
     Returns the iterate after them, the scores of their messages, and for each block the weighted sum of ‖y‖². It stops
@@ -50,7 +50,7 @@ def learn(V: Array, before: Iterate, weights: Weights, config: BlockConfig) -> t
     """
     ordinary = Iterate(*map(_ordinary, before)), Weights(*map(_ordinary, weights))
     after, (residual, norm), squares, learned = _learn(read_only(V, V.dtype), *ordinary, config)
-    return after, Scores(residual[:learned], norm[:learned]), squares[: -(-learned // config.block)]
+    return after, Losses(residual[:learned], norm[:learned]), squares[: -(-learned // config.block)]
 
 
 def read_only(A: Array, dtype: Any) -> Any:
@@ -68,7 +68,7 @@ def _ordinary(A: Any) -> Any:
 @compiled_without_lock
 def _learn(
     V: Array, before: Iterate, weights: Weights, config: BlockConfig
-) -> tuple[Iterate, Scores, F64, int]:  # pragma: no cover - compiled
+) -> tuple[Iterate, Losses, F64, int]:  # pragma: no cover - compiled
     """As `learn`, but returns the number of messages learned too; beyond it scores and sums are undefined."""
     (eta, a, c, past, total), (_, block, _, _) = weights, config
     residual, norm, squares = np.empty(len(V)), np.empty(len(V)), np.zeros(len(past))
@@ -76,7 +76,7 @@ def _learn(
     for q in range(len(past)):
         i, e = q * block, min(q * block + block, len(V))
         of_block = Weights(eta[i:e], a[i:e], c[i:e], past[q : q + 1], total[q : q + 1])
-        after, good = _block(V[i:e], now, of_block, config, Scores(residual[i:e], norm[i:e]))
+        after, good = _block(V[i:e], now, of_block, config, Losses(residual[i:e], norm[i:e]))
         if not good:
             break
         now, learned = after, e
@@ -84,12 +84,12 @@ def _learn(
             squares[q] += c[s] * norm[s]
             norm[s] /= 1.0 - a[s]
             residual[s] /= 1.0 - a[s]
-    return now, Scores(residual, norm), squares, learned
+    return now, Losses(residual, norm), squares, learned
 
 
 @inlined
 def _block(
-    V: Array, before: Iterate, weights: Weights, config: BlockConfig, scores: Scores
+    V: Array, before: Iterate, weights: Weights, config: BlockConfig, scores: Losses
 ) -> tuple[Iterate, bool]:  # pragma: no cover - compiled
     """Learn one block and fill in its scores, still of y; returns False if Algorithm 1 cannot learn it."""
     (C, N, M, mean), (eta, a, c, past, _), (residual, norm) = before, weights, scores

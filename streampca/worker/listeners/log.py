@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import structlog
 
-from streampca.member.listener import (
+from streampca.consumer_group.listener import (
     BatchLearned,
     CheckpointPostponed,
     CheckpointSaved,
@@ -17,7 +17,7 @@ from streampca.member.listener import (
     PartitionsReleased,
     PublishFailed,
 )
-from streampca.member.log import MemberLog, RepeatedFailure
+from streampca.consumer_group.log import MemberLog, RepeatedFailure
 from streampca.stream.model_file import PublishedModel
 
 log = structlog.get_logger()

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from streampca.member.listener import (
+from streampca.consumer_group.listener import (
     BatchLearned,
     CheckpointPostponed,
     CheckpointSaved,
@@ -20,7 +20,7 @@ from streampca.member.listener import (
     RecordRejected,
     RestoreFailed,
 )
-from streampca.member.metrics import MemberMetrics, MetricTables
+from streampca.consumer_group.metrics import MemberMetrics, MetricTables
 from streampca.stream.guard import OUTLIER
 from streampca.worker.listeners.histogram import BulkHistogram
 

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from streampca.member.listener import (
+from streampca.consumer_group.listener import (
     BatchLearned,
     CheckpointPostponed,
     CheckpointSaved,
@@ -14,7 +14,7 @@ from streampca.member.listener import (
     PublishFailed,
     RecordRejected,
 )
-from streampca.member.status import MemberStatus
+from streampca.consumer_group.status import MemberStatus
 from streampca.stores.worker_status import OutlierStatus, PartitionStatus, UnusualStatus, key_text
 from streampca.stream.guard import OUTLIER
 

@@ -12,8 +12,8 @@ from streampca.pca.blocked.update import BlockConfig, Iterate, Weights, learn
 from streampca.pca.free_gauge import FreeGauge, FreeState, PowerStep
 from streampca.pca.learning import BLOCK, LearningConfig
 from streampca.pca.learning import learn as learn_stream
+from streampca.pca.losses import Losses
 from streampca.pca.pending import Messages
-from streampca.pca.scores import Scores
 from streampca.pca.state import State
 from tests.pca.streams import close, gaussian
 
@@ -44,14 +44,14 @@ class Case:
         self.state, _ = learn_stream(State.empty(self.d), X[:600], kept[:600], self.config)
         self.V, self.retention = X[600:], kept[600:]
 
-    def blocked(self, before: Iterate, weighting: Weights, unit: bool) -> tuple[Iterate, Scores, F64]:
+    def blocked(self, before: Iterate, weighting: Weights, unit: bool) -> tuple[Iterate, Losses, F64]:
         return learn(self.V, before, weighting, BlockConfig(self.k, self.B, self.stretch, unit))
 
     def weights(self) -> Weights:
         return weights(self.state.weight, self.retention, self.B, self.center)
 
 
-def same(scores: Scores, others: Scores) -> None:
+def same(scores: Losses, others: Losses) -> None:
     assert scores.norm == pytest.approx(others.norm, rel=1e-12)
     assert np.abs(scores.residual - others.residual).max() <= 1e-12 * others.norm.max()
 

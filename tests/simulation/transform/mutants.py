@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 from unittest import mock
 
-from streampca.member.assignment import Assignment
-from streampca.member.paused import PausedPartitions
-from streampca.member.restorer import Restorer
+from streampca.consumer_group.assignment import Assignment
+from streampca.consumer_group.paused import PausedPartitions
+from streampca.consumer_group.restorer import Restorer
 from streampca.pca.arrays import Array
 from streampca.sources.base import Committed
 from streampca.sources.transactions import OutgoingFields

@@ -4,7 +4,13 @@ import itertools
 from dataclasses import replace
 from functools import partial
 
-from streampca.member.listener import BatchTransformed, Listener, MemberEvent, OffsetsSkipped, PartitionsAssigned
+from streampca.consumer_group.listener import (
+    BatchTransformed,
+    Listener,
+    MemberEvent,
+    OffsetsSkipped,
+    PartitionsAssigned,
+)
 from streampca.sources.prefetch import Prefetch
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models

@@ -12,8 +12,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from streampca.errors import StreampcaError
-from streampca.member.listener import (
+from streampca.consumer_group.listener import (
     Listener,
     LoopTicked,
     MemberEvent,
@@ -22,6 +21,7 @@ from streampca.member.listener import (
     PartitionsReleased,
     SourcePolled,
 )
+from streampca.errors import StreampcaError
 from streampca.stream.events import SourceStatus
 
 if TYPE_CHECKING:

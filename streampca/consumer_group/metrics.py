@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
-from streampca.member.listener import (
+from streampca.consumer_group.listener import (
     Listener,
     LoopTicked,
     MemberEvent,

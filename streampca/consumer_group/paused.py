@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection
 
-from streampca.member.listener import Listener, PartitionResumed, PartitionStalled
+from streampca.consumer_group.listener import Listener, PartitionResumed, PartitionStalled
 from streampca.sources.base import Source
 
 _PAUSE_S = 1.0

@@ -7,11 +7,11 @@ import numpy as np
 from streampca.pca.arrays import F64
 
 
-class Scores(NamedTuple):
+class Losses(NamedTuple):
     """Losses of n messages, each measured before it was learned, about the running mean m before it."""
 
     residual: F64  # (n,): ‖r‖², the part of v − m outside the span of the k served components
     norm: F64  # (n,): ‖v − m‖²
 
 
-NO_SCORES = Scores(np.zeros(0), np.zeros(0))
+NO_LOSSES = Losses(np.zeros(0), np.zeros(0))

@@ -16,8 +16,7 @@ from typing import Any, Self
 
 import structlog
 
-from streampca.errors import StoreError, StreampcaError
-from streampca.member.listener import (
+from streampca.consumer_group.listener import (
     BatchLearned,
     BatchTransformed,
     Listener,
@@ -31,6 +30,7 @@ from streampca.member.listener import (
     RestoreFailed,
     SourcePolled,
 )
+from streampca.errors import StoreError, StreampcaError
 from streampca.stores.worker_status import (
     OUTDATED_AFTER_S,
     PartitionStatus,

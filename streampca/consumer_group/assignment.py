@@ -3,10 +3,10 @@
 from collections.abc import Callable, Collection, Mapping
 from typing import Generic, Protocol, Self, TypeVar
 
-from streampca.member.listener import Listener, OffsetsSkipped, PartitionsAssigned, PartitionsReleased
-from streampca.member.offset_gap import OffsetGapPolicy
-from streampca.member.paused import PausedPartitions
-from streampca.member.restorer import Restorer
+from streampca.consumer_group.listener import Listener, OffsetsSkipped, PartitionsAssigned, PartitionsReleased
+from streampca.consumer_group.offset_gap import OffsetGapPolicy
+from streampca.consumer_group.paused import PausedPartitions
+from streampca.consumer_group.restorer import Restorer
 from streampca.sources.base import Source
 from streampca.stream.events import OutOfRange, Undecoded
 from streampca.stream.record import LastRecord

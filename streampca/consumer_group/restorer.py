@@ -6,8 +6,8 @@ Meanwhile the partitions are not read, and the member keeps polling, so that it 
 from collections.abc import Callable, Collection, Mapping
 from typing import Generic, TypeVar
 
+from streampca.consumer_group.listener import Listener, RestoreFailed
 from streampca.errors import ForeignStoreError, StoreError
-from streampca.member.listener import Listener, RestoreFailed
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from streampca.pca.arrays import F64
-from streampca.pca.scores import Scores
+from streampca.pca.losses import Losses
 from streampca.stores.worker_status import UnusualStatus
 from streampca.stream.events import SourceStatus
 from streampca.stream.fold import Fold
@@ -43,7 +43,7 @@ class BatchLearned:
     partition: int
     fold: Fold
     messages: int
-    scores: Sequence[Scores]
+    scores: Sequence[Losses]
     seconds: float
     lag: int  # messages of the partition still to come
     outliers: int = 0  # records among the learned ones that the guard would have refused, were it not open

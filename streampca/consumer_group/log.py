@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from streampca.errors import RETRY_MAY_HELP
-from streampca.member.listener import (
+from streampca.consumer_group.listener import (
     Listener,
     MemberEvent,
     MemberStopping,
@@ -21,6 +20,7 @@ from streampca.member.listener import (
     RestoreFailed,
     SourcePolled,
 )
+from streampca.errors import RETRY_MAY_HELP
 from streampca.stream.events import SourceStatus
 
 log = structlog.get_logger()

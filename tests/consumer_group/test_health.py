@@ -10,10 +10,16 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.parser import text_string_to_metric_families
 
+from streampca.consumer_group import health as health_module
+from streampca.consumer_group.health import HealthListener, HealthServer
+from streampca.consumer_group.listener import (
+    LoopTicked,
+    MemberStopping,
+    PartitionsAssigned,
+    PartitionsReleased,
+    SourcePolled,
+)
 from streampca.errors import StreampcaError
-from streampca.member import health as health_module
-from streampca.member.health import HealthListener, HealthServer
-from streampca.member.listener import LoopTicked, MemberStopping, PartitionsAssigned, PartitionsReleased, SourcePolled
 from streampca.stream.events import SourceStatus
 from tests.broker_process import wait_until
 from tests.clock import Clock

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from streampca.consumer_group.offset_gap import OffsetGapPolicy
 from streampca.errors import OffsetGapError, SourceError
-from streampca.member.offset_gap import OffsetGapPolicy
 from streampca.stream.events import OutOfRange
 
 
