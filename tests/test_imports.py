@@ -36,11 +36,12 @@ MAY_IMPORT = {
     "sources.schema_registry": ["sources.broker_errors", "stream.formats", "errors", "settings.formats"],
     "stores": ["stores", "stream", "store_url", "errors"],
     "consumer_group": [
-        "consumer_group", "stream", "pca.arrays", "pca.losses", "errors", "metrics", "sources.base", "stores.worker_status",
+        "consumer_group", "stream", "pca.arrays", "pca.losses", "errors", "metrics", "sources.base",
+        "stores.worker_status",
     ],
     "worker": [
-        "worker", "consumer_group", "stream", "pca", "errors", "metrics", "sources.base", "stores.base", "stores.checkpoints",
-        "stores.models", "stores.worker_status",
+        "worker", "consumer_group", "stream", "pca", "errors", "metrics", "sources.base", "stores.base",
+        "stores.checkpoints", "stores.models", "stores.worker_status",
     ],
     "transform": [
         "transform", "consumer_group", "stream", "pca", "errors", "metrics", "sources.base",
@@ -53,8 +54,8 @@ MAY_IMPORT = {
     ],
     # These alone choose among concrete sources and stores.
     "commands": [
-        "commands", "consumer_group", "worker", "transform", "sources", "stores", "stream", "vectors", "pca", "settings",
-        "help_texts", "errors", "logs", "thread_failures", "store_url", "api.server", "metrics",
+        "commands", "consumer_group", "worker", "transform", "sources", "stores", "stream", "vectors", "pca",
+        "settings", "help_texts", "errors", "logs", "thread_failures", "store_url", "api.server", "metrics",
     ],
     "demo": ["demo", "stores", "stream.model_file", "vectors", "pca.arrays", "settings", "errors"],
     "cli": ["commands", "demo.run", "settings", "help_texts", "logs", "errors", "version"],
