@@ -12,7 +12,7 @@ from streampca.api.rows import Limits
 from streampca.api.schemas import SCORES, ProjectRequest, ReconstructRequest, ScoreRequest
 from streampca.pca import anomaly
 from streampca.pca.arrays import F64, Array
-from streampca.pca.conditional import Completed
+from streampca.pca.gaps.conditional import Completed
 from streampca.pca.model import Basis, Model
 from streampca.stream.model_file import PublishedModel
 
@@ -63,7 +63,7 @@ def _complete(published: PublishedModel, given: Array, limits: Limits) -> Comple
     gaps = published.settings.get("missing") == "impute"
     vectors = rows.fit(given, "vectors", published.model.dimensions, limits, gaps=gaps)
     if not gaps:
-        return Completed.unchanged(vectors)
+        return Completed(vectors, np.zeros(len(vectors)), np.zeros(len(vectors)))
     with np.errstate(all="ignore"):
         return anomaly.complete(published.model, vectors)
 

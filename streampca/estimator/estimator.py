@@ -130,7 +130,7 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         ----------
         X : array-like of shape (n_samples, n_features)
         """
-        return self._of_rows(X, lambda model, V: (anomaly.complete(model, V).Y - model.mean) @ model.components.T)
+        return self._of_rows(X, lambda model, V: (anomaly.complete(model, V).vectors - model.mean) @ model.components.T)
 
     def score_samples(self, X: ArrayLike) -> F64:
         """Log-likelihood of each row by probabilistic PCA, as of scikit-learn's `PCA`, of shape (n_samples,).

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streampca.pca import conditional, histogram
+from streampca.pca import histogram
 from streampca.pca.arrays import F64, Array
-from streampca.pca.conditional import Completed
+from streampca.pca.gaps import conditional, rows_with_gaps
+from streampca.pca.gaps.conditional import Completed
 from streampca.pca.histogram import BINS, Indices, bins_of
 from streampca.pca.model import Model
 
@@ -52,8 +53,8 @@ def score(model: Model, Y: Array) -> AnomalyScores:
 
 def complete(model: Model, Y: Array) -> Completed:
     """Vectors (n, d) without gaps, which are NaN, and what their uncertainty adds to T² and SPE."""
-    if not conditional.has_gaps(Y):
-        return Completed.unchanged(Y)
+    if not rows_with_gaps(Y).any():
+        return Completed(Y, np.zeros(len(Y)), np.zeros(len(Y)))
     variance = model.explained_variance.astype(np.float64)
     return conditional.complete(Y, model.mean, model.components.T, variance, noise_variance(model))
 

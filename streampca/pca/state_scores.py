@@ -2,10 +2,11 @@
 
 import numpy as np
 
-from streampca.pca import axes, conditional
+from streampca.pca import axes
 from streampca.pca.anomaly import AnomalyScores, rounding
 from streampca.pca.arrays import F64, Array
-from streampca.pca.conditional import Completed, has_gaps
+from streampca.pca.gaps import conditional, rows_with_gaps
+from streampca.pca.gaps.conditional import Completed
 from streampca.pca.state import State
 
 TILE = 64  # messages that are scored at once
@@ -28,7 +29,7 @@ class StateScorer:
         Messages are scored in tiles of 64 that are counted since then, so no bit depends on how many arrive together.
         With gaps, which are NaN, scores are those to be expected, given the other entries.
         """
-        if has_gaps(V):
+        if rows_with_gaps(V).any():
             V, t2, spe = self._complete(V)
             found = self.scores(V, first)
             return AnomalyScores(found.t2 + t2, found.spe + spe, found.score + t2 + spe / self.sigma2)
@@ -57,7 +58,7 @@ class StateScorer:
     def deviations(self, v: Array, most: int) -> list[tuple[int, float]]:
         """The dimensions that contribute most to the SPE of one message (d,), and their shares of it, signed."""
         if np.isnan(v).any():
-            v = self._complete(v[None]).Y[0]
+            v = self._complete(v[None]).vectors[0]
         y = v - self._mean
         residual = y - self._W @ (self._variance * (y @ self._W))
         shares = residual * np.abs(residual) / max(float(residual @ residual), np.finfo(np.float64).tiny)

@@ -22,7 +22,7 @@ from streampca.consumer_group.listener import (
 from streampca.consumer_group.offset_gap import OffsetGapPolicy
 from streampca.consumer_group.rejects import bad_record
 from streampca.errors import SourceError, StreampcaError
-from streampca.pca.conditional import incomplete
+from streampca.pca.gaps import rows_with_gaps
 from streampca.sources.base import DeadLetters, Source
 from streampca.stream import screening
 from streampca.stream.codec import Codec
@@ -182,7 +182,7 @@ class Worker:
         messages, lag = event.count - len(learned.rejects), event.end - event.next
         now = fold.guard or Guard()
         outliers = max(now.learned - guard.learned, 0)
-        gaps = int(incomplete(event.decoded.vectors).sum()) if config.fold.learning.impute else 0
+        gaps = int(rows_with_gaps(event.decoded.vectors).sum()) if config.fold.learning.impute else 0
         of_messages = (outliers, gaps, self._unusual.all)
         self._listener.notify(BatchLearned(partition, fold, messages, learned.scores, seconds, lag, *of_messages))
         if now.is_open != guard.is_open:

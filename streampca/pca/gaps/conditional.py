@@ -1,18 +1,17 @@
-"""What principal components say of vectors with gaps, given the observed entries: conditional means and variances.
+"""The conditional mean and variance of a vector's gaps, given its observed entries.
 
 With W = U(Λ − σ²)^½, as in probabilistic PCA (Tipping & Bishop 1999), the observed entries O and the missing ones M,
 and G = (W_OᵀW_O + σ²I)⁻¹:
 
     E[y_M | y_O] = W_M G W_Oᵀy_O        Cov[y_M | y_O] = σ²(I + W_M G W_Mᵀ)
 
-So T², the squared prediction error and the score (anomaly.py) of a vector with gaps are those to be expected of it: of
-the filled vector, and more for what is not known. docs/mathematics.md, section 11.
+So the expected T² and squared prediction error of a vector with gaps are those of the filled vector, and more for what
+is not known. docs/mathematics.md, section 11.
 """
 
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.pca.arrays import F64, Array
 
@@ -20,40 +19,22 @@ from streampca.pca.arrays import F64, Array
 class Completed(NamedTuple):
     """Vectors without gaps, and what the uncertainty of the filled entries adds to their statistics."""
 
-    Y: Array  # (n, d)
+    vectors: Array  # (n, d)
     t2: F64  # (n,); 0 without gaps
     spe: F64  # (n,)
 
-    @classmethod
-    def unchanged(cls, Y: Array) -> "Completed":
-        """Vectors (n, d) that had no gaps."""
-        return cls(Y, np.zeros(len(Y)), np.zeros(len(Y)))
-
-
-def has_gaps(Y: Array) -> bool:
-    """Whether any of vectors (n, d) has gaps; see `incomplete`."""
-    return bool(incomplete(Y).any())
-
-
-def incomplete(Y: Array) -> NDArray[np.bool_]:
-    """Which of vectors (n, d) have gaps, which are NaN, (n,). Also true where the sum of the entries overflows."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        gaps: NDArray[np.bool_] = np.isnan(Y.sum(axis=1))  # quicker than to look at each entry
-    return gaps
-
 
 def complete(Y: Array, mean: Array, U: Array, variance: F64, sigma2: float) -> Completed:
-    """Fill the gaps of vectors (n, d), each by itself.
+    """Fill the gaps of vectors (n, d), each by itself. Vectors without gaps stay as they are.
 
     `mean` (d,), axes `U` (d, k), their `variance` (k,), and `sigma2`, the mean variance of the other d − k directions.
     """
     t2, spe = np.zeros(len(Y)), np.zeros(len(Y))
     gaps = np.isnan(Y)
-    rows = np.flatnonzero(gaps.any(axis=1))
     filled, known = np.array(Y, np.float64), variance > sigma2
     U, variance = U[:, known].astype(np.float64), variance[known]
     W = U * np.sqrt(variance - sigma2)
-    for i in rows:
+    for i in np.flatnonzero(gaps.any(axis=1)):
         missing, observed = gaps[i], ~gaps[i]
         G = np.linalg.inv(W[observed].T @ W[observed] + sigma2 * np.eye(len(variance)))
         z = G @ (W[observed].T @ (filled[i, observed] - mean[observed]))
@@ -63,4 +44,4 @@ def complete(Y: Array, mean: Array, U: Array, variance: F64, sigma2: float) -> C
         t2[i] = (spread / variance).sum()
         of_all = sigma2 * (missing.sum() + np.vdot(W[missing].T @ W[missing], G))
         spe[i] = max(of_all - spread.sum(), 0.0)
-    return Completed(filled, t2, spe)
+    return Completed(filled.astype(Y.dtype, copy=False), t2, spe)

@@ -10,7 +10,7 @@ from streampca.pca.arrays import F64
 from streampca.pca.model import Model
 from streampca.pca.state import State
 from streampca.pca.state_scores import StateScorer
-from tests.pca.test_missing import with_gaps
+from tests.pca.gaps.test_fill import with_gaps
 
 D, K, NOISE = 9, 3, 0.2
 VARIANCE = np.array([5.0, 2.0, 1.0])
@@ -38,7 +38,7 @@ def test_completed_vectors_and_their_statistics_are_expected_values(seed: int, s
     model = a_model(seed)
     sigma, U = covariance_of(model), model.components.T
     Y = with_gaps(np.random.default_rng(seed).multivariate_normal(model.mean, sigma, 20), share, seed)
-    completed, scores = anomaly.complete(model, Y).Y, anomaly.score(model, Y)
+    completed, scores = anomaly.complete(model, Y).vectors, anomaly.score(model, Y)
     of_state = StateScorer(a_state(model), K).scores(Y, 3)
     for i, y in enumerate(Y):
         m, o = np.isnan(y), ~np.isnan(y)
@@ -59,7 +59,7 @@ def test_completed_vectors_and_their_statistics_are_expected_values(seed: int, s
 def test_a_vector_without_gaps_stays_as_it_is() -> None:
     model, Y = a_model(1), np.random.default_rng(1).standard_normal((4, D))
     completed = anomaly.complete(model, Y)
-    assert completed.Y is Y
+    assert completed.vectors is Y
     assert not completed.t2.any()
     assert not completed.spe.any()
 
@@ -67,7 +67,7 @@ def test_a_vector_without_gaps_stays_as_it_is() -> None:
 def test_without_any_entry_a_vector_is_the_mean_and_scores_as_expected() -> None:
     model = a_model(2)
     scores = anomaly.score(model, np.full((1, D), np.nan))
-    assert anomaly.complete(model, np.full((1, D), np.nan)).Y[0] == pytest.approx(model.mean)
+    assert anomaly.complete(model, np.full((1, D), np.nan)).vectors[0] == pytest.approx(model.mean)
     assert (scores.t2[0], scores.score[0]) == pytest.approx((K, D))
 
 
