@@ -132,3 +132,10 @@ def model_of(state: State, components: int, reference: Array | None = None) -> M
     if reference is not None and reference.shape[1] == rows.shape[1]:
         rows = keep_signs(rows, reference)
     return Model(rows, variance, state.mean, state.total_variance, state.weight)
+
+
+def leading_model(state: State, components: int) -> Model:
+    """As `model_of`, with axes of any sign, and no more than the state has: quicker, without an SVD of size d."""
+    C, variance = turn(state.C.astype(np.float64, copy=False))
+    C, variance = C[:, :components], variance[:components]
+    return Model((C / np.sqrt(variance)).T, variance, state.mean, state.total_variance, state.weight)
