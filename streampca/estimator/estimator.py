@@ -13,13 +13,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from streampca.estimator import checks
 from streampca.estimator.attributes import FittedAttributes
 from streampca.estimator.online import OnlineLearner
-from streampca.pca import anomaly
+from streampca.pca import scoring
 from streampca.pca.arrays import F64, Array
-from streampca.pca.calibrator import Calibrator
 from streampca.pca.free_gauge import FreeGauge, PowerStep
 from streampca.pca.merge import merge as merge_states
 from streampca.pca.model import Model
 from streampca.pca.pending import UnitGauge
+from streampca.pca.scoring.schedule import Calibrator
 from streampca.pca.state import State
 
 
@@ -130,7 +130,7 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         ----------
         X : array-like of shape (n_samples, n_features)
         """
-        return self._of_rows(X, lambda model, V: (anomaly.complete(model, V).vectors - model.mean) @ model.components.T)
+        return self._of_rows(X, lambda model, V: (scoring.complete(model, V).vectors - model.mean) @ model.components.T)
 
     def score_samples(self, X: ArrayLike) -> F64:
         """Log-likelihood of each row by probabilistic PCA, as of scikit-learn's `PCA`, of shape (n_samples,).
@@ -141,7 +141,7 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         ----------
         X : array-like of shape (n_samples, n_features)
         """
-        return self._of_rows(X, anomaly.log_likelihood)
+        return self._of_rows(X, scoring.log_likelihood)
 
     def score(self, X: ArrayLike, y: object = None) -> float:
         """Mean log-likelihood of the rows.
@@ -166,7 +166,7 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
 
         def p_values(model: Model, V: Array) -> F64:
             calibration = self.online_.calibrator.calibration
-            return calibration.p_values(anomaly.score(model, V), anomaly.noise_variance(model)).score
+            return calibration.p_values(scoring.score(model, V), model.noise_variance).score
 
         return self._of_rows(X, p_values)
 

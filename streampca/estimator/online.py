@@ -6,9 +6,9 @@ import numpy as np
 
 from streampca.pca.arrays import Array
 from streampca.pca.axes import model_of
-from streampca.pca.calibrator import Calibrator, parts
 from streampca.pca.model import Model
 from streampca.pca.pending import Gauge, Messages, learn_whole_blocks
+from streampca.pca.scoring.schedule import Calibrator, parts
 from streampca.pca.state import State
 
 T = TypeVar("T")

@@ -13,7 +13,6 @@ from streampca.settings.base import Rule, Settings
 from streampca.settings.consumer import ConsumerSettings
 from streampca.settings.formats import Format, FormatSettings
 from streampca.settings.gaps import GapSettings
-from streampca.settings.guard import GuardSettings
 from streampca.settings.kafka import GroupSettings, KafkaSettings
 from streampca.settings.topics import DeadLetterSettings, LogSettings, StoreSettings, TopicSettings
 from streampca.settings.transform import TransformSettings
@@ -37,7 +36,7 @@ __all__ = [
 ]
 
 
-class WorkerSettings(ConsumerSettings, GapSettings, GroupSettings, GuardSettings):
+class WorkerSettings(ConsumerSettings, GapSettings, GroupSettings):
     """Settings of `streampca worker`."""
 
     # The model. A checkpoint made with other values of these is refused.

@@ -5,14 +5,12 @@ A partition continues at the position inside its checkpoint (checkpointer.py), n
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NoReturn
 
 from streampca.consumer_group.assignment import Assignment
 from streampca.consumer_group.listener import (
     BatchLearned,
-    GuardClosed,
-    GuardOpened,
     Listener,
     LoopTicked,
     MemberStopping,
@@ -29,14 +27,11 @@ from streampca.stream.codec import Codec
 from streampca.stream.decoded import Reject
 from streampca.stream.events import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded, Vectors
 from streampca.stream.fold import Fold, FoldConfig
-from streampca.stream.guard import OUTLIER, Guard
 from streampca.stream.record import Record
-from streampca.stream.screening import Screening
 from streampca.worker import ranges
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.checkpointer import Checkpointer
 from streampca.worker.reject_limit import RejectLimit
-from streampca.worker.unusual import UnusualMessages
 
 _POLL_S = 0.2
 _START_OVER = "another store folder and group_id"
@@ -50,8 +45,7 @@ class WorkerConfig:
     fold: FoldConfig
     codec: Codec
     bad_records: str = "stop"  # stop, skip, or dead_letter
-    outliers: str = "learn"  # skip, or dead_letter
-    screening: Screening = field(default_factory=Screening)
+    implausible_factor: float = 1e4  # times the usual distance from the mean; 0: nothing is implausible
     max_rejected_share: float = 0.5  # of a partition's last records; 1: no limit
     offset_gap: str = "fail"  # fail, earliest or latest
     checkpoint_interval_s: float = 5.0
@@ -78,7 +72,6 @@ class Worker:
         self._checkpointer = Checkpointer(config.topic, config.fold, source, dead_letters, writer, listener)
         self._listener, self._check_threads = listener, check_threads
         self._limit = RejectLimit(config.topic, config.max_rejected_share, self._send_dead_letter)
-        self._unusual = UnusualMessages(config.fold.learning)
         self._assignment: Assignment[Fold] = Assignment(
             OffsetGapPolicy(config.topic, config.offset_gap, _START_OVER), source, self._checkpointer.restore, listener
         )
@@ -159,46 +152,31 @@ class Worker:
         released = self._assignment.release(partitions, lost=lost)
         self._checkpointer.forget(released)
         self._limit.forget(released)
-        self._unusual.forget(released)
 
     def _learn(self, event: Vectors) -> None:
         started = time.perf_counter()
         partition, config = event.partition, self._config
-        guard = self._folds[partition].guard or Guard()
-        learned = screening.learn(self._folds[partition], event, config.fold, config.screening)
-        bad = next((reject for reject in learned.rejects if reject.reason != OUTLIER), None)
-        if bad and config.bad_records == "stop":
-            self._stop_at(event, bad)
-        for reject in learned.rejects:
-            record, is_sent = event.records[reject.place], self._is_sent(reject)
-            self._listener.notify(
-                RecordRejected(partition, record.offset, reject.reason, reject.message, is_sent, record.key)
-            )
+        learned = screening.learn(self._folds[partition], event, config.fold, config.implausible_factor)
+        if learned.rejects and config.bad_records == "stop":
+            self._stop_at(event, learned.rejects[0])
+        is_sent = config.bad_records == "dead_letter"
+        for place, reason, message in learned.rejects:
+            self._listener.notify(RecordRejected(partition, event.records[place].offset, reason, message, is_sent))
         self._limit.take(event, learned.rejects, self._folds[partition])
-        self._unusual.learn(event, self._folds[partition], learned)
         fold = learned.fold.reject([reject.reason for reject in learned.rejects])
         self._folds[partition] = fold = fold.after(event.last) if len(event.records) else fold
         seconds = time.perf_counter() - started
         messages, lag = event.count - len(learned.rejects), event.end - event.next
-        now = fold.guard or Guard()
-        outliers = max(now.learned - guard.learned, 0)
         gaps = int(rows_with_gaps(event.decoded.vectors).sum()) if config.fold.learning.impute else 0
-        of_messages = (outliers, gaps, self._unusual.all)
-        self._listener.notify(BatchLearned(partition, fold, messages, learned.scores, seconds, lag, *of_messages))
-        if now.is_open != guard.is_open:
-            self._listener.notify(GuardOpened(partition) if now.is_open else GuardClosed(partition))
+        self._listener.notify(BatchLearned(partition, fold, messages, learned.losses, seconds, lag, gaps))
 
     def _stop_at(self, event: Vectors, reject: Reject) -> NoReturn:
         """Learn the records before the rejected one and raise `BadRecordError`."""
         self._learn(event.before(reject.place))
         raise bad_record(self._config.topic, event, reject)
 
-    def _is_sent(self, reject: Reject) -> bool:
-        policy = self._config.outliers if reject.reason == OUTLIER else self._config.bad_records
-        return policy == "dead_letter"
-
     def _send_dead_letter(self, partition: int, record: Record, reject: Reject) -> None:
-        if self._is_sent(reject):
+        if self._config.bad_records == "dead_letter":
             self._dead_letters.send(partition, record, reject.reason, reject.message)
 
     def _skip_gap(self, event: OutOfRange) -> None:
@@ -208,8 +186,6 @@ class Worker:
             self._assignment.read([event.partition])
         else:
             self._assignment.skip_gap(event)
-            if event.diverged is not None:
-                self._unusual.cut(event.partition, event.diverged)
 
     def _start_save(self) -> None:
         of_topic = self._source.partitions()

@@ -104,7 +104,7 @@ def make_worker(
     the assignment; a `Do` happens before the next poll and does not replace one.
     """
     config = config or worker_config(env.fold_config)
-    env.sends_dead_letters = "dead_letter" in (config.bad_records, config.outliers)
+    env.sends_dead_letters = config.bad_records == "dead_letter"
     dead_letters, recorder = SpyDeadLetters(env, hook), EventRecorder()
     source = SpySource(env, hook, script, batch, config.codec.vectors_of if prefetch is None else None)
     store = SpyStore(env, hook)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streampca.pca.arrays import F64, Array
+from streampca.pca.gaps import rows_with_gaps
 
 
 class Completed(NamedTuple):
@@ -30,6 +31,8 @@ def complete(Y: Array, mean: Array, U: Array, variance: F64, sigma2: float) -> C
     `mean` (d,), axes `U` (d, k), their `variance` (k,), and `sigma2`, the mean variance of the other d − k directions.
     """
     t2, spe = np.zeros(len(Y)), np.zeros(len(Y))
+    if not rows_with_gaps(Y).any():
+        return Completed(Y, t2, spe)
     gaps = np.isnan(Y)
     filled, known = np.array(Y, np.float64), variance > sigma2
     U, variance = U[:, known].astype(np.float64), variance[known]

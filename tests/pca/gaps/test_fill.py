@@ -18,18 +18,11 @@ from streampca.pca.gaps import fill
 from streampca.pca.learning import LearningConfig
 from streampca.pca.merge import merge
 from streampca.pca.state import State
-from tests.pca.streams import close, covariance, excess, gaussian, learned, one_pass
+from tests.pca.streams import close, covariance, excess, gaussian, learned, one_pass, with_gaps
 
 D, K = 12, 3
 CONFIG = LearningConfig(D, K, 2, warm_up=40, impute=True)
 SPECTRUM = np.array([4.0, 3.0, 2.0, *[0.5] * (D - 3)])
-
-
-def with_gaps(X: F64, share: float, seed: int = 0) -> F64:
-    """X (n, d) with this share of the entries missing at random, but not more than half of a row."""
-    random = np.random.default_rng(seed).random(X.shape)
-    limit = np.minimum(share, np.sort(random, axis=1)[:, X.shape[1] // 2])
-    return np.where(random < limit[:, None], np.nan, X)
 
 
 def stream(n: int, seed: int = 0, offset: float = 3.0) -> F64:
