@@ -11,8 +11,8 @@ A block is learned in one of two ways.
   in a direction that the factor cannot see (blocked/watch.py).
 
 From an absorbed block 32 more directions are kept and, after the start, up to 8 others that the block itself shows.
-They are learned like the others, until half of the weight is younger than the block: what is new needs so long to
-become as strong as the past.
+They are learned like the others, until half of the weight is younger than the block: by then a new direction is as
+strong as the old ones.
 
 Both estimate the same weighted covariance, mean and total variance; they differ only in the directions they drop.
 """
@@ -104,7 +104,7 @@ class LearningConfig:
 def learn(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Losses]:
     """Learn V (n, d), cut into blocks from its first row on; the last block may be shorter.
 
-    `retention` (n,) holds each message's λ, the share of the past that it keeps. V must be finite and within
+    `retention` (n,) holds each message's ρ, the share of the past that it keeps. V must be finite and within
     `config.largest_value`, except for gaps with `config.impute`. Neither its memory layout nor the number
     of blocks in one call changes a bit of the result.
     The first block of a stream has no scores, as there was no model to predict it.

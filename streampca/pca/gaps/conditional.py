@@ -1,9 +1,9 @@
 """The conditional mean and variance of a vector's gaps, given its observed entries.
 
-With W = U(Λ − σ²)^½, as in probabilistic PCA (Tipping & Bishop 1999), the observed entries O and the missing ones M,
-and G = (W_OᵀW_O + σ²I)⁻¹:
+With Φ = U(Λ − σ²)^½, as in probabilistic PCA (Tipping & Bishop 1999), the observed entries o and the missing ones m,
+and Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹:
 
-    E[y_M | y_O] = W_M G W_Oᵀy_O        Cov[y_M | y_O] = σ²(I + W_M G W_Mᵀ)
+    E[y_m | y_o] = Φ_m Ψ Φ_oᵀy_o        Cov[y_m | y_o] = σ²(I + Φ_m Ψ Φ_mᵀ)
 
 So the expected T² and squared prediction error of a vector with gaps are those of the filled vector, and more for what
 is not known. docs/mathematics.md, section 11.
@@ -36,15 +36,15 @@ def complete(Y: Array, mean: Array, U: Array, variance: F64, sigma2: float) -> C
     gaps = np.isnan(Y)
     filled, known = np.array(Y, np.float64), variance > sigma2
     U, variance = U[:, known].astype(np.float64), variance[known]
-    W = U * np.sqrt(variance - sigma2)
+    Phi = U * np.sqrt(variance - sigma2)
     for i in np.flatnonzero(gaps.any(axis=1)):
         missing, observed = gaps[i], ~gaps[i]
-        G = np.linalg.inv(W[observed].T @ W[observed] + sigma2 * np.eye(len(variance)))
-        z = G @ (W[observed].T @ (filled[i, observed] - mean[observed]))
-        filled[i, missing] = mean[missing] + W[missing] @ z
-        UW = U[missing].T @ W[missing]
-        spread = sigma2 * (np.square(U[missing]).sum(axis=0) + np.vecdot(UW @ G, UW))  # of Uᵀy, along each axis
+        Psi = np.linalg.inv(Phi[observed].T @ Phi[observed] + sigma2 * np.eye(len(variance)))
+        z = Psi @ (Phi[observed].T @ (filled[i, observed] - mean[observed]))
+        filled[i, missing] = mean[missing] + Phi[missing] @ z
+        U_Phi = U[missing].T @ Phi[missing]
+        spread = sigma2 * (np.square(U[missing]).sum(axis=0) + np.vecdot(U_Phi @ Psi, U_Phi))  # of Uᵀy, along each axis
         t2[i] = (spread / variance).sum()
-        of_all = sigma2 * (missing.sum() + np.vdot(W[missing].T @ W[missing], G))
+        of_all = sigma2 * (missing.sum() + np.vdot(Phi[missing].T @ Phi[missing], Psi))
         spe[i] = max(of_all - spread.sum(), 0.0)
     return Completed(filled.astype(Y.dtype, copy=False), t2, spe)

@@ -1,10 +1,10 @@
 """Messages with gaps: a block's missing entries are filled, and then it is learned like any other block.
 
 With the k leading axes U, their variances Λ and the mean variance σ² of the other directions, as they are before the
-block, W = U(Λ − σ²)^½ is the factor of probabilistic PCA (Tipping & Bishop 1999). Of a message with the observed
+block, Φ = U(Λ − σ²)^½ is the factor of probabilistic PCA (Tipping & Bishop 1999). Of a message with the observed
 entries O, the others are filled with their conditional mean:
 
-    z = (W_OᵀW_O + σ²I)⁻¹ W_Oᵀy_O            ŷ = Wz, and + r_j/π_j where observed, r = (y − Wz)_O
+    z = (Φ_OᵀΦ_O + σ²I)⁻¹ Φ_Oᵀy_O            ŷ = Φz, and + r_j/π_j where observed, r = (y − Φz)_O
 
 π_j is the running share of messages with gaps that have entry j: as inverse propensities do, it makes up for residuals
 that are not seen, so that ŷ has the mean of y, and the products of its entries the means of theirs, but for squares:
@@ -42,7 +42,7 @@ class Filled(NamedTuple):
 
 
 class Predictor(NamedTuple):
-    """What fills gaps: C_O x with x = (C_OᵀC_O + diag(ridge))⁻¹ C_Oᵀy_O is W_O z."""
+    """What fills gaps: C_O x with x = (C_OᵀC_O + diag(ridge))⁻¹ C_Oᵀy_O is Φ_O z."""
 
     mean: F64  # (d,)
     C: F64  # (d, n) = U Λ^½
