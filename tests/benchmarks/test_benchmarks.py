@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import brokers
-from benchmarks.children import ROOT
-from benchmarks.report import PAGE, PARTS, block
+from benchmarks import workers
+from benchmarks.report import PAGE, PARTS
+from benchmarks.workers import ROOT
+from experiments.report import block
 from tests.kafka_broker import Broker
 
-ON_A_BROKER = ("throughput", "transform", "comparison", "stages", "memory", "scaling", "start", "restart")
+ON_A_BROKER = ("throughput", "transform", "memory", "scaling", "start", "restart")
 
 
 def run(part: str, folder: Path, *options: str) -> str:
@@ -23,7 +24,6 @@ def run(part: str, folder: Path, *options: str) -> str:
     page = folder / "performance.md"
     shutil.copy(PAGE, page)
     page.write_text(page.read_text().replace(f"<!-- {part} -->", f"<!-- {part} -->\nold figures"))
-    (folder / "images").mkdir()
     command = [sys.executable, "-m", f"benchmarks.{part}", "--smallest", "--page", str(page), *options]
     subprocess.run(command, cwd=ROOT, check=True, timeout=250)
     text = page.read_text()
@@ -59,8 +59,8 @@ def test_a_benchmark_without_a_running_broker_starts_one(monkeypatch: pytest.Mon
         yield "broker"
         steps.append("stopped")
 
-    monkeypatch.setattr(brokers, "Broker", start)
-    with brokers.broker_of(brokers.parser_with_broker("").parse_args([])) as broker:
+    monkeypatch.setattr(workers, "Broker", start)
+    with workers.broker_of(workers.parser_with_broker("").parse_args([])) as broker:
         steps.append(broker)
     assert steps == ["started", "broker", "stopped"]
 
@@ -72,10 +72,10 @@ def test_the_serving_benchmark_runs(tmp_path: Path) -> None:
 
 
 def test_the_stderr_of_a_failing_child_is_shown() -> None:
-    code = "from benchmarks.children import output_of; output_of('bare_consumer', '{}')"
+    code = "from benchmarks.workers import bare_rate; bare_rate('consumer')"
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert found.returncode != 0
-    assert "missing 7 required positional arguments" in found.stderr
+    assert "missing 4 required positional arguments" in found.stderr
 
 
 def skip_or_fail(what: str) -> None:
@@ -93,3 +93,4 @@ def test_the_streams_benchmark_runs(tmp_path: Path) -> None:
     found = block(page.read_text(), "streams")
     assert "\n|---|" in found
     assert "old figures" not in found
+    assert page.with_suffix(".csv").read_text().count("\n") > 10
