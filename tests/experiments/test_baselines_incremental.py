@@ -39,12 +39,6 @@ def test_it_equals_the_truncated_second_moment(a: int, b: int, seed: int, n: int
     assert state.count == n
 
 
-def test_without_truncation_it_equals_the_second_moment() -> None:
-    Y = gaussian(0, 300, 1 / np.arange(1, 7.0), offset=1.0)
-    state = learned(Y, 6)
-    assert close((state.U * state.s) @ state.U.T, Y.T @ Y / 300, 1e-11)
-
-
 def test_low_rank_messages_and_zeros() -> None:
     Y = np.zeros((12, 5))
     Y[1::3, 2], Y[2::3, 4] = 2.0, 1.0

@@ -94,11 +94,6 @@ def test_oja_and_krasulina_differ_in_the_second_order_of_the_step() -> None:
     assert apart[0] / apart[1] == pytest.approx(100, rel=0.05)
 
 
-def test_an_infinite_step_of_oja_is_orthogonal_iteration() -> None:
-    C, Y = start(8, 3, 20, 2)
-    assert close(oja.step(C, Y, 1e12), orthonormal(Y.T @ Y @ C), 1e-9)
-
-
 def tangent(move: F64, C: F64) -> F64:
     return move - C @ (C.T @ move)
 
@@ -141,13 +136,3 @@ def test_the_average_is_the_minimum_of_the_weighted_distances(seed: int, machine
     assert np.abs(gradient(objective, best)).max() <= 1e-6
     assert close(combine.average(factors, list(7 * alpha)), best, 1e-12)
     assert close(combine.average(factors), np.mean(factors, axis=0), 1e-12)
-
-
-def test_weights_by_count_and_orthonormal_averages() -> None:
-    A, B = np.eye(3)[:, :2], -np.eye(3)[:, :2]
-    assert combine.average([A, B], [300, 100]) == pytest.approx(0.5 * A)
-    assert combine.average([A, B], [0, 5]) == pytest.approx(B)
-    assert combine.average_orthonormal([A, B], [300, 100]) == pytest.approx(A)
-    assert combine.average_orthonormal([np.eye(3)[:, :1], np.eye(3)[:, 1:2]]).ravel() == pytest.approx(
-        [0.5**0.5, 0.5**0.5, 0]
-    )

@@ -9,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 from experiments import all as experiments
 from experiments import anomalies, datasets, passes
 from experiments.plan import FOLDER, Job, Plan, complete
-from experiments.results import Results, curve, spread
+from experiments.results import Results
 from tests.test_imports import names_imported
 
 
@@ -67,15 +67,6 @@ def test_only_missing_runs_are_repeated(plan):
     assert path.read_text().splitlines(keepends=True) == [*lines[:2], *lines[3:], lines[2]], "the same row, at the end"
 
 
-def test_more_runs_keep_the_existing_ones(plan):
-    passes.run(plan, ("default",), (1.0,))
-    before = (plan.folder / "passes.csv").read_text()
-    passes.run(replace(plan, runs=2), ("default",), (1.0,))
-    after = (plan.folder / "passes.csv").read_text()
-    assert after.startswith(before)
-    assert len(after.splitlines()) - 1 == 2 * (len(before.splitlines()) - 1)
-
-
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # BLAS threads, all idle
 def test_several_processes_give_the_same_results(plan, tmp_path):
     two = replace(plan, folder=tmp_path / "two", workers=2)
@@ -122,10 +113,3 @@ def test_a_failing_run_keeps_the_rows_before_it(plan):
 
 def _inverse(_data, i):
     return (1 / i,)
-
-
-def test_cells():
-    assert curve([1.0, 0.123456]) == "1 0.12346"
-    assert spread([]) == "–"
-    assert spread([1.0]) == "1.00"
-    assert spread([1.0, 3.0]) == "2.00±1.41"
