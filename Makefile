@@ -63,7 +63,6 @@ format: setup  ## Fix style and format
 	$(BIN)/ruff format .
 
 bench: setup java load-generators  ## Run the benchmarks and write docs/performance.md (an hour); make bench ARGS="speed start"
-	$(BIN)/python -m pip install --quiet 'proSVD>=0.0.1,<0.1'
 	$(BIN)/python -m benchmarks.all $(ARGS)
 
 experiments: setup  ## Run the paper's experiments and write docs/experiments.md; make experiments ARGS="--runs 3"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.data import load
 from benchmarks.stream_suite import Indices, Rows, Stream, Table
+from experiments.datasets import load
 
 LINES, WORDS, PIECES = 40, 400, 20_000  # of a text: lines in a piece, commonest words, pieces
 

@@ -78,8 +78,3 @@ def mean_curve(curves: Sequence[Sequence[float]]) -> list[float]:
 def points(length: int, every: int, messages: int) -> list[int]:
     """After how many messages the points of a curve were taken: the last one at the end of the stream."""
     return [min(every * (i + 1), messages) for i in range(length)]
-
-
-def embedded(name: str, alternative: str) -> str:
-    """The picture as the page shows it."""
-    return f"![{alternative}](../experiments/results/{name})"
