@@ -119,8 +119,8 @@ def frequent_directions(stream: Stream, k: int, columns: int) -> Components:
     return np.linalg.eigh(covariance)[1][:, ::-1][:, :k].T, mean
 
 
-def _batches(stream: Stream, size: int, least: int = 0) -> Iterator[F64]:
-    for rows in gen_batches(len(stream.index), max(size, least), min_batch_size=least):
+def _batches(stream: Stream, size: int, min_rows: int = 0) -> Iterator[F64]:
+    for rows in gen_batches(len(stream.index), max(size, min_rows), min_batch_size=min_rows):
         yield stream.table.read(stream.index[rows])
 
 

@@ -34,8 +34,8 @@ def _at_random(share: float) -> Callable[[F64, np.random.Generator], Entries]:
 
 def _runs(X: F64, random: np.random.Generator) -> Entries:
     d = X.shape[1]
-    place = (np.arange(d) - random.integers(0, d, len(X))[:, None]) % d
-    return np.asarray(place < 3 * d // 10)
+    index = (np.arange(d) - random.integers(0, d, len(X))[:, None]) % d
+    return np.asarray(index < 3 * d // 10)
 
 
 def _bright(X: F64, random: np.random.Generator) -> Entries:

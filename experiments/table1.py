@@ -30,7 +30,7 @@ PAPER = {  # mean and standard deviation, in the order of SETTINGS
 
 def run(plan: Plan) -> None:
     """Every method, every scale."""
-    results = least(plan)
+    results = batch_losses(plan)
     for name, data in plan.data.items():
         for k in plan.ks:
             if not results.rows(data=name, k=k):
@@ -38,14 +38,14 @@ def run(plan: Plan) -> None:
     passes.run(plan, METHODS, SCALES)
 
 
-def least(plan: Plan) -> Results:
+def batch_losses(plan: Plan) -> Results:
     """The loss of batch PCA."""
     return Results(plan.folder / "batch.csv", ("data", "k"), ("loss",))
 
 
 def blocks(folder: Path) -> dict[str, list[str]]:
     """The table."""
-    batch = [f"{loss:.2f} ({paper:.2f})" for loss, paper in zip(_least(folder), PAPER_BATCH, strict=True)]
+    batch = [f"{loss:.2f} ({paper:.2f})" for loss, paper in zip(_batch_losses(folder), PAPER_BATCH, strict=True)]
     rows = [["Batch PCA", "–", *batch]]
     for method in METHODS:
         for scale in SCALES if method in TUNED else (1.0,):
@@ -63,9 +63,9 @@ def _losses(folder: Path, method: str, scale: float) -> list[list[float]]:
     return [results.numbers("loss", data=name, k=k, method=method, scale=scale) for name, k in SETTINGS]
 
 
-def _least(folder: Path) -> list[float]:
+def _batch_losses(folder: Path) -> list[float]:
     """Of batch PCA, in the order of SETTINGS; NaN where it is missing."""
-    results = least(Plan({}, folder))
+    results = batch_losses(Plan({}, folder))
     return [average(results.numbers("loss", data=name, k=k)) for name, k in SETTINGS]
 
 
@@ -82,7 +82,7 @@ def claims(folder: Path) -> list[Claim]:
     implicit, ours = mean["implicit", 1.0], mean["default", 1.0]
     best = [min(mean[m, 1.0][i] for m in METHODS[:3]) for i in every]
     worst = {m: [max(mean[m, s][i] for s in SCALES) for i in every] for m in TUNED}
-    over = max(100 * (loss / batch - 1) for loss, batch in zip(ours, _least(folder), strict=True))
+    over = max(100 * (loss / batch - 1) for loss, batch in zip(ours, _batch_losses(folder), strict=True))
     return [
         ("Table 1's losses of the implicit update, to 0.05",
          by_setting(abs(implicit[i] - PAPER["implicit", 1.0][i][0]) <= 0.05 for i in every)),
