@@ -61,7 +61,10 @@ class WorkerSettings(ConsumerSettings, GapSettings, GroupSettings):
 
     # Checkpoints and models.
     checkpoint_interval_s: float = Field(
-        5, gt=0, description="Maximum time between checkpoints of a partition; models are published as often."
+        5,
+        gt=0,
+        description="Maximum time between checkpoints of a partition; models are published as often, or less often "
+        "where publishing would take more than a tenth of the time.",
     )
     checkpoint_messages: int = Field(
         500_000, ge=1, description="Maximum number of messages of a partition between checkpoints."

@@ -81,23 +81,6 @@ class CheckpointHeader(_Strict):
     tally: Tally
 
 
-class SubtotalHeader(_Strict):
-    """The header of a subtotal."""
-
-    kind: str
-    format_version: int
-    topic: str
-    topic_id: str
-    positions: Annotated[Positions, Field(min_length=1)]
-    settings: Settings
-    weight: Annotated[Finite, Field(ge=0)]
-    total_variance: Annotated[Finite, Field(ge=0)]
-    count: Count
-    time_ms: Milliseconds
-    tally: Tally
-    recent: dict[PartitionName, Count]
-
-
 class ModelHeader(_Strict):
     """The header of a published model."""
 

@@ -3,6 +3,7 @@
 A partition continues at the position inside its checkpoint (checkpointer.py), never at a committed offset.
 """
 
+import math
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from streampca.stream.decoded import Reject
 from streampca.stream.events import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded, Vectors
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.record import Record
-from streampca.worker import ranges
+from streampca.worker import publisher
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.checkpointer import Checkpointer
 from streampca.worker.reject_limit import RejectLimit
@@ -76,7 +77,7 @@ class Worker:
             OffsetGapPolicy(config.topic, config.offset_gap, _START_OVER), source, self._checkpointer.restore, listener
         )
         self._folds = self._assignment.progress
-        self._next_save = 0.0
+        self._next_save, self._published_at = 0.0, -math.inf
         self._stop_cause: str | None = None
 
     def stop(self, cause: str) -> None:
@@ -101,7 +102,7 @@ class Worker:
                 self._assignment.retry_when_due(now)
                 self._limit.release_when_due(now)
                 if not self._checkpointer.busy and (now >= self._next_save or self._many_unsaved()):
-                    self._start_save()
+                    self._start_save(now)
                     self._next_save = clock() + self._config.checkpoint_interval_s
                 self._checkpointer.finish_save(wait=False)
         except TimeoutError as error:  # only at the start; later the worker waits for a broker that is away
@@ -116,15 +117,15 @@ class Worker:
     def _shut_down(self) -> None:
         """Save before leaving the group, so that the next owner finds the checkpoints; publish last: it may be slow."""
         self._listener.notify(MemberStopping(self._stop_cause or "crashed"))
-        publisher = False
+        publishes = False
         try:
             if self._stop_cause is not None:
                 self._checkpointer.save(self._limit.savable(self._folds))
-                publisher = ranges.publishes(self._folds, self._source.partitions())
+                publishes = publisher.publishes(self._folds, self._source.partitions())
         finally:
             self._dead_letters.close()
             self._source.close()
-        if publisher:
+        if publishes:
             self._checkpointer.start_save({}, publish=True)
             self._checkpointer.finish_save(wait=True)
 
@@ -187,11 +188,13 @@ class Worker:
         else:
             self._assignment.skip_gap(event)
 
-    def _start_save(self) -> None:
-        of_topic = self._source.partitions()
-        publish = ranges.publishes(self._folds, of_topic)
-        savable = self._limit.savable(self._folds)
-        self._checkpointer.start_save(savable, publish=publish, ranges=ranges.owned(self._folds, of_topic))
+    def _start_save(self, now: float) -> None:
+        publish = publisher.publishes(self._folds, self._source.partitions()) and publisher.is_due(
+            now - self._published_at, self._checkpointer.publish_s
+        )
+        if publish:
+            self._published_at = now
+        self._checkpointer.start_save(self._limit.savable(self._folds), publish=publish)
 
     def _many_unsaved(self) -> bool:
         return self._checkpointer.unsaved_messages(self._limit.savable(self._folds)) >= self._config.checkpoint_messages

@@ -17,9 +17,6 @@ from streampca.stream import checkpoint as files
 from streampca.stream import compatibility, npz, screening
 from streampca.stream.codec import Codec
 from streampca.stream.fold import Fold, FoldConfig
-from streampca.stream.subtotal import Subtotal
-from streampca.stream.subtotal import decode as subtotal_of
-from streampca.stream.subtotal import encode as subtotal_bytes
 from tests.pca.streams import with_gaps
 from tests.stream.streams import D, bits, checkpoint_of, fold_config, fold_of, vectors
 from tests.stream.structured import READING, arrow, avro, avro_datum, avro_schema, memory, protobuf, reading
@@ -82,7 +79,7 @@ def test_a_checkpoint_of_one_setting_is_refused_by_the_other() -> None:
         compatibility.refuse_other_settings(theirs, config)
 
 
-def test_gaps_survive_in_checkpoints_and_subtotals() -> None:
+def test_gaps_survive_in_checkpoints() -> None:
     config = CONFIGS["plain"]
     fold = fold_of(stream(config, 500, 1), config)
     assert np.isnan(fold.pending).any()
@@ -91,8 +88,6 @@ def test_gaps_survive_in_checkpoints_and_subtotals() -> None:
     assert loaded.state.gaps is not None
     assert loaded.state.gaps.entries.tobytes() == fold.state.gaps.entries.tobytes()
     assert loaded.pending.tobytes() == fold.pending.tobytes()
-    subtotal = Subtotal.of(checkpoint_of(fold, config), config.learning)
-    assert subtotal_of(subtotal_bytes(subtotal)).recent[0].tobytes() == fold.pending.tobytes()
 
 
 @pytest.mark.parametrize(

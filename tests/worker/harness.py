@@ -95,6 +95,7 @@ def make_worker(
     hook: Hook = lambda name: None,
     stop_when_idle: bool = True,
     save_executor: Executor | None = None,
+    save_clock: Callable[[], float] = lambda: 0.0,
     prefetch: int | None = None,
 ) -> WorkerFixture:
     """A worker in this environment. With `stop_when_idle` it stops when polls return nothing after its script.
@@ -111,7 +112,7 @@ def make_worker(
     checkpoints = Checkpoints(store, TOPIC)
     publisher = Publisher(checkpoints, Models(store, TOPIC), config.fold, lambda: 0.0)
     read = source if prefetch is None else Prefetch(source, prefetch, 10**6, config.codec.vectors_of)
-    writer = CheckpointWriter(checkpoints, publisher, save_executor or SynchronousExecutor())
+    writer = CheckpointWriter(checkpoints, publisher, save_executor or SynchronousExecutor(), save_clock)
     listeners = Listeners(recorder)
     worker = Worker(config, read, dead_letters, writer, listeners)
 
