@@ -1,12 +1,12 @@
-"""Principal axes of a factor C: the decomposition C Cᵀ = U Λ Uᵀ, and the rotation C ← C V that makes C = U Λ^½."""
+"""Principal axes: the decomposition U Λ Uᵀ of a covariance, which is C Cᵀ or is kept as such."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from scipy.linalg import eigh
 
 from streampca.pca.arrays import F64, Array
-from streampca.pca.blocked import watch
-from streampca.pca.blocked.gauge import cholesky
 from streampca.pca.model import Model
 from streampca.pca.state import State
 
@@ -25,57 +25,24 @@ def smallest_singular_value(dtype: Any) -> float:
 
 def leading(F: Array, limit: int, dtype: Any) -> tuple[Array, F64]:
     """C (d, r) = U diag(σ) for up to `limit` leading singular values of F (d, n) above rounding, and σ² (r,)."""
-    return leading_and_new(F, 0, limit, 0, 0.0, dtype)
-
-
-def leading_and_new(F: Array, past: int, limit: int, new: int, smallest: float, dtype: Any) -> tuple[Array, F64]:
-    """The `limit` leading directions of F (d, n), and up to `new` others that its columns from `past` on show.
-
-    These are directions with more variance than the served one with the smallest, λ_k = `smallest`; see watch.py. C Cᵀ
-    is F Fᵀ projected onto all of them; C (d, r) has orthogonal columns, whose squared lengths (r,) are returned too.
-    """
-    U, sigma, Vt = np.linalg.svd(F.astype(np.float64, copy=False), full_matrices=False)
-    r = rank(sigma, len(sigma), dtype)
-    if new and r > limit:
-        rest = sigma[limit:r, None] * Vt[limit:r]  # F's coordinates outside the leading directions
-        W = watch.unseen_directions(rest[:, past:], new, smallest)
-        turned, variation, _ = np.linalg.svd(W.T @ rest, full_matrices=False)
-        U = np.hstack([U[:, :limit], U[:, limit:r] @ (W @ turned)])
-        sigma = np.concatenate([sigma[:limit], variation])
-    r = rank(sigma, limit + new, dtype)
+    U, sigma, _ = np.linalg.svd(F.astype(np.float64, copy=False), full_matrices=False)
+    r = rank(sigma, limit, dtype)
     return np.ascontiguousarray((U[:, :r] * sigma[:r]).astype(dtype)), sigma[:r] ** 2
 
 
-def turn(C: Array) -> tuple[Array, F64]:
-    """C V = U diag(σ), columns by falling σ without those that are only rounding, and σ² (r,).
-
-    V is computed from the K×K Cholesky factor of CᵀC, which stays accurate for columns of very different sizes.
-    """
-    wide = C.astype(np.float64, copy=False)
-    R, good = cholesky(wide.T @ wide)
-    if not good:  # a column has vanished
-        return leading(C, C.shape[1], C.dtype)
-    _, sigma, Vt = np.linalg.svd(R.T)
-    r = rank(sigma, len(sigma), C.dtype)
-    return np.ascontiguousarray(C @ Vt[:r].T.astype(C.dtype)), sigma[:r] ** 2
+def factor(state: State) -> Array:
+    """F (d, r) with F Fᵀ the state's covariance, as far as it is known; r is at most d."""
+    return state.C if state.covariance is None else turned(replace(state, C=state.C.astype(np.float64)), len(state.C)).C
 
 
-def explained_squares(P: F64, N: F64, limit: int) -> F64:
-    """‖Uᵀy‖² (B,) for up to `limit` leading axes U of C, from P = YC (B, r) and N = CᵀC alone.
-
-    With N = V Λ Vᵀ the axes are U = C V Λ^−½.
-    """
-    variance, V = of_gram(N, limit)
-    squares: F64 = ((P @ V / np.sqrt(variance)) ** 2).sum(axis=1)
-    return squares
-
-
-def of_gram(N: F64, limit: int) -> tuple[F64, F64]:
-    """Up to `limit` leading eigenvalues (r,) of N above rounding, descending, and their eigenvectors as columns."""
-    variance, V = np.linalg.eigh(N)
-    variance, V = variance[::-1][:limit], V[:, ::-1][:, :limit]
-    known = variance > _EPS * variance.max(initial=0.0)
-    return variance[known], V[:, known]
+def turned(state: State, components: int) -> State:
+    """A state with an exact covariance, with its leading axes times their standard deviations as columns."""
+    d = len(state.C)
+    variance, U = eigh(state.covariance, subset_by_index=(d - min(components, d), d - 1))
+    variance, U = variance[::-1], U[:, ::-1]
+    known = variance > max(_EPS * d * variance[0], float(np.finfo(state.C.dtype).tiny))
+    C = np.ascontiguousarray(U[:, known] * np.sqrt(variance[known]), state.C.dtype)
+    return replace(state, C=C, N=np.diag(variance[known]))
 
 
 def rank(sigma: F64, limit: int, dtype: Any) -> int:
@@ -87,11 +54,12 @@ def rank(sigma: F64, limit: int, dtype: Any) -> int:
     )
 
 
-def principal(C: Array, k: int) -> tuple[F64, F64]:
-    """The k leading principal axes of C Cᵀ as orthonormal rows (k, d), by falling variance, and the variances (k,).
+def principal(state: State, k: int) -> tuple[F64, F64]:
+    """The k leading principal axes of a state as orthonormal rows (k, d), by falling variance, and the variances (k,).
 
     Beyond the rank of C the variances are 0 and the axes an arbitrary but deterministic orthonormal completion.
     """
+    C = state.C if state.covariance is None else turned(state, k).C
     U, sigma, _ = np.linalg.svd(C.astype(np.float64), full_matrices=False)
     r = rank(sigma, k, np.float64)
     variance = np.zeros(k)
@@ -128,7 +96,7 @@ def keep_signs(components: F64, reference: Array) -> F64:
 
 def model_of(state: State, components: int, reference: Array | None = None) -> Model:
     """The model of the k leading components of a state, with the signs of `reference` (rows of components) if given."""
-    rows, variance = principal(state.C, components)
+    rows, variance = principal(state, components)
     if reference is not None and reference.shape[1] == rows.shape[1]:
         rows = keep_signs(rows, reference)
     return Model(rows, variance, state.mean, state.total_variance, state.weight)
@@ -136,6 +104,6 @@ def model_of(state: State, components: int, reference: Array | None = None) -> M
 
 def leading_model(state: State, components: int) -> Model:
     """As `model_of`, with axes of any sign, and no more than the state has: quicker, without an SVD of size d."""
-    C, variance = turn(state.C.astype(np.float64, copy=False))
-    C, variance = C[:, :components], variance[:components]
+    state = state if state.covariance is None else turned(state, components)
+    C, variance = state.C[:, :components].astype(np.float64, copy=False), state.N.diagonal()[:components]
     return Model((C / np.sqrt(variance)).T, variance, state.mean, state.total_variance, state.weight)

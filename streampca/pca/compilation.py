@@ -12,23 +12,21 @@ from streampca.pca import learning
 from streampca.pca.learning import LearningConfig
 from streampca.pca.state import State
 
-_D, _K = 3, 2  # sizes are not part of the compiled code, so small ones will do
-_EARLY, _BLOCK = 100, 10  # messages: some that are absorbed, and some that Algorithm 1 learns
+_MESSAGES = 20  # sizes are not part of the compiled code, so small ones will do
 
 
 def compile_kernels(config: LearningConfig, on_compile: Callable[[], None] = lambda: None) -> None:
-    """Learn small blocks in the way that `config` asks for, so that all of its kernels are in memory.
+    """Learn two small blocks in the way that `config` asks for, so that all of its kernels are in memory.
 
     `on_compile` is called once, when numba starts to compile; not if everything is loaded from the cache.
     """
-    small = replace(config, dimensions=_D, components=_K, oversampling=0, warm_up=_EARLY // learning.STARTS)
-    V, retention = np.random.default_rng(0).standard_normal((_EARLY + _BLOCK, _D)), np.ones(_EARLY + _BLOCK)
+    d = 3 if config.exact else learning.EXACT + 1
+    small = replace(config, dimensions=d, components=2, oversampling=0, warm_up=_MESSAGES // 2)
+    V, retention = np.random.default_rng(0).standard_normal((_MESSAGES, d)), np.ones(_MESSAGES)
+    if config.impute:
+        V[-1, 0] = np.nan
     with _first_compilation(on_compile):
-        state, _ = learning.learn(State.empty(_D, config.dtype), V[:_EARLY], retention[:_EARLY], small)
-        learning.learn(state, V[_EARLY:], retention[_EARLY:], small)
-        if config.impute:
-            V[-1, 0] = np.nan
-            learning.learn(state, V[_EARLY:], retention[_EARLY:], small)
+        learning.learn(State.empty(d, config.dtype), V, retention, small)
 
 
 class _Once(event.Listener):  # type: ignore[misc]  # numba has no types

@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.pca import algorithm1, axes, learning
+from streampca.pca import algorithm1, axes
 from streampca.pca.arrays import F64, Array
-from streampca.pca.blocked import centring, update
+from streampca.pca.blocked import centring, recurrence
 from streampca.pca.blocked.centring import Weights
-from streampca.pca.blocked.update import BlockConfig, Iterate
 from streampca.pca.learning import LearningConfig
 from streampca.pca.losses import NO_LOSSES, Losses
 from streampca.pca.pending import Messages
@@ -75,26 +74,43 @@ class FreeGauge:
         return state, NO_LOSSES
 
     def _learn_block(self, free: FreeState, V: Array) -> FreeState:
-        state, n, center = free.state, len(V), self.config.center
-        weights = centring.weights(state.weight, np.ones(n), n, center)
+        state, n = free.state, len(V)
+        weights = centring.weights(state.weight, np.ones(n), self.config.center)
         eta = np.ascontiguousarray(self.step(np.arange(state.count + 1, state.count + n + 1)), np.float64)
-        N = state.N if state.blocks % learning.BLOCKS_BETWEEN_TURNS else _gram(state.C)
-        before = Iterate(state.C, N, free.M, learning.mean_before(state, V, center))
-        after, _, squares = update.learn(
-            V.astype(self.config.dtype, copy=False),
-            before,
-            weights._replace(eta=eta),
-            BlockConfig(state.rank, n, self.config.stretch, unit=False),
+        block = centring.centre(V, state.mean, state.total_variance, weights, share=np.inf)
+        C, M = _together(free, block.Y, weights, eta)
+        if C is None or _growth(state.N, _gram(C)) > _LARGEST_GROWTH:
+            C, M = _one_by_one(free, block.Y, weights, eta)
+        after = replace(
+            state,
+            C=C,
+            N=_gram(C),
+            mean=block.mean,
+            weight=weights.total,
+            total_variance=block.total_variance,
+            count=state.count + n,
         )
-        if not len(squares) or _growth(N, after.N) > _LARGEST_GROWTH:
-            after, squares = _one_by_one(V, before, weights, eta)
-        return FreeState(learning.advance(state, after, n, squares, weights), after.M)
+        return FreeState(after, M)
 
     def as_unit_gauge(self, state: FreeState) -> State:
         """The state with the factor C M^½, whose C Cᵀ estimates the covariance."""
         own, (variance, V) = state.state, np.linalg.eigh(state.M)
-        C, variance = axes.turn((own.C @ (V * np.sqrt(np.maximum(variance, 0)))).astype(own.C.dtype))
-        return replace(own, C=C, N=np.diag(variance), blocks=0)
+        C, variance = axes.leading(own.C @ (V * np.sqrt(np.maximum(variance, 0))), len(V), own.C.dtype)
+        return replace(own, C=C, N=np.diag(variance))
+
+
+def _together(free: FreeState, Y: Array, weights: Weights, eta: F64) -> tuple[Array | None, F64]:
+    """C and M after a block; None if C has lost a column."""
+    C, N = free.state.C, free.state.N
+    X, Z, p, _ = recurrence.learn(Y @ C, Y @ Y.T, np.asarray(np.linalg.inv(N), np.float64), eta)
+    C = C @ (np.eye(len(N)) - X.T @ Z).astype(C.dtype) + Y.T @ Z.astype(C.dtype)
+    try:
+        S = np.linalg.inv(_gram(C))
+    except np.linalg.LinAlgError:
+        return None, free.M
+    # x changes coordinates to S CᵀC_before x, as the residual is orthogonal to C: so N M N is a weighted sum of p pᵀ.
+    M = S @ (weights.past * N @ free.M @ N + (p * weights.c[:, None]).T @ p) @ S
+    return (C, M) if np.isfinite(M).all() else (None, free.M)
 
 
 def _growth(before: F64, after: F64) -> float:
@@ -102,22 +118,19 @@ def _growth(before: F64, after: F64) -> float:
     return float(np.trace(np.linalg.solve(before, after)))
 
 
-def _one_by_one(V: Array, before: Iterate, weights: Weights, eta: F64) -> tuple[Iterate, F64]:
-    """A block by the paper's own update of C†, which stays accurate however much C grows; and the sum of ‖y‖².
+def _one_by_one(free: FreeState, Y: Array, weights: Weights, eta: F64) -> tuple[Array, F64]:
+    """C and M after a block, by the paper's own update of C†, which stays accurate however much C grows.
 
     Where the data is large beside C, as at the start, CᵀC grows by many orders of magnitude in a few messages, in one
     direction after the other. Then (CᵀC)⁻¹, of which the blocked update makes everything, loses as many digits.
     """
-    factor, M, mean, squares = _inverted(before.C), before.M, before.mean, 0.0
-    for v, a, share, c, step in zip(V, weights.a, weights.eta, weights.c, eta, strict=True):
-        y = v - mean
-        mean, y = mean + a * y, np.sqrt(1 - a) * y
+    factor, M = _inverted(free.state.C), free.M
+    for y, share, step in zip(Y.astype(np.float64), weights.eta, eta, strict=True):
         x, old = factor.C_pinv @ y, factor.C
         factor, _ = algorithm1.meyer(factor, y, step)
         T = factor.C_pinv @ old
         M = T @ ((1 - share) * M + share * np.outer(x, x)) @ T.T
-        squares += c * (y @ y)
-    return Iterate(factor.C.astype(before.C.dtype), _gram(factor.C), M, mean), np.array([squares])
+    return factor.C.astype(free.state.C.dtype), M
 
 
 def _inverted(C: Array) -> algorithm1.Factor:

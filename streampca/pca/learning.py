@@ -1,42 +1,33 @@
 """Learn a stream in one pass, block by block: from one `State` to the next.
 
-A block is learned in one of two ways.
+Each message is shortened if it is absurdly far away, and centred (blocked/centring.py). Then
 
-- *By Algorithm 1* (blocked/update.py): each message in turn, exactly, with η = 1/w, then the unit gauge. This is the
-  normal case.
-- *By absorbing it*: factor and block are stacked side by side and the K leading singular directions are kept. This is
-  exact as long as there are at most K directions. It is used for the first thousand messages, since a short stream ends
-  before Algorithm 1 has converged; where the factor has fewer than K columns; where little of the past is left: after a
-  message that weighs much, because the half-life is short, or that dwarfs everything before it; and where messages vary
-  in a direction that the factor cannot see (blocked/watch.py).
+- *where d is small*, the covariance is updated as such: Σ ← past·Σ + Yᵀ diag(c) Y. In the unit gauge Algorithm 1 with
+  K = d is just that, in every order of the messages;
+- *else* Algorithm 1 moves C, message by message (blocked/recurrence.py), and a Rayleigh–Ritz step finds what it cannot
+  see and sets the scale (blocked/ritz.py).
 
-From an absorbed block 32 more directions are kept and, after the start, up to 8 others that the block itself shows.
-They are learned like the others, until half of the weight is younger than the block: by then a new direction is as
-strong as the old ones.
-
-Both estimate the same weighted covariance, mean and total variance; they differ only in the directions they drop.
+Messages are scored by the k leading axes at the start of their block; in the first case, at the last turn.
 """
 
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.linalg import LinAlgError
 
 from streampca.pca import axes
 from streampca.pca.arrays import F64, Array
-from streampca.pca.blocked import centring, gauge, update
+from streampca.pca.blocked import centring, recurrence, ritz
 from streampca.pca.blocked.centring import Weights
-from streampca.pca.blocked.update import BlockConfig, Iterate
 from streampca.pca.gaps import fill, rows_with_gaps
 from streampca.pca.losses import NO_LOSSES, Losses
 from streampca.pca.state import State
 
+EXACT = 256  # dimensions up to which the covariance is kept: it is quicker, and no larger than factor and block
 BLOCK = 256  # messages
-STRETCH = 64  # messages of a block that share one pass over C; measured, see docs/mathematics.md
-WIDE, WIDE_STRETCH = 96, 128  # from so many columns on, a longer stretch is faster
-BLOCKS_BETWEEN_TURNS = 16
-STARTS = 5  # first blocks' lengths that are absorbed: where a stream may end before Algorithm 1 has converged
-SPARE = 32  # columns beyond K, after an absorbed block
-NEW = 8  # further ones, after the start, for what that block shows
+WIDE, WIDE_BLOCK = 200, 1024  # from so many columns on, a longer block is faster
+_TINY = float(np.finfo(np.float64).tiny)
+TURNS = 16  # blocks from one turn of an exact covariance to its axes to the next
 
 
 @dataclass(frozen=True)
@@ -53,8 +44,9 @@ class LearningConfig:
 
     @property
     def columns(self) -> int:
-        """K: regular columns of C, the served components and the oversampling."""
-        return min(self.components + self.beyond, self.dimensions)
+        """K: columns of C, the served components and the oversampling; d where the covariance is kept."""
+        columns = min(self.components + self.beyond, self.dimensions)
+        return self.dimensions if self.dimensions <= EXACT else columns
 
     @property
     def beyond(self) -> int:
@@ -62,29 +54,19 @@ class LearningConfig:
         return max(10, 3 * self.components // 5) if self.oversampling is None else self.oversampling
 
     @property
-    def block(self) -> int:
-        """Messages in every block but the first."""
-        return BLOCK
+    def exact(self) -> bool:
+        """Whether the covariance is kept: K = d."""
+        return self.columns == self.dimensions
 
     @property
-    def stretch(self) -> int:
-        """Messages in a stretch of a block."""
-        return STRETCH if self.columns < WIDE else WIDE_STRETCH
+    def block(self) -> int:
+        """Messages in every block but the first."""
+        return BLOCK if self.exact or self.columns < WIDE else WIDE_BLOCK
 
     @property
     def start(self) -> int:
-        """Messages in the first block, from which the first factor is made."""
-        return max(200, 2 * self.columns) if self.warm_up is None else self.warm_up
-
-    @property
-    def early(self) -> int:
-        """Messages until which every block is absorbed."""
-        return STARTS * self.start
-
-    @property
-    def settled(self) -> int:
-        """Messages until which there may be columns beyond K from the start of the stream."""
-        return 2 * self.early + (BLOCKS_BETWEEN_TURNS + 1) * self.block
+        """Messages in the first block."""
+        return max(200, 0 if self.exact else 2 * self.columns) if self.warm_up is None else self.warm_up
 
     @property
     def largest_value(self) -> float:
@@ -100,133 +82,95 @@ class LearningConfig:
         """Messages in the next block."""
         return self.block if state.count else max(self.start, 1)
 
+    @property
+    def rounding(self) -> float:
+        """Variances below this share of the largest are rounding errors."""
+        return 1000 * float(np.finfo(self.dtype).eps) if self.dtype == "float32" else 1e-13
+
 
 def learn(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Losses]:
     """Learn V (n, d), cut into blocks from its first row on; the last block may be shorter.
 
-    `retention` (n,) holds each message's ρ, the share of the past that it keeps. V must be finite and within
-    `config.largest_value`, except for gaps with `config.impute`. Neither its memory layout nor the number
-    of blocks in one call changes a bit of the result.
-    The first block of a stream has no scores, as there was no model to predict it.
+    `retention` (n,) holds each message's λ, the share of the past that it keeps. V must be finite and within
+    `config.largest_value`, except for gaps with `config.impute`. Neither its memory layout nor the number of blocks in
+    one call changes a bit of the result. The first block has no losses, as there was no model to predict it.
     """
-    V, scores = update.read_only(V, config.dtype), [NO_LOSSES]
-    with_gaps = config.impute and rows_with_gaps(V).any()
+    V, losses = np.asarray(V, config.dtype), [NO_LOSSES]
     while len(V):
-        block = config.next_block(state)
-        if config.impute and config.center:
-            state = fill.initialise_new_means(state, V[:block])
-        learned = (
-            _learn_block(state, V[:block], retention[:block], config)
-            if with_gaps
-            else _update(state, V, retention, config) or _absorb(state, V[:block], retention[:block], config)
-        )
-        n = learned[0].count - state.count
-        V, retention, state = V[n:], retention[n:], _turned(learned[0], state, config)
-        scores.append(learned[1])
-    return state, scores[-1] if len(scores) <= 2 else Losses(*map(np.concatenate, zip(*scores, strict=True)))
-
-
-def unseen_variance_ratio(state: State, config: LearningConfig) -> float:
-    """Of the largest variance beyond the K regular columns to the smallest served one; 0 without any.
-
-    Above 0: the stream has recently shown directions that the factor could not see. At 1 they are served. Also 0 where
-    every block is absorbed: at the start of a stream, and with a very short half-life.
-    """
-    always = state.count < config.settled or state.weight * gauge.LARGEST_SHARE < 1
-    if always or state.rank <= config.columns:
-        return 0.0
-    variance = np.sort(state.N.diagonal())[::-1]
-    return float(variance[config.columns] / _smallest_served(state, config))
-
-
-def _smallest_served(state: State, config: LearningConfig) -> float:
-    """λ_k, the variance along the k-th axis; 0 with fewer axes."""
-    return float(np.sort(state.N.diagonal())[-config.components]) if state.rank >= config.components else 0.0
-
-
-def mean_before(state: State, V: Array, center: bool) -> F64:
-    """The mean to subtract from the messages V (n, d) at first.
-
-    At the start, where it has no weight, it may be anything: the mean of V keeps the squares free of a large offset.
-    """
-    return state.mean if state.weight or not center else V.mean(axis=0, dtype=np.float64)
+        n = min(config.next_block(state), len(V))
+        state, of_block = _learn_block(state, V[:n], retention[:n], config)
+        V, retention = V[n:], retention[n:]
+        losses.append(of_block)
+    return state, losses[-1] if len(losses) <= 2 else Losses(*map(np.concatenate, zip(*losses, strict=True)))
 
 
 def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Losses]:
     """Learn one block, which may have gaps: filled, they cost no second algorithm."""
-    if not rows_with_gaps(V).any():
-        return _update(state, V, retention, config) or _absorb(state, V, retention, config)
-    weights = centring.weights(state.weight, retention, len(V), config.center)
-    V, surplus, gaps = fill.fill(state, V, weights, config.components, config.center)
-    after, (residual, norm) = _update(state, V, retention, config) or _absorb(state, V, retention, config)
-    variance = after.total_variance - weights.c * (1 - weights.a) @ surplus
-    if len(norm):
-        norm, outside = np.maximum(norm - surplus, 0.0), 1 - config.components / config.dimensions
-        residual = np.clip(residual - outside * surplus, 0.0, norm)
-    return replace(after, total_variance=max(float(variance), 0.0), gaps=gaps), Losses(residual, norm)
-
-
-def _update(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Losses] | None:
-    """Learn as many leading blocks as possible by Algorithm 1 in the unit gauge; None if there is no such block."""
-    if state.rank < config.columns or state.count < config.early:
-        return None
-    most = config.block * (BLOCKS_BETWEEN_TURNS - state.blocks)
-    V, weights = V[:most], centring.weights(state.weight, retention[:most], config.block, config.center)
-    after, scores, squares = update.learn(
-        V,
-        Iterate(state.C, state.N, np.eye(state.rank), mean_before(state, V, config.center)),
-        weights,
-        BlockConfig(min(config.components, state.rank), config.block, config.stretch, unit=True),
+    weights = centring.weights(state.weight, retention, config.center)
+    surplus, gaps = np.zeros(len(V)), state.gaps and state.gaps.times(weights.past)
+    if config.impute:
+        if config.center:
+            state = fill.initialise_new_means(state, V)
+        if rows_with_gaps(V).any():
+            V, surplus, gaps = fill.fill(state, V, weights, config.components, config.center)
+    block = centring.centre(V, state.mean, state.total_variance, weights, smallest=config.smallest_value**2)
+    after = replace(
+        state,
+        mean=block.mean,
+        weight=weights.total,
+        total_variance=max(block.total_variance - float(weights.c * (1 - weights.a) @ surplus), 0.0),
+        count=state.count + len(V),
+        shortened=state.shortened + block.shortened,
+        gaps=gaps,
     )
-    return (advance(state, after, len(scores.norm), squares, weights), scores) if len(squares) else None
+    P = (block.Y @ state.C).astype(np.float64)
+    losses = _losses(state, P, block.norm, weights, surplus, config) if state.count else NO_LOSSES
+    return (_summed if config.exact else _moved)(after, block.Y, P, weights, config), losses
 
 
-def _absorb(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Losses]:
-    """Learn one block by keeping the leading directions of the covariance of factor and block together."""
-    weights, m0 = centring.weights(state.weight, retention, len(V), config.center), mean_before(state, V, config.center)
-    Y = V - m0
-    mean = m0 + (weights.c @ Y if config.center else 0.0)
-    centring.subtract_running_mean(Y, weights.a)
-    norm, scores = (Y * Y).sum(axis=1), NO_LOSSES
-    if state.count:
-        explained = axes.explained_squares(Y @ state.C, state.N, config.components)
-        scores = Losses(np.clip(norm - explained, 0.0, norm), norm)
-    Y *= np.sqrt(weights.c * (1 - weights.a))[:, None]
-    F = np.hstack([np.sqrt(weights.past) * state.C, Y.T])
-    new, smallest = NEW if state.count >= config.early else 0, _smallest_served(state, config) * weights.c.sum()
-    C, variance = axes.leading_and_new(F, state.rank, config.columns + SPARE, new, smallest, config.dtype)
-    squares = np.array([weights.c @ (norm * (1 - weights.a))])
-    after = Iterate(C, np.diag(variance), np.eye(len(variance)), mean)
-    return replace(advance(state, after, len(V), squares, weights), older=1.0), scores
-
-
-def advance(state: State, after: Iterate, messages: int, squares: F64, weights: Weights) -> State:
-    """The state after so many messages; `squares` holds the weighted sum of ‖y‖² of each block."""
-    total_variance, older, gaps = state.total_variance, state.older, state.gaps
-    for past, sum_of_squares in zip(weights.past.tolist(), squares.tolist(), strict=False):
-        total_variance, older = past * total_variance + sum_of_squares, past * older
-        gaps = gaps and gaps.times(past)
-    return State(
-        after.C,
-        after.N,
-        after.mean,
-        float(weights.total[len(squares) - 1]),
-        total_variance,
-        state.count + messages,
-        state.blocks + len(squares),
-        older,
-        gaps,
+def _summed(state: State, Y: Array, P: F64, weights: Weights, config: LearningConfig) -> State:
+    """The covariance after the centred messages Y (n, d), and its axes now and then."""
+    weighted = np.sqrt(weights.c)[:, None] * Y.astype(np.float64, copy=False)
+    covariance = weighted.T @ weighted
+    if state.covariance is not None:
+        covariance += weights.past * state.covariance
+    state, blocks = replace(state, covariance=covariance), -(-max(state.count - config.start, 0) // config.block)
+    return (
+        axes.turned(state, config.components)
+        if blocks % TURNS == 0 or (blocks < TURNS and blocks & (blocks - 1) == 0)
+        else state
     )
 
 
-def _turned(state: State, before: State, config: LearningConfig) -> State:
-    """Every 16 blocks: C turned to its principal axes, without columns that are only rounding, and N from C again.
+def _moved(state: State, Y: Array, P: F64, weights: Weights, config: LearningConfig) -> State:
+    """Algorithm 1 on C, and the Rayleigh–Ritz step; P (n, r) is Y [C | F]."""
+    C, N, K, r = state.C, state.N, min(config.columns, state.rank), state.rank
+    G = (Y @ Y.T).astype(np.float64)
+    rows, limit = ritz.rows(N, P, G, weights.c, weights.past), config.columns + ritz.SPARE
+    try:
+        moved = _algorithm1(P[:, :K], G, N[:K, :K], r, weights.eta)
+        coefficients = ritz.restricted(rows, moved, limit, config.rounding)
+    except LinAlgError:  # at the start, and when C has lost a column
+        coefficients = ritz.strongest(rows, limit, config.rounding)
+    coefficients = coefficients.astype(C.dtype)
+    C = C @ coefficients[:r] + Y.T @ coefficients[r:]
+    return replace(state, C=C, N=(C.T @ C).astype(np.float64))
 
-    Columns beyond K are dropped when half of the weight is younger than the last block that was absorbed.
-    """
-    if state.rank == 0 or (state.blocks < BLOCKS_BETWEEN_TURNS and state.rank == before.rank):
-        return state
-    C, variance = axes.turn(state.C)
-    if state.older <= 0.5:
-        C, variance = np.ascontiguousarray(C[:, : config.columns]), variance[: config.columns]
-    return replace(state, C=C, N=np.diag(variance), blocks=0)
+
+def _algorithm1(P: F64, G: F64, N: F64, r: int, eta: F64) -> F64:
+    """Coefficients (r + n, K) of C after n messages: of the r columns [C | F] before, and of the messages."""
+    if not r:
+        raise LinAlgError("there is no C yet")
+    X, Z, _, _ = recurrence.learn(P, G, np.asarray(np.linalg.inv(N)), eta)
+    moved = np.zeros((r + len(P), len(N)))
+    moved[: len(N)], moved[r:] = np.eye(len(N)) - X.T @ Z, Z
+    return moved
+
+
+def _losses(state: State, P: F64, norm: F64, weights: Weights, surplus: F64, config: LearningConfig) -> Losses:
+    """The losses of messages with these P = Y [C | F] and ‖v − m‖², by the k leading axes of the state."""
+    k = min(config.components, state.rank)
+    explained = (P[:, :k] ** 2 / state.N.diagonal()[:k]).sum(axis=1) / np.maximum(1 - weights.a, _TINY)
+    outside = 1 - config.components / config.dimensions
+    norm = np.maximum(norm - surplus, 0.0)
+    return Losses(np.clip(norm + surplus * (1 - outside) - explained, 0.0, norm), norm)

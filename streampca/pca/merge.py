@@ -8,8 +8,7 @@ States are added one by one, and cuts keep the memory constant: docs/mathematics
 """
 
 from collections.abc import Sequence
-from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,16 +19,8 @@ from streampca.pca.state import Gaps, State
 _MOST_GROUPS = 8  # more cost more, and improve the estimate of the sampling error little
 _FEWEST_GROUPS = 4
 _GROUPED = 512  # columns of all groups, if the fewest groups do not have more: their cost grows with its cube
-_SPARE = 32  # columns beyond K of a cut, at least: as many as a state has after its start
+_SPARE = 40  # columns beyond K of a cut, at least: as many as a state has
 _GRADED = 1e-10  # share of the largest variance below which variances from a Gram matrix have few correct digits
-
-
-class _Part(NamedTuple):
-    """Columns of F."""
-
-    factor: float
-    columns: Array  # (d, r), times the factor
-    squares: F64 | None = None  # (r,) their squared lengths, if they are the principal axes of what they were cut from
 
 
 class Pool:
@@ -39,7 +30,7 @@ class Pool:
         """For a result of K = `columns`: more than 4K columns, and more than `uncut`, are cut to 2K."""
         self._cut = columns + max(columns, _SPARE)
         self._most = max(2 * self._cut, uncut)
-        self._parts: list[_Part] = []  # side by side, they are F
+        self._parts: list[tuple[float, Array]] = []  # factors and columns (d, r): side by side, they are F
         self._mean: F64 = np.zeros(0)
         self._total_variance, self._count = 0.0, 0
         self._gaps: Gaps | None = None
@@ -58,27 +49,21 @@ class Pool:
         past, new = self.weight / W, added / W
         step = state.mean - self._mean if past else state.mean
         between = np.sqrt(past * new) * step
-        self._parts = [part._replace(factor=np.sqrt(past) * part.factor) for part in self._parts] if past else []
-        self._parts.append(_Part(np.sqrt(new), state.C, _squares(state.N)))
+        self._parts = [(np.sqrt(past) * factor, columns) for factor, columns in self._parts] if past else []
+        self._parts.append((np.sqrt(new), axes.factor(state)))
         if past:
-            self._parts.append(_Part(1.0, between[:, None]))
+            self._parts.append((1.0, between[:, None]))
         self._total_variance = past * self._total_variance + new * state.total_variance + float(between @ between)
         self._gaps = _shared(self._gaps, past, state.gaps, new)
         self._mean, self.weight = self._mean + new * step if past else state.mean, W
         self._count += state.count
-        if sum(part.columns.shape[1] for part in self._parts) > self._most:
-            C, squares = _leading(self._parts, self._cut, np.float64)
-            self._parts = [_Part(1.0, C, squares)]
+        if sum(columns.shape[1] for _, columns in self._parts) > self._most:
+            self._parts = [(1.0, _leading(self._parts, self._cut, np.float64)[0])]
 
     def state(self, columns: int | None = None, dtype: Any = np.float64) -> State:
         """The pooled state with at most `columns` columns, by default as many as a cut leaves. There must be weight."""
-        most, (first, *others) = columns or self._cut, self._parts
-        if others or first.squares is None:
-            C, squares = _leading(self._parts, most, dtype)
-        else:
-            C, squares = np.ascontiguousarray(first.columns[:, :most], dtype), first.squares[:most]
-        gaps = self._gaps
-        return State(C, np.diag(squares), self._mean, self.weight, self._total_variance, self._count, 0, gaps=gaps)
+        C, squares = _leading(self._parts, columns or self._cut, dtype)
+        return State(C, np.diag(squares), self._mean, self.weight, self._total_variance, self._count, gaps=self._gaps)
 
 
 class Merger:
@@ -140,17 +125,11 @@ def _shared(before: Gaps | None, past: float, added: Gaps | None, new: float) ->
     return before.times(past).plus(added.times(new))
 
 
-def _squares(N: F64) -> F64 | None:
-    """The diagonal of CᵀC, if nothing else is there and it falls: then the columns of C are the principal axes."""
-    diagonal = N.diagonal()
-    return diagonal if np.array_equal(N, np.diag(diagonal)) and (np.diff(diagonal) <= 0).all() else None
-
-
-def _leading(parts: Sequence[_Part], most: int, dtype: Any) -> tuple[Array, F64]:
+def _leading(parts: Sequence[tuple[float, Array]], most: int, dtype: Any) -> tuple[Array, F64]:
     """As `axes.leading` of F, but from the smaller Gram matrix where that is faster and accurate enough."""
-    F = np.hstack([part.factor * part.columns.astype(np.float64, copy=False) for part in parts])
+    F = np.hstack([factor * columns.astype(np.float64, copy=False) for factor, columns in parts])
     d, n = F.shape
-    squares, vectors = np.linalg.eigh(F @ F.T if d <= n else _gram(F, parts))
+    squares, vectors = np.linalg.eigh(F @ F.T if d <= n else F.T @ F)
     squares, vectors = squares[::-1][:most], vectors[:, ::-1][:, :most]
     if min(d, n) <= _GROUPED and not (len(squares) and squares[-1] > _GRADED * squares[0]):
         return axes.leading(F, most, dtype)
@@ -158,18 +137,3 @@ def _leading(parts: Sequence[_Part], most: int, dtype: Any) -> tuple[Array, F64]
     squares, vectors = squares[:r], vectors[:, :r]
     C = vectors * np.sqrt(squares) if d <= n else F @ vectors
     return np.ascontiguousarray(C, dtype), squares
-
-
-def _gram(F: F64, parts: Sequence[_Part]) -> F64:
-    """The lower triangle of FᵀF, all that `eigh` reads. Principal axes are orthogonal, so their block is known."""
-    N, end = np.zeros((F.shape[1], F.shape[1])), 0
-    for _, block in groupby(parts, lambda part: id(part.squares)):  # those without squares together
-        first, *others = block
-        start, end = end, end + sum(part.columns.shape[1] for part in (first, *others))
-        of_block = F[:, start:end]
-        N[start:end, :start] = of_block.T @ F[:, :start]
-        if first.squares is None:
-            N[start:end, start:end] = of_block.T @ of_block
-        else:
-            np.fill_diagonal(N[start:end, start:end], first.factor**2 * first.squares)
-    return N

@@ -29,26 +29,28 @@ class Gaps:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Factor, mean and weight of a stream: CCᵀ estimates the covariance within the span of C.
+    """Factor, mean and weight of a stream: CCᵀ estimates the covariance.
 
-    C always has full column rank: until the stream has shown K distinct directions, it has fewer columns. After a block
-    that was absorbed it has up to `learning.SPARE` + `NEW` more, until half of the weight is younger.
+    The first K columns are the C that Algorithm 1 learns, the others F, kept beside it. All are orthogonal to rounding,
+    longest first, and linearly independent: a stream that has shown few directions has fewer columns.
+
+    Where d is small, the covariance is kept exactly, and the columns are its axes at the last turn.
     """
 
-    C: Array  # (d, r), r ≤ K + SPARE + NEW
+    C: Array  # (d, r): [C | F]
     N: F64  # (r, r) = CᵀC; float64 even for a float32 factor
     mean: F64  # (d,)
     weight: float  # effective number of messages
     total_variance: float  # of all d dimensions
     count: int  # messages learned
-    blocks: int  # learned since C was last turned to its principal axes
-    older: float = 1.0  # share of the weight that is older than the end of the last absorbed block
+    shortened: int = 0  # of these, the messages that were moved towards the mean
     gaps: Gaps | None = None  # None: no message had gaps
+    covariance: F64 | None = None  # (d, d), where d is small
 
     @classmethod
     def empty(cls, d: int, dtype: str = "float64") -> "State":
         """The state before the first message."""
-        return cls(np.zeros((d, 0), dtype), np.zeros((0, 0)), np.zeros(d), 0.0, 0.0, 0, 0)
+        return cls(np.zeros((d, 0), dtype), np.zeros((0, 0)), np.zeros(d), 0.0, 0.0, 0)
 
     @property
     def rank(self) -> int:

@@ -1,18 +1,16 @@
-"""One stretch: b messages learned one after the other by Algorithm 1, at the speed of matrix products.
+"""One block: B messages learned one after the other by Algorithm 1, at the speed of matrix products.
 
-Within a stretch, Algorithm 1 needs nothing of size d but P = YC and G = YYᵀ. For s = 1 … b:
+Within a block, Algorithm 1 needs nothing of size d but P = YC and G = YYᵀ. For s = 1 … B:
 
     x_s = S p_s                         h_s = η_s / (1 + η_s‖x_s‖²)             ‖r_s‖² = G_ss − x_s·p_s
     p_t ← p_t + h_s (G_ts − p_t·x_s) x_s    for t > s                           (Cᵀy_t after C ← C − h r xᵀ, eq. 12)
     S ← Sherman–Morrison for CᵀC + h_s²‖r_s‖² x_s x_sᵀ
 
-and then, with X the rows x_s, A = striu(XXᵀ) + diag(1/h) and Z = A⁻¹X:     C ← C(I − XᵀZ) + YᵀZ.
+and then, with X the rows x_s, M = striu(XXᵀ) + diag(1/h) and Z = M⁻¹X:     C ← C(I − XᵀZ) + YᵀZ.
 
-`learn_stretch` does this for the small matrices; the caller makes the two products of size d. It takes 16 messages (a
-part) at a time: the last line also gives what a part does to the p of all later messages, P ← P(I − XᵀZ) + GZ, and to
-the Z of those before it, Z ← Z(I − XᵀZ). Only the messages within a part are updated one by one.
-
-Derivation: docs/mathematics.md, section 2. The result equals `algorithm1.sherman_morrison` to rounding.
+It takes 16 messages (a part) at a time: the last line also gives what a part does to the p of all later messages,
+P ← P(I − XᵀZ) + GZ, and to the Z of those before it, Z ← Z(I − XᵀZ). Only the messages within a part are updated one by
+one. Derivation: docs/mathematics.md, section 2. The result equals `algorithm1.sherman_morrison` to rounding.
 """
 
 from typing import NamedTuple
@@ -20,54 +18,51 @@ from typing import NamedTuple
 import numpy as np
 
 from streampca.pca.arrays import F64, Array
-from streampca.pca.blocked.gemm import times, times_transposed, transposed_times
-from streampca.pca.blocked.jit import compiled_with_free_sums, inlined
+from streampca.pca.blocked.gemm import times, times_transposed
+from streampca.pca.blocked.jit import compiled_with_free_sums, compiled_without_lock
 
 _PART = 16  # messages
 _LANES = 8  # numbers in a vector register: rows are padded with zeros, so that no loop over K has a remainder
 
 
-class _Stretch(NamedTuple):
-    """Everything about a stretch that its parts read and change; rows of length w are padded with zeros."""
+class Learned(NamedTuple):
+    """What a block does to C: C ← C(I − XᵀZ) + YᵀZ."""
 
-    p: F64  # (b, w): each message's Cᵀy for the current C
-    G: F64  # (b, b) = YYᵀ
+    X: F64  # (B, K): each message's x
+    Z: F64  # (B, K)
+    p: F64  # (B, K): each message's Cᵀy for the C that it met
+    growth: F64  # (B,): h²‖r‖², so that CᵀC grows by growth·x xᵀ
+
+
+class _Block(NamedTuple):
+    """Everything that the parts of a block read and change; rows of length w are padded with zeros."""
+
+    p: F64  # (B, w): each message's Cᵀy for the current C
+    G: F64  # (B, B) = YYᵀ
     S: F64  # (w, w) = (CᵀC)⁻¹
-    E: F64  # the inverse of S's block of the columns from k on, padded
-    k: int
-    eta: F64  # (b,)
-    X: F64  # (b, w): each message's x
-    h: F64  # (b,)
-    growth: F64  # (b,): h²‖r‖², so that CᵀC grows by growth·x xᵀ
-    explained: F64  # (b,): the part of ‖y‖² in the span of the first k columns
+    eta: F64  # (B,)
+    X: F64  # (B, w)
+    h: F64  # (B,)
+    growth: F64  # (B,)
 
 
-@compiled_with_free_sums
-def width(K: int) -> int:  # pragma: no cover - compiled
-    """The padded length w of rows of K numbers."""
-    return (K + _LANES - 1) // _LANES * _LANES
+def learn(P: F64, G: F64, S: F64, eta: F64) -> Learned:
+    """Learn a block, from P = YC (B, K), G = YYᵀ (B, B), S = (CᵀC)⁻¹ (K, K) and the steps η (B,)."""
+    K = P.shape[1]
+    X, Z, p, growth = _learn(*(np.ascontiguousarray(A, np.float64) for A in (P, G, S, eta)))
+    return Learned(X[:, :K], Z[:, :K], p[:, :K], growth)
 
 
-@inlined
-def learn_stretch(
-    p: F64, G: F64, S: F64, E: F64, k: int, eta: F64
-) -> tuple[F64, F64, F64, F64, float]:  # pragma: no cover - compiled
-    """Learn a stretch; updates p (b, w), S (w, w) and E in place, all padded to the `width` of their size.
-
-    p holds P before, and afterwards each message's Cᵀy for the C that it met; G is (b, b), eta (b,) the steps. E is the
-    inverse of S's block of the last K − k columns of C, by which the first k columns are scored alone.
-
-    Returns X (b, w), each message's x; Z (b, w); growth (b,) = h²‖r‖², by which N = CᵀC becomes N + Xᵀ diag(growth) X;
-    explained (b,), the part of each ‖y‖² in the span of the first k columns; and the jump, the largest relative growth
-    of the variance along x that one message causes.
-    """
-    b, wide = p.shape
-    X, h, growth, explained, jump = np.zeros((b, wide)), np.zeros(b), np.zeros(b), np.zeros(b), 0.0
-    Z = resize(p, b, wide)  # rows of later messages hold their p until then: a part moves both alike, except for GZ
-    stretch = _Stretch(Z, G, S, E, k, eta, X, h, growth, explained)
+@compiled_without_lock
+def _learn(P: F64, G: F64, S: F64, eta: F64) -> tuple[F64, F64, F64, F64]:  # pragma: no cover - compiled
+    """As `learn`, padded."""
+    b, wide = len(P), (P.shape[1] + _LANES - 1) // _LANES * _LANES
+    Z = resize(P, b, wide)  # rows of later messages hold their p until then: a part moves both alike, except for GZ
+    X, h, growth, p = np.zeros((b, wide)), np.zeros(b), np.zeros(b), np.zeros((b, wide))
+    block = _Block(Z, G, resize(S, wide, wide), eta, X, h, growth)
     for i in range(0, b, _PART):
         e = min(i + _PART, b)
-        jump = max(jump, _learn_part(i, e, stretch))
+        _learn_part(i, e, block)
         z, change = _solve(X[i:e], h[i:e]), times_transposed(Z, X[i:e])
         for s in range(e, b):
             for t in range(i, e):
@@ -75,28 +70,14 @@ def learn_stretch(
         for s in range(i, e):
             for j in range(wide):
                 p[s, j] = Z[s, j]
-        add(Z, -1.0, times(change, z))
+        moved = times(change, z)
+        for s in range(b):
+            for j in range(wide):
+                Z[s, j] -= moved[s, j]
         for s in range(i, e):
             for j in range(wide):
                 Z[s, j] = z[s - i, j]
-    return X, Z, growth, explained, jump
-
-
-@inlined
-def factor_update(X: F64, Z: F64, growth: F64, N: F64) -> tuple[F64, F64]:  # pragma: no cover - compiled
-    """Pi = I − XᵀZ (K, K) and Z (b, K) of C ← C Pi + YᵀZ; updates N = CᵀC (K, K) in place."""
-    K = len(N)
-    x, z = resize(X, len(X), K), resize(Z, len(Z), K)
-    Pi = transposed_times(x, z)
-    for i in range(K):
-        for j in range(K):
-            Pi[i, j] = (1.0 if i == j else 0.0) - Pi[i, j]
-    grown = resize(x, len(x), K)
-    for s in range(len(x)):
-        for j in range(K):
-            grown[s, j] *= growth[s]
-    add(N, 1.0, transposed_times(x, grown))
-    return Pi, z
+    return X, Z, p, growth
 
 
 # Written as loops, not as array expressions: numba takes seconds to compile those.
@@ -113,23 +94,15 @@ def resize(A: Array, rows: int, columns: int) -> F64:  # pragma: no cover - comp
 
 
 @compiled_with_free_sums
-def add(A: F64, factor: float, B: F64) -> None:  # pragma: no cover - compiled
-    """A += factor·B."""
-    for i in range(A.shape[0]):
-        for j in range(A.shape[1]):
-            A[i, j] += factor * B[i, j]
-
-
-@compiled_with_free_sums
-def _learn_part(i: int, e: int, stretch: _Stretch) -> float:  # pragma: no cover - compiled
-    """Learn messages i … e−1 one by one: fill in X, h, growth and explained, update p, S and E; return the jump.
+def _learn_part(i: int, e: int, block: _Block) -> None:  # pragma: no cover - compiled
+    """Learn messages i … e−1 one by one: fill in X, h and growth, update p and S.
 
     Sp is kept beside p. With u = Sx, S ← S − shrink u uᵀ and p_t ← p_t + q x, it changes by
     (q − shrink u·(p_t + q x)) u. u·p_t is computed as x·Sp_t: so an error in Sp_t shrinks with Sp_t, however much S
     shrinks. S is large: its change is applied together with the next message's Sx, in one pass.
     """
-    p, G, S, E, k, eta, X, h, growth, explained = stretch
-    wide, shrink, jump = len(S), 0.0, 0.0
+    p, G, S, eta, X, h, growth = block
+    wide, shrink = len(S), 0.0
     Sp, u, before = times(p[i:e], S), np.zeros(wide), np.zeros(wide)
     for s in range(i, e):
         x = X[s]
@@ -144,9 +117,7 @@ def _learn_part(i: int, e: int, stretch: _Stretch) -> float:  # pragma: no cover
             xu += x[j] * u[j]
         h[s] = eta[s] / (1.0 + eta[s] * xx)
         growth[s] = h[s] * h[s] * max(G[s, s] - xp, 0.0)  # rounding may make the residual negative
-        jump = max(jump, growth[s] * xu)
         shrink = growth[s] / (1.0 + growth[s] * xu)
-        explained[s] = xp - _explained_by_last(E, x, u, k, shrink)
         for t in range(s + 1, e):
             px = Spx = 0.0
             for j in range(wide):
@@ -158,7 +129,6 @@ def _learn_part(i: int, e: int, stretch: _Stretch) -> float:  # pragma: no cover
                 p[t, j] += q * x[j]
                 Sp[t - i, j] += of_u * u[j]
     _shrink_and_multiply(S, shrink, before, before, u)
-    return jump
 
 
 @compiled_with_free_sums
@@ -177,28 +147,6 @@ def _shrink_and_multiply(S: F64, shrink: float, v: F64, x: F64, out: F64) -> Non
             S2, S3 = S[j + 2, i] - v2 * v[i], S[j + 3, i] - v3 * v[i]
             S[j, i], S[j + 1, i], S[j + 2, i], S[j + 3, i] = S0, S1, S2, S3
             out[i] += S0 * x0 + S1 * x1 + S2 * x2 + S3 * x3
-
-
-@compiled_with_free_sums
-def _explained_by_last(E: F64, x: F64, u: F64, k: int, shrink: float) -> float:  # pragma: no cover - compiled
-    """What the columns from k on explain beyond the first k, xᵀEx; then E, their block of S inverted, follows S."""
-    wide = len(E)
-    x_last, u_last, Eu, added, uEu = np.zeros(wide), np.zeros(wide), np.empty(wide), 0.0, 0.0
-    for i in range(min(wide, len(x) - k)):
-        x_last[i], u_last[i] = x[k + i], u[k + i]
-    for i in range(wide):
-        of_x = of_u = 0.0
-        for j in range(wide):
-            of_x += E[i, j] * x_last[j]
-            of_u += E[i, j] * u_last[j]
-        Eu[i] = of_u
-        added += x_last[i] * of_x
-        uEu += u_last[i] * of_u
-    for i in range(wide):
-        more = Eu[i] * shrink / (1.0 - shrink * uEu)
-        for j in range(wide):
-            E[i, j] += more * Eu[j]
-    return added
 
 
 @compiled_with_free_sums

@@ -64,7 +64,7 @@ class Predictor(NamedTuple):
 def fill(state: State, V: Array, weights: Weights, components: int, center: bool) -> Filled:
     """The block V (n, d) without its gaps; `weights` are those of its messages."""
     missing = np.isnan(V)
-    before = (state.gaps or Gaps(0.0, np.zeros(V.shape[1]))).times(float(weights.past[0]))
+    before = (state.gaps or Gaps(0.0, np.zeros(V.shape[1]))).times(float(weights.past))
     gaps = before.plus(Gaps(float(weights.c @ missing.any(axis=1)), weights.c @ missing))
     shares = np.maximum(1.0 - gaps.entries / gaps.messages, _MIN_SHARE)
     if state.count:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streampca.pca.arrays import F64, Array
-from streampca.pca.blocked.gauge import cholesky
+from streampca.pca.blocked.cholesky import cholesky
 from streampca.pca.blocked.gemm import times, times_transposed, transposed_times
 from streampca.pca.blocked.jit import compiled_with_free_sums, compiled_without_lock
 
