@@ -7,13 +7,11 @@ be the same.
 """
 
 import json
-import sys
 from typing import Any
 
 import orjson
 
-from streampca.vectors.json_sizes import parsed_bytes
-from streampca.vectors.packing import NumberPacker, VectorBytes, VectorError, check_size, missing_field, type_name
+from streampca.vectors.packing import NumberPacker, VectorBytes, VectorError, missing_field, type_name
 
 _MAX_CANDIDATES = 16  # letters to check one by one before searching the text for the whole word
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -25,15 +23,13 @@ class JsonVectorParser:
     With `gaps` an entry may be null or NaN, which JSON does not have but many producers write; both give NaN.
     """
 
-    def __init__(self, dimensions: int, field: str = "", most_bytes: int = sys.maxsize, *, gaps: bool = False) -> None:
-        self._field, self._most_bytes = field, most_bytes
-        self._path = field.split(".") if field else []
+    def __init__(self, dimensions: int, field: str = "", *, gaps: bool = False) -> None:
+        self._field, self._path = field, field.split(".") if field else []
         self._packer, self._gaps = NumberPacker(dimensions, gaps=gaps), gaps
         self._simdjson = SimdjsonParser.installed(dimensions, self._path)
 
     def parse(self, text: bytes) -> VectorBytes:
         """The d numbers as float64. Raises `VectorError`."""
-        check_size(parsed_bytes(text, self._most_bytes), self._most_bytes)
         numbers = None if self._simdjson is None else self._simdjson.parse(text)
         if numbers is not None:
             return numbers

@@ -75,10 +75,10 @@ def check_length(length: int, dimensions: int) -> None:
         raise VectorError("wrong_length", f"{length} numbers, not {dimensions}")
 
 
-def check_size(size: int, most: int) -> None:
-    """Raise `VectorError` if decoding a value takes more than so many bytes."""
-    if size > most:
-        raise VectorError("too_many_bytes", f"decoded, it may take {size} bytes, more than the limit of {most}")
+def check_size(size: int, limit: int) -> None:
+    """Raise `VectorError` if a value has more bytes than the limit."""
+    if size > limit:
+        raise VectorError("too_many_bytes", f"{size} bytes, more than the limit of {limit}")
 
 
 def float64_of(data: bytes, dimensions: int) -> VectorBytes:

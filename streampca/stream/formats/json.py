@@ -12,5 +12,5 @@ class JsonReader:
     size = None
     is_batch = False
 
-    def __init__(self, dimensions: int, field: str, most_bytes: int, *, gaps: bool) -> None:
-        self.read = JsonVectorParser(dimensions, field, most_bytes, gaps=gaps).parse
+    def __init__(self, dimensions: int, field: str, *, gaps: bool) -> None:
+        self.read = JsonVectorParser(dimensions, field, gaps=gaps).parse

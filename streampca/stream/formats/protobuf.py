@@ -19,14 +19,11 @@ from streampca.vectors.packing import (
     VectorBytes,
     VectorError,
     check_length,
-    check_size,
     float64_of,
     listed,
 )
 
 _MAX_INDEX_BYTES = 100
-# What the parser (upb) allocates for a message and for each field of its type, and for other data, such as strings.
-_MESSAGE_BYTES, _FIELD_BYTES, _LEAST_MEMORY_PER_BYTE = 48, 16, 16
 _PACKED = {FieldDescriptor.TYPE_FLOAT: 4, FieldDescriptor.TYPE_DOUBLE: 8}
 _NUMBERS = {
     FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE,
@@ -42,8 +39,8 @@ class ProtobufReader:
     size = None
     is_batch = False
 
-    def __init__(self, dimensions: int, field: str, schemas: Schemas, most_bytes: int) -> None:
-        self._dimensions, self._path, self._most_bytes = dimensions, field.split("."), most_bytes
+    def __init__(self, dimensions: int, field: str, schemas: Schemas) -> None:
+        self._dimensions, self._path = dimensions, field.split(".")
         self._files = SchemaCache(schemas, "PROTOBUF", compiled)
         self._messages: dict[tuple[int, tuple[int, ...]], _MessageReader] = {}
 
@@ -54,7 +51,6 @@ class ProtobufReader:
         message = self._messages.get(key)
         if message is None:
             message = self._messages[key] = _MessageReader(files, indexes, self._path, self._dimensions)
-        check_size(message.memory_per_byte * len(value), self._most_bytes)
         return message.read(value[start:])
 
 
@@ -67,7 +63,6 @@ class _MessageReader:
         self._number, self._item = field.number, _PACKED.get(field.type, 0)
         self._path, self._dimensions, self._bytes = path, dimensions, self._item * dimensions
         self._packer = NumberPacker(dimensions)
-        self.memory_per_byte = _memory_per_byte(plain)
         self._original_type = message_factory.GetMessageClass(plain)
         self._packed_type = None
         if field.is_repeated and self._item:
@@ -151,18 +146,6 @@ def _with_bytes(files: Files, field: FieldDescriptor) -> Files:
     proto.type = descriptor_pb2.FieldDescriptorProto.TYPE_BYTES
     proto.ClearField("options")  # packed
     return changed
-
-
-def _memory_per_byte(message: Descriptor) -> int:
-    """Most bytes of memory that the parser takes for a byte of a value: for empty messages, of two bytes each."""
-    found: dict[str, int] = {}
-    types = [message]
-    while types:
-        kind = types.pop()
-        if kind.full_name not in found:
-            found[kind.full_name] = (_MESSAGE_BYTES + _FIELD_BYTES * len(kind.fields)) // 2
-            types += [field.message_type for field in kind.fields if field.message_type is not None]
-    return max(_LEAST_MEMORY_PER_BYTE, *found.values())
 
 
 def _parsed(kind: Callable[[], Message], payload: bytes) -> Message:
