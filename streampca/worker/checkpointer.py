@@ -5,6 +5,7 @@ disk. 4. The offsets are committed to the group. A save that fails is retried la
 """
 
 import contextlib
+from collections import deque
 from collections.abc import Collection, Mapping
 
 from streampca.consumer_group.listener import (
@@ -44,7 +45,7 @@ class Checkpointer:
         self._topic_id = ""
         self._saved: dict[int, Fold] = {}  # of each assigned partition, the fold that is on disk
         self._failed = False
-        self.publish_s = 0.0  # how long the last publication took
+        self.publish_s = deque([0.0], maxlen=2)  # how long the last publications took
 
     def check(self) -> None:
         """Check the topic, the store and one checkpoint, so that a mistake is reported before the group is joined."""
@@ -127,7 +128,7 @@ class Checkpointer:
             self._group_store.commit({c.partition: c.fold.position for c, _ in result.saved if c.fold.position >= 0})
         if result.published:
             (model, p_values), seconds = result.published
-            self.publish_s = seconds
+            self.publish_s.append(seconds)
             self._listener.notify(ModelPublished(model, seconds, p_values))
         if result.unpublished:
             self._listener.notify(PublishFailed(result.unpublished))
