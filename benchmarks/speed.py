@@ -115,7 +115,7 @@ def measured(d: int, k: int, dtype: str, rounds: int) -> Row:
 def ours(X: Array, k: int) -> Timed:
     """All blocks in one call, as the worker learns the blocks of a batch; past the start, which is slower."""
     config = LearningConfig(X.shape[1], k, dtype=X.dtype.name)
-    start = learn(State.empty(X.shape[1], config.dtype), X[: config.settled], np.ones(config.settled), config)[0]
+    start = learn(State.empty(X.shape[1], config.dtype), X[: 10 * config.block], np.ones(10 * config.block), config)[0]
     B = config.block
     learn(start, X[:B], np.ones(B), config)  # the first time it is compiled
 
@@ -130,7 +130,7 @@ def ours(X: Array, k: int) -> Timed:
 def products(X: Array, k: int) -> Timed:
     """P = YC, G = YYᵀ and CΠ + YᵀZ of the same blocks, and nothing else."""
     config, rng = LearningConfig(X.shape[1], k), np.random.default_rng(1)
-    B, K = config.stretch, config.columns
+    B, K = config.block, config.columns
     C, Pi, Z = (rng.standard_normal(shape).astype(X.dtype) for shape in ((X.shape[1], K), (K, K), (B, K)))
 
     def timed() -> float:

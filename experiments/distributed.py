@@ -87,7 +87,7 @@ def _exchanged(way: Method, name: str, states: Sequence[Any], k: int) -> tuple[F
     if name == "default":
         d = len(states[0].C)
         merged = merge(states, LearningConfig(d, k).columns)
-        return principal_axes.principal(merged.C, k)[0].T, list(states)
+        return principal_axes.principal(merged, k)[0].T, list(states)
     back = _sent_back(name, states)
     return way.basis(back[0]), back
 

@@ -124,7 +124,7 @@ class Default:
 
     def basis(self, state: State) -> F64:
         """The k leading axes."""
-        return axes.principal(state.C, self.k)[0].T
+        return axes.principal(state, self.k)[0].T
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def combined(
     parts = np.array_split(order, partitions)
     if way == "merge":
         state = merge([_learned(Default(k), data.X[part] / 255) for part in parts], LearningConfig(data.d, k).columns)
-        return eta0, round(data.batch.excess(axes.principal(state.C, k)[0], state.mean), 6)
+        return eta0, round(data.batch.excess(axes.principal(state, k)[0], state.mean), 6)
     factors: list[F64] = []
     for i, part in enumerate(parts):
         start = C if way == "average" else passes.beginning(data, k, 10_000 * (seed + 1) + i)[1]

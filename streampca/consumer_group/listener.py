@@ -121,7 +121,6 @@ class CheckpointSaved:
     partition: int
     fold: Fold
     seconds: float
-    unseen_variance_ratio: float = 0.0  # see `pca.learning.unseen_variance_ratio`
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,5 +236,6 @@ def _status_of(known: PartitionStatus | BatchLearned | BatchTransformed) -> Part
         lag=known.lag,
         learned=stats.learned,
         rejected=sum(stats.rejected.values()),
+        shortened=known.fold.state.shortened,
         loss_ewma=stats.loss_ewma / stats.norm_ewma if stats.norm_ewma > 0 else None,
     )

@@ -135,11 +135,8 @@ def _summed(state: State, Y: Array, P: F64, weights: Weights, config: LearningCo
     if state.covariance is not None:
         covariance += weights.past * state.covariance
     state, blocks = replace(state, covariance=covariance), -(-max(state.count - config.start, 0) // config.block)
-    return (
-        axes.turned(state, config.components)
-        if blocks % TURNS == 0 or (blocks < TURNS and blocks & (blocks - 1) == 0)
-        else state
-    )
+    young = blocks < TURNS and blocks & (blocks - 1) == 0  # a power of two: axes change quickly at first
+    return axes.turned(state, config.components) if young or blocks % TURNS == 0 else state
 
 
 def _moved(state: State, Y: Array, P: F64, weights: Weights, config: LearningConfig) -> State:

@@ -51,13 +51,6 @@ class WorkerSettings(ConsumerSettings, GroupSettings):
 
     # The input, beside its format.
     missing: Literal["refuse", "impute"] = Field("refuse", description=help_texts.MISSING)
-    implausible_factor: float = Field(
-        1e4,
-        ge=0,
-        allow_inf_nan=False,
-        description="Distance from the running mean, in multiples of the usual (root mean square) distance, beyond "
-        "which a vector is rejected as implausible; 0: no limit.",
-    )
 
     # Checkpoints and models.
     checkpoint_interval_s: float = Field(
@@ -86,12 +79,6 @@ class WorkerSettings(ConsumerSettings, GroupSettings):
                 ("components", "dimensions"),
                 lambda s: s.components > s.dimensions,
                 "components ({s.components}) cannot exceed dimensions ({s.dimensions})",
-            ),
-            Rule(
-                ("implausible_factor",),
-                lambda s: 0 < s.implausible_factor < 10,
-                "implausible_factor ({s.implausible_factor:g}) would reject ordinary vectors: 0 for no limit, or at "
-                "least 10",
             ),
             Rule(
                 ("half_life_messages", "half_life_seconds"),

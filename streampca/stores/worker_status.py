@@ -19,9 +19,7 @@ class PartitionStatus(BaseModel):
     learned: int | None = Field(description="Messages of the partition learned so far, by any worker.")
     rejected: int | None = Field(description="Records of the partition rejected so far.")
     loss_ewma: float | None = Field(description="Relative residual ‖r‖²/‖y‖² over the last 1000 messages or so.")
-    unseen_variance_ratio: float | None = Field(
-        None, description="Variance along directions not seen until recently, by the smallest served one."
-    )
+    shortened: int | None = Field(None, description="Messages learned nearer to the mean than they were.")
 
 
 class TransformStatus(BaseModel):

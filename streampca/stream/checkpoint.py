@@ -52,8 +52,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "weight": state.weight,
         "total_variance": state.total_variance,
         "count": state.count,
-        "blocks": state.blocks,
-        "older": state.older,
+        "shortened": state.shortened,
         "gaps": state.gaps and state.gaps.messages,
         "event_time": asdict(fold.event_time),
         "stats": {**vars(fold.stats), "rejected": dict(fold.stats.rejected)},
@@ -68,6 +67,8 @@ def encode(checkpoint: Checkpoint) -> bytes:
     }
     if state.gaps is not None:
         arrays["missing"] = state.gaps.entries
+    if state.covariance is not None:
+        arrays["covariance"] = state.covariance
     return npz.encode(header, arrays)
 
 
@@ -86,9 +87,9 @@ def decode(data: bytes, *, trusted: bool = False) -> Checkpoint:
         header.weight,
         header.total_variance,
         header.count,
-        header.blocks,
-        header.older,
+        header.shortened,
         None if header.gaps is None else Gaps(header.gaps, arrays["missing"]),
+        arrays.get("covariance"),
     )
     stats, event_time = FoldStats(**dict(header.stats)), EventTime(**dict(header.event_time))
     last = LastRecord(**dict(header.last_record)) if header.last_record else None
@@ -108,6 +109,7 @@ def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]], *, invers
         "pending": ((n, d), dtype),
         "pending_retention": ((n,), "float64"),
         **({} if header.gaps is None else {"missing": ((d,), "float64")}),
+        **({"covariance": ((d, d), "float64")} if "covariance" in arrays else {}),
     }
     found = {name: (array.shape, array.dtype.name) for name, array in arrays.items()}
     if found != expected or not all(a.dtype.isnative and a.flags.c_contiguous for a in arrays.values()):

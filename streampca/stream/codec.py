@@ -2,8 +2,7 @@
 
 Reasons: `no_value` (a tombstone), `undecodable`, `unknown_schema` (the registry has no such id), `wrong_length`,
 `not_finite` (infinity, or NaN where gaps are refused), `too_few_observed` (too many gaps), `too_large` (its squares
-would overflow), `too_many_bytes` (the value is longer than any ordinary one); and of vectors that were decoded:
-`implausible` (plausibility.py).
+would overflow), `too_many_bytes` (the value is longer than any ordinary one).
 """
 
 import sys
@@ -33,7 +32,6 @@ REASONS = (
     "too_few_observed",
     "too_large",
     "too_many_bytes",
-    "implausible",
 )
 
 

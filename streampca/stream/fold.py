@@ -42,7 +42,6 @@ class FoldConfig:
             "oversampling": self.learning.beyond,
             **own,
             "block": self.learning.block,
-            "stretch": self.learning.stretch,
             "start": self.learning.start,
             "missing": "impute" if self.learning.impute else "refuse",
         }

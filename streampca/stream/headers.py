@@ -64,8 +64,7 @@ class CheckpointHeader(_Strict):
     weight: Annotated[Finite, Field(ge=0)]
     total_variance: Annotated[Finite, Field(ge=0)]
     count: Count
-    blocks: Count
-    older: Annotated[Finite, Field(ge=0, le=1)]
+    shortened: Count
     gaps: Annotated[Finite, Field(ge=0, le=1.000001)] | None
     event_time: EventTimeHeader
     stats: StatsHeader

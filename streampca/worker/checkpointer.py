@@ -16,7 +16,6 @@ from streampca.consumer_group.listener import (
     PublishFailed,
 )
 from streampca.errors import StaleListingError, StoreError
-from streampca.pca.learning import unseen_variance_ratio
 from streampca.sources.base import DeadLetters, Source
 from streampca.stream import compatibility
 from streampca.stream.checkpoint import Checkpoint
@@ -108,8 +107,7 @@ class Checkpointer:
             return
         for checkpoint, seconds in result.saved:
             self._saved[checkpoint.partition] = checkpoint.fold
-            unseen = unseen_variance_ratio(checkpoint.fold.state, self._fold_config.learning)
-            self._listener.notify(CheckpointSaved(checkpoint.partition, checkpoint.fold, seconds, unseen))
+            self._listener.notify(CheckpointSaved(checkpoint.partition, checkpoint.fold, seconds))
         if result.postponed:
             self._postpone(result.postponed)
         if result.saved:

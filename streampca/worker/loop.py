@@ -23,7 +23,6 @@ from streampca.consumer_group.rejects import RejectLimit, bad_record
 from streampca.errors import SourceError, StreampcaError
 from streampca.pca.gaps import rows_with_gaps
 from streampca.sources.base import DeadLetters, Source
-from streampca.stream import screening
 from streampca.stream.codec import Codec
 from streampca.stream.decoded import Reject
 from streampca.stream.events import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded, Vectors
@@ -46,7 +45,6 @@ class WorkerConfig:
     fold: FoldConfig
     codec: Codec
     bad_records: str = "stop"  # stop, skip, or dead_letter
-    implausible_factor: float = 1e4  # times the usual distance from the mean; 0: nothing is implausible
     max_rejected_share: float = 0.5  # of a partition's last records; 1: no limit
     offset_gap: str = "fail"  # fail, earliest or latest
     checkpoint_interval_s: float = 5.0
@@ -158,21 +156,22 @@ class Worker:
     def _learn(self, event: Vectors) -> None:
         started = time.perf_counter()
         partition, config = event.partition, self._config
-        learned = screening.learn(self._folds[partition], event, config.fold, config.implausible_factor)
-        if learned.rejects and config.bad_records == "stop":
-            self._stop_at(event, learned.rejects[0])
+        V, _, rejects, counts = event.decoded
+        if rejects and config.bad_records == "stop":
+            self._stop_at(event, rejects[0])
+        fold, losses = self._folds[partition].learn(V, event.timestamps, event.next, config.fold, counts)
         is_sent = config.bad_records == "dead_letter"
-        for place, reason, message in learned.rejects:
+        for place, reason, message in rejects:
             self._listener.notify(RecordRejected(partition, event.records[place].offset, reason, message, is_sent))
         (final,) = self._held.savable({partition: self._folds[partition]}).values()
-        is_suspicious = self._limit.take(event, learned.rejects, final.position)
-        self._held.take(event, learned.rejects, self._folds[partition], hold=is_suspicious)
-        fold = learned.fold.reject([reject.reason for reject in learned.rejects])
+        is_suspicious = self._limit.take(event, rejects, final.position)
+        self._held.take(event, rejects, self._folds[partition], hold=is_suspicious)
+        fold = fold.reject([reject.reason for reject in rejects])
         self._folds[partition] = fold = fold.after(event.last) if len(event.records) else fold
         seconds = time.perf_counter() - started
-        messages, lag = event.count - len(learned.rejects), event.end - event.next
+        messages, lag = event.count - len(rejects), event.end - event.next
         gaps = int(rows_with_gaps(event.decoded.vectors).sum()) if config.fold.learning.impute else 0
-        self._listener.notify(BatchLearned(partition, fold, messages, learned.losses, seconds, lag, gaps))
+        self._listener.notify(BatchLearned(partition, fold, messages, losses, seconds, lag, gaps))
 
     def _stop_at(self, event: Vectors, reject: Reject) -> NoReturn:
         """Learn the records before the rejected one and raise `BadRecordError`."""

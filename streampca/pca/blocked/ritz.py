@@ -9,8 +9,8 @@ are kept beside it. After Algorithm 1 has moved C through a block Y (B, d),
 
 This is the unit gauge on a larger space: CCᵀ estimates the covariance, nothing that C turns away from is lost, and with
 K + ℓ ≥ d it is exact. Everything lies in the span of the r + B rows of [C | F]ᵀ and Y, so all but three products of
-size d (Y [C | F], YYᵀ and the new [C | F]) is done with coefficients of these rows. `plain.py` does the same with vectors.
-Derivation: docs/mathematics.md, section 4.
+size d (Y [C | F], YYᵀ and the new [C | F]) is done with coefficients of these rows. `plain.py` does the same with
+vectors. Derivation: docs/mathematics.md, section 4.
 """
 
 from functools import cache
@@ -67,7 +67,7 @@ def restricted(rows: Rows, moved: F64, limit: int, rounding: float) -> F64:
         root[:, None] * (products @ inverse),
     )  # an orthonormal basis; the rows' products with it
     outside = root[:, None] * gram * root - along_Q @ along_Q.T  # of the rows without their part in span(C)
-    guess = np.hstack([outside[:, moved.shape[1] : past], outside[:, past:] @ _combinations(len(gram) - past)])
+    guess = np.hstack([outside[:, moved.shape[1] : past], outside[:, past:] @ combinations(len(gram) - past)])
     E = np.linalg.qr(guess)[0]
     along_E = outside @ E
     variance, U = np.linalg.eigh(E.T @ along_E)
@@ -88,6 +88,6 @@ def _kept(variance: F64, limit: int, smallest: float) -> NDArray[np.intp]:
 
 
 @cache
-def _combinations(n: int) -> F64:
+def combinations(n: int) -> F64:
     """The same random combinations (n, SKETCH) of n rows each time."""
     return np.random.default_rng(0).standard_normal((n, SKETCH))

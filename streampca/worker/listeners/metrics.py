@@ -42,8 +42,8 @@ _TABLE: tuple[Row, ...] = (
     (Gauge, "explained_variance_ratio", (), "Share of the variance explained by the last model published."),
     (Gauge, "loss_ewma", _PARTITION, "Relative residual, exponentially weighted over about the last 1000 messages."),
     (Gauge, "pinv_error", _PARTITION, "Largest entry of |C†C − I| at the last checkpoint."),
-    (Gauge, "unseen_variance_ratio", _PARTITION, "Variance along the strongest direction that was not seen until "
-     "recently, by the smallest served one, at the last checkpoint."),
+    (Gauge, "shortened_messages", _PARTITION, "Messages that were too far from the mean to be learned as they are, and "
+     "were moved towards it."),
     (Gauge, "missing_entries_ratio", _PARTITION, "Share of entries that messages lack, forgotten as models forget."),
     (Gauge, "consumer_lag_messages", _PARTITION, "Consumer lag: messages behind the log's end."),
     (Gauge, "next_offset", _PARTITION, "Offset of the next message to learn."),
@@ -121,6 +121,7 @@ class WorkerMetrics(MemberMetrics):
             consumer_lag_messages=batch.lag,
             next_offset=fold.position,
             timestamps_ahead=fold.event_time.ahead,
+            shortened_messages=fold.state.shortened,
         )
         self._metrics["vectors_with_gaps"].inc(batch.gaps)
         if fold.state.gaps is not None:
@@ -138,4 +139,3 @@ class WorkerMetrics(MemberMetrics):
         self._set(event.partition, checkpoint_last_success_timestamp_seconds=time.time())
         if event.fold.state.rank:
             self._set(event.partition, pinv_error=event.fold.state.pinv_error)
-            self._set(event.partition, unseen_variance_ratio=event.unseen_variance_ratio)
