@@ -68,7 +68,7 @@ def row(broker: BrokerClient, load: Load, client: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         settings = {
             "bootstrap_servers": broker.bootstrap, "topic": load.topic, "store": folder, "kafka_client": client,
-            "dimensions": load.d, "components": load.k, "format": load.format, "dtype": "float32", "worker_port": 0,
+            "dimensions": load.d, "components": load.k, "format": load.format, "dtype": "float32", "metrics_port": 0,
             "group_id": f"stages-{time.monotonic_ns()}", "session_timeout_s": 6,
         }  # fmt: skip
         out = output_of("stages", "child", orjson.dumps(settings).decode(), str(load.messages))

@@ -1,11 +1,11 @@
 """`streampca create-topics`: creates the topics that are missing, and changes none."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import AuthorizationError, KafkaError, NoError, TopicAlreadyExistsError, for_code
 
-from streampca.commands.printing import console
+from streampca.commands.console import console
 from streampca.errors import SourceError
 from streampca.settings import CreateTopicsSettings
 from streampca.sources.kafka_python.admin import admin_client
@@ -17,25 +17,19 @@ _MAX_MESSAGE = "max.message.bytes"
 _HEADERS_BYTES = 64 * 1024  # more than a dead letter's headers add to its record
 
 
-class Requested(NamedTuple):
-    """What the topics are to be; None: the broker's default, or no output topic."""
-
-    partitions: int | None
-    replication_factor: int | None
-    output_topic: str | None
-
-
-def run(settings: CreateTopicsSettings, requested: Requested) -> None:
-    """Create the missing topics and print what there is. Raises `SourceError`."""
+def run(
+    settings: CreateTopicsSettings, partitions: int | None, replication_factor: int | None, output_topic: str | None
+) -> None:
+    """Create the missing topics and print what there is; None: the broker's number. Raises `SourceError`."""
     connection = Connection(settings, settings.topic)
     admin = connection.connect(admin_client)
     try:
-        topics = _Topics(connection, admin, requested.replication_factor)
-        partitions = topics.ensure(settings.topic, requested.partitions)
+        topics = _Topics(connection, admin, replication_factor)
+        found = topics.ensure(settings.topic, partitions)
         if settings.dead_letter_topic:
             topics.ensure_dead_letters(settings.dead_letter_topic, settings.topic)
-        if requested.output_topic:
-            topics.ensure(requested.output_topic, partitions)
+        if output_topic:
+            topics.ensure(output_topic, found)
     except KafkaError as error:
         raise connection.source_error(error) from None
     finally:

@@ -9,8 +9,8 @@ import numpy as np
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 
-from streampca.commands.places import place_of
-from streampca.commands.printing import console
+from streampca.commands.console import console
+from streampca.commands.paths_or_urls import place_of
 from streampca.commands.progress import progress
 from streampca.errors import InputError, SettingsError
 from streampca.pca.arrays import Array

@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.table import Table
 
+from streampca.commands.console import console
 from streampca.commands.foreign_files import describe, is_foreign
-from streampca.commands.places import place_of
-from streampca.commands.printing import console
+from streampca.commands.paths_or_urls import place_of
 from streampca.errors import DamagedFileError, StoreError
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints

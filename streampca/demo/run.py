@@ -171,7 +171,7 @@ def _worker_settings(broker: EmbeddedBroker, store: str, vectors: VectorStream, 
         "format": "float32",
         "checkpoint_interval_s": 1,
         "on_offset_gap": "earliest",  # the in-memory broker may have dropped records before the worker starts
-        "worker_port": port,
+        "metrics_port": port,
     }
 
 
@@ -185,7 +185,7 @@ def _transform_settings(broker: EmbeddedBroker, store: str) -> dict[str, object]
         "store": store,
         "format": "float32",
         "on_offset_gap": "earliest",
-        "transform_port": 0,
+        "metrics_port": 0,
     }
 
 

@@ -1,6 +1,6 @@
 """The settings of the guard against outliers."""
 
-from typing import Literal, Self
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -17,18 +17,13 @@ class GuardSettings(Settings):
         0.001,
         gt=0,
         le=0.005,
-        description="p-value up to which a record is an outlier: the share of the scores of its partition's recent "
-        "messages that are as high.",
+        description="p-value up to which a record is an outlier.",
     )
 
-    @classmethod
-    def rules(cls) -> list[Rule[Self]]:
-        """Dead letters need a topic."""
-        return [
-            *super().rules(),
-            Rule(
-                ("on_outlier", "dead_letter_topic"),
-                lambda s: s.on_outlier == "dead_letter" and getattr(s, "dead_letter_topic", None) is None,
-                "on_outlier=dead_letter needs dead_letter_topic",
-            ),
-        ]
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            ("on_outlier", "dead_letter_topic"),
+            lambda s: s.on_outlier == "dead_letter" and getattr(s, "dead_letter_topic", None) is None,
+            "on_outlier=dead_letter needs dead_letter_topic",
+        ),
+    )

@@ -23,7 +23,7 @@ MADE = (
     ".settings.output_topic",
     ".settings.transform_group_id",
 )  # from the topic, unless they are given
-OF_THE_CHART = {"group_instance_id", "store", "host", "port", "transform_port", "worker_host", "worker_port"}
+OF_THE_CHART = {"group_instance_id", "store", "host", "port", "metrics_port"}
 
 
 def accepts(**changed: Any) -> bool:
