@@ -6,11 +6,10 @@ from pydantic import Field
 
 from streampca.settings.base import Rule
 from streampca.settings.consumer import ConsumerSettings
-from streampca.settings.guard import GuardSettings
 from streampca.settings.kafka import GroupSettings
 
 
-class WorkerSettings(ConsumerSettings, GroupSettings, GuardSettings):
+class WorkerSettings(ConsumerSettings, GroupSettings):
     """Settings of `streampca worker`."""
 
     # The model. A checkpoint made with other values of these is refused.
