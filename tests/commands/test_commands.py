@@ -109,11 +109,6 @@ def test_a_port_in_use_is_an_error_that_names_its_setting(command: str, tmp_path
     assert_fatal(outcome, "the port is in use; set metrics_port to")
 
 
-def test_create_topics_without_a_broker_is_a_one_line_error() -> None:
-    outcome = run("create-topics", "--topic", "readings", "--bootstrap-servers", "127.0.0.1:1")
-    assert_one_line(outcome, "no broker answers at 127.0.0.1:1")
-
-
 def test_check_prints_settings_and_their_origins(tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text('sasl_password = "hush-hush"\nsasl_username = "me"\n')
@@ -232,10 +227,6 @@ def test_inspect_says_that_a_file_of_ours_is_damaged(vectors: Path, tmp_path: Pa
     assert run("fit", vectors, "-o", model).returncode == 0
     model.write_bytes(model.read_bytes()[:-100])
     assert_one_line(run("inspect", model), "it is cut short or damaged")
-
-
-def test_inspect_of_an_empty_folder_is_a_one_line_error(tmp_path: Path) -> None:
-    assert_one_line(run("inspect", tmp_path), "no checkpoints and no models")
 
 
 def test_a_closed_output_pipe_is_no_error(vectors: Path, tmp_path: Path) -> None:

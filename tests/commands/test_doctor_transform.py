@@ -73,13 +73,6 @@ def test_committed_offsets_say_what_the_outputs_are_and_of_which_topic(
         checks["transform group"]()
 
 
-def test_without_a_broker_its_checks_are_skipped(tmp_path: Path) -> None:
-    checks = checks_of(tmp_path)
-    skipped = ("topic", "output topic", "transactions", "transform group", "newest record")
-    assert [checks[name]() for name in skipped] == [None] * 5
-    assert checks["output schema"]() == "not needed for output_format json"
-
-
 def test_mistakes_in_the_settings_of_either_role_are_a_one_line_error() -> None:
     required = ("--topic", "readings")
     assert_one_line(run("doctor", *required), "dimensions is required", code=2)

@@ -57,11 +57,6 @@ def test_the_line_is_text_in_a_log_of_text(capsys: pytest.CaptureFixture[str]) -
     assert "error='no broker'" in text.splitlines()[-1]
 
 
-def test_the_line_is_logged_at_every_level(capsys: pytest.CaptureFixture[str]) -> None:
-    _, text = ended_by(StreampcaError("no broker"), capsys, log_level="error", log_format="json")
-    assert [json.loads(line)["event"] for line in text.splitlines()] == ["fatal error"]
-
-
 def test_a_mistake_in_the_settings_of_the_log_is_logged_too(capsys: pytest.CaptureFixture[str]) -> None:
     code, text = ended_by(StreampcaError("not reached"), capsys, log_level="loud")
     assert code == 2
