@@ -20,9 +20,6 @@ class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterS
     max_rejected_share: float = Field(
         0.5, ge=0, le=1, description="Share of rejects among 1,000 records at which to stop; 1: no limit."
     )
-    max_record_mib: float = Field(
-        64, gt=0, le=65536, description="Maximum memory to decode one record, MiB; records that need more are rejected."
-    )
     on_offset_gap: Literal["fail", "earliest", "latest"] = Field(
         "fail", description="What to do when records disappeared before they were read."
     )

@@ -35,11 +35,6 @@ class WorkerSettings(ConsumerSettings, GroupSettings):
     missing: Literal["refuse", "impute"] = Field(
         "refuse", description="What to do with vectors that lack entries (null or NaN)."
     )
-    min_observed: int | None = Field(
-        None,
-        ge=1,
-        description="Fewest entries that a vector needs with missing=impute; unset: as many as components.",
-    )
 
     # The input, beside its format.
     implausible_factor: float = Field(
@@ -51,9 +46,6 @@ class WorkerSettings(ConsumerSettings, GroupSettings):
 
     # Checkpoints and models.
     checkpoint_interval_s: float = Field(5, gt=0, description="Maximum time between checkpoints, and between models.")
-    checkpoint_messages: int = Field(
-        500_000, ge=1, description="Maximum number of messages of a partition between checkpoints."
-    )
     keep_models: int = Field(100, ge=1, description="Number of published models kept.")
 
     @property
@@ -66,21 +58,6 @@ class WorkerSettings(ConsumerSettings, GroupSettings):
             ("components", "dimensions"),
             lambda s: s.components > s.dimensions,
             "components ({s.components}) cannot exceed dimensions ({s.dimensions})",
-        ),
-        Rule(
-            ("max_record_mib", "dimensions"),
-            lambda s: s.dimensions * 8 > s.max_record_mib * 2**20,
-            "max_record_mib ({s.max_record_mib:g}) is too small for a vector of {s.dimensions} dimensions",
-        ),
-        Rule(
-            ("min_observed", "dimensions"),
-            lambda s: (s.min_observed or 0) > s.dimensions,
-            "min_observed ({s.min_observed}) cannot exceed dimensions ({s.dimensions})",
-        ),
-        Rule(
-            ("min_observed", "missing"),
-            lambda s: s.min_observed is not None and s.missing == "refuse",
-            "min_observed has no effect without missing=impute",
         ),
         Rule(
             ("implausible_factor",),
