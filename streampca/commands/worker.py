@@ -7,12 +7,11 @@ from collections.abc import Callable
 import structlog
 from threadpoolctl import threadpool_limits
 
-from streampca.commands.first_records import FirstRecords
 from streampca.commands.process import prepare, stop_on_signals
 from streampca.consumer_group.health import HealthListener, HealthServer
 from streampca.consumer_group.listener import Listener, Listeners
 from streampca.consumer_group.status import name_of_process
-from streampca.pca.compilation import compile_kernels, load_kernels
+from streampca.pca.compilation import compile_kernels
 from streampca.pca.learning import LearningConfig
 from streampca.settings import WorkerSettings
 from streampca.sources import schema_registry
@@ -23,7 +22,6 @@ from streampca.stores.choice import store_of
 from streampca.stores.models import Models
 from streampca.stores.worker_status import WorkerStatuses
 from streampca.stream.codec import Codec
-from streampca.stream.events import Event, Records
 from streampca.stream.fold import FoldConfig
 from streampca.thread_failures import ThreadFailures
 from streampca.worker.checkpoint_writer import CheckpointWriter
@@ -83,28 +81,23 @@ def _build(settings: WorkerSettings, store: Store, listener: Listener, check_thr
     config.codec.decode([])  # raises if a package is missing or the schema registry is away
     checkpoints = Checkpoints(store, settings.topic)
     client, dead_letters = client_of(settings), dead_letters_of(settings)
-    decode = _decoder(config, is_new=not checkpoints.partitions())
-    source = prefetching(client, settings, decode)
+    _compile(config.fold.learning)  # not later: a group waits for members that do not poll
+    source = prefetching(client, settings, config.codec.vectors_of)
     publisher = Publisher(checkpoints, Models(store, settings.topic, settings.keep_models), config.fold, time.time)
     return Worker(config, source, dead_letters, CheckpointWriter(checkpoints, publisher), listener, check_threads)
 
 
-def _decoder(config: WorkerConfig, *, is_new: bool) -> Callable[[Records], Event]:
-    """How records are decoded, once the kernels are loaded.
+def _compile(config: LearningConfig) -> None:
+    """Load the kernels, or compile and log it if they are not in the cache."""
+    started: list[float] = []
 
-    If they are not cached, the first records of a new stream are learned while they are compiled. For other streams the
-    worker joins only then: until it can learn, other members should keep its partitions.
-    """
-    learning_config = config.fold.learning
-    if load_kernels(learning_config):
-        return config.codec.vectors_of
-    log.info("compiling kernels", expected_seconds=_COMPILATION_S)
-    if is_new and not config.codec.is_batch:
-        return FirstRecords(learning_config, config.codec.vectors_of)
-    started = time.perf_counter()
-    compile_kernels(learning_config)
-    log.info("kernels compiled", seconds=round(time.perf_counter() - started, 1))
-    return config.codec.vectors_of
+    def on_compile() -> None:
+        started.append(time.perf_counter())
+        log.info("compiling kernels", expected_seconds=_COMPILATION_S)
+
+    compile_kernels(config, on_compile)
+    if started:
+        log.info("kernels compiled", seconds=round(time.perf_counter() - started[0], 1))
 
 
 def worker_config_of(settings: WorkerSettings) -> WorkerConfig:

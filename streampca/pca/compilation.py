@@ -1,10 +1,5 @@
-"""Compiles everything that learning calls before the first message arrives, or loads it from numba's cache.
+"""Compiles everything that learning calls before the first message arrives, or loads it from numba's cache."""
 
-`python -m streampca.pca.compilation CONFIG` fills the cache, for a `LearningConfig` as JSON.
-"""
-
-import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -36,23 +31,6 @@ def compile_kernels(config: LearningConfig, on_compile: Callable[[], None] = lam
             learning.learn(state, V[_EARLY:], retention[_EARLY:], small)
 
 
-class _NotCachedError(Exception):
-    pass
-
-
-def load_kernels(config: LearningConfig) -> bool:
-    """Load the kernels from the cache, and compile nothing; returns whether all are there."""
-
-    def stop() -> None:
-        raise _NotCachedError
-
-    try:
-        compile_kernels(config, stop)
-    except _NotCachedError:
-        return False
-    return True
-
-
 class _Once(event.Listener):  # type: ignore[misc]  # numba has no types
     """Calls a function at the first event."""
 
@@ -73,7 +51,3 @@ def _first_compilation(call: Callable[[], None]) -> Iterator[None]:
     """Within this context, call the function when numba compiles for the first time."""
     with event.install_listener("numba:compile", _Once(call)):
         yield
-
-
-if __name__ == "__main__":
-    compile_kernels(LearningConfig(**json.loads(sys.argv[1])))

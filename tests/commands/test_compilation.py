@@ -12,7 +12,7 @@ import pytest
 import structlog
 from numba.core.caching import UserProvidedCacheLocator
 
-from streampca.commands import first_records, worker
+from streampca.commands import worker
 from streampca.consumer_group.listener import Listener
 from streampca.errors import SourceError
 from streampca.pca import compilation
@@ -21,9 +21,7 @@ from streampca.pca.learning import LearningConfig
 from streampca.settings import WorkerSettings
 from streampca.stores.directory import DirectoryStore
 from streampca.stream import codec
-from streampca.stream.events import Records, Undecoded
 from streampca.stream.formats import reader_of
-from streampca.stream.record import PlainRecord
 
 COMPARE = """
 import gc, json, sys
@@ -69,7 +67,7 @@ def test_nothing_is_compiled_or_loaded_while_learning(dtype: str, center: bool) 
 JOIN = """
 import sys
 from streampca import logs
-from streampca.commands import first_records, worker
+from streampca.commands import worker
 from streampca.settings import WorkerSettings
 from streampca.stores.directory import DirectoryStore
 from streampca.consumer_group.listener import Listener
@@ -86,7 +84,6 @@ worker._build(settings, DirectoryStore(settings.store), Listener(), lambda: None
 
 
 def test_only_the_first_start_logs_the_compilation(tmp_path: Path) -> None:
-    old_stream(tmp_path / "store")
     fill_cache(tmp_path / "cache", without="gauge.cholesky")
     logged = [logged_until_joining(tmp_path) for _ in range(2)]
     assert [line["event"] for line in logged[0]] == ["compiling kernels", "kernels compiled"]
@@ -101,11 +98,6 @@ def fill_cache(folder: Path, without: str) -> None:
     there = folder / UserProvidedCacheLocator.get_suitable_cache_subpath(gauge.__file__)
     here = gauge.cholesky.stats.cache_path  # type: ignore[attr-defined]
     shutil.copytree(here, there, ignore=shutil.ignore_patterns("*.pyc", f"{without}-*"))
-
-
-def old_stream(store: Path) -> None:
-    """Make the store one of a stream that has been learned before."""
-    (store / "checkpoints" / "readings" / "0").mkdir(parents=True)
 
 
 def logged_until_joining(folder: Path) -> list[dict[str, Any]]:
@@ -136,10 +128,13 @@ def build(store: Path) -> None:
 
 def test_kernels_are_compiled_before_the_worker_joins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     order: list[str] = []
-    old_stream(tmp_path)
 
     def join(*args: Any) -> Any:
         raise JoiningError
+
+    def compile_kernels(config: Any, on_compile: Any) -> None:
+        order.append("kernels")
+        on_compile()
 
     def reader(name: str, *others: Any, **options: Any) -> Any:
         order.append(f"reader of {name}")
@@ -147,8 +142,7 @@ def test_kernels_are_compiled_before_the_worker_joins(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(codec, "reader_of", reader)
     monkeypatch.setattr(worker, "client_of", lambda settings: order.append("broker"))
-    monkeypatch.setattr(worker, "load_kernels", lambda config: False)
-    monkeypatch.setattr(worker, "compile_kernels", lambda config: order.append("kernels"))
+    monkeypatch.setattr(worker, "compile_kernels", compile_kernels)
     monkeypatch.setattr(worker, "prefetching", join)
     with structlog.testing.capture_logs() as logged, pytest.raises(JoiningError):
         build(tmp_path)
@@ -156,45 +150,14 @@ def test_kernels_are_compiled_before_the_worker_joins(monkeypatch: pytest.Monkey
     assert [line["event"] for line in logged] == ["compiling kernels", "kernels compiled"]
 
 
-class Compiler:
-    """In place of the process that compiles."""
-
-    code: int | None = None
-
-    def poll(self) -> int | None:
-        return self.code
-
-    def kill(self) -> None:
-        """Nothing to kill."""
-
-
-def test_the_first_records_of_a_new_stream_are_learned_while_kernels_are_compiled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    compiler = Compiler()
-    monkeypatch.setattr(first_records.subprocess, "Popen", lambda command: compiler)
-    config = LearningConfig(3, 2)
-    decode = first_records.FirstRecords(config, codec.Codec("json", 3, 1e9).vectors_of)
-
-    def read(partition: int, first: int, end: int) -> Any:
-        return decode(Records(partition, [PlainRecord(i, b"[1, 2, 3]") for i in range(first, end)], end, 5000))
-
-    assert read(0, 0, 600).next == 600
-    cut = read(0, 600, 1400)
-    assert (cut.count, cut.next) == (400, config.early)
-    late = read(0, 1000, 1400)
-    assert isinstance(late, Undecoded)
-    assert (late.partition, late.position, late.count, late.cause) == (0, 1000, 400, "kernels are being compiled")
-    assert read(1, 0, 1000).count == 1000  # of each partition
-    compiler.code = 0
-    assert read(0, 1000, 1400).count == 400
-
-
 def test_an_unavailable_broker_is_reported_before_compilation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def away(settings: WorkerSettings) -> Any:
         raise SourceError("no broker answers")
 
+    def compile_kernels(*args: Any) -> None:
+        raise AssertionError("compiled too early")
+
     monkeypatch.setattr(worker, "client_of", away)
-    monkeypatch.setattr(worker, "load_kernels", lambda config: pytest.fail("compiled too early"))
+    monkeypatch.setattr(worker, "compile_kernels", compile_kernels)
     with pytest.raises(SourceError, match="no broker answers"):
         build(tmp_path)
