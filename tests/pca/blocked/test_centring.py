@@ -1,11 +1,13 @@
-"""Centring inside a block equals the sequential recursion."""
+"""Centring a block equals the sequential recursion, and no message counts for more than a share of the variance."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streampca.pca.arrays import F64
 from streampca.pca.blocked import centring
+from streampca.pca.blocked.centring import SHARE
 from tests.pca.streams import covariance, remaining_weights
 
 retentions = st.lists(st.sampled_from([0.0, 0.1, 0.5, 0.97, 0.999, 1.0]), min_size=1, max_size=40).map(np.array)
@@ -13,73 +15,77 @@ retentions = st.lists(st.sampled_from([0.0, 0.1, 0.5, 0.97, 0.999, 1.0]), min_si
 
 @given(retentions, st.floats(0, 1e6))
 @settings(max_examples=100, deadline=None)
-def test_weights_follow_the_recursion(retention: np.ndarray, w0: float) -> None:
-    got = centring.weights(w0, retention, len(retention))
+def test_weights_follow_the_recursion(retention: F64, w0: float) -> None:
+    got = centring.weights(w0, retention)
     w = w0
     for s, kept in enumerate(retention):
+        assert got.before[s] == pytest.approx(kept * w, rel=1e-14)
         w = kept * w + 1
-        assert got.a[s] == pytest.approx(1 / w, rel=1e-14)
-    assert got.total[0] == pytest.approx(w, rel=1e-14)
-    assert got.past[0] == pytest.approx(w0 * np.prod(retention) / w, rel=1e-11, abs=1e-13)
+        assert got.eta[s] == got.a[s] == pytest.approx(1 / w, rel=1e-14)
+    assert got.total == pytest.approx(w, rel=1e-14)
+    assert got.past == pytest.approx(w0 * np.prod(retention) / w, rel=1e-11, abs=1e-13)
     assert got.c == pytest.approx(remaining_weights(retention) / w, rel=1e-11, abs=1e-13)
-    assert got.past[0] + got.c.sum() == pytest.approx(1, rel=1e-12)
+    assert got.past + got.c.sum() == pytest.approx(1, rel=1e-12)
 
 
-@given(retentions, st.floats(0, 1e6), st.integers(1, 45))
+@given(retentions, st.floats(0, 1e4), st.integers(0, 2**32 - 1), st.sampled_from([1.0, 30.0]))
 @settings(max_examples=100, deadline=None)
-def test_weights_of_many_blocks_equal_those_of_each_block_in_turn(retention: np.ndarray, w0: float, block: int) -> None:
-    together, w = centring.weights(w0, retention, block), w0
-    assert len(together.past) == len(together.total) == -(-len(retention) // block)
-    for i, start in enumerate(range(0, len(retention), block)):
-        alone = centring.weights(w, retention[start : start + block], block)
-        w = alone.total[0]
-        assert np.array_equal(together.eta[start : start + block], alone.eta)
-        assert np.array_equal(together.c[start : start + block], alone.c)
-        assert (together.past[i], together.total[i]) == (alone.past[0], alone.total[0])
-
-
-@given(retentions, st.floats(0, 1e4), st.integers(0, 2**32 - 1))
-@settings(max_examples=100, deadline=None)
-def test_each_message_is_centred_by_the_running_mean_before_it(retention: np.ndarray, w0: float, seed: int) -> None:
+def test_each_message_is_centred_and_shortened_before_the_next(
+    retention: F64, w0: float, seed: int, size: float
+) -> None:
+    """By the mean and the total variance before it."""
     random = np.random.default_rng(seed)
-    V, m0 = random.standard_normal((len(retention), 3)), random.standard_normal(3)
-    weights = centring.weights(w0, retention, len(retention))
-    centred = V - m0
-    centring.subtract_running_mean(centred, weights.a)
-    m = m0
+    V, m, total = random.standard_normal((len(retention), 3)), random.standard_normal(3), 2.0
+    V[::5] *= size
+    weights = centring.weights(w0, retention)
+    got, shortened = centring.centre(V, m, total, weights), 0
     for s, v in enumerate(V):
-        assert centred[s] == pytest.approx(v - m, rel=1e-10, abs=1e-11)
-        m = m + weights.a[s] * (v - m)
-    assert m0 + weights.c @ (V - m0) == pytest.approx(m, rel=1e-10, abs=1e-11)
+        a, y = weights.a[s], v - m
+        if y @ y > SHARE * weights.before[s] * total:
+            y, shortened = y * np.sqrt(SHARE * weights.before[s] * total / (y @ y)), shortened + 1
+        assert got.norm[s] == pytest.approx(y @ y, rel=1e-9, abs=1e-11)
+        assert got.Y[s] == pytest.approx(np.sqrt(1 - a) * y, rel=1e-9, abs=1e-10)
+        m, total = m + a * y, (1 - a) * (total + a * (y @ y))
+    assert got.mean == pytest.approx(m, rel=1e-9, abs=1e-10)
+    assert (got.total_variance, got.shortened) == (pytest.approx(total, rel=1e-9, abs=1e-11), shortened)
 
 
-@given(retentions, st.integers(0, 2**32 - 1))
+@given(retentions, st.integers(0, 2**32 - 1), st.booleans())
 @settings(max_examples=100, deadline=None)
-def test_the_weighted_sum_of_messages_is_the_weighted_covariance(retention: np.ndarray, seed: int) -> None:
+def test_the_weighted_sum_of_messages_is_the_weighted_covariance(retention: F64, seed: int, center: bool) -> None:
     """Σ c y yᵀ with y = √(1−a)(v − m) is NumPy's weighted covariance about the weighted mean."""
     V = np.random.default_rng(seed).standard_normal((len(retention), 3)) + 5
-    weights = centring.weights(0.0, retention, len(retention))
-    Y = V.copy()
-    centring.subtract_running_mean(Y, weights.a)
-    Y *= np.sqrt(1 - weights.a)[:, None]
-    exact = covariance(V, remaining_weights(retention))
+    weights = centring.weights(0.0, retention, center)
+    Y, _, mean, total_variance, _ = centring.centre(V, np.zeros(3), 0.0, weights, share=np.inf)
+    exact = covariance(V, remaining_weights(retention), center)
     assert np.abs((weights.c[:, None] * Y).T @ Y - exact).max() <= 1e-11 * (1 + np.abs(exact).max())
+    assert total_variance == pytest.approx(np.trace(exact), rel=1e-10, abs=1e-11)
+    expected = np.average(V, axis=0, weights=remaining_weights(retention)) if center else np.zeros(3)
+    assert mean == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 
-@given(retentions, st.floats(0, 1e4), st.integers(0, 2**32 - 1))
-@settings(max_examples=60, deadline=None)
-def test_products_of_centred_messages_follow_from_those_about_a_constant(
-    retention: np.ndarray, w0: float, seed: int
-) -> None:
-    """YC, YYᵀ and YᵀZ from DC, DDᵀ and D."""
-    random = np.random.default_rng(seed)
-    a = centring.weights(w0, retention, len(retention)).a
-    D, C, Z = (random.standard_normal(shape) for shape in ((len(a), 5), (5, 3), (len(a), 3)))
-    Y = D.copy()
-    centring.subtract_running_mean(Y, a)
-    Y *= np.sqrt(1 - a)[:, None]
-    P, G = D @ C, D @ D.T
-    centring.center_products(P, G, a)
-    assert pytest.approx(Y @ C, rel=1e-9, abs=1e-10) == P
-    assert pytest.approx(Y @ Y.T, rel=1e-9, abs=1e-10) == G
-    assert D.T @ centring.adjoint(Z, a) == pytest.approx(Y.T @ Z, rel=1e-9, abs=1e-10)
+class TestTheFirstBlock:
+    """It has no variance to compare with, but a median."""
+
+    @pytest.mark.parametrize("size", [1e8, 1e100, 1e150])
+    def test_no_message_is_farther_than_ten_squared_medians(self, size: float) -> None:
+        V = np.random.default_rng(0).standard_normal((200, 4)) + 3
+        V[[7, 100]] *= size
+        Y, norm, _, total_variance, shortened = centring.centre(V, np.zeros(4), 0.0, centring.weights(0.0, np.ones(200)))
+        assert shortened == 2
+        assert np.isfinite(Y).all()
+        assert np.isfinite(norm).all()
+        assert total_variance < 10
+
+    def test_messages_that_are_alike_say_nothing(self) -> None:
+        """As of an idle sensor: their median distance is 0."""
+        V = np.zeros((200, 4))
+        V[::3] = np.random.default_rng(1).standard_normal((67, 4))
+        assert centring.centre(V, np.zeros(4), 0.0, centring.weights(0.0, np.ones(200))).shortened == 0
+
+    def test_the_messages_are_not_modified(self) -> None:
+        V = np.random.default_rng(0).standard_normal((200, 4))
+        V[3] *= 1e9
+        before = V.copy()
+        centring.centre(V, np.zeros(4), 0.0, centring.weights(0.0, np.ones(200)))
+        assert np.array_equal(V, before)
