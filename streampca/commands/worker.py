@@ -126,7 +126,6 @@ def worker_config_of(settings: WorkerSettings) -> WorkerConfig:
         max_rejected_share=settings.max_rejected_share,
         offset_gap=settings.on_offset_gap,
         checkpoint_interval_s=settings.checkpoint_interval_s,
-        checkpoint_messages=settings.checkpoint_messages,
     )
 
 

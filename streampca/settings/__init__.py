@@ -66,9 +66,6 @@ class WorkerSettings(ConsumerSettings, GroupSettings):
         description="Maximum time between checkpoints of a partition; models are published as often, or less often "
         "where publishing would take more than a tenth of the time.",
     )
-    checkpoint_messages: int = Field(
-        500_000, ge=1, description="Maximum number of messages of a partition between checkpoints."
-    )
     keep_checkpoints: int = Field(3, ge=2, description="Number of checkpoints kept per partition.")
     keep_models: int = Field(100, ge=1, description="Number of published models kept.")
 

@@ -39,7 +39,7 @@ REASONS = (
 
 # Limits of a value with one vector: for each number, and for all else. Topics take 1 MiB by default; the Python objects
 # that a value becomes may take a hundred times its bytes.
-_NUMBER_BYTES, _MAX_OTHER_BYTES = 32, 4 * 2**20
+_NUMBER_BYTES, _MAX_OTHER_BYTES = 32, 8 * 2**20
 _LARGE_BATCH = 8 * 2**20  # bytes of vectors that are decoded at once; the last value may exceed it
 
 

@@ -17,7 +17,7 @@ from streampca.stream import checkpoint as files
 from streampca.stream import compatibility, npz, screening
 from streampca.stream.codec import Codec
 from streampca.stream.fold import Fold, FoldConfig
-from tests.pca.test_missing import with_gaps
+from tests.pca.streams import with_gaps
 from tests.stream.streams import D, bits, checkpoint_of, fold_config, fold_of, vectors
 from tests.stream.structured import READING, arrow, avro, avro_datum, avro_schema, memory, protobuf, reading
 from tests.stream.test_plausibility import event
@@ -62,8 +62,8 @@ def test_chunks_and_restarts_change_no_bit(name: str, data: st.DataObject, seed:
 def test_without_gaps_the_checkpoint_is_that_of_a_worker_that_refuses_them(name: str) -> None:
     config = CONFIGS[name]
     V = vectors(700, dtype=config.learning.dtype)
-    ours = npz.decode(bits(fold_of(V, config), config), files.KIND, 2)
-    plain = npz.decode(bits(fold_of(V, refusing(config)), refusing(config)), files.KIND, 2)
+    ours = npz.decode(bits(fold_of(V, config), config), files.KIND, files.FORMAT_VERSION)
+    plain = npz.decode(bits(fold_of(V, refusing(config)), refusing(config)), files.KIND, files.FORMAT_VERSION)
     assert ours[0]["settings"] == plain[0]["settings"] | {"missing": "impute"}
     assert ours[0] | {"settings": {}} == plain[0] | {"settings": {}}
     assert {name: array.tobytes() for name, array in ours[1].items()} == {n: a.tobytes() for n, a in plain[1].items()}
@@ -72,10 +72,10 @@ def test_without_gaps_the_checkpoint_is_that_of_a_worker_that_refuses_them(name:
 def test_a_checkpoint_of_one_setting_is_refused_by_the_other() -> None:
     config = CONFIGS["plain"]
     ours = checkpoint_of(fold_of(vectors(100), config), config)
-    with pytest.raises(SettingsError, match=r"made with missing=impute \(now None\)"):
+    with pytest.raises(SettingsError, match=r"made with missing=impute \(now refuse\)"):
         compatibility.refuse_other_settings(ours, refusing(config))
     theirs = checkpoint_of(fold_of(vectors(100), refusing(config)), refusing(config))
-    with pytest.raises(SettingsError, match=r"made with missing=None \(now impute\)"):
+    with pytest.raises(SettingsError, match=r"made with missing=refuse \(now impute\)"):
         compatibility.refuse_other_settings(theirs, config)
 
 
@@ -105,7 +105,7 @@ def test_gaps_survive_in_checkpoints() -> None:
 )
 def test_damaged_gaps_are_refused(header: dict[str, Any], arrays: dict[str, Any]) -> None:
     config = CONFIGS["plain"]
-    fields, found = npz.decode(bits(fold_of(stream(config, 500, 1), config), config), files.KIND, 3)
+    fields, found = npz.decode(bits(fold_of(stream(config, 500, 1), config), config), files.KIND, files.FORMAT_VERSION)
     with pytest.raises(DamagedFileError):
         files.decode(npz.encode(fields | header, found | arrays))
 
