@@ -70,7 +70,7 @@ def measured(folder: Path, size: Size) -> tuple[list[str], list[Bar]]:
         "| body | requests/s | p50, ms | p99, ms | p50 publishing, ms | p99 publishing, ms | ratio of p99 |",
         "|---" * 7 + "|",
     ]
-    with SidecarProcess(folder / "store", topic=TOPIC, reload_interval_s=0.2, log_level="info") as process:
+    with SidecarProcess(folder / "store", topic=TOPIC, log_level="info") as process:
         url = f"{process.url()}/v1/project"
         for body in bodies(folder, size):
             row, share, rate = throughput(url, body, size)

@@ -16,7 +16,7 @@ from streampca.settings import TransformSettings
 from streampca.sources import schema_registry
 from streampca.sources.choice import client_of, prefetching, transactions_of
 from streampca.stores.choice import store_of
-from streampca.stores.model_cache import ModelCache
+from streampca.stores.model_cache import POLL_INTERVAL_S, ModelCache
 from streampca.stores.models import Models
 from streampca.stores.worker_status import WorkerStatuses
 from streampca.stream.codec import Codec
@@ -56,7 +56,7 @@ def run(settings: TransformSettings) -> None:
         model = model_of(settings, cache)
         stops: list[str] = []
         stop_on_signals(stops.append)
-        cache.start(settings.reload_interval_s)
+        cache.start(POLL_INTERVAL_S)
         reports = WorkerStatuses(store, settings.topic)
         try:
             with TransformStatusListener(settings.output_topic, reports, name_of_process()) as status:

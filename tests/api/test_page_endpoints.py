@@ -90,7 +90,7 @@ def test_ready_after_the_first_model(store: MemoryStore, settings: ServeSettings
 def test_not_ready_when_the_model_is_old_or_the_store_unreadable_with_all_reasons(store: MemoryStore) -> None:
     models = Models(store, TOPIC)
     models.save(known(1, published_at=1000.0))
-    app = create_app(store, ServeSettings(topic=TOPIC, model_max_age_s=60, reload_interval_s=3600))
+    app = create_app(store, ServeSettings(topic=TOPIC, model_max_age_s=60))
     with Client(app) as client:
         [reason] = client.get("/readyz").json()["reasons"]
         assert reason.startswith("the newest model was published ")

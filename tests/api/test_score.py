@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from streampca.api import endpoints
 from streampca.api.app import create_app
 from streampca.pca import anomaly
 from streampca.pca.anomaly import Calibration
@@ -29,11 +30,16 @@ def model_with_past() -> tuple[Model, Calibration]:
     return model, Calibration.empty().with_scores(scores, anomaly.noise_variance(model))
 
 
+@pytest.fixture(autouse=True)
+def _few_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoints, "_MAX_NUMBERS", 1000)
+
+
 @pytest.fixture
 def calibrated(store: MemoryStore) -> Client:
     model, calibration = model_with_past()
     Models(store, TOPIC).save(PublishedModel(30, model, TOPIC, calibration=calibration))
-    return Client(create_app(store, ServeSettings(topic=TOPIC, max_numbers=1000)))
+    return Client(create_app(store, ServeSettings(topic=TOPIC)))
 
 
 @pytest.fixture
@@ -41,7 +47,7 @@ def imputing(store: MemoryStore) -> Client:
     model, calibration = model_with_past()
     published = PublishedModel(30, model, TOPIC, calibration=calibration, settings={"missing": "impute"})
     Models(store, TOPIC).save(published)
-    return Client(create_app(store, ServeSettings(topic=TOPIC, max_numbers=1000)))
+    return Client(create_app(store, ServeSettings(topic=TOPIC)))
 
 
 def test_vectors_with_gaps_get_what_is_to_be_expected_of_them(imputing: Client) -> None:
