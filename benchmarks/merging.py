@@ -6,7 +6,7 @@ pass with the default settings, centred by the running means. The exit code is 1
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,9 +20,8 @@ from benchmarks.report import Bar, parser, publish
 from streampca.pca.axes import principal
 from streampca.pca.compilation import compile_kernels
 from streampca.pca.learning import LearningConfig, learn
-from streampca.pca.merge import Pool, merge
+from streampca.pca.merge import merge
 from streampca.pca.state import State
-from streampca.worker import ranges
 
 Pixels = NDArray[np.uint8]
 Indices = NDArray[np.int64]
@@ -77,21 +76,10 @@ def merged(name: str, X: Pixels, y: Indices, splits: Iterable[tuple[str, int]]) 
     batch = Batch.of_images(X)
     for split, parts in splits:
         folds = [one_pass(X, part) for part in parts_of(y, parts, split)]
-        state = as_published([fold for fold, _ in folds], LearningConfig(X.shape[1], COMPONENTS).columns)
+        state = merge([fold for fold, _ in folds], LearningConfig(X.shape[1], COMPONENTS).columns)
         seconds = sum(spent for _, spent in folds)
         excess = batch.excess(principal(state.C, COMPONENTS)[0], state.mean)
         yield Row(name, split, parts, excess, 1e6 * seconds / len(X))
-
-
-def as_published(states: Sequence[State], columns: int) -> State:
-    """The states merged as a publisher does it: many of them by ranges."""
-    if len(states) < ranges.FEWEST:
-        return merge(states, columns)
-    size = ranges.size(len(states))
-    pools = [Pool(columns) for _ in range(0, len(states), size)]
-    for number, state in enumerate(states):
-        pools[number // size].add(state)
-    return merge([pool.state() for pool in pools], columns)
 
 
 def parts_of(y: Indices, parts: int, split: str) -> list[Indices]:

@@ -1,14 +1,12 @@
 """Processor time and memory of publishing a model of many partitions: `python -m benchmarks.publishing`.
 
 The checkpoints lie in a memory disk where there is one, and all are new. Each is read, its pending messages (128 on
-average) are learned, and it is merged into the subtotal of its range. The publisher merges its own range and the
-subtotals; memory is the peak of what that allocates.
+average) are learned, and it is merged. Memory is the peak of what that allocates.
 """
 
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +24,6 @@ from streampca.stores.models import Models
 from streampca.stream import checkpoint as files
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import Fold, FoldConfig
-from streampca.worker import ranges
 from streampca.worker.publisher import Publisher
 
 PART, TOPIC, KINDS = "publishing", "many", 4
@@ -41,79 +38,52 @@ class Size(NamedTuple):
     partitions: int
     d: int
     k: int
-    bar: float | None = None  # seconds
 
 
-FULL = (Size(64, 3072, 100, 1.5), Size(256, 3072, 100, 6.0), Size(1000, 784, 20, 3.0))
+FULL = (Size(64, 3072, 100), Size(256, 3072, 100), Size(1000, 784, 20))
 SMALLEST = (Size(64, 30, 3), Size(128, 30, 3))
 
 
 class Result(NamedTuple):
     """What was measured."""
 
-    publisher: float  # processor seconds
-    owner: float  # of another range, seconds on average
-    peak: float  # of the publisher, MiB
+    seconds: float  # of a processor
+    peak: float  # MiB
 
 
 def main() -> None:
     """Measure and write."""
     given = parser(__doc__).parse_args()
     lines = [
-        "| partitions | d × k | publisher, seconds | owner of another range | one worker for all | peak, MiB |",
-        "|---|---|---|---|---|---|",
+        "| partitions | d × k | seconds | peak, MiB |",
+        "|---|---|---|---|",
     ]
-    bars, peaks = [], []
+    peaks = []
     sizes = SMALLEST if given.smallest else FULL
     for size in sizes:
         found, shape = measured(size), f"{size.d} × {size.k}"
-        alone = found.publisher + found.owner * (ranges_of(size) - 1)
-        seconds = (f"{value:.2f}" for value in (found.publisher, found.owner, alone))
-        lines.append(f"| {' | '.join([f'{size.partitions:,}', shape, *seconds, f'{found.peak:.0f}'])} |")
+        lines.append(f"| {size.partitions:,} | {shape} | {found.seconds:.2f} | {found.peak:.0f} |")
         peaks.append(found.peak)
-        if size.bar:
-            metric = f"Processor time to publish {size.partitions:,} partitions of {shape}"
-            bars.append(Bar(metric, found.publisher, "≤", size.bar, "s"))
     few, more = sizes[:2]
     metric = f"Memory to publish {more.partitions} partitions, as a multiple of that for {few.partitions}"
-    publish(PART, given, lines, [*bars, Bar(metric, peaks[1] / peaks[0], "≤", GROWTH_BAR, "×")])
+    publish(PART, given, lines, [Bar(metric, peaks[1] / peaks[0], "≤", GROWTH_BAR, "×")])
 
 
 def measured(size: Size) -> Result:
-    """The processor time of the publisher, and of the owners of the other ranges."""
+    """The processor time and the memory of one publication."""
     fold_config = FoldConfig(LearningConfig(size.d, size.k), format="float32")
     disk = MEMORY_DISK if MEMORY_DISK.is_dir() else None
     with tempfile.TemporaryDirectory(dir=disk) as folder, threadpool_limits(1):
         store = DirectoryStore(Path(folder))
         fill(store, size.partitions, fold_config)
-        others = range(1, ranges_of(size))
-        owners = seconds_of(lambda: publisher(store, fold_config).merge_ranges(others))
-
-        def merge_and_publish() -> None:
-            worker = publisher(store, fold_config)
-            worker.merge_ranges([0])
-            worker.publish(complete=False)
-
-        seconds = seconds_of(merge_and_publish)
-        for path in Path(folder).glob("checkpoints/*/subtotals/0/*"):
-            path.unlink()
+        started = time.process_time()
+        publisher(store, fold_config).publish()
+        seconds = time.process_time() - started
         tracemalloc.start()
-        merge_and_publish()
+        publisher(store, fold_config).publish()
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-    return Result(seconds, owners / len(others), peak / 2**20)
-
-
-def ranges_of(size: Size) -> int:
-    """How many ranges there are."""
-    return -(-size.partitions // ranges.size(size.partitions))
-
-
-def seconds_of(work: Callable[[], object]) -> float:
-    """The processor time that it takes."""
-    started = time.process_time()
-    work()
-    return time.process_time() - started
+    return Result(seconds, peak / 2**20)
 
 
 def publisher(store: Store, fold_config: FoldConfig) -> Publisher:

@@ -128,7 +128,7 @@ def learned(split: Split, every: int) -> PublishedModel:
                 folds[p], _ = folds[p].learn(batch, unknown_times, start + len(batch), fold_config)
                 saved.append(Checkpoint("pictures", "", p, folds[p], fold_config.as_dict()))
                 checkpoints.save(saved[-1])
-        publisher.publish(publisher.parts(saved))
+        publisher.publish(saved)
     newest = models.newest()
     if newest is None:
         raise ValueError("the stream is too short")

@@ -8,7 +8,6 @@ from typing import NamedTuple
 from streampca.errors import BadRecordError, RejectLimitError
 from streampca.stream.decoded import Reject
 from streampca.stream.events import Vectors
-from streampca.stream.guard import OUTLIER
 
 _WINDOW = 1000  # records that the limit is a share of
 _FIRST = 100  # if all of the first ones are rejected, that is enough
@@ -41,8 +40,6 @@ class RejectWindow:
     def add(self, event: Vectors, rejects: Sequence[Reject]) -> bool:
         """Add records and their rejects, up to the first reject too many; returns whether there is one."""
         for reject in rejects:
-            if reject.reason == OUTLIER:  # a good record, as the guard's settings want it
-                continue
             number = self._seen + reject.place
             self._drop(number)
             self._rejects.append(_Rejected(number, event.records[reject.place].offset, reject.reason, reject.message))

@@ -44,25 +44,6 @@ class StateScorer:
             spe = np.maximum(spe, 0.0)
             return AnomalyScores(t2, spe, t2 + spe / self.sigma2)
 
-    def contributions(self, v: Array, most: int) -> list[tuple[int, float]]:
-        """The dimensions that contribute most to the score of one message (d,), and their shares of it."""
-        y = np.nan_to_num(v - self._mean)
-        with np.errstate(over="ignore", invalid="ignore"):
-            z = y @ self._W
-            residual = y - self._W @ (self._variance * z)
-            parts = y * (self._W @ z) + residual**2 / self.sigma2  # as `anomaly.contributions`, to T² and to SPE/σ²
-            shares = np.nan_to_num(parts / parts.sum(), posinf=0.0, neginf=0.0)
-        return [(int(j), float(shares[j])) for j in np.argsort(-shares, kind="stable")[:most]]
-
-    def deviations(self, v: Array, most: int) -> list[tuple[int, float]]:
-        """The dimensions that contribute most to the SPE of one message (d,), and their shares of it, signed."""
-        if np.isnan(v).any():
-            v = self._complete(v[None]).Y[0]
-        y = v - self._mean
-        residual = y - self._W @ (self._variance * (y @ self._W))
-        shares = residual * np.abs(residual) / max(float(residual @ residual), np.finfo(np.float64).tiny)
-        return [(int(j), float(shares[j])) for j in np.argsort(-np.abs(shares), kind="stable")[:most]]
-
     def _complete(self, V: Array) -> Completed:
         """Messages (n, d) without their gaps."""
         return conditional.complete(V, self._mean, self._W * self._variance**0.5, self._variance, self.sigma2)

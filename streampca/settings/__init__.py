@@ -13,7 +13,6 @@ from streampca.settings.base import Rule, Settings
 from streampca.settings.consumer import ConsumerSettings
 from streampca.settings.formats import Format, FormatSettings
 from streampca.settings.gaps import GapSettings
-from streampca.settings.guard import GuardSettings
 from streampca.settings.kafka import GroupSettings, KafkaSettings
 from streampca.settings.topics import DeadLetterSettings, LogSettings, StoreSettings, TopicSettings
 from streampca.settings.transform import TransformSettings
@@ -37,7 +36,7 @@ __all__ = [
 ]
 
 
-class WorkerSettings(ConsumerSettings, GapSettings, GroupSettings, GuardSettings):
+class WorkerSettings(ConsumerSettings, GapSettings, GroupSettings):
     """Settings of `streampca worker`."""
 
     # The model. A checkpoint made with other values of these is refused.
@@ -62,7 +61,10 @@ class WorkerSettings(ConsumerSettings, GapSettings, GroupSettings, GuardSettings
 
     # Checkpoints and models.
     checkpoint_interval_s: float = Field(
-        5, gt=0, description="Maximum time between checkpoints of a partition; models are published as often."
+        5,
+        gt=0,
+        description="Maximum time between checkpoints of a partition; models are published as often, or less often "
+        "where publishing would take more than a tenth of the time.",
     )
     checkpoint_messages: int = Field(
         500_000, ge=1, description="Maximum number of messages of a partition between checkpoints."

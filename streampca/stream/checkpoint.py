@@ -11,19 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import DamagedFileError
-from streampca.pca import histogram
 from streampca.pca.arrays import F64, Array
 from streampca.pca.learning import LearningConfig
 from streampca.pca.state import Gaps, State
 from streampca.stream import npz
 from streampca.stream.event_time import EventTime
 from streampca.stream.fold import Fold, FoldStats
-from streampca.stream.guard import RECENT, Guard
-from streampca.stream.headers import CheckpointHeader, GuardHeader
+from streampca.stream.headers import CheckpointHeader
 from streampca.stream.record import LastRecord
 
 KIND = "checkpoint"
-FORMAT_VERSION = 3  # 2 for a fold without guard or gaps, which older releases read too
+FORMAT_VERSION = 3  # 2 for a fold without gaps, which older releases read too
 READABLE = (1, 2, 3)  # version 1 has no columns beyond K, and not their age, `older`
 
 
@@ -44,7 +42,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
     state, clock = fold.state, fold.event_time
     header = {
         "kind": KIND,
-        "format_version": 2 if fold.guard is None and not fold.has_gaps else FORMAT_VERSION,
+        "format_version": FORMAT_VERSION if fold.has_gaps else 2,
         "numpy": np.__version__,
         "topic": checkpoint.topic,
         "topic_id": checkpoint.topic_id,
@@ -68,9 +66,6 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "pending": fold.pending,
         "pending_retention": fold.retention,
     }
-    if fold.guard is not None:
-        header["guard"] = {"judged": fold.guard.judged, "learned": fold.guard.learned}
-        arrays |= {"guard_scores": histogram.table(fold.guard.weights), "guard_outliers": fold.guard.outliers}
     if state.gaps is not None:
         header["gaps"] = state.gaps.messages
         arrays["missing"] = state.gaps.entries
@@ -84,7 +79,6 @@ def decode(data: bytes, *, trusted: bool = False) -> Checkpoint:
     """
     fields, arrays = npz.decode(data, KIND, *READABLE, without=["C_pinv"] if trusted else [])
     header = npz.validate(CheckpointHeader, fields)
-    guard = _guard(header.guard, arrays) if header.guard else None
     _verify(header, arrays, inverse=not trusted)
     state = State(
         arrays["C"],
@@ -100,25 +94,8 @@ def decode(data: bytes, *, trusted: bool = False) -> Checkpoint:
     clock, stats = header.clock, FoldStats(**dict(header.tally))
     event_time = EventTime(clock.now_ms, tuple(clock.recent), clock.ahead)
     last = LastRecord(**dict(header.last_record)) if header.last_record else None
-    fold = Fold(
-        header.next_offset, state, arrays["pending"], arrays["pending_retention"], event_time, stats, last, guard
-    )
+    fold = Fold(header.next_offset, state, arrays["pending"], arrays["pending_retention"], event_time, stats, last)
     return Checkpoint(header.topic, header.topic_id, header.partition, fold, header.settings)
-
-
-def _guard(header: GuardHeader, arrays: dict[str, NDArray[Any]]) -> Guard:
-    """The guard, whose arrays are taken out. Raises `DamagedFileError`."""
-    try:
-        weights = histogram.from_table(arrays.pop("guard_scores"), 2)
-        outliers = arrays.pop("guard_outliers")
-    except (KeyError, ValueError) as error:
-        raise DamagedFileError(f"the guard's scores are damaged: {error}") from None
-    entered, recent = weights[1], (header.judged - RECENT, header.judged - 1)
-    if outliers.dtype != np.int64 or outliers.ndim != 1 or (np.diff(outliers) <= 0).any():
-        raise DamagedFileError("guard_outliers holds no increasing numbers of records")
-    if ((outliers < max(recent[0], 0)) | (outliers > recent[1])).any() or (entered != np.floor(entered)).any():
-        raise DamagedFileError("guard_outliers or guard_scores holds values that are out of range")
-    return Guard(weights, header.judged, outliers, header.learned)
 
 
 def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]], *, inverse: bool) -> None:

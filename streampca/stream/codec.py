@@ -3,7 +3,7 @@
 Reasons: `no_value` (a tombstone), `undecodable`, `unknown_schema` (the registry has no such id), `wrong_length`,
 `not_finite` (infinity, or NaN where gaps are refused), `too_few_observed` (too many gaps), `too_large` (its squares
 would overflow), `too_many_bytes` (decoding it would take more memory than allowed); and of vectors that were decoded:
-`implausible` (plausibility.py) and `outlier` (guard.py).
+`implausible` (plausibility.py).
 """
 
 import sys
@@ -34,7 +34,6 @@ REASONS = (
     "too_large",
     "too_many_bytes",
     "implausible",
-    "outlier",
 )
 
 

@@ -18,7 +18,6 @@ from streampca.pca.losses import Losses
 from streampca.pca.pending import Messages, UnitGauge, learn_whole_blocks
 from streampca.pca.state import State
 from streampca.stream.event_time import EventTime
-from streampca.stream.guard import Guard
 from streampca.stream.record import LastRecord
 
 EWMA_MESSAGES = 1000
@@ -158,7 +157,6 @@ class Fold:
     event_time: EventTime
     stats: FoldStats
     last: LastRecord | None = None  # before `position`; None: nothing read yet, or its leader epoch is unknown
-    guard: Guard | None = None  # None: it learns outliers like all others
 
     @classmethod
     def empty(cls, learning_config: LearningConfig) -> "Fold":
@@ -198,10 +196,7 @@ class Fold:
         stats = self.stats.with_messages(timestamps, len(V)) if len(V) else self.stats
         for of_blocks in scores:
             stats = stats.with_scores(of_blocks, block)
-        guard, learned = self.guard, state.count - self.state.count
-        if guard and learned:
-            guard = guard.after_block(learned, state.weight)
-        return Fold(max(position, self.position), state, *pending, event_time, stats, self.last, guard), scores
+        return Fold(max(position, self.position), state, *pending, event_time, stats, self.last), scores
 
     @property
     def has_gaps(self) -> bool:

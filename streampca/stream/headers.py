@@ -59,13 +59,6 @@ class Last(_Strict):
     leader_epoch: Annotated[int, Field(ge=0, lt=2**31)]
 
 
-class GuardHeader(_Strict):
-    """The counts of a guard."""
-
-    judged: Count
-    learned: Count
-
-
 class CheckpointHeader(_Strict):
     """The header of a checkpoint."""
 
@@ -86,24 +79,6 @@ class CheckpointHeader(_Strict):
     gaps: Annotated[Finite, Field(ge=0, le=1.000001)] | None = None  # absent without gaps
     clock: Clock
     tally: Tally
-    guard: GuardHeader | None = None  # absent without one
-
-
-class SubtotalHeader(_Strict):
-    """The header of a subtotal."""
-
-    kind: str
-    format_version: int
-    topic: str
-    topic_id: str
-    positions: Annotated[Positions, Field(min_length=1)]
-    settings: Settings
-    weight: Annotated[Finite, Field(ge=0)]
-    total_variance: Annotated[Finite, Field(ge=0)]
-    count: Count
-    time_ms: Milliseconds
-    tally: Tally
-    recent: dict[PartitionName, Count]
 
 
 class ModelHeader(_Strict):

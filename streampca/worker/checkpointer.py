@@ -44,6 +44,7 @@ class Checkpointer:
         self._topic_id = ""
         self._saved: dict[int, Fold] = {}  # of each assigned partition, the fold that is on disk
         self._failed = False
+        self.publish_s = 0.0  # how long the last publication took
 
     def check(self) -> None:
         """Check the topic, the store and one checkpoint, so that a mistake is reported before the group is joined."""
@@ -90,8 +91,8 @@ class Checkpointer:
         self.start_save(folds, publish=False)
         self.finish_save(wait=True)
 
-    def start_save(self, folds: Mapping[int, Fold], *, publish: bool, ranges: Collection[int] = ()) -> None:
-        """Start to write the folds that have changed, then as `CheckpointWriter.start`. Not while `busy`.
+    def start_save(self, folds: Mapping[int, Fold], *, publish: bool) -> None:
+        """Start to write the folds that have changed, and then a model if `publish`. Not while `busy`.
 
         Raises `ForeignStoreError` if another member of the group saves to another store.
         """
@@ -106,8 +107,8 @@ class Checkpointer:
             changed = {}
         unchanged = {p: fold for p, fold in self._saved.items() if p not in changed}
         checkpoints, before = self._checkpoints(changed), self._checkpoints(unchanged)
-        if checkpoints or publish or ranges:
-            self._writer.start(checkpoints, publish=publish, ranges=ranges, saved_before=before)
+        if checkpoints or publish:
+            self._writer.start(checkpoints, publish=publish, saved_before=before)
 
     def finish_save(self, *, wait: bool) -> None:
         """If the save has ended (with `wait`: when it has), note what is on disk, then commit offsets."""
@@ -126,6 +127,7 @@ class Checkpointer:
             self._group_store.commit({c.partition: c.fold.position for c, _ in result.saved if c.fold.position >= 0})
         if result.published:
             (model, p_values), seconds = result.published
+            self.publish_s = seconds
             self._listener.notify(ModelPublished(model, seconds, p_values))
         if result.unpublished:
             self._listener.notify(PublishFailed(result.unpublished))

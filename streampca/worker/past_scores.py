@@ -8,8 +8,8 @@ import numpy as np
 from streampca.pca import anomaly
 from streampca.pca.anomaly import AnomalyScores, Calibration
 from streampca.pca.arrays import F64, Array
+from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.model_file import PublishedModel
-from streampca.stream.subtotal import Subtotal
 
 
 class PastScores:
@@ -18,15 +18,15 @@ class PastScores:
     def __init__(self, previous: PublishedModel | None) -> None:
         self._previous, self._scores = previous, [AnomalyScores(*(np.zeros(0) for _ in range(3)))]
 
-    def add(self, part: Subtotal) -> None:
-        """Score the newest messages of these partitions that have arrived since the version."""
+    def add(self, checkpoint: Checkpoint) -> None:
+        """Score the pending messages of a partition that have arrived since the version."""
         if self._previous is None:
             return
-        for partition, rows in part.recent.items():
-            new = part.positions[partition] - max(self._previous.positions.get(partition, 0), 0)
-            arrived: Array = rows[max(len(rows) - new, 0) :]
-            if len(arrived) and arrived.shape[1] == self._previous.model.dimensions:
-                self._scores.append(anomaly.score(self._previous.model, arrived.astype(np.float64)))
+        pending = checkpoint.fold.pending
+        new = checkpoint.fold.position - max(self._previous.positions.get(checkpoint.partition, 0), 0)
+        arrived: Array = pending[max(len(pending) - new, 0) :]
+        if len(arrived) and arrived.shape[1] == self._previous.model.dimensions:
+            self._scores.append(anomaly.score(self._previous.model, arrived.astype(np.float64)))
 
     def calibrated(self, published: PublishedModel) -> tuple[PublishedModel, F64 | None]:
         """The next version, with these scores and those before them; and the p-values of these by those before them.

@@ -70,7 +70,7 @@ def _look(page: Page, url: str) -> None:
     page.goto(f"{url}/#shape=28×28")
     expect(page.locator("#status")).to_contain_text("Serving version", timeout=20_000)
     expect(page.locator("#components figure").first).to_be_visible()
-    for section in ("unusual", "unusual-messages-section", "transform-section"):
+    for section in ("unusual", "transform-section"):
         expect(page.locator(f"#{section}")).to_be_visible(timeout=60_000)
 
 

@@ -78,10 +78,6 @@ def _forgets_pending(self: Checkpointer, partition: int) -> Fold:
     return replace(fold, pending=fold.pending[:0], retention=fold.retention[:0])
 
 
-def _forgets_scores(self: Checkpointer, partition: int) -> Fold:
-    return replace(_load(self, partition), guard=None)
-
-
 def _takes_failed_for_saved(
     self: CheckpointWriter, stored: Checkpoints, checkpoints: Sequence[Checkpoint], result: SaveResult
 ) -> None:
@@ -144,7 +140,6 @@ MUTANTS: dict[str, tuple[Mutant, int]] = {
     "files are written in place, not renamed": (patched(directory.DirectoryStore, write=_writes_in_place), 1),
     "files are not flushed": (patched(directory, _write_durably=_does_not_flush_the_file), 1),
     "folders are not flushed": (patched(directory, _flush_folder=nothing), 1),
-    "the scores of the guard are not restored": (patched(Checkpointer, _load=_forgets_scores), 3),
     "the publisher leaves out a partition": (
         patched(Checkpoints, partitions=lambda self: _partitions(self)[1:] or _partitions(self)),
         1,

@@ -8,7 +8,6 @@ from typing import Any
 from streampca.pca.learning import LearningConfig
 from streampca.stream.codec import Codec
 from streampca.stream.fold import FoldConfig
-from streampca.stream.screening import Screening
 from streampca.worker.loop import WorkerConfig
 
 TOPIC = "readings"
@@ -59,7 +58,6 @@ class Plan:
     keep: int
     half_life: str
     offset_gap: str
-    outlier_p: float  # 0: no guard
     gaps: bool  # whether vectors lack entries
     bursts: tuple[Burst, ...]
     faults: tuple[Fault, ...]
@@ -92,8 +90,6 @@ class Plan:
             offset_gap=self.offset_gap,
             checkpoint_interval_s=self.interval_s,
             checkpoint_messages=self.many,
-            outliers="dead_letter" if self.outlier_p else "learn",
-            screening=Screening(outlier_p=self.outlier_p),
         )
 
 
@@ -120,7 +116,6 @@ def plan_of(seed: int) -> Plan:
         keep=random.choice([2, 3]),
         half_life=random.choice(["none", "none", "seconds", "messages"]),
         offset_gap=random.choice(["fail", "earliest", "latest"]),
-        outlier_p=0.05 if seed % 3 == 0 else 0.0,  # more than may be set, as the streams are short
         gaps=seed % 5 == 2,
         bursts=(*(burst_of(random, partitions) for _ in range(random.randint(4, 8))), *bad_runs(seed, partitions)),
         faults=faults_of(random, KINDS, CALLS),

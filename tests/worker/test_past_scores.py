@@ -8,7 +8,6 @@ from streampca.pca.anomaly import Calibration
 from streampca.pca.arrays import Array
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.model_file import PublishedModel
-from streampca.worker import ranges
 from streampca.worker.publisher import Publisher
 from tests.stream.streams import fold_config, folded, vectors
 from tests.worker.test_publisher import PublisherFixture
@@ -107,18 +106,3 @@ def test_another_publisher_continues_from_the_newest_version(stream: Stream) -> 
     stream.publisher = Publisher(stream.checkpoints, stream.models, stream.fold_config, lambda: 0.0)
     more = stream.grow(0, 300)
     assert stream.publish().calibration.weight == pytest.approx(len(pending) * np.exp(-300 / 900) + len(more), rel=0.01)
-
-
-def test_with_many_partitions_the_newest_messages_of_each_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also of partitions that another worker has merged."""
-    monkeypatch.setattr(ranges, "size", lambda partitions: 2)
-    monkeypatch.setattr(ranges, "FEWEST", 2)
-    stream = Stream(fold_config())
-    other = Publisher(stream.checkpoints, stream.models, stream.fold_config, lambda: 0.0)
-    for partition in stream.streams:
-        stream.grow(partition, 300)
-    first = stream.publish()
-    pending = [stream.grow(partition, n) for partition, n in ((0, 300), (1, 5))]
-    other.merge_ranges([0])
-    monkeypatch.setattr(Publisher, "_subtotal", None)  # the publisher only reads
-    assert same(stream.publish(), scored(first, np.concatenate([pending[0][-16:], pending[1][-5:]])))

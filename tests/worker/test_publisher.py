@@ -1,5 +1,6 @@
 """The publisher: the merged model, its version, the signs of its components, and which worker publishes."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -23,8 +24,7 @@ from streampca.stores.models import Models
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.model_file import PublishedModel, encode
-from streampca.stream.subtotal import Subtotal
-from streampca.worker.publisher import Publisher
+from streampca.worker.publisher import Publisher, is_due
 from tests.stream.streams import D, checkpoint_of, covariance, fold_config, fold_of, vectors
 from tests.worker.environment import Environment
 from tests.worker.harness import WorkerFixture, make_worker, worker_config
@@ -97,7 +97,7 @@ def test_checkpoints_in_memory_give_the_same_bytes_as_those_on_disk(dtype: str) 
         for checkpoint in checkpoints:
             fixture.checkpoints.save(checkpoint)
     in_memory.checkpoints.newest = lambda _: pytest.fail("read from disk")  # type: ignore[method-assign]
-    published = in_memory.publisher.publish(in_memory.publisher.parts(checkpoints))
+    published = in_memory.publisher.publish(checkpoints)
     assert published is not None
     assert published.model.subspace_error is not None
     assert encode(published.model) == encode(on_disk.publish())
@@ -107,7 +107,7 @@ def test_a_checkpoint_in_memory_does_not_hide_a_newer_one(fixture: PublisherFixt
     older, newer = (checkpoint_of(fold_of(vectors(n), CONFIG), CONFIG, 0) for n in (100, 200))
     for checkpoint in (older, newer):
         fixture.checkpoints.save(checkpoint)
-    published = fixture.publisher.publish(fixture.publisher.parts([older]))
+    published = fixture.publisher.publish([older])
     assert published is not None
     assert published.model.positions == {0: 200}
 
@@ -304,7 +304,7 @@ def test_a_late_publisher_computes_the_same_model(fixture: PublisherFixture) -> 
     newest = fixture.checkpoints.newest(0)
     assert newest is not None
     first = fixture.publish()
-    late = fixture.publisher._merged([Subtotal.of(newest, CONFIG.learning)], None)
+    late = fixture.publisher._merged([newest], None)
     assert late is not None
     np.testing.assert_array_equal(late.model.model.components, first.model.components)
     assert fixture.models.save(late.model) is False
@@ -416,3 +416,20 @@ def test_a_stopping_worker_publishes_last(env: Environment) -> None:
     worker.run()
     assert env.models.versions() == [100]
     assert env.journal[-1] == ("publish", 100)
+
+
+def test_publishing_takes_a_tenth_of_the_time_at_most() -> None:
+    """Counted from the start of a publication to the start of the next."""
+    assert is_due(5.0, 0.0)
+    assert is_due(5.0, 0.5)
+    assert not is_due(5.0, 0.51)
+    assert is_due(60.0, 5.7)
+
+
+def test_a_worker_publishes_less_often_where_it_takes_long(env: Environment) -> None:
+    """Checkpoints are saved as before, and the last model is that of all messages."""
+    slow = itertools.count(step=10)
+    worker = make_worker(env, script=[30] * 9, save_clock=lambda: float(next(slow)))
+    worker.run()
+    assert env.models.versions() == [60, 300]
+    assert len(env.calls("save")) == 10

@@ -21,7 +21,6 @@ from streampca.consumer_group.listener import (
     RestoreFailed,
 )
 from streampca.consumer_group.metrics import MemberMetrics, MetricTables
-from streampca.stream.guard import OUTLIER
 from streampca.worker.listeners.histogram import BulkHistogram
 
 _RATIO_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -32,11 +31,6 @@ _COUNTERS: tuple[tuple[str, list[str], str], ...] = (
     ("messages", ["outcome"], "Messages processed, by outcome: learned or rejected."),
     ("learn_seconds", [], "Time spent learning."),
     ("dead_letters", ["reason"], "Records rejected, by reason."),
-    (
-        "outliers",
-        ["outcome"],
-        "Outliers found by the guard, by outcome: learned as it was open, skipped, dead_lettered.",
-    ),
     ("vectors_with_gaps", [], "Vectors that lack entries, with missing=impute."),
     ("offset_gap_messages", [], "Offsets skipped: removed by retention, or replaced as the log was truncated."),
     ("rebalances", ["event"], "Rebalance events: partitions assigned, revoked or lost."),
@@ -64,10 +58,6 @@ _GAUGES_BY_PARTITION = (
     ("next_offset", "Offset of the next message to learn."),
     ("event_time_lag_seconds", "Age of the newest record learned, by its own timestamp, when it was learned."),
     ("stalled", "1 while records cannot be decoded because the schema registry does not answer, otherwise 0."),
-    (
-        "guard_open",
-        "1 while more than 1 % of the last 10,000 records are outliers, so that none is refused; otherwise 0.",
-    ),
     ("timestamps_ahead", "Records with a timestamp more than a day ahead of their partition's event time."),
     ("checkpoint_last_success_timestamp_seconds", "Time of the last checkpoint written."),
 )
@@ -104,8 +94,6 @@ class WorkerMetrics(MemberMetrics):
             case RecordRejected():
                 self._counters["messages"].labels("rejected").inc()
                 self._counters["dead_letters"].labels(event.reason).inc()
-                if event.reason == OUTLIER:
-                    self._counters["outliers"].labels("dead_lettered" if event.is_sent else "skipped").inc()
             case CheckpointSaved():
                 self._on_checkpoint(event)
             case CheckpointPostponed():
@@ -146,9 +134,6 @@ class WorkerMetrics(MemberMetrics):
             next_offset=fold.position,
             timestamps_ahead=fold.event_time.ahead,
         )
-        if fold.guard:
-            self._set(batch.partition, guard_open=fold.guard.is_open)
-            self._counters["outliers"].labels("learned").inc(batch.outliers)
         self._counters["vectors_with_gaps"].inc(batch.gaps)
         if fold.state.gaps is not None:
             self._set(batch.partition, missing_entries_ratio=float(fold.state.gaps.entries.mean()))
