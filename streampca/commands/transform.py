@@ -8,10 +8,10 @@ import structlog
 from threadpoolctl import threadpool_limits
 
 from streampca.commands.encoding import frame
-from streampca.commands.process import prepare, stop_on_signals
+from streampca.commands.process import name_of_process, prepare, stop_on_signals
 from streampca.consumer_group.health import HealthListener, HealthServer
 from streampca.consumer_group.listener import Listener, Listeners, LoopTicked, ModelAwaited
-from streampca.consumer_group.status import name_of_process
+from streampca.consumer_group.status import StatusListener
 from streampca.settings import TransformSettings
 from streampca.sources import schema_registry
 from streampca.sources.choice import client_of, prefetching, transactions_of
@@ -30,7 +30,6 @@ from streampca.transform.metrics import TransformMetrics
 from streampca.transform.models import FollowedModel
 from streampca.transform.outputs import Outputs
 from streampca.transform.projection import Projection
-from streampca.transform.status import TransformStatusListener
 
 log = structlog.get_logger()
 
@@ -59,7 +58,7 @@ def run(settings: TransformSettings) -> None:
         cache.start(POLL_INTERVAL_S)
         reports = WorkerStatuses(store, settings.topic)
         try:
-            with TransformStatusListener(settings.output_topic, reports, name_of_process()) as status:
+            with StatusListener(reports, name_of_process(), output_topic=settings.output_topic) as status:
                 listener = Listeners(logged, metrics, health, status)
                 _wait_for_model(model, listener, stops)
                 if stops:
