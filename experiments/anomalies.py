@@ -1,7 +1,7 @@
-"""Anomalies found by p-values, on MNIST with foreign pictures: `python -m experiments.anomalies [--data FOLDER]`.
+"""Anomalies found by p-values, on MNIST with foreign pictures.
 
 Ten partitions, each one digit, are learned and published as a worker does it. In the second stream one picture in a
-hundred is foreign. Held-out pictures of all kinds are then scored by the served model. Writes docs/anomalies.md.
+hundred is foreign. Held-out pictures of all kinds are then scored by the served model.
 """
 
 import itertools
@@ -13,11 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.report import write_part
-from experiments import charts
 from experiments.charts import picture
 from experiments.datasets import Data
-from experiments.plan import FOLDER, Plan, command
+from experiments.plan import Plan
+from experiments.report import DOCS, table
 from experiments.results import Results, curve
 from streampca.pca import anomaly
 from streampca.pca.anomaly import STATISTICS, AnomalyScores, Calibration
@@ -31,7 +30,7 @@ from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.model_file import PublishedModel
 from streampca.worker.publisher import Publisher
 
-PAGE = Path(__file__).parents[1] / "docs" / "anomalies.md"
+PAGE = DOCS / "anomalies.md"
 COMPONENTS, PARTITIONS, HELD_OUT = 20, 10, 1 / 7
 EVERY = 400  # messages of a partition between two publications
 STREAMS = {"clean": 0.0, "1 % foreign": 0.01}  # share of foreign pictures
@@ -62,7 +61,7 @@ def run(plan: Plan) -> None:
     for stream, share in STREAMS.items():
         if not results(plan).rows(stream=stream):
             split = split_of(plan.data["mnist"], plan.data["cifar10"], share)
-            found = p_values(split, plan.sizes.get("every", EVERY))
+            found = p_values(split, EVERY)
             for kind, name in itertools.product(split.held_out, STATISTICS):
                 results(plan).append(
                     (stream, kind, name), row_of(getattr(found[kind], name), getattr(found[ORDINARY], name))
@@ -158,29 +157,17 @@ def _draw(plan: Plan) -> None:
                       xlabel="p of the score", ylabel="share of held-out pictures")  # fmt: skip
 
 
-def section(folder: Path) -> list[str]:
-    """The tables and the picture."""
-    plan = Plan({}, folder)
+def blocks(folder: Path) -> dict[str, list[str]]:
+    """A table for each stream."""
     lines = ["Share of the held-out pictures at or below each p, and the area under the curve (AUC) of telling foreign",
              "pictures from digits:", ""]  # fmt: skip
     for stream in STREAMS:
-        lines += [f"**Stream: {stream}.**", "",
-                  f"| pictures | statistic | {' | '.join(f'p ≤ {level}' for level in LEVELS)} | AUC |",
-                  "|---" * (len(LEVELS) + 3) + "|"]  # fmt: skip
-        for row in results(plan).rows(stream=stream):
-            shares = " | ".join(f"{float(row[f'at {level}']):.4f}" for level in LEVELS)
+        rows = []
+        for row in results(Plan({}, folder)).rows(stream=stream):
+            shares = [f"{float(row[f'at {level}']):.4f}" for level in LEVELS]
             area = "–" if row["kind"] == ORDINARY else f"{float(row['auc']):.3f}"
-            lines.append(f"| {row['kind']} | {NAMES[row['statistic']]} | {shares} | {area} |")
-        lines.append("")
-    return [*lines, charts.embedded("anomalies.svg", "Share of held-out pictures by p, for two streams")]
-
-
-def main(plan: Plan) -> None:
-    """Run, and write the page between its markers."""
-    run(plan)
-    if plan.folder == FOLDER:
-        write_part(PAGE, "anomalies", section(plan.folder))
-
-
-if __name__ == "__main__":
-    command(main, __doc__)
+            rows.append([row["kind"], NAMES[row["statistic"]], *shares, area])
+        head = ["pictures", "statistic", *(f"p ≤ {level}" for level in LEVELS), "AUC"]
+        lines += [f"**Stream: {stream}.**", "", *table(head, rows), ""]
+    picture = "![Share of held-out pictures by p, for two streams](../experiments/results/anomalies.svg)"
+    return {"anomalies": [*lines, picture]}

@@ -104,7 +104,7 @@ def _published(fold: Fold, calibrator: Calibrator, fold_config: FoldConfig) -> P
     return PublishedModel(
         version=stats.learned,
         model=model_of(fold.provisional(fold_config.learning), fold_config.learning.components),
-        loss=stats.loss if stats.scored else None,
+        loss=stats.loss if stats.with_loss else None,
         loss_ratio=stats.loss / stats.norm if stats.norm else None,
         loss_ewma=stats.loss_ewma / stats.norm_ewma if stats.norm_ewma else None,
         published_at=time.time(),

@@ -118,15 +118,13 @@ def worker_config_of(settings: WorkerSettings) -> WorkerConfig:
             settings.dtype,
             settings.field,
             schema_registry.schemas_of(settings),
-            int(settings.max_record_mib * 2**20),
-            (settings.min_observed or settings.components) if settings.missing == "impute" else None,
+            settings.components if settings.missing == "impute" else None,
         ),
         bad_records="dead_letter" if settings.dead_letter_topic else settings.on_bad_record,
         implausible_factor=settings.implausible_factor,
         max_rejected_share=settings.max_rejected_share,
         offset_gap=settings.on_offset_gap,
         checkpoint_interval_s=settings.checkpoint_interval_s,
-        checkpoint_messages=settings.checkpoint_messages,
     )
 
 

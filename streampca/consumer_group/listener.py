@@ -42,7 +42,7 @@ class BatchLearned:
     partition: int
     fold: Fold
     messages: int
-    scores: Sequence[Losses]
+    losses: Sequence[Losses]
     seconds: float
     lag: int  # messages of the partition still to come
     gaps: int = 0  # vectors that lack entries

@@ -19,7 +19,7 @@ from streampca.consumer_group.listener import (
     SourcePolled,
 )
 from streampca.consumer_group.offset_gap import OffsetGapPolicy
-from streampca.consumer_group.rejects import bad_record
+from streampca.consumer_group.rejects import RejectLimit, bad_record
 from streampca.errors import SourceError, StreampcaError
 from streampca.pca.conditional import incomplete
 from streampca.sources.base import DeadLetters, Source
@@ -32,7 +32,7 @@ from streampca.stream.record import Record
 from streampca.worker import publisher
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.checkpointer import Checkpointer
-from streampca.worker.reject_limit import RejectLimit
+from streampca.worker.held_rejects import HeldRejects
 
 _POLL_S = 0.2
 _START_OVER = "another store folder and group_id"
@@ -50,7 +50,6 @@ class WorkerConfig:
     max_rejected_share: float = 0.5  # of a partition's last records; 1: no limit
     offset_gap: str = "fail"  # fail, earliest or latest
     checkpoint_interval_s: float = 5.0
-    checkpoint_messages: int = 500_000
 
 
 class Worker:
@@ -72,7 +71,8 @@ class Worker:
         self._config, self._source, self._dead_letters = config, source, dead_letters
         self._checkpointer = Checkpointer(config.topic, config.fold, source, dead_letters, writer, listener)
         self._listener, self._check_threads = listener, check_threads
-        self._limit = RejectLimit(config.topic, config.max_rejected_share, self._send_dead_letter)
+        self._limit = RejectLimit(config.topic, config.max_rejected_share, "dimensions, format, field")
+        self._held = HeldRejects(self._send_dead_letter)
         self._assignment: Assignment[Fold] = Assignment(
             OffsetGapPolicy(config.topic, config.offset_gap, _START_OVER), source, self._checkpointer.restore, listener
         )
@@ -100,8 +100,8 @@ class Worker:
                 self._listener.notify(SourcePolled(self._source.status()))
                 now = clock()
                 self._assignment.retry_when_due(now)
-                self._limit.release_when_due(now)
-                if not self._checkpointer.busy and (now >= self._next_save or self._many_unsaved()):
+                self._held.release_when_due(now)
+                if not self._checkpointer.busy and now >= self._next_save:
                     self._start_save(now)
                     self._next_save = clock() + self._config.checkpoint_interval_s
                 self._checkpointer.finish_save(wait=False)
@@ -120,7 +120,7 @@ class Worker:
         publishes = False
         try:
             if self._stop_cause is not None:
-                self._checkpointer.save(self._limit.savable(self._folds))
+                self._checkpointer.save(self._held.savable(self._folds))
                 publishes = publisher.publishes(self._folds, self._source.partitions())
         finally:
             self._dead_letters.close()
@@ -142,7 +142,7 @@ class Worker:
                 self._assignment.assign(partitions)
             case Revoked(partitions):
                 revoked = {p: fold for p, fold in self._folds.items() if p in partitions}
-                self._checkpointer.save(self._limit.savable(revoked))
+                self._checkpointer.save(self._held.savable(revoked))
                 self._release(partitions, lost=False)
             case Lost(partitions):
                 self._release(partitions, lost=True)
@@ -153,6 +153,7 @@ class Worker:
         released = self._assignment.release(partitions, lost=lost)
         self._checkpointer.forget(released)
         self._limit.forget(released)
+        self._held.forget(released)
 
     def _learn(self, event: Vectors) -> None:
         started = time.perf_counter()
@@ -163,7 +164,9 @@ class Worker:
         is_sent = config.bad_records == "dead_letter"
         for place, reason, message in learned.rejects:
             self._listener.notify(RecordRejected(partition, event.records[place].offset, reason, message, is_sent))
-        self._limit.take(event, learned.rejects, self._folds[partition])
+        (final,) = self._held.savable({partition: self._folds[partition]}).values()
+        is_suspicious = self._limit.take(event, learned.rejects, final.position)
+        self._held.take(event, learned.rejects, self._folds[partition], hold=is_suspicious)
         fold = learned.fold.reject([reject.reason for reject in learned.rejects])
         self._folds[partition] = fold = fold.after(event.last) if len(event.records) else fold
         seconds = time.perf_counter() - started
@@ -194,7 +197,4 @@ class Worker:
         )
         if publish:
             self._published_at = now
-        self._checkpointer.start_save(self._limit.savable(self._folds), publish=publish)
-
-    def _many_unsaved(self) -> bool:
-        return self._checkpointer.unsaved_messages(self._limit.savable(self._folds)) >= self._config.checkpoint_messages
+        self._checkpointer.start_save(self._held.savable(self._folds), publish=publish)

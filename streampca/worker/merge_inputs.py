@@ -20,18 +20,18 @@ class CheckpointCache:
     """The newest checkpoint of each partition that was read, if it fits."""
 
     def __init__(self) -> None:
-        self._checkpoints: dict[int, tuple[int, Checkpoint]] = {}  # partition → offset of its newest file, what it held
+        self._checkpoints: dict[int, Checkpoint] = {}
 
     def find(self, partition: int, offset: int) -> Checkpoint | None:
-        """The checkpoint of a partition whose newest file is at this offset."""
-        known, checkpoint = self._checkpoints.get(partition, (None, None))
-        return checkpoint if known == offset else None
+        """The checkpoint of a partition, if it is cached at this offset."""
+        cached = self._checkpoints.get(partition)
+        return cached if cached and cached.fold.position == offset else None
 
-    def put(self, offset: int, checkpoint: Checkpoint) -> None:
+    def put(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint of a partition."""
         self._checkpoints.pop(checkpoint.partition, None)
-        if sum(_nbytes(cached) for _, cached in self._checkpoints.values()) + _nbytes(checkpoint) <= CACHED_BYTES:
-            self._checkpoints[checkpoint.partition] = offset, checkpoint
+        if sum(map(_nbytes, self._checkpoints.values())) + _nbytes(checkpoint) <= CACHED_BYTES:
+            self._checkpoints[checkpoint.partition] = checkpoint
 
     def clear(self) -> None:
         """Forget everything."""
@@ -57,7 +57,7 @@ class MergeInputs:
                 yield compatibility.with_settings(found, self._fold_config)
             elif read := self._stored.newest(partition, trusted=True):  # an older one, if the newest is damaged
                 read = compatibility.with_settings(read, self._fold_config)
-                self._cache.put(offset, _without_pending(read, self._fold_config.learning))
+                self._cache.put(_without_pending(read, self._fold_config.learning))
                 yield read
 
 

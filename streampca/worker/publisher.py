@@ -32,9 +32,12 @@ def publishes(partitions: Collection[int], of_topic: Collection[int]) -> bool:
     return bool(partitions) and min(of_topic, default=0) in partitions
 
 
-def is_due(since_s: float, took_s: float) -> bool:
-    """Whether to publish again, this long after the start of a publication that took so long."""
-    return took_s <= _SHARE * since_s
+def is_due(since_s: float, took_s: Collection[float]) -> bool:
+    """Whether to publish again, this long after the start of the last publication.
+
+    `took_s` are the durations of the last ones; the shortest counts, so that a store that hangs once changes nothing.
+    """
+    return min(took_s, default=0.0) <= _SHARE * since_s
 
 
 class Publication(NamedTuple):
@@ -121,7 +124,7 @@ class Publisher:
 
 def _losses(stats: FoldStats) -> dict[str, Any]:
     """The mean losses over all partitions."""
-    if not stats.scored:
+    if not stats.with_loss:
         return {"loss": None, "loss_ratio": None, "loss_ewma": None}
     return {
         "loss": stats.loss,

@@ -52,7 +52,6 @@ class Plan:
     partitions: int
     machines: int
     interval_s: float
-    many: int
     batch: int
     prefetch: int
     keep: int
@@ -89,7 +88,6 @@ class Plan:
             bad_records="dead_letter",
             offset_gap=self.offset_gap,
             checkpoint_interval_s=self.interval_s,
-            checkpoint_messages=self.many,
         )
 
 
@@ -110,7 +108,6 @@ def plan_of(seed: int) -> Plan:
         partitions=partitions,
         machines=random.randint(1, 3),
         interval_s=random.choice([0.7, 1.5, 3.0]),
-        many=random.choice([100, 1000]),
         batch=random.choice([20, 80, 300]),
         prefetch=random.choice([20, 100, 1000]),
         keep=random.choice([2, 3]),

@@ -30,7 +30,7 @@ ENCODERS: dict[int, Callable[[bytes], bytes]] = {
 
 @pytest.fixture
 def small_limit(monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(decompression, "_most_bytes", 100_000)
+    monkeypatch.setattr(decompression, "_MAX_BYTES", 100_000)
     return 100_000
 
 
@@ -111,11 +111,3 @@ def test_one_record_stands_for_all_of_a_batch_that_is_too_large(codec: int, smal
 def test_an_unread_value_is_rejected_by_every_format(format_: str) -> None:
     [reject] = Codec(format_, 1, 1e9).decode([UnreadValue("why")]).rejects
     assert (reject.reason, reject.message) == ("too_many_bytes", "why")
-
-
-def test_the_limit_is_never_below_64_mib(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decompression, "_most_bytes", 0)
-    decompression.limit_batches(1)
-    assert decompression._most_bytes == LIMIT
-    decompression.limit_batches(3 * LIMIT)
-    assert decompression._most_bytes == 3 * LIMIT

@@ -148,7 +148,7 @@ def test_messages_are_pending_during_warm_up() -> None:
     config = fold_config()
     fold = fold_of(vectors(WARM_UP - 1), config)
     assert (fold.state.count, fold.state.rank, len(fold.pending)) == (0, 0, WARM_UP - 1)
-    assert fold.stats.scored == 0
+    assert fold.stats.with_loss == 0
 
 
 def weights_of(retention: list[float]) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -219,7 +219,7 @@ def test_losses_equal_those_of_a_plain_loop(name: str) -> None:
     fold = fold_of(V, config, stamps)
     residuals, norms = plain_losses(config, V, stamps)
     stats = fold.stats
-    assert stats.scored == 3 * learning.BLOCK == len(residuals)
+    assert stats.with_loss == 3 * learning.BLOCK == len(residuals)
     assert stats.loss == pytest.approx(np.mean(residuals), rel=1e-9)
     assert stats.norm == pytest.approx(np.mean(norms), rel=1e-9)
     kept = (1 - 1 / 1000) ** learning.BLOCK

@@ -3,7 +3,6 @@
 import dataclasses
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -85,15 +84,6 @@ def test_any_damage_is_detected() -> None:
             model_file.decode(bytes(damaged))
         with pytest.raises(DamagedFileError):
             model_file.decode(data[:position])
-
-
-OLD = Path(__file__).with_name("model-without-errors.npz")
-
-
-def test_a_file_of_a_release_without_sampling_errors_is_read() -> None:
-    data = OLD.read_bytes()
-    assert_same(model_file.decode(data), a_published())
-    assert model_file.encode(model_file.decode(data)) == data
 
 
 def test_sampling_errors_survive_a_round_trip() -> None:

@@ -31,7 +31,7 @@ def example(name: str) -> bytes:
     return bits(fold_of(V, config, stamps), config)
 
 
-CHECKPOINTS = {name: npz.decode(example(name), checkpoint.KIND, *checkpoint.READABLE) for name in CONFIGS}
+CHECKPOINTS = {name: npz.decode(example(name), checkpoint.KIND, checkpoint.FORMAT_VERSION) for name in CONFIGS}
 MODEL = npz.decode(
     model_file.encode(a_published(calibration=a_calibration())), model_file.KIND, model_file.FORMAT_VERSION
 )
@@ -130,6 +130,6 @@ def test_a_wrong_type_in_the_header_is_named(field: str, value: object) -> None:
 
 
 def test_a_wrong_type_in_a_nested_field_is_named() -> None:
-    tally = {**CHECKPOINTS["learned"][0]["tally"], "learned": "250"}
-    with pytest.raises(DamagedFileError, match=r"tally\.learned in its header is wrong"):
-        checkpoint.decode(changed("learned", tally=tally))
+    stats = {**CHECKPOINTS["learned"][0]["stats"], "learned": "250"}
+    with pytest.raises(DamagedFileError, match=r"stats\.learned in its header is wrong"):
+        checkpoint.decode(changed("learned", stats=stats))

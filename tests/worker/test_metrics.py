@@ -107,7 +107,7 @@ def test_metrics_after_a_run(metrics: WorkerMetrics, read: Callable[[], Samples]
     assert fold is not None
     stats = fold.fold.stats
     assert now("streampca_loss_ewma", **labels(0)) == pytest.approx(stats.loss_ewma / stats.norm_ewma)
-    assert now("streampca_prequential_loss_ratio_count") == stats.scored == 2 * BLOCK
+    assert now("streampca_prequential_loss_ratio_count") == stats.with_loss == 2 * BLOCK
     assert now("streampca_pinv_error", **labels(0)) == pytest.approx(0, abs=1e-9)
     assert now("streampca_unseen_variance_ratio", **labels(0)) == 0
     learn_seconds = now("streampca_learn_seconds_total")

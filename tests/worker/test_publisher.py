@@ -206,12 +206,12 @@ def test_losses_average_all_scored_messages(fixture: PublisherFixture) -> None:
     for partition, fold in enumerate(folds):
         fixture.save(partition, fold)
     all_stats, model = [fold.stats for fold in folds], fixture.publish()
-    scored = sum(t.scored for t in all_stats)
+    scored = sum(t.with_loss for t in all_stats)
     assert scored == 2 * BLOCK + BLOCK
-    loss, norm = (sum(t.scored * getattr(t, name) for t in all_stats) / scored for name in ("loss", "norm"))
+    loss, norm = (sum(t.with_loss * getattr(t, name) for t in all_stats) / scored for name in ("loss", "norm"))
     assert model.loss == pytest.approx(loss)
     assert model.loss_ratio == pytest.approx(loss / norm)
-    ewma = [sum(t.scored * getattr(t, name) for t in all_stats) for name in ("loss_ewma", "norm_ewma")]
+    ewma = [sum(t.with_loss * getattr(t, name) for t in all_stats) for name in ("loss_ewma", "norm_ewma")]
     assert model.loss_ewma == pytest.approx(ewma[0] / ewma[1])
 
 
@@ -419,11 +419,12 @@ def test_a_stopping_worker_publishes_last(env: Environment) -> None:
 
 
 def test_publishing_takes_a_tenth_of_the_time_at_most() -> None:
-    """Counted from the start of a publication to the start of the next."""
-    assert is_due(5.0, 0.0)
-    assert is_due(5.0, 0.5)
-    assert not is_due(5.0, 0.51)
-    assert is_due(60.0, 5.7)
+    """Counted from the start of a publication to the start of the next; one that was slow alone does not count."""
+    assert is_due(5.0, [0.0])
+    assert is_due(5.0, [0.5, 0.5])
+    assert not is_due(5.0, [0.51, 0.52])
+    assert is_due(5.0, [60.0, 0.5])
+    assert is_due(60.0, [5.7, 5.8])
 
 
 def test_a_worker_publishes_less_often_where_it_takes_long(env: Environment) -> None:
@@ -431,5 +432,5 @@ def test_a_worker_publishes_less_often_where_it_takes_long(env: Environment) -> 
     slow = itertools.count(step=10)
     worker = make_worker(env, script=[30] * 9, save_clock=lambda: float(next(slow)))
     worker.run()
-    assert env.models.versions() == [60, 300]
+    assert env.models.versions() == [60, 120, 300]
     assert len(env.calls("save")) == 10

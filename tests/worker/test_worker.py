@@ -158,11 +158,6 @@ def test_saves_at_every_interval_and_at_the_end(filled: Environment) -> None:
     assert [entry[2] for entry in filled.calls("save")] == [40, 90, N]  # the assignment took an iteration
 
 
-def test_saves_after_a_number_of_messages(filled: Environment) -> None:
-    make_worker(filled, worker_config(checkpoint_messages=100, **ONLY_AT_END), [30] * 10).run()
-    assert [entry[2] for entry in filled.calls("save")] == [120, 240, 300]
-
-
 def test_unchanged_partitions_are_not_saved_again() -> None:
     env = Environment(partitions=2)
     for partition in (0, 1):
@@ -346,21 +341,6 @@ def test_only_written_checkpoints_are_committed() -> None:
     assert env.calls("save", "commit")[:2] == [("save", 0, 50), ("commit", {0: 50})]
     assert worker.recorder.of_type(CheckpointPostponed) == [CheckpointPostponed("disk full")]
     env.assert_complete()
-
-
-def test_full_disk_is_not_retried_at_every_poll(filled: Environment) -> None:
-    filled.store.fail_writes(100)
-    worker = make_worker(filled, worker_config(checkpoint_messages=20, **ONLY_AT_END), [20] * 15)
-    worker.run()
-    assert len(worker.recorder.of_type(CheckpointPostponed)) == 2  # when it was due, and at the end
-
-
-def test_message_count_triggers_saves_again_after_a_failure(filled: Environment) -> None:
-    filled.store.fail_writes(1)
-    make_worker(filled, worker_config(checkpoint_messages=20, checkpoint_interval_s=6.5), [20] * 15).run()
-    positions = [entry[2] for entry in filled.calls("save")]
-    assert positions[0] > 60
-    assert positions[1:] == list(range(positions[0] + 20, N + 1, 20))
 
 
 def test_worker_leaves_the_group_when_the_disk_stays_full(filled: Environment) -> None:

@@ -10,20 +10,13 @@ GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4  # Kafka's numbers of the codecs
 _GZIP_FORMAT = 31  # to zlib
 _LZ4_RATIO = 255  # the best that the format can do
 _STEP = 2**20  # bytes
-_LEAST_LIMIT = 64 * 2**20  # far above what producers send; a record may have more
-_most_bytes = _LEAST_LIMIT
+_MAX_BYTES = 64 * 2**20  # of an unpacked batch: far above what producers send
 _XERIAL = b"\x82SNAPPY\x00"  # the magic number of snappy-java's framing, which most clients write
 _XERIAL_HEADER = 16
 
 
 class BatchTooLargeError(Exception):
     """The batch unpacks to more than the limit."""
-
-
-def limit_batches(most_bytes: int) -> None:
-    """Unpack no batch that becomes larger than this or 64 MiB, in all consumers of the process."""
-    global _most_bytes
-    _most_bytes = max(most_bytes, _LEAST_LIMIT)
 
 
 def decompress(codec: int, data: bytes) -> bytes | bytearray:
@@ -34,25 +27,25 @@ def decompress(codec: int, data: bytes) -> bytes | bytearray:
     if codec == LZ4:
         return _lz4(data)
     if codec == GZIP:
-        return _within(zlib.decompressobj(_GZIP_FORMAT).decompress(data, _most_bytes + 1))
+        return _within(zlib.decompressobj(_GZIP_FORMAT).decompress(data, _MAX_BYTES + 1))
     return _joined(_zstd_parts(data) if codec == ZSTD else _snappy_blocks(data))
 
 
 def _lz4(data: bytes) -> bytes | bytearray:
     import lz4.frame as frames
 
-    small = len(data) * _LZ4_RATIO <= _most_bytes and frames.get_frame_info(data)["content_size"] <= _most_bytes
+    small = len(data) * _LZ4_RATIO <= _MAX_BYTES and frames.get_frame_info(data)["content_size"] <= _MAX_BYTES
     unpacked: bytes = (
         frames.decompress(data)  # faster
         if small
-        else frames.LZ4FrameDecompressor().decompress(data, max_length=_most_bytes + 1)
+        else frames.LZ4FrameDecompressor().decompress(data, max_length=_MAX_BYTES + 1)
     )
     return _within(unpacked)
 
 
 def _within(unpacked: bytes | bytearray) -> bytes | bytearray:
-    if len(unpacked) > _most_bytes:
-        raise BatchTooLargeError(f"unpacks to more than {_most_bytes / 2**20:g} MiB")
+    if len(unpacked) > _MAX_BYTES:
+        raise BatchTooLargeError(f"unpacks to more than {_MAX_BYTES / 2**20:g} MiB")
     return unpacked
 
 
@@ -77,7 +70,7 @@ def _snappy_blocks(data: bytes) -> Iterator[bytes]:
     import snappy
 
     for block in _blocks(data):
-        if _length(block) > _most_bytes:
+        if _length(block) > _MAX_BYTES:
             raise BatchTooLargeError(f"says that it unpacks to {_length(block) / 2**20:g} MiB")
         yield snappy.decompress(block)
 

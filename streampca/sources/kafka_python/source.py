@@ -19,7 +19,6 @@ from streampca.settings import ConsumerSettings
 from streampca.sources.base import Committed
 from streampca.sources.broker_errors import one_line
 from streampca.sources.kafka_python.connection import Connection
-from streampca.sources.kafka_python.decompression import limit_batches
 from streampca.sources.kafka_python.patches.fetching import drop_paused_records, position_of, seek_behind
 from streampca.sources.kafka_python.patches.membership import (
     PatchedRangeAssignor,
@@ -46,7 +45,6 @@ class KafkaPythonSource:
 
     def __init__(self, settings: ConsumerSettings) -> None:
         self._topic = settings.topic
-        limit_batches(int(settings.max_record_mib * 2**20))
         self._connection = Connection(settings, settings.topic)
         self._consumer = self._connection.start(KafkaConsumer, **_consumer_options(settings))
         self._rebalance = RebalanceListener(partial(rejoin_group, self._consumer))
