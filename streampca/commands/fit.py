@@ -15,8 +15,8 @@ from streampca.commands.progress import progress
 from streampca.errors import InputError, SettingsError
 from streampca.pca.arrays import Array
 from streampca.pca.axes import model_of
-from streampca.pca.calibrator import Calibrator, parts
 from streampca.pca.learning import LearningConfig
+from streampca.pca.scoring.schedule import Calibrator, parts
 from streampca.stream import model_file
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.model_file import PublishedModel

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import streampca
 from streampca import ImplicitKrasulina, PowerStep, merge
+from streampca.estimator import checks
 from streampca.pca import algorithm1
 from streampca.pca.algorithm1 import Factor
 from tests.pca.streams import close, covariance, excess, gaussian, remaining_weights
@@ -207,6 +210,53 @@ def test_tiny_vectors_are_accepted_after_ordinary_ones() -> None:
     fitted = ImplicitKrasulina(2).fit(X).partial_fit(X * 1e-170)
     assert fitted.n_samples_seen_ == 2 * len(X)
     assert fitted.explained_variance_[0] > 0.1
+
+
+# Arrays on disk.
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
+def test_an_array_on_disk_is_learned_in_slabs(dtype: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "_SLAB", 8 * 12 * 170)
+    data = (50 * X).clip(0, 255).astype(dtype)
+    np.save(tmp_path / "x.npy", data)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    assert [len(slab) for slab in checks.slabs(mapped)] == [170] * 17 + [110]
+    ours = ImplicitKrasulina(3).fit(mapped)
+    coordinates = ours.transform(mapped)
+    monkeypatch.undo()
+    whole = ImplicitKrasulina(3).fit(data)
+    for name in ("components_", "explained_variance_", "mean_", "noise_variance_", "n_samples_seen_"):
+        assert np.array_equal(getattr(ours, name), getattr(whole, name))
+    assert coordinates == pytest.approx(whole.transform(data), abs=1e-9)
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "_SLAB", 2**20)
+    mapped = np.memmap(tmp_path / "x", np.uint8, "w+", shape=(16_000, 200))  # 26 MB as float64
+    mapped[:] = np.random.default_rng(0).integers(0, 256, 200, np.uint8)
+    mapped[::3, :7] = 9
+    ImplicitKrasulina(2).fit(mapped[:300])  # loads and compiles everything first
+    tracemalloc.start()
+    ImplicitKrasulina(2).fit(mapped)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * 2**20
+
+
+def test_an_array_with_an_invalid_later_slab_is_not_learned_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "_SLAB", 8 * 12 * 170)
+    bad = X.copy()
+    bad[2500, 3] = np.nan
+    fitted = ImplicitKrasulina(2).fit(X)
+    components = fitted.components_
+    with pytest.raises(ValueError, match="NaN"):
+        fitted.partial_fit(bad)
+    assert fitted.n_samples_seen_ == len(X)
+    assert np.array_equal(fitted.components_, components)
+    with pytest.raises(ValueError, match="NaN"):
+        ImplicitKrasulina(2).fit(bad)
 
 
 @pytest.mark.slow

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampca.pca import axes
-from streampca.pca.axes import model_of
+from streampca.pca import axes, scoring
+from streampca.pca.axes import leading_model, model_of
 from streampca.pca.learning import LearningConfig
 from tests.pca.streams import close, covariance, gaussian, one_pass
 
@@ -151,3 +151,16 @@ class TestModel:
         assert model.explained_variance[1] == 0
         constant = model_of(one_pass(np.ones((9, 3)), LearningConfig(3, 2))[0], 2)
         assert not constant.explained_variance_ratio.any()
+
+
+@pytest.mark.parametrize(("rank", "dtype"), [(0, "float64"), (2, "float64"), (9, "float64"), (9, "float32")])
+def test_the_quick_model_is_the_served_one_up_to_signs_and_arbitrary_axes(rank: int, dtype: str) -> None:
+    X = gaussian(0, 900, np.array([9.0, 7, 5, 3, 2, 1, 1, 1, 1]) * (np.arange(9) < rank), offset=2.0, turned=False)
+    state, _ = one_pass(X.astype(dtype), LearningConfig(9, 4, 2, dtype=dtype))
+    quick, served = leading_model(state, 4), model_of(state, 4)
+    k = min(rank, 4)
+    assert quick.n_components == k
+    assert quick.explained_variance == pytest.approx(served.explained_variance[:k], rel=1e-6)
+    assert close(quick.components.T @ quick.components, served.components[:k].T @ served.components[:k], 1e-6)
+    assert (quick.total_variance, quick.weight) == (served.total_variance, served.weight)
+    assert np.isfinite(scoring.score(quick, X[:5]).score).all()

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streampca.errors import DamagedFileError
-from streampca.pca.anomaly import AnomalyScores, Calibration
 from streampca.pca.model import Model
+from streampca.pca.scoring import Calibration, Scores
 from streampca.stream import model_file, npz
 from streampca.stream.model_file import PublishedModel
 
@@ -32,7 +32,7 @@ def a_model(d: int = 6, k: int = 2, dtype: Any = np.float64, seed: int = 0) -> M
 
 def a_calibration() -> Calibration:
     values = np.array([0.0, 1.0, 1.0, 5.0, np.inf])
-    return Calibration.empty().with_scores(AnomalyScores(values, 2 * values, 3 * values), 1.0)
+    return Calibration.empty().with_scores(Scores(values, 2 * values, 3 * values), 1.0)
 
 
 def a_published(version: int = 42, **more: Any) -> PublishedModel:
