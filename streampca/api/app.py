@@ -13,7 +13,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from streampca.api import page_schemas, schemas
+from streampca.api import schemas
 from streampca.api.endpoints import Endpoints
 from streampca.api.errors import add_error_handlers
 from streampca.api.history import HistoryReader
@@ -33,6 +33,8 @@ from streampca.stores.model_cache import POLL_INTERVAL_S, ModelCache
 from streampca.stores.models import Models
 from streampca.stores.worker_status import WorkerStatuses
 from streampca.version import __version__
+
+_HIDDEN = {"include_in_schema": False}  # for the page alone
 
 Route = tuple[str, Callable[..., Awaitable[Response]], dict[str, Any]]
 
@@ -141,7 +143,7 @@ def _get_routes(endpoints: Endpoints) -> list[Route]:
 
 def _page_routes(endpoints: PageEndpoints) -> list[Route]:
     return [
-        ("/v1/history", endpoints.history, route_docs(page_schemas.HistoryResponse, 422, 503)),
-        ("/v1/recent", endpoints.recent, route_docs(page_schemas.RecentResponse, *VERSION_ERRORS)),
-        ("/v1/workers", endpoints.workers, route_docs(page_schemas.WorkersResponse, 503)),
+        ("/v1/history", endpoints.history, _HIDDEN),
+        ("/v1/recent", endpoints.recent, _HIDDEN),
+        ("/v1/workers", endpoints.workers, _HIDDEN),
     ]

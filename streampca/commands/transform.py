@@ -27,7 +27,7 @@ from streampca.transform.log import TransformLog
 from streampca.transform.loop import TransformConfig, Transformer
 from streampca.transform.messages import Packer, RecordPacker
 from streampca.transform.metrics import TransformMetrics
-from streampca.transform.models import FollowedModel
+from streampca.transform.models import CurrentModel
 from streampca.transform.outputs import Outputs
 from streampca.transform.projection import Projection
 
@@ -76,19 +76,19 @@ def run(settings: TransformSettings) -> None:
             logged.ended()
 
 
-def _wait_for_model(model: FollowedModel, listener: Listener, stops: Sequence[str]) -> None:
+def _wait_for_model(model: CurrentModel, listener: Listener, stops: Sequence[str]) -> None:
     """Return when there is a model, or a signal has come."""
-    while (cause := model.follow()) and not stops:
+    while (cause := model.refresh()) and not stops:
         listener.notify(LoopTicked())
         listener.notify(ModelAwaited(cause))
         time.sleep(_WAIT_S)
 
 
 def _build(
-    settings: TransformSettings, model: FollowedModel, listener: Listener, check_threads: Callable[[], None]
+    settings: TransformSettings, model: CurrentModel, listener: Listener, check_threads: Callable[[], None]
 ) -> Transformer:
     """A member that is about to join the group: every mistake that can be found earlier has been reported."""
-    codec = codec_of(settings, model.used)
+    codec = codec_of(settings, model.published)
     codec.decode([])  # raises if a package is missing or the schema registry is away
     outputs = Outputs(
         settings.output_topic,
@@ -118,10 +118,10 @@ def _packer(settings: TransformSettings) -> Packer:
     return RecordPacker(encoder(settings.output_format, _frame(settings)), several=settings.format == "arrow")
 
 
-def model_of(settings: TransformSettings, cache: ModelCache) -> FollowedModel:
+def model_of(settings: TransformSettings, cache: ModelCache) -> CurrentModel:
     """The model that records are projected with, from a cache of the topic's models."""
     needs_calibration = _projection_of(settings).needs_calibration
-    return FollowedModel(cache, settings.model_version, settings.output_topic, needs_calibration=needs_calibration)
+    return CurrentModel(cache, settings.model_version, settings.output_topic, needs_calibration=needs_calibration)
 
 
 def _projection_of(settings: TransformSettings) -> Projection:

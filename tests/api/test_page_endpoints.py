@@ -10,7 +10,7 @@ from fastapi.openapi.models import OpenAPI
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import BaseModel
 
-from streampca.api import page_schemas, schemas
+from streampca.api import schemas
 from streampca.api.app import create_app
 from streampca.api.metrics import METRICS
 from streampca.settings import ServeSettings
@@ -221,7 +221,7 @@ def test_the_openapi_document_is_valid(client: Client) -> None:
         assert reference.rsplit("/", 1)[1] in content["components"]["schemas"]
     assert set(content["paths"]) == {
         "/v1/project", "/v1/reconstruct", "/v1/score", "/v1/model", "/v1/models", "/v1/model/components",
-        "/v1/history", "/v1/recent", "/v1/workers", "/healthz", "/readyz", "/metrics",
+        "/healthz", "/readyz", "/metrics",
     }  # fmt: skip
 
 
@@ -234,7 +234,7 @@ def test_all_errors_are_documented_with_the_same_shape(client: Client) -> None:
                 if code != "200":
                     schema = response["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[1]
                     assert schema == ("NotReadyResponse" if path == "/readyz" else "ErrorResponse")
-                elif path.startswith("/v1/") and path != "/v1/workers":  # which needs no model
+                elif path.startswith("/v1/"):
                     assert "X-Model-Version" in response["headers"]
 
 
@@ -279,9 +279,6 @@ def shape_of(value: Any) -> tuple[int, ...]:
         (schemas.ProjectResponse, "POST", "/v1/project", {"vectors": [ROW], "fields": ["t2", "score"]}),
         (schemas.ModelResponse, "GET", "/v1/model", None),
         (schemas.ModelsResponse, "GET", "/v1/models", None),
-        (page_schemas.HistoryResponse, "GET", "/v1/history", None),
-        (page_schemas.RecentResponse, "GET", "/v1/recent", None),
-        (page_schemas.WorkersResponse, "GET", "/v1/workers", None),
         (schemas.ComponentsResponse, "GET", "/v1/model/components", None),
         (schemas.HealthResponse, "GET", "/healthz", None),
         (schemas.ReadyResponse, "GET", "/readyz", None),
