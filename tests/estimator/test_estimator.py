@@ -85,11 +85,6 @@ def test_attributes_agree_with_pca() -> None:
     assert ours.model_.components is ours.components_
 
 
-def test_one_pass_with_few_columns_comes_close_to_pca() -> None:
-    ours = ImplicitKrasulina(3, oversampling=4).fit(X)
-    assert excess(ours.components_, covariance(X)) <= 1e-3
-
-
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=7), st.sampled_from(["unit", "free"]))
 @settings(max_examples=25, deadline=None)
 def test_batches_of_any_size_give_the_same_bits(sizes: list[int], gauge: str) -> None:
@@ -194,16 +189,6 @@ def test_refused_data_are_not_learned() -> None:
             fitted.partial_fit(bad)
     assert fitted.n_samples_seen_ == len(X)
     assert np.array_equal(fitted.components_, components)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "scale"), [("float64", 1e150), ("float64", 1e-150), ("float32", 1e15), ("float32", 1e-15)]
-)
-def test_scales_that_can_be_learned(dtype: str, scale: float) -> None:
-    plain = ImplicitKrasulina(2, dtype=dtype).fit(X)  # type: ignore[arg-type]
-    scaled = ImplicitKrasulina(2, dtype=dtype).fit(X * scale)  # type: ignore[arg-type]
-    assert scaled.components_ == pytest.approx(plain.components_, abs=1e-4)
-    assert np.sqrt(scaled.explained_variance_) / scale == pytest.approx(np.sqrt(plain.explained_variance_), rel=1e-5)
 
 
 def test_tiny_vectors_are_accepted_after_ordinary_ones() -> None:
@@ -312,16 +297,6 @@ def test_a_clone_has_the_parameters_and_nothing_learned() -> None:
     with pytest.raises(NotFittedError):
         copied.transform(X)
     assert np.array_equal(copied.fit(X).components_, fitted.components_)
-
-
-def test_feature_names_out() -> None:
-    fitted = ImplicitKrasulina(2).fit(X)
-    assert list(fitted.get_feature_names_out()) == ["implicitkrasulina0", "implicitkrasulina1"]
-    pipeline = make_pipeline(StandardScaler(), ImplicitKrasulina(2)).fit(X)
-    assert list(pipeline.get_feature_names_out()) == ["implicitkrasulina0", "implicitkrasulina1"]
-    with pytest.raises(NotFittedError):
-        ImplicitKrasulina(2).get_feature_names_out()
-    assert isinstance(fitted.set_output(transform="default").transform(X), np.ndarray)
 
 
 def test_output_can_be_data_frames() -> None:
