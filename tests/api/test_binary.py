@@ -12,8 +12,6 @@ from fastapi import FastAPI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streampca.api.app import create_app
-from streampca.settings import ServeSettings
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from tests.api.client import Client
@@ -79,22 +77,6 @@ def test_accepts_real_numbers_of_any_type(client: Client, dtype: str) -> None:
 def test_one_row_needs_no_second_axis(client: Client) -> None:
     expected = client.post("/v1/project", json={"vectors": VECTORS[:1].tolist()}).json()
     assert send(client, "/v1/project", npy(VECTORS[0]), NPY).json() == expected
-
-
-def test_no_rows_in_no_rows_out(client: Client) -> None:
-    nothing = {"version": 20, "coordinates": [], "residual": []}
-    assert send(client, "/v1/project", npy(np.empty((0, D))), NPY).json() == nothing
-    assert send(client, "/v1/project", b"", RAW).json() == nothing
-
-
-def test_many_rows_get_the_same_answers_as_few(store: MemoryStore, models: Models) -> None:
-    """A long body is processed in a thread, a short one is not."""
-    rows = np.tile(VECTORS, (500, 1))
-    with Client(create_app(store, ServeSettings(topic=TOPIC))) as client:
-        few = send(client, "/v1/project", VECTORS.tobytes(), RAW).json()
-        for body, kind in bodies_of(rows):
-            many = send(client, "/v1/project", body, kind).json()
-            np.testing.assert_allclose(many["coordinates"], few["coordinates"] * 500, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -257,16 +239,3 @@ def test_never_a_500_for_any_bytes(client: Client, path: str, body: bytes, kind:
     else:
         assert b"null" not in answer.content
         json.loads(answer.content)
-
-
-def test_binary_bodies_are_in_the_openapi_document(client: Client) -> None:
-    paths = client.get("/openapi.json").json()["paths"]
-    for path, parameters in (
-        ("/v1/project", ["version", "basis", "fields"]),
-        ("/v1/reconstruct", ["version", "basis", "of"]),
-        ("/v1/score", ["version", "contributions"]),
-    ):
-        operation = paths[path]["post"]
-        assert list(operation["requestBody"]["content"]) == ["application/json", NPY, RAW]
-        assert set(operation["responses"]["200"]["content"]) == {"application/json", NPZ}
-        assert [parameter["name"] for parameter in operation["parameters"]] == parameters

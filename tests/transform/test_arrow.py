@@ -69,7 +69,7 @@ def written(
     fields: tuple[str, ...] = EMITTED, published: PublishedModel | None = None,
 ) -> Projected:  # fmt: skip
     """What is written of a batch."""
-    used: Any = SimpleNamespace(used=published or model())
+    used: Any = SimpleNamespace(published=published or model())
     projection, codec = Projection(fields, with_p=p is not None), Codec("arrow" if several else "float64", D, 1e150)
     return Outputs("projected", codec, used, projection, packer, "readings", None, p).project(batch)
 
