@@ -20,7 +20,7 @@ from kafka import KafkaConsumer, TopicPartition
 from benchmarks.workers import PARTITIONS, Sample, sustained
 from streampca.commands.process import keep_freed_memory
 from streampca.pca.learning import LearningConfig
-from streampca.settings import WorkerSettings
+from streampca.sources.base import MAX_POLL_RECORDS
 from streampca.stream.codec import Codec
 
 _QUEUED_BATCHES = 5
@@ -65,7 +65,7 @@ def with_kafka_python(topic: Topic) -> Iterator[list[Any]]:
     """Batches of values, each of one partition."""
     consumer = KafkaConsumer(
         bootstrap_servers=topic.bootstrap, enable_auto_commit=False, isolation_level="read_committed",
-        max_poll_records=max_poll_records(), max_partition_fetch_bytes=FETCH_BYTES, metrics_enabled=False,
+        max_poll_records=MAX_POLL_RECORDS, max_partition_fetch_bytes=FETCH_BYTES, metrics_enabled=False,
     )  # fmt: skip
     consumer.assign([TopicPartition(topic.topic, p) for p in range(PARTITIONS)])
     consumer.seek_to_beginning()
@@ -85,13 +85,8 @@ def with_confluent(topic: Topic) -> Iterator[list[Any]]:
     consumer = Consumer(options)
     consumer.assign([ConfluentPartition(topic.topic, p, OFFSET_BEGINNING) for p in range(PARTITIONS)])
     while True:
-        if values := [m.value() for m in consumer.consume(max_poll_records(), 0.2) if not m.error()]:
+        if values := [m.value() for m in consumer.consume(MAX_POLL_RECORDS, 0.2) if not m.error()]:
             yield values
-
-
-def max_poll_records() -> int:
-    """A worker's default."""
-    return int(WorkerSettings.model_fields["max_poll_records"].default)
 
 
 if __name__ == "__main__":

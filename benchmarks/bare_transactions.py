@@ -15,8 +15,9 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
-from benchmarks.bare_consumer import FETCH_BYTES, SWITCH_INTERVAL_S, max_poll_records
+from benchmarks.bare_consumer import FETCH_BYTES, SWITCH_INTERVAL_S
 from benchmarks.workers import Sample, sustained
+from streampca.sources.base import MAX_POLL_RECORDS
 from streampca.transform.loop import TRANSACTION_RECORDS, TRANSACTION_S
 
 
@@ -46,7 +47,7 @@ def with_kafka_python(loop: Loop) -> Any:
     """A function that makes one transaction and returns the number of its records."""
     consumer = KafkaConsumer(
         loop.topic, bootstrap_servers=loop.bootstrap, group_id=f"{loop.output}-bare", enable_auto_commit=False,
-        auto_offset_reset="earliest", isolation_level="read_committed", max_poll_records=max_poll_records(),
+        auto_offset_reset="earliest", isolation_level="read_committed", max_poll_records=MAX_POLL_RECORDS,
         max_partition_fetch_bytes=FETCH_BYTES, metrics_enabled=False,
     )  # fmt: skip
     producer = KafkaProducer(
@@ -93,7 +94,7 @@ def with_confluent(loop: Loop) -> Any:
         offsets: dict[int, int] = {}
         count, until = 0, time.perf_counter() + TRANSACTION_S
         while count < TRANSACTION_RECORDS and time.perf_counter() < until:
-            messages: list[Any] = consumer.consume(max_poll_records(), 0.1)
+            messages: list[Any] = consumer.consume(MAX_POLL_RECORDS, 0.1)
             for message in messages:
                 partition = message.partition()
                 producer.produce(

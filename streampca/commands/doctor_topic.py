@@ -12,7 +12,7 @@ from streampca.settings import ConsumerSettings
 from streampca.sources import schema_registry
 from streampca.sources.base import Committed, TopicInspector
 from streampca.sources.broker_errors import TopicError
-from streampca.sources.choice import inspector_of
+from streampca.sources.clients import inspector_of
 from streampca.stream.codec import Codec
 
 _AHEAD_S = 300.0

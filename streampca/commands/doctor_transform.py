@@ -8,7 +8,7 @@ from streampca.errors import SourceError, StoreError
 from streampca.settings import TransformSettings
 from streampca.sources import schema_registry
 from streampca.sources.broker_errors import NoBrokerError
-from streampca.sources.choice import inspector_of, transactions_of
+from streampca.sources.clients import inspector_of, transactions_of
 from streampca.stores.choice import store_of
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models

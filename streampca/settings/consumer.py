@@ -34,9 +34,6 @@ class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterS
     kafka_client: Literal["kafka-python", "confluent"] = Field(
         "kafka-python", description="Library that reads the topic; confluent is faster and needs streampca[fast]."
     )
-    isolation_level: Literal["read_committed", "read_uncommitted"] = Field(
-        "read_committed", description="Whether to skip records of open and aborted transactions."
-    )
     session_timeout_s: float = Field(
         15, gt=0, allow_inf_nan=False, description="Time without heartbeats after which the group removes a worker."
     )
@@ -46,8 +43,6 @@ class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterS
         description="Identity of this worker in the group, each worker its own: a restart within session_timeout_s "
         "then moves no partition; unset: none.",
     )
-    max_poll_records: int = Field(2000, ge=1, description="Maximum number of records per poll.")
-    prefetch_mib: float = Field(32, gt=0, le=1024, description="Prefetch limit, MiB.")
     worker_host: str = Field(
         "127.0.0.1", min_length=1, description="Address of the worker's /metrics, /healthz and /readyz."
     )

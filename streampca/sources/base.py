@@ -13,6 +13,12 @@ from typing import NamedTuple, Protocol
 from streampca.stream.events import Event, SourceStatus
 from streampca.stream.record import NO_RECORDS, LastRecord, Record
 
+MAX_POLL_RECORDS = 2000
+"""At most so many records a poll: enough to share its overhead, few enough that the next poll is soon."""
+
+PREFETCH_MIB = 32
+"""Limit of the records read ahead: several fetches, so that learning never waits for one."""
+
 
 class Committed(NamedTuple):
     """An offset that the group has committed, with the text that the member which committed it has added."""

@@ -20,7 +20,7 @@ every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=str)
 
 OPTIONS = {
     "image": {"repository": "registry.test/streampca", "tag": "1.2.3"},
-    "settings": {"half_life_messages": 10000000, "group_id": "mine", "isolation_level": "read_uncommitted"},
+    "settings": {"half_life_messages": 10000000, "group_id": "mine"},
     "secret": "brokers",
     "store": {"url": "", "secret": "bucket", "disk": {"storageClass": "cephfs", "existingClaim": "mine"}},
     "worker": {

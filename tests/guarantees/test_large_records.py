@@ -44,7 +44,7 @@ def test_a_small_record_that_becomes_large_is_rejected(broker: Broker, topic: st
     dead = broker.create_topic(f"{topic}-dead", 1)
     broker.create_topic(topic, 1)
     broker.produce(topic, 0, [*good, bomb, *large, bomb])
-    settings = {"dead_letter_topic": dead, "dimensions": WIDE, "format": "arrow", "field": "v", "max_poll_records": 500}
+    settings = {"dead_letter_topic": dead, "dimensions": WIDE, "format": "arrow", "field": "v"}
     with group(broker, topic, tmp_path, [client], False, **settings) as members:
         worker = members.start()
         members.wait_until_learned(120)

@@ -27,7 +27,7 @@ def test_outliers_are_dead_letters_and_a_kill_changes_no_bit(broker: Broker, top
     broker.produce(topic, 0, as_json(np.round(V, 4)))
     with group(
         broker, topic, tmp_path, BOTH_CLIENTS, dead_letter_topic=dead_letter_topic, on_outlier="dead_letter",
-        outlier_p=P, max_poll_records=40, checkpoint_interval_s=0.1,
+        outlier_p=P, poll_records=40, checkpoint_interval_s=0.1,
     ) as members:  # fmt: skip
         members.learn_with_kills(KILLS)
         files, newest = members.files(), members.newest()[0]

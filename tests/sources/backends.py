@@ -5,10 +5,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from kafka.admin import MemberToRemove
 
 from streampca.settings import WorkerSettings
+from streampca.sources import base
 from streampca.sources.base import DeadLetters, Source
 from streampca.sources.confluent.dead_letters import ConfluentDeadLetters
 from streampca.sources.confluent.source import ConfluentSource
@@ -30,9 +32,10 @@ class Backend(ABC):
         self.name = name
         self.opened: list[Source] = []
 
-    def open(self, **settings: Any) -> Source:
+    def open(self, poll_records: int = base.MAX_POLL_RECORDS, **settings: Any) -> Source:
         """Another member of the group, closed at the end of the test."""
-        self.opened.append(self._open(**settings))
+        with mock.patch.object(base, "MAX_POLL_RECORDS", poll_records):
+            self.opened.append(self._open(**settings))
         return self.opened[-1]
 
     def close(self) -> None:
@@ -76,7 +79,7 @@ class InMemory(Backend):
         self.topic = MemoryTopic(partitions, topic)
 
     def _open(self, **settings: Any) -> Source:
-        return MemorySource(self.topic, batch=settings.get("max_poll_records", 1000))
+        return MemorySource(self.topic, batch=base.MAX_POLL_RECORDS)
 
     def append(self, partition: int, values: Sequence[bytes | None]) -> None:
         self.topic.append(partition, *values)
@@ -125,7 +128,7 @@ class InMemoryPrefetching(InMemory):
         self.members: list[tuple[Source, MemorySource]] = []
 
     def _open(self, **settings: Any) -> Source:
-        member = MemorySource(self.topic, batch=settings.get("max_poll_records", 1000))
+        member = MemorySource(self.topic, batch=base.MAX_POLL_RECORDS)
         source = Prefetch(member, most_records=20, most_bytes=1000, decode=unchanged)
         self.members.append((source, member))
         return source

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Uuid
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, KafkaError, Uuid
 
 from streampca.errors import SettingsError
 from streampca.settings import WorkerSettings, consumer
@@ -39,7 +39,6 @@ def test_connection_settings_are_passed_on(tmp_path: Path) -> None:
             sasl_password="p",  # noqa: S106
             ssl_password="k",  # noqa: S106
             ssl_check_hostname=False,
-            prefetch_mib=2,
             session_timeout_s=20,
             **files,
         )
@@ -48,16 +47,10 @@ def test_connection_settings_are_passed_on(tmp_path: Path) -> None:
         "security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "u", "sasl.password": "p",
         "ssl.ca.location": str(files["ssl_cafile"]), "ssl.certificate.location": str(files["ssl_certfile"]),
         "ssl.key.location": str(files["ssl_keyfile"]), "ssl.key.password": "k",
-        "ssl.endpoint.identification.algorithm": "none", "queued.max.messages.kbytes": 1024,
+        "ssl.endpoint.identification.algorithm": "none", "queued.max.messages.kbytes": 16_384,
         "session.timeout.ms": 20_000, "heartbeat.interval.ms": 2000, "isolation.level": "read_committed",
     }  # fmt: skip
     assert {name: options[name] for name in expected} == expected
-
-
-@pytest.mark.parametrize("more", [{}, {"prefetch_mib": 0.001}, {"prefetch_mib": 1024, "session_timeout_s": 1}])
-def test_librdkafka_accepts_the_options(more: dict[str, Any]) -> None:
-    options = consumer_options(settings(bootstrap_servers="127.0.0.1:1", **more))
-    Consumer(options | {"log_level": 0}).close()
 
 
 @pytest.mark.parametrize(

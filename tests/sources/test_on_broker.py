@@ -89,14 +89,9 @@ def values(start: int, stop: int) -> list[bytes]:
     return [b"%d" % i for i in range(start, stop)]
 
 
-@pytest.mark.parametrize("version", [None, "2.1"])
-def test_an_unreachable_broker_is_an_error(
-    broker: Broker, topic: str, version: str | None, request: pytest.FixtureRequest
-) -> None:
-    if version:
-        request.getfixturevalue("impatient")
+def test_an_unreachable_broker_is_an_error(broker: Broker, topic: str) -> None:
     (port,) = free_ports(1)
-    settings = settings_for(broker, topic, bootstrap_servers=f"127.0.0.1:{port}", kafka_api_version=version)
+    settings = settings_for(broker, topic, bootstrap_servers=f"127.0.0.1:{port}")
     text = refusal(KafkaPythonSource, settings)
     assert f"no broker answers at 127.0.0.1:{port}" in text
     assert "ECONNREFUSED" in text
@@ -244,7 +239,7 @@ def test_an_outage_is_survived_and_logged_once(stoppable: Broker, topic: str, ki
     log = kind(stoppable, topic, 2)
     log.append(0, values(0, 1000))
     letters, acknowledged = log.dead_letters()
-    reader = Reader(log.open(max_poll_records=100))
+    reader = Reader(log.open(poll_records=100))
     reader.assigned()
     reader.source.seek({0: None, 1: None})
     reader.until(lambda: reader.records(0))
@@ -341,7 +336,7 @@ def test_close_is_quick_during_an_outage(stoppable: Broker, topic: str, kind: ty
 def test_records_fetched_by_a_failed_poll_arrive_again(log: OnKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """kafka-python moves its position before it sends the next request, which can fail."""
     log.append(0, values(0, 100))
-    reader = Reader(log.open(max_poll_records=10))
+    reader = Reader(log.open(poll_records=10))
     reader.assigned()
     reader.source.seek({0: None})
     reader.until(lambda: len(reader.records(0)) >= 20)

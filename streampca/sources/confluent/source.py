@@ -15,6 +15,7 @@ import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from streampca.settings import ConsumerSettings
+from streampca.sources import base
 from streampca.sources.base import Committed
 from streampca.sources.confluent import client
 from streampca.sources.confluent.batch import ConfluentBatch, Message
@@ -36,7 +37,7 @@ class ConfluentSource:
     """See `streampca.sources.base.Source`."""
 
     def __init__(self, settings: ConsumerSettings) -> None:
-        self._topic, self._max_records = settings.topic, settings.max_poll_records
+        self._topic, self._max_records = settings.topic, base.MAX_POLL_RECORDS
         self._connection = Connection(settings, settings.topic)
         self._rebalance = RebalanceListener()
         self._assigned: frozenset[int] = frozenset()  # by the events returned so far

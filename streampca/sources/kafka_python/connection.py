@@ -39,6 +39,8 @@ _START_ANSWER_S = 3.0
 _NEW_TOPIC_S = 1.0  # how long to ask again for a missing topic: a new one may reach a broker late
 _SILENCE_S = 20.0  # without a byte from any broker: metadata are requested every ten seconds, heartbeats more often
 _CLOSE_S = 0.5
+api_version: tuple[int, int] | None = None
+"""Protocol version of the brokers; None: negotiated, which only the demo's broker cannot do."""
 _TOPIC_ERRORS = (UnknownTopicOrPartitionError, InvalidTopicError, AuthorizationError)
 
 
@@ -47,7 +49,6 @@ def options(settings: KafkaSettings) -> dict[str, Any]:
 
     kafka-python reads the certificates at every connection, so they may be replaced while it runs.
     """
-    version = settings.kafka_api_version
     return {
         "bootstrap_servers": [server.strip() for server in settings.bootstrap_servers.split(",")],
         "security_protocol": settings.security_protocol,
@@ -59,7 +60,7 @@ def options(settings: KafkaSettings) -> dict[str, Any]:
         "ssl_keyfile": settings.ssl_keyfile and str(settings.ssl_keyfile),
         "ssl_password": key_password(settings),
         "ssl_check_hostname": settings.ssl_check_hostname,
-        "api_version": version and tuple(int(part) for part in version.split(".")),
+        "api_version": api_version,
         "client_id": "streampca",
         "allow_auto_create_topics": False,
         "metadata_max_age_ms": 10_000,  # how soon new partitions are seen

@@ -30,7 +30,7 @@ class KafkaPythonInspector:
             group_id=settings.group,
             enable_auto_commit=False,
             auto_offset_reset="none",
-            isolation_level=settings.isolation_level,
+            isolation_level="read_committed",
         )
 
     def topic_id(self) -> str:

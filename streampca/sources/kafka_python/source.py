@@ -16,10 +16,10 @@ from kafka.errors import KafkaError, LogTruncationError, OffsetOutOfRangeError, 
 from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata
 
 from streampca.settings import ConsumerSettings
+from streampca.sources import base
 from streampca.sources.base import Committed
 from streampca.sources.broker_errors import one_line
 from streampca.sources.kafka_python.connection import Connection
-from streampca.sources.kafka_python.decompression import limit_batches
 from streampca.sources.kafka_python.patches.fetching import drop_paused_records, position_of, seek_behind
 from streampca.sources.kafka_python.patches.membership import (
     PatchedRangeAssignor,
@@ -46,7 +46,6 @@ class KafkaPythonSource:
 
     def __init__(self, settings: ConsumerSettings) -> None:
         self._topic = settings.topic
-        limit_batches(int(settings.max_record_mib * 2**20))
         self._connection = Connection(settings, settings.topic)
         self._consumer = self._connection.start(KafkaConsumer, **_consumer_options(settings))
         self._rebalance = RebalanceListener(partial(rejoin_group, self._consumer))
@@ -231,8 +230,8 @@ def _consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
         "group_instance_id": settings.group_instance_id,
         "enable_auto_commit": False,
         "auto_offset_reset": "none",  # a position out of range is an event, not a silent jump
-        "isolation_level": settings.isolation_level,
-        "max_poll_records": settings.max_poll_records,
+        "isolation_level": "read_committed",
+        "max_poll_records": base.MAX_POLL_RECORDS,
         "max_partition_fetch_bytes": _FETCH_BYTES,
         "session_timeout_ms": int(settings.session_timeout_s * 1000),
         "heartbeat_interval_ms": int(min(3.0, settings.session_timeout_s / 10) * 1000),

@@ -4,12 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from streampca.settings import ConsumerSettings
+from streampca.sources import base
 from streampca.sources.base import DeadLetters, NoDeadLetters, Source, TopicInspector
 from streampca.sources.prefetch import Prefetch
 from streampca.sources.transactions import Transactions
 from streampca.stream.events import Event, Records
 
-_POLLS = 5  # prefetch at most as many records as so many polls return
+_POLLS = 5  # prefetch at most as many records as this many polls return
 
 
 def client_of(settings: ConsumerSettings) -> Source:
@@ -60,7 +61,7 @@ def transactions_of(settings: ConsumerSettings, source: Any, topics: Sequence[st
 
 def prefetching(source: Source, settings: ConsumerSettings, decode: Callable[[Records], Event]) -> Source:
     """Start a thread that polls the source and decodes its records."""
-    most_bytes = settings.prefetch_mib * 2**20
+    limit_bytes = base.PREFETCH_MIB * 2**20
     if settings.kafka_client == "confluent":  # librdkafka's own queue holds the other half
-        most_bytes /= 2
-    return Prefetch(source, _POLLS * settings.max_poll_records, max(int(most_bytes), 1), decode)
+        limit_bytes //= 2
+    return Prefetch(source, _POLLS * base.MAX_POLL_RECORDS, limit_bytes, decode)
