@@ -9,7 +9,6 @@ Headers: TypeAlias = list[tuple[str, bytes | None]]
 _PREFIX = "__connect.errors."
 _NAMES = [_PREFIX + name for name in ("topic", "partition", "offset", "exception.class.name", "exception.message")]
 _TIMESTAMP = f"{_PREFIX}timestamp"
-UNREADABLE = f"{_PREFIX}headers"  # in place of headers that a client cannot read
 
 
 def dead_letter_headers(topic: str, partition: int, offset: int, reason: str, message: str) -> Headers:

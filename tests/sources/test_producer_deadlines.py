@@ -1,12 +1,11 @@
 """A producer of kafka-python is waited for until a deadline, whatever it has not sent yet."""
 
-import contextlib
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kafka import KafkaProducer, TopicPartition
+from kafka import KafkaProducer
 from kafka.errors import KafkaTimeoutError
 
 from streampca.errors import SourceError
@@ -15,39 +14,6 @@ from streampca.sources.kafka_python.connection import Connection
 from streampca.sources.kafka_python.patches import producing
 
 NEEDED_S, BATCHES = 4.0, 5
-
-
-class SlowBatch:
-    """A batch of which the acknowledgement takes some seconds more, by a clock of its own."""
-
-    topic_partition = TopicPartition("topic", 0)
-    is_done = True
-
-    def __init__(self, clock: list[float]) -> None:
-        self._clock, self.produce_future = clock, self
-
-    def wait(self, timeout: float | None = None) -> bool:
-        taken_s = NEEDED_S if timeout is None else min(NEEDED_S, timeout)
-        self._clock[0] += taken_s
-        return taken_s == NEEDED_S
-
-    def failed(self) -> bool:
-        return False
-
-
-@pytest.mark.parametrize(("timeout_s", "is_enough"), [(10.0, False), (BATCHES * NEEDED_S, True), (None, True)])
-def test_all_unsent_batches_are_waited_for_together(
-    monkeypatch: pytest.MonkeyPatch, timeout_s: float | None, is_enough: bool
-) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(producing, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    accumulator = producing.producer_module.RecordAccumulator()
-    for _ in range(BATCHES):
-        accumulator._incomplete.add(SlowBatch(clock))
-    accumulator.begin_flush()
-    with contextlib.nullcontext() if is_enough else pytest.raises(KafkaTimeoutError):
-        accumulator.await_flush_completion(timeout_s)
-    assert clock == [BATCHES * NEEDED_S if is_enough else timeout_s]
 
 
 class Busy(KafkaProducer):  # type: ignore[misc]  # kafka-python has no types

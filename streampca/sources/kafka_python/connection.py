@@ -166,12 +166,13 @@ class Connection:
     @property
     def connected(self) -> bool:
         """Whether any broker is connected now."""
-        return self._manager.connected
+        return self._manager.received_at is not None
 
     @property
     def answering(self) -> bool:
         """Whether a broker is connected and has sent something recently: connections can go dead silently."""
-        return self.connected and time.monotonic() - self._manager.received_at < _SILENCE_S
+        received_at = self._manager.received_at
+        return received_at is not None and time.monotonic() - received_at < _SILENCE_S
 
     def watch(self) -> None:
         """Log outages; to be called again and again."""

@@ -173,8 +173,6 @@ class KafkaPythonSource:
             if position is None or end is None:  # not fetched yet
                 continue
             before, records = self._reported[partition], fetched.get(tp, ())
-            if records and records[0].offset < before[0]:  # only if isolation_level has changed
-                records = [record for record in records if record.offset >= before[0]]
             next_ = max(position, before[0])
             now = (next_, max(end, next_))
             if now != before:
