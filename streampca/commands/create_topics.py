@@ -91,5 +91,5 @@ class _Topics:
         if problem is TopicAlreadyExistsError:  # created by somebody else a moment ago
             return "exists"
         if issubclass(problem, AuthorizationError):
-            raise self._connection.sentences.not_authorized(f"create topic {name}")
+            raise self._connection.messages.not_authorized(f"create topic {name}")
         raise SourceError(f"topic {name} cannot be created: {answer['error_message'] or problem.__name__}")

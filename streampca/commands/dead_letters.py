@@ -78,7 +78,7 @@ def replay(settings: DeadLettersSettings, chosen: LetterFilter) -> None:
         closing(KafkaPythonReader(settings, settings.dead_letters)) as reader,
     ):
         letters = to_replay(reader, settings.topic, chosen)
-        known = known_partitions(letters, producer.partitions(), settings.topic)
+        known = known_partitions(letters, producer.partitions(settings.topic), settings.topic)
         count = send_all(producer, known, settings.dead_letters)
     console().print(f"{count} records were sent to {settings.topic}")
 
@@ -90,12 +90,12 @@ def to_replay(reader: TopicReader, topic: str, chosen: LetterFilter) -> Iterator
             yield letter
 
 
-def known_partitions(letters: Iterable[DeadLetter], partitions: frozenset[int], topic: str) -> Iterator[DeadLetter]:
+def known_partitions(letters: Iterable[DeadLetter], partitions: int, topic: str) -> Iterator[DeadLetter]:
     """The letters. Raises `SourceError` at one whose partition the topic does not have any more."""
     for letter in letters:
-        if letter.origin.partition not in partitions:
+        if letter.origin.partition >= partitions:
             raise SourceError(
-                f"a dead letter is of partition {letter.origin.partition} of {topic}, which has {len(partitions)}; "
+                f"a dead letter is of partition {letter.origin.partition} of {topic}, which has {partitions}; "
                 "select others with --partition"
             )
         yield letter

@@ -1,4 +1,4 @@
-"""The errors of brokers that waiting cannot fix, as sentences; they are the same for every Kafka client."""
+"""The errors of brokers that waiting cannot fix, as messages; they are the same for every Kafka client."""
 
 from streampca.errors import SourceError
 from streampca.settings import KafkaSettings
@@ -13,7 +13,7 @@ class NoBrokerError(SourceError):
 
 
 class BrokerErrors:
-    """The sentences for one topic on one cluster."""
+    """The messages for one topic on one cluster."""
 
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
         self._topic, self._at = topic, f"at {settings.bootstrap_servers}"

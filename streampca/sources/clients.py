@@ -1,5 +1,6 @@
 """Creates the source that the settings name; imports its client only then, since confluent_kafka is optional."""
 
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -50,13 +51,14 @@ def dead_letters_of(settings: ConsumerSettings) -> DeadLetters:
 
 def transactions_of(settings: ConsumerSettings, source: Any, topics: Sequence[str]) -> Transactions:
     """Transactions of a source that `client_of` has created with the same settings. Raises `SourceError`."""
+    name = f"{settings.group}-{settings.group_instance_id or uuid.uuid4().hex}"
     if settings.kafka_client == "confluent":
         from streampca.sources.confluent.transactions import ConfluentTransactions
 
-        return ConfluentTransactions(settings, source, topics)
+        return ConfluentTransactions(settings, topics, name, settings.session_timeout_s, source)
     from streampca.sources.kafka_python.transactions import KafkaPythonTransactions
 
-    return KafkaPythonTransactions(settings, source, topics)
+    return KafkaPythonTransactions(settings, topics, name, settings.session_timeout_s, source)
 
 
 def prefetching(source: Source, settings: ConsumerSettings, decode: Callable[[Records], Event]) -> Source:

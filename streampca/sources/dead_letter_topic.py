@@ -1,14 +1,14 @@
 """The letters of a dead-letter topic, with what was replayed of them, and the interface to read and replay them."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 from streampca.sources.dead_letter_headers import Origin, origin_of
 from streampca.sources.replay_marks import Range, contains, marked_in, merged, replay_headers
-from streampca.sources.transactions import Outgoing
+from streampca.sources.transactions import Outgoing, OutgoingFields
 from streampca.stream.record import Record
 
 
@@ -32,7 +32,7 @@ class ReplayProducer(Protocol):
     `send` was in its end: then all of it may be.
     """
 
-    def send(self, records: Sequence[Outgoing]) -> None:
+    def send(self, records: Iterable[OutgoingFields]) -> None:
         """Send records as one transaction, and return when it is committed."""
 
     def close(self) -> None:

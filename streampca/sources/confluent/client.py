@@ -16,6 +16,8 @@ C = TypeVar("C")
 
 _FETCH_BYTES = 4 * 1024 * 1024  # of one partition at once, as with kafka-python
 _NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError.TOPIC_EXCEPTION}
+TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_MSG_SIZE}
+PARTITIONER = "murmur2_random"  # as other clients: equal keys go to the same partition
 _NOT_AUTHORIZED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
@@ -147,15 +149,15 @@ def is_final(error: KafkaError) -> bool:
     return code in _FINAL if code <= 0 else code not in _TRANSIENT
 
 
-def source_error(error: KafkaError, sentences: BrokerErrors) -> SourceError:
-    """The sentence for a final error."""
+def source_error(error: KafkaError, messages: BrokerErrors) -> SourceError:
+    """The message for a final error."""
     code, text = error.code(), one_line(error.str())
     if code in _NO_TOPIC:
-        return sentences.no_topic()
+        return messages.no_topic()
     if _FENCED in text:
-        return sentences.fenced()
+        return messages.fenced()
     if code in _NOT_AUTHORIZED:
-        return sentences.not_authorized(text)
+        return messages.not_authorized(text)
     if code in _LOGIN_REFUSED:
-        return sentences.login_refused(text)
-    return sentences.other(text)
+        return messages.login_refused(text)
+    return messages.other(text)

@@ -36,7 +36,7 @@ class Connection:
         """Raises `SourceError`, and `SettingsError` for certificates that cannot be used."""
         check_certificates(settings)
         self._servers, self._topic = settings.bootstrap_servers, topic
-        self.sentences = BrokerErrors(settings, topic)
+        self.messages = BrokerErrors(settings, topic)
         self._outages = OutageLog(settings.bootstrap_servers)
         self._errors: deque[KafkaError] = deque(maxlen=100)  # of the admin client, not handled yet
         self._last_error = ""
@@ -51,7 +51,7 @@ class Connection:
         try:
             self.topic_id(_START_S)
         except TimeoutError:
-            raise self.sentences.no_broker(self._last_error) from None
+            raise self.messages.no_broker(self._last_error) from None
 
     def topic_id(self, timeout_s: float = 2.0) -> str:
         """The topic's id, as Kafka's own tools print it; "" from brokers before 2.8, which have none.
@@ -105,8 +105,8 @@ class Connection:
         self._outages.update(True)
 
     def source_error(self, error: KafkaError) -> SourceError:
-        """The sentence for an error that waiting cannot fix."""
-        return client.source_error(error, self.sentences)
+        """The message for an error that waiting cannot fix."""
+        return client.source_error(error, self.messages)
 
     def _request(self, timeout_s: float) -> "Future[Any]":
         """Ask for the description of the topic."""

@@ -9,16 +9,15 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from streampca.errors import SourceError
 from streampca.settings import ConsumerSettings
+from streampca.sources.client_transactions import REQUEST_BYTES
 from streampca.sources.confluent import client
 from streampca.sources.confluent.connection import Connection
-from streampca.sources.dead_letter_headers import Letter, dead_letter_headers
+from streampca.sources.dead_letter_headers import Letter, letter_of
 from streampca.stream.record import Record
 
-_REQUEST_BYTES = 100 * 1024 * 1024  # a broker's own limit: the topic's limit decides
 _POLL_S = 0.5
 _ROOM_S = 5.0  # how long to wait for room in the client's queue
 _CLOSE_S = 1.0
-_TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_MSG_SIZE}
 
 
 class ConfluentDeadLetters:
@@ -35,9 +34,7 @@ class ConfluentDeadLetters:
         self._producer = client.create(Producer, _options(settings))
 
     def send(self, partition: int, record: Record, reason: str, message: str) -> None:
-        errors = dead_letter_headers(self._source_topic, partition, record.offset, reason, message)
-        timestamp = record.timestamp if record.timestamp >= 0 else None
-        self._send(Letter(record.value, record.key, [*record.headers, *errors], timestamp))
+        self._send(letter_of(self._source_topic, partition, record, reason, message))
 
     def _send(self, letter: Letter) -> None:
         options: dict[str, Any] = {"headers": letter.headers, "on_delivery": partial(self._on_delivery, letter)}
@@ -50,7 +47,7 @@ class ConfluentDeadLetters:
                 break
             except BufferError:
                 if time.monotonic() > deadline:
-                    raise self._connection.sentences.no_broker("the producer's queue is full") from None
+                    raise self._connection.messages.no_broker("the producer's queue is full") from None
                 self._poll(_POLL_S)
             except KafkaException as error:
                 raise self._source_error(error.args[0]) from None
@@ -91,8 +88,8 @@ class ConfluentDeadLetters:
             self._failure = error
 
     def _source_error(self, error: KafkaError) -> SourceError:
-        if error.code() in _TOO_LARGE:
-            return self._connection.sentences.letter_too_large()
+        if error.code() in client.TOO_LARGE:
+            return self._connection.messages.letter_too_large()
         return self._connection.source_error(error)
 
 
@@ -100,9 +97,9 @@ def _options(settings: ConsumerSettings) -> dict[str, Any]:
     return client.connection_options(settings) | {
         "acks": "all",
         "message.timeout.ms": 0,  # waits for an absent broker without limit
-        "message.max.bytes": _REQUEST_BYTES,
+        "message.max.bytes": REQUEST_BYTES,
         # A record a batch: the topic's limit is on batches, and librdkafka does not split one that is too large.
         "batch.num.messages": 1,
         "linger.ms": 0,
-        "partitioner": "murmur2_random",  # as other clients: equal keys go to the same partition
+        "partitioner": client.PARTITIONER,
     }

@@ -33,7 +33,7 @@ class ConfluentInspector:
     def check_topic(self, name: str) -> int:
         connection = Connection(self._settings, name)
         if not connection.may_write():
-            raise connection.sentences.not_writable()
+            raise connection.messages.not_writable()
         return len(connection.partitions())
 
     def offsets(self) -> dict[int, tuple[int, int]]:

@@ -104,10 +104,15 @@ class ConfluentSource:
     def commit(self, positions: Mapping[int, int], metadata: str = "") -> None:
         if not self._connection.connected or not positions:
             return
+        offsets = {partition: Committed(position, metadata) for partition, position in positions.items()}
         try:
-            self._consumer.commit(offsets=[TopicPartition(self._topic, p, o, metadata) for p, o in positions.items()])
+            self._consumer.commit(offsets=self.named(offsets))
         except KafkaException as error:
             _log_failed_commit(error.args[0], [])
+
+    def named(self, offsets: Mapping[int, Committed]) -> list[TopicPartition]:
+        """Offsets as the client commits them."""
+        return [TopicPartition(self._topic, partition, *committed) for partition, committed in offsets.items()]
 
     def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
         wanted = [TopicPartition(self._topic, partition) for partition in partitions]

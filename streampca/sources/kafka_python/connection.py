@@ -75,7 +75,7 @@ class Connection:
 
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
         self._settings, self._servers, self._topic = settings, settings.bootstrap_servers, topic
-        self.sentences = BrokerErrors(settings, topic)
+        self.messages = BrokerErrors(settings, topic)
         self._outages = OutageLog(settings.bootstrap_servers)
         self._manager: PatchedConnectionManager  # set by `_open`
         self._described: frozenset[int] = frozenset()
@@ -179,22 +179,22 @@ class Connection:
         self._outages.update(self.connected)
 
     def source_error(self, error: BaseException) -> SourceError:
-        """The sentence for an error that waiting cannot fix."""
+        """The message for an error that waiting cannot fix."""
         text = one_line(error)
         match error:
             case UnknownTopicOrPartitionError() | InvalidTopicError():
-                return self.sentences.no_topic()
+                return self.messages.no_topic()
             case FencedInstanceIdError():
-                return self.sentences.fenced()
+                return self.messages.fenced()
             case AuthorizationError():
-                return self.sentences.not_authorized(text)
+                return self.messages.not_authorized(text)
             case SaslAuthenticationFailedError() | UnsupportedSaslMechanismError() | IllegalSaslStateError():
-                return self.sentences.login_refused(text)
+                return self.messages.login_refused(text)
             case KafkaTimeoutError() | TimeoutError():
-                return self.sentences.no_broker(self._manager.last_failure)
+                return self.messages.no_broker(self._manager.last_failure)
             case UnsupportedCodecError():
-                return self.sentences.cannot_decompress(text)
-        return self.sentences.other(text)
+                return self.messages.cannot_decompress(text)
+        return self.messages.other(text)
 
 
 def _close(client: Any) -> None:

@@ -42,7 +42,7 @@ class KafkaPythonInspector:
             (found,) = admin.describe_topics([name])
         allowed = found.get("authorized_operations")  # none from brokers before 2.3
         if allowed and ACLOperation.WRITE.name not in allowed:
-            raise connection.sentences.not_writable()
+            raise connection.messages.not_writable()
         return len(found["partitions"])
 
     def offsets(self) -> dict[int, tuple[int, int]]:

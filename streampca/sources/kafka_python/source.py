@@ -108,12 +108,18 @@ class KafkaPythonSource:
     def commit(self, positions: Mapping[int, int], metadata: str = "") -> None:
         if not self._connection.connected:
             return
-        text = ended(metadata)
-        offsets = {TopicPartition(self._topic, p): OffsetAndMetadata(o, text, -1) for p, o in positions.items()}
+        offsets = {partition: Committed(position, metadata) for partition, position in positions.items()}
         try:
-            self._consumer.commit(offsets, timeout_ms=_COMMIT_TIMEOUT_MS)
+            self._consumer.commit(self.named(offsets), timeout_ms=_COMMIT_TIMEOUT_MS)
         except KafkaError as error:
             log.warning("offsets not committed; lag tools will show older ones", error=one_line(error))
+
+    def named(self, offsets: Mapping[int, Committed]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Offsets as the client commits them. librdkafka reads metadata to the next zero, so they end with one."""
+        return {
+            TopicPartition(self._topic, partition): OffsetAndMetadata(offset, f"{metadata}\0", -1)
+            for partition, (offset, metadata) in offsets.items()
+        }
 
     def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
         wanted = [TopicPartition(self._topic, partition) for partition in partitions]
@@ -147,7 +153,8 @@ class KafkaPythonSource:
             self._forget(event.partitions)
             self.membership = None
             if isinstance(event, Assigned):
-                self.membership = self._consumer.group_metadata()
+                found = self._consumer.group_metadata()
+                self.membership = found if found.generation_id >= 0 else None
                 self._pause_new(event.partitions)
         return events
 
@@ -215,11 +222,6 @@ class KafkaPythonSource:
                 diverged = position - 1  # the last record, at least
             events.append(OutOfRange(tp.partition, position, first[tp], last[tp], diverged))
         return events
-
-
-def ended(metadata: str) -> str:
-    """The metadata of an offset as librdkafka commits and needs them, which reads to the next zero."""
-    return f"{metadata}\0"
 
 
 def _consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
