@@ -1,22 +1,27 @@
 """Every benchmark, one after the other: `python -m benchmarks.all` (`make bench`).
 
-Each writes its tables into docs/performance.md. Names run only those: `python -m benchmarks.all speed start`.
-All of them take about an hour on two cores.
+Each writes its tables into docs/performance.md; `streams`, which takes longest, writes docs/accuracy.md and is run only
+by name. Names run only those: `python -m benchmarks.all speed start`.
 """
 
 import argparse
 import subprocess
 import sys
 
-from benchmarks.children import ROOT
-from benchmarks.report import PAGE, PARTS, block
+from benchmarks.report import PAGE, PARTS
+from benchmarks.workers import ROOT
+from experiments.report import block, machine, write_block
 
 
 def main() -> None:
     """Run the benchmarks and print the table of bars."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="part", help=", ".join(PARTS))
-    failed = [part for part in parser.parse_args().parts or PARTS if not succeeds(part)]
+    names = [*PARTS, "streams"]
+    parser.add_argument("parts", nargs="*", choices=[*names, []], metavar="part", help=", ".join(names))
+    parts = parser.parse_args().parts
+    if not parts:
+        write_block(PAGE, "machine", [machine()])
+    failed = [part for part in parts or PARTS if not succeeds(part)]
     print(f"\n{block(PAGE.read_text(encoding='utf-8'), 'bars')}")
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from benchmarks.children import start
+from benchmarks.workers import start
 
 
 @contextlib.contextmanager

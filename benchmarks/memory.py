@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.brokers import broker_of, parser_with_broker
 from benchmarks.report import Bar, publish
-from benchmarks.workers import Load, fill
+from benchmarks.workers import Load, broker_of, fill, parser_with_broker
+from experiments.report import table
 from streampca.pca.learning import BLOCK
 from tests.broker_client import BrokerClient
 from tests.guarantees.harness import Group, group
@@ -34,6 +34,7 @@ class Size(NamedTuple):
 
 
 FULL, SMALLEST = Size(1_000_000, 10, 60_000, (1, 8, 64), 5.0), Size(5000, 2, 500, (1, 2), 0.5)
+SHOWN = (0, 4, 9)  # samples in the table
 
 
 def main() -> None:
@@ -47,42 +48,37 @@ def main() -> None:
 
 
 def over_time(broker: BrokerClient, folder: Path, size: Size) -> tuple[list[str], Bar]:
-    """Resident memory at each tenth of the messages."""
+    """Resident memory at some tenths of the messages."""
     broker.create_topic("memory", PARTITIONS)
     settings: dict[str, Any] = {"dimensions": D, "components": K, "format": "float32", "checkpoint_interval_s": 1}
-    lines = [f"Over time: d = {D}, k = {K}, {PARTITIONS} partitions, raw float32, one worker.", ""]
-    lines += ["| messages learned | resident, MiB |", "|---|---|"]
     sizes: list[float] = []
+    rows: list[list[str]] = []
     with group(broker, "memory", folder / "time", forked=False, log_level="info", **settings) as members:
         members.start()
         for tenth in range(size.samples):
             produce(broker, size.messages // size.samples, seed=tenth)
             members.wait_until_learned(600)
             sizes.append(resident(members, "VmRSS"))
-            lines.append(f"| {learned(members):,} | {sizes[-1]:.1f} |")
-            print(lines[-1], flush=True)
+            rows.append([f"{learned(members):,}", f"{sizes[-1]:.1f}"])
+            print(rows[-1], flush=True)
     growth = sizes[-1] - sizes[size.samples // 2 - 1]
-    return lines, Bar(f"Memory growth over the last half of {size.messages:,} messages", growth, "≤", 5, "MiB")
+    lines = table(["messages learned", "resident, MiB"], [rows[i] for i in SHOWN if i < len(rows)])
+    return lines, Bar(f"Memory growth over the last half of {size.messages:,} messages", [growth], "≤", 5, "MiB")
 
 
 def with_backlogs(broker: BrokerClient, folder: Path, size: Size) -> tuple[list[str], Bar]:
     """The peak for each number of partitions, and the folds' part of it."""
-    volume = size.backlog * BACKLOG_D * 4 // MIB
-    lines = [
-        f"With a backlog: d = {BACKLOG_D}, k = {BACKLOG_K}, {size.backlog:,} messages ({volume:,} MiB).",
-        "",
-        "| partitions | before the first message, MiB | peak, MiB | of it folds, by arithmetic, MiB |",
-        "|---|---|---|---|",
-    ]
+    rows: list[list[str]] = []
     peaks: list[float] = []
     for partitions in size.partitions:
         before, peak = backlog(broker, folder, partitions, size)
         peaks.append(peak)
-        lines.append(f"| {partitions} | {before:.0f} | {peak:.0f} | {folds(partitions):.0f} |")
-        print(lines[-1], flush=True)
+        rows.append([str(partitions), f"{before:.0f}", f"{peak:.0f}", f"{folds(partitions):.0f}"])
+        print(rows[-1], flush=True)
     few, many = size.partitions[0], size.partitions[-1]
-    most = round(1.5 * (folds(many) - folds(few)) + 50)
-    return lines, Bar(f"Extra memory of {many} partitions with a backlog", peaks[-1] - peaks[0], "≤", most, "MiB")
+    limit = round(1.5 * (folds(many) - folds(few)) + 50)
+    lines = table(["partitions", "at the start, MiB", "peak, MiB", "folds, by arithmetic, MiB"], rows)
+    return lines, Bar(f"Extra memory of {many} partitions with a backlog", [peaks[-1] - peaks[0]], "≤", limit, "MiB")
 
 
 def folds(partitions: int) -> float:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.data import load
 from benchmarks.stream_suite import Indices, Rows, Stream, Table
+from experiments.datasets import load
 
 LINES, WORDS, PIECES = 40, 400, 20_000  # of a text: lines in a piece, commonest words, pieces
 
@@ -34,11 +34,11 @@ def _images(seed: int, folder: Path) -> Iterator[Stream]:
     for name in ("mnist", "cifar10"):
         X, y = load(name, folder)
         table, mixed = Table(X, 0.0, 1 / 255), _shuffled(len(X), seed)
-        for few in (400, 1000, 3000):
-            part = Table(X[mixed[:few]], 0.0, 1 / 255)
-            yield Stream(f"{few} images of {name}", "shuffled", part, np.arange(few), (20, 50))
+        for count in (400, 1000, 3000):
+            part = Table(X[mixed[:count]], 0.0, 1 / 255)
+            yield Stream(f"{count} images of {name}", "shuffled", part, np.arange(count), (20, 50))
             yield Stream(
-                f"{few} images of {name}, standardised", "shuffled", part.standardised(), np.arange(few), (20,)
+                f"{count} images of {name}, standardised", "shuffled", part.standardised(), np.arange(count), (20,)
             )
         patches = _patches_of(X, name)
         yield Stream(f"patches of {name}", "image after image", patches, np.arange(len(patches)), (1, 10, 30))

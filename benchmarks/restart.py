@@ -17,9 +17,9 @@ from pathlib import Path
 import orjson
 from confluent_kafka import Producer
 
-from benchmarks.brokers import broker_of, parser_with_broker
 from benchmarks.report import publish
-from benchmarks.workers import CLIENTS
+from benchmarks.workers import CLIENTS, broker_of, parser_with_broker
+from experiments.report import table
 from tests.background import every
 from tests.broker_client import BrokerClient
 from tests.guarantees.harness import Group, group, vectors
@@ -33,24 +33,26 @@ SESSION_TIMEOUT_S = 15  # the default
 def main() -> None:
     """Measure and write."""
     given = parser_with_broker(__doc__).parse_args()
-    lines = [
-        "| client | stopped by | `group_instance_id` | its own partitions, s | those of the others, s |",
-        "|---|---|---|---|---|",
-    ]
-    runs = [(CLIENTS[0], "SIGTERM", True)] if given.smallest else [
-        (client, cause, named) for client in CLIENTS for cause in ("SIGTERM", "kill -9") for named in (False, True)
-    ]  # fmt: skip
+    cases = [(cause, named) for cause in ("SIGTERM", "kill -9") for named in (False, True)]
+    clients = CLIENTS[:1] if given.smallest else CLIENTS
+    rows: list[list[str]] = []
     with broker_of(given) as broker, tempfile.TemporaryDirectory() as folder:
-        for number, (client, cause, named) in enumerate(runs):
-            topic = broker.create_topic(f"restart-{number}", PARTITIONS)
-            place, timeout = Path(folder) / topic, {"session_timeout_s": SESSION_TIMEOUT_S}
-            with group(broker, topic, place, [client], given.smallest, **timeout) as members, sending(broker, topic):
-                count = 1 if given.smallest else WORKERS
-                own, others = rolling_restart(members, count, kill=cause != "SIGTERM", named=named)
-            cells = client, cause, "one each" if named else "none", f"{own:.1f}", f"{others:.1f}"
-            lines.append(f"| {' | '.join(cells)} |")
-            print(lines[-1], flush=True)
-    publish(PART, given, lines)
+        for cause, named in cases[1:2] if given.smallest else cases:
+            cells = [cause, "one each" if named else "none"]
+            for client in clients:
+                topic = broker.create_topic(f"restart-{len(rows)}-{client}", PARTITIONS)
+                settings = {"session_timeout_s": SESSION_TIMEOUT_S}
+                with (
+                    group(broker, topic, Path(folder) / topic, [client], given.smallest, **settings) as members,
+                    sending(broker, topic),
+                ):
+                    count = 1 if given.smallest else WORKERS
+                    own, others = rolling_restart(members, count, kill=cause != "SIGTERM", named=named)
+                cells += [f"{own:.1f}", f"{others:.1f}"]
+            rows.append(cells)
+            print(cells, flush=True)
+    head = [f"{client}, {whose} s" for client in clients for whose in ("own,", "others',")]
+    publish(PART, given, table(["stopped by", "`group_instance_id`", *head], rows))
 
 
 def rolling_restart(members: Group, restarts: int, *, kill: bool, named: bool) -> tuple[float, float]:

@@ -25,6 +25,7 @@ import orjson
 from benchmarks.bare_server import bare_process
 from benchmarks.load_generators import TYPES, Body, hey, wrk
 from benchmarks.report import Bar, parser, publish
+from experiments.report import table
 from streampca.pca.model import Model
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
@@ -65,42 +66,36 @@ def measured(folder: Path, size: Size) -> tuple[list[str], list[Bar]]:
     models = Models(DirectoryStore(folder / "store"), TOPIC)
     models.save(model(1))
     bars: list[Bar] = []
-    rates = ["| body | bytes | requests/s | bare FastAPI, requests/s | share | p50, ms | p99, ms |", "|---" * 7 + "|"]
-    latencies = [
-        "| body | requests/s | p50, ms | p99, ms | p50 publishing, ms | p99 publishing, ms | ratio of p99 |",
-        "|---" * 7 + "|",
-    ]
+    rates, latencies, ratios = [], [], []
     with SidecarProcess(folder / "store", topic=TOPIC, reload_interval_s=0.2, log_level="info") as process:
         url = f"{process.url()}/v1/project"
         for body in bodies(folder, size):
-            row, share, rate = throughput(url, body, size)
-            rates.append(row)
+            cells, share, rate = throughput(url, body, size)
+            rates.append(cells)
             if body.kind == "json":
-                bars.append(
-                    Bar(f"Share of bare FastAPI's throughput, {body.name}", share, "≥", THROUGHPUT_BARS[body.rows], "×")
-                )
-                row, ratio = latency(url, body, size, rate * LATENCY_RATE, models)
-                latencies.append(row)
-                bars.append(Bar(f"p99 latency while publishing, as a multiple, {body.name}", ratio, "≤", P99_BAR, "×"))
-    return [*rates, "", "At a third of that throughput:", "", *latencies], bars
+                metric = f"Sidecar throughput, share of bare FastAPI's, {body.name}"
+                bars.append(Bar(metric, [share], "≥", THROUGHPUT_BARS[body.rows], "×"))
+                cells, ratio = latency(url, body, size, rate * LATENCY_RATE, models)
+                latencies.append(cells)
+                ratios.append(ratio)
+    head = ["body", "requests/s", "bare FastAPI, requests/s", "share"]
+    others = ["body", "requests/s", "p50, ms", "p99, ms", "p99 publishing, ms", "ratio"]
+    bars.append(Bar("p99 latency while publishing, as a multiple of that without", ratios, "≤", P99_BAR, "×"))
+    return [*table(head, rates), "", "At a third of that throughput:", "", *table(others, latencies)], bars
 
 
-def throughput(url: str, body: Body, size: Size) -> tuple[str, float, float]:
+def throughput(url: str, body: Body, size: Size) -> tuple[list[str], float, float]:
     """A row of the table, our share of bare FastAPI's throughput, and our throughput."""
-    answer = response(url, body)
     ours, bare = [], []
-    with bare_process(body.kind, len(answer), D) as bare_url:
+    with bare_process(body.kind, len(response(url, body)), D) as bare_url:
         for _ in range(size.rounds):
             bare.append(wrk(bare_url, body, size.seconds))
             ours.append(wrk(url, body, size.seconds))
-    ratio = median(o.rate / b.rate for o, b in zip(ours, bare, strict=True))
-    rate = median(o.rate for o in ours)
-    figures = [f"{rate:,.0f}", f"{median(b.rate for b in bare):,.0f}", f"{ratio:.2f}"]
-    figures += [f"{median(o.p50 for o in ours):.2f}", f"{median(o.p99 for o in ours):.2f}"]
-    return f"| {body.name} | {body.path.stat().st_size:,} | " + " | ".join(figures) + " |", ratio, rate
+    ratio, rate = median(o / b for o, b in zip(ours, bare, strict=True)), median(ours)
+    return [body.name, f"{rate:,.0f}", f"{median(bare):,.0f}", f"{ratio:.2f}"], ratio, rate
 
 
-def latency(url: str, body: Body, size: Size, rate: float, models: Models) -> tuple[str, float]:
+def latency(url: str, body: Body, size: Size, rate: float, models: Models) -> tuple[list[str], float]:
     """A row of the table, and p99 while models are published as a multiple of p99 without."""
     quiet: list[tuple[float, float]] = []
     publishing: list[tuple[float, float]] = []
@@ -110,8 +105,8 @@ def latency(url: str, body: Body, size: Size, rate: float, models: Models) -> tu
         with every(1.0, lambda: models.save(model(models.versions()[-1] + 1))):
             publishing.append(hey(url, body, rate, seconds))
     ratio = median(p[1] / q[1] for p, q in zip(publishing, quiet, strict=True))
-    cells = [f"{median(pair[i] for pair in some):.2f}" for some in (quiet, publishing) for i in (0, 1)]
-    return f"| {body.name} | {rate:,.0f} | " + " | ".join(cells) + f" | {ratio:.2f} |", ratio
+    shown = [median(p50 for p50, _ in quiet), median(p99 for _, p99 in quiet), median(p99 for _, p99 in publishing)]
+    return [body.name, f"{rate:,.0f}", *(f"{ms:.2f}" for ms in shown), f"{ratio:.2f}"], ratio
 
 
 def model(version: int) -> PublishedModel:

@@ -7,13 +7,12 @@ Microseconds a message, medians of five rounds, the contestants in turn within e
 - the same with k columns, which is less accurate, by the best of its batch sizes from k + 1 to 5000 (each is tried,
   and the best three take part), which need up to twenty times the memory,
 - Algorithm 1 message by message in NumPy, with k columns,
-- the machine's limit: the three products of size d that a block needs, alone, by NumPy's BLAS,
-- proSVD by its best window, where it is installed (as `make bench` does; river has no PCA).
+- the machine's limit: the three products of size d that a block needs, alone, by NumPy's BLAS.
 """
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -22,30 +21,29 @@ from sklearn.decomposition import IncrementalPCA
 from threadpoolctl import threadpool_limits
 
 from benchmarks.report import Bar, parser, publish
+from experiments.report import table
 from streampca.pca import algorithm1
 from streampca.pca.arrays import Array
 from streampca.pca.learning import LearningConfig, learn
 from streampca.pca.state import State
-
-try:
-    from proSVD import proSVD
-except ImportError:
-    proSVD = None  # noqa: N816 - its own name
 
 PART = "speed"
 SIZES = ((64, 8), (784, 20), (3072, 20), (1536, 64), (3072, 100))
 SMALLEST = ((64, 8),)
 DTYPES = ("float64", "float32")
 ROUNDS, MESSAGES, SINGLE = 5, 2560, 200
-EQUAL = 10.0  # speed-up over IncrementalPCA at equal columns and memory
-INCREMENTAL = {(784, 20): 15.0}  # over the best of its batch sizes, with k columns; elsewhere 6
-ALGORITHM_1, LIMIT = 8.0, 0.6
+SINGLE_PRECISION = DTYPES[1:]
+BARS = (  # metric, contestant, bar, sizes and dtypes of which it is asked; docs/performance.md says why of no others
+    ("Speed-up over IncrementalPCA, same columns", "equal", 10.0, {"784 × 20": DTYPES, "3072 × 20": DTYPES}),
+    ("Speed-up over IncrementalPCA, fewer columns, 784 × 20", "batch", 15.0, {"784 × 20": SINGLE_PRECISION}),
+    ("Speed-up over IncrementalPCA, fewer columns, larger", "batch", 6.0,
+     {"3072 × 20": DTYPES, "1536 × 64": SINGLE_PRECISION, "3072 × 100": SINGLE_PRECISION}),
+    ("Speed-up over Algorithm 1 in NumPy", "single", 8.0, {"64 × 8": DTYPES, "3072 × 20": SINGLE_PRECISION}),
+    ("Share of the matrix products' speed", "limit", 0.6,
+     {"784 × 20": DTYPES, "3072 × 20": DTYPES, "1536 × 64": DTYPES[:1], "3072 × 100": DTYPES[:1]}),
+)  # fmt: skip
 
 Timed = Callable[[], float]  # seconds a message
-
-_COLUMNS = """\
-| d × k | dtype | streampca | IncrementalPCA(K), 256 | IncrementalPCA(k) | Algorithm 1 in NumPy | limit | proSVD |
-|---|---|---|---|---|---|---|---|"""
 
 
 class Row(NamedTuple):
@@ -59,48 +57,41 @@ class Row(NamedTuple):
     def best(self, kind: str) -> tuple[str, float]:
         """The quickest of a kind: its parameter and µs."""
         of_kind = ((name.removeprefix(kind).strip(), us) for name, us in self.found.items() if name.startswith(kind))
-        return min(of_kind, key=lambda pair: pair[1], default=("", float("nan")))
+        return min(of_kind, key=lambda pair: pair[1])
 
     def ratio(self, kind: str) -> float:
         """The time of the best of a kind, as a multiple of ours."""
         return self.best(kind)[1] / self.found["ours"]
 
-    def line(self) -> str:
+    def cells(self) -> list[str]:
         """One line of the table."""
-        batch, incremental = self.best("batch")
-        window, other = self.best("proSVD")
-        others = "–" if np.isnan(other) else f"{other:.0f} ({window}), {self.ratio('proSVD'):.1f}×"
-        return (
-            f"| {self.d} × {self.k} | {self.dtype} | {self.found['ours']:.1f} "
-            f"| {self.found['equal']:.1f}, {self.ratio('equal'):.1f}× "
-            f"| {incremental:.1f} ({batch}), {self.ratio('batch'):.1f}× "
-            f"| {self.found['single']:.0f}, {self.ratio('single'):.1f}× | {self.ratio('limit'):.2f} | {others} |"
-        )
-
-    def bars(self) -> list[Bar]:
-        """The ratios that have a bar."""
-        wanted = (("equal", EQUAL, "Speed-up over IncrementalPCA at equal columns and memory"),
-                  ("batch", INCREMENTAL.get((self.d, self.k), 6.0), "Speed-up over IncrementalPCA with fewer columns"),
-                  ("single", ALGORITHM_1, "Speed-up over Algorithm 1 in NumPy"),
-                  ("limit", LIMIT, "Share of the matrix products' speed"))  # fmt: skip
+        size, incremental = self.best("batch")
         return [
-            Bar(f"{metric}, {self.d} × {self.k}, {self.dtype}", self.ratio(kind), "≥", bar, "×")
-            for kind, bar, metric in wanted
-        ]
+            f"{self.d} × {self.k}", self.dtype, f"{self.found['ours']:.1f}",
+            f"{self.found['equal']:.1f}, {self.ratio('equal'):.1f}×",
+            f"{incremental:.1f} ({size}), {self.ratio('batch'):.1f}×",
+            f"{self.found['single']:.0f}, {self.ratio('single'):.1f}×",
+        ]  # fmt: skip
 
 
 def main() -> None:
     """Measure and write."""
     given = parser(__doc__).parse_args()
     rows = []
-    print(_COLUMNS, flush=True)
     with threadpool_limits(1):
         for d, k in SMALLEST if given.smallest else SIZES:
             for dtype in DTYPES:
                 rows.append(measured(d, k, dtype, 1 if given.smallest else ROUNDS))
-                print(rows[-1].line(), flush=True)
-    lines = [*_COLUMNS.splitlines(), *(row.line() for row in rows)]
-    publish(PART, given, lines, [bar for row in rows for bar in row.bars()])
+                print(rows[-1].cells(), flush=True)
+    head = ["d × k", "dtype", "streampca", "IncrementalPCA(K), 256", "IncrementalPCA(k)", "Algorithm 1"]
+    publish(PART, given, table(head, [row.cells() for row in rows]), bars(rows))
+
+
+def bars(rows: Sequence[Row]) -> Iterator[Bar]:
+    """Those of the sizes that were measured."""
+    for metric, kind, bar, asked in BARS:
+        if ratios := [row.ratio(kind) for row in rows if row.dtype in asked.get(f"{row.d} × {row.k}", ())]:
+            yield Bar(metric, ratios, "≥", bar, "×")
 
 
 def measured(d: int, k: int, dtype: str, rounds: int) -> Row:
@@ -114,8 +105,6 @@ def measured(d: int, k: int, dtype: str, rounds: int) -> Row:
         "equal": incremental(X, LearningConfig(d, k).columns, 256),
         **{f"batch {size}": batches[size] for size in sorted(batches, key=lambda size: batches[size]())[:3]},
     }  # fmt: skip
-    if proSVD is not None:
-        contestants |= {f"proSVD {size}": windows(X, k, size) for size in (k // 2, k, 2 * k)}
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(rounds):
         for name, timed in contestants.items():
@@ -177,20 +166,6 @@ def incremental(X: Array, k: int, size: int) -> Timed:
         for i in range(1, batches + 1):
             pca.partial_fit(X[i * size : (i + 1) * size])
         return (time.perf_counter() - began) / (batches * size)
-
-    return timed
-
-
-def windows(X: Array, k: int, size: int) -> Timed:
-    """proSVD, which takes columns and does not centre them."""
-    start = proSVD(k, w_len=size, history=0, track_prev=False)
-    start.initialize(X[: 2 * k].T)
-
-    def timed() -> float:
-        pro, began = copy.copy(start), time.perf_counter()
-        for i in range(2 * k, 2 * k + 5 * size, size):
-            pro.updateSVD(X[i : i + size].T)
-        return (time.perf_counter() - began) / (5 * size)
 
     return timed
 

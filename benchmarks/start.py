@@ -5,76 +5,62 @@ that it is ready, with a model in its store; a worker to its first learned messa
 code in numba's cache, with either client. Each worker is the first of a new group on a new store. Medians.
 """
 
-import contextlib
-import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-import urllib.error
 import urllib.request
-from collections import deque
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 
-from benchmarks.brokers import broker_of, parser_with_broker
 from benchmarks.report import Bar, publish
 from benchmarks.serving import model
-from benchmarks.workers import CLIENTS
+from benchmarks.workers import CLIENTS, LEARNED, broker_of, counted, metrics_url, parser_with_broker, samples_until
+from experiments.report import table
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.broker_client import BrokerClient
+from tests.guarantees.harness import group
+from tests.guarantees.worker_process import own_interpreter
 from tests.ports import free_ports
 
 PART, TOPIC, D, K, MESSAGES = "start", "readings", 784, 20, 2000
 RUNS, TIMEOUT_S = 5, 120.0
-PROGRAM = [sys.executable, "-m", "streampca"]
-LOGGED = ("worker started", "partitions assigned")
-STAGES = (*LOGGED, "first message learned")
-
-Figures = dict[str, float]  # stage → seconds since the process was started
+COMMANDS = {"`streampca --help`": ["-m", "streampca", "--help"], "`import streampca`": ["-c", "import streampca"]}
 
 
 def main() -> None:
     """Measure and write."""
     given = parser_with_broker(__doc__).parse_args()
     runs = 1 if given.smallest else RUNS
-    lines = [f"| client | {' | '.join(f'{stage}, s' for stage in STAGES)} |", "|---" * (len(STAGES) + 1) + "|"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        bars = [
-            bar("Time of `streampca --help`", [ended([*PROGRAM, "--help"]) for _ in range(runs)], 0.3),
-            bar(
-                "Time of `import streampca`",
-                [ended([sys.executable, "-c", "import streampca"]) for _ in range(runs)],
-                0.3,
-            ),
-            bar("Time until the sidecar is ready", [sidecar(folder) for _ in range(runs)], 1.5),
-        ]
+        found = {words: median(ended(words) for _ in range(runs)) for words in COMMANDS}
+        found["sidecar, ready"] = median(sidecar(folder) for _ in range(runs))
         with broker_of(given) as broker:  # not before: the figures above are of a machine at rest
-            by_client = dict(workers(broker, folder, runs))
-    for client, found in by_client.items():
-        bars.append(
-            bar(f"Time until a worker's first message is learned, {client}", [f[STAGES[-1]] for f in found], 2.0)
-        )
-        lines.append(f"| {client} | {' | '.join(f'{median(f[stage] for f in found):.2f}' for stage in STAGES)} |")
-    publish(PART, given, lines, bars)
+            fill(broker)
+            if runs > 1:
+                worker(broker, folder / "first", CLIENTS[0])  # fills numba's cache
+            for client in CLIENTS:
+                seconds = [worker(broker, folder / f"{client}-{i}", client) for i in range(runs)]
+                found[f"worker, first message learned, {client}"] = median(seconds)
+    rows = [[words, f"{seconds:.3g}"] for words, seconds in found.items()]
+    *commands, ready, kafka_python, confluent = found.values()
+    bars = [
+        Bar("Time of `streampca --help` and `import streampca`", commands, "≤", 0.3, "s"),
+        Bar("Time until the sidecar is ready", [ready], "≤", 1.5, "s"),
+        Bar("Time until a worker's first message is learned", [kafka_python, confluent], "≤", 2.0, "s"),
+    ]
+    publish(PART, given, table(["process", "seconds"], rows), bars)
 
 
-def bar(metric: str, seconds: list[float], most: float) -> Bar:
-    """The bar of the median."""
-    return Bar(metric, median(seconds), "≤", most, "s")
-
-
-def ended(command: list[str]) -> float:
+def ended(words: str) -> float:
     """Seconds that a command takes."""
     began = time.perf_counter()
+    command = [sys.executable, *COMMANDS[words]]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=TIMEOUT_S)  # noqa: S603 - ourselves
     return time.perf_counter() - began
 
@@ -83,88 +69,43 @@ def sidecar(folder: Path) -> float:
     """Seconds until `/readyz` answers 200."""
     Models(DirectoryStore(folder / "served"), TOPIC).save(model(1))
     (port,) = free_ports(1)
-    options = ["--topic", TOPIC, "--store", str(folder / "served"), "--port", str(port)]
-    with process([*PROGRAM, "serve", *options]) as (running, began):
-        return until(lambda: text_of(f"http://127.0.0.1:{port}/readyz") != "", running) - began
+    settings = {"STREAMPCA_TOPIC": TOPIC, "STREAMPCA_STORE": str(folder / "served"), "STREAMPCA_PORT": str(port)}
+    began = time.perf_counter()
+    with own_interpreter(["serve"], {**os.environ, **settings}, folder / "log") as process:
+        try:
+            while not answers(f"http://127.0.0.1:{port}/readyz"):
+                if process.poll() is not None or time.perf_counter() - began > TIMEOUT_S:
+                    raise ChildProcessError(f"the sidecar did not start:\n{(folder / 'log').read_text()}")
+                time.sleep(0.01)
+            return time.perf_counter() - began
+        finally:
+            process.kill()
 
 
-def workers(broker: BrokerClient, folder: Path, runs: int) -> Iterator[tuple[str, list[Figures]]]:
-    """The figures of each run, by client; a run before them fills numba's cache, except in the smallest size."""
+def answers(url: str) -> bool:
+    """Whether a server answers with status 200."""
+    try:
+        with urllib.request.urlopen(url, timeout=5):  # noqa: S310 - our own
+            return True
+    except OSError:
+        return False
+
+
+def fill(broker: BrokerClient) -> None:
+    """A topic with messages."""
     broker.create_topic(TOPIC, 1)
     rows = np.random.default_rng(0).standard_normal((MESSAGES, D)).astype("<f4")
     broker.produce(TOPIC, 0, [row.tobytes() for row in rows])
-    if runs > 1:
-        worker(broker, folder / "first", CLIENTS[0])
-    for client in CLIENTS:
-        yield client, [worker(broker, folder / f"{client}-{i}", client) for i in range(runs)]
 
 
-def worker(broker: BrokerClient, store: Path, client: str) -> Figures:
-    """Seconds until each stage."""
-    (port,) = free_ports(1)
-    options = {"topic": TOPIC, "store": store, "group-id": store.name, "dimensions": D, "components": K}
-    options |= {"bootstrap-servers": broker.bootstrap, "format": "float32", "worker-port": port, "log-format": "json"}
-    command = [*PROGRAM, "worker", *(part for key, value in options.items() for part in (f"--{key}", str(value)))]
-    learned = re.compile(r'^streampca_messages_total\{[^}]*outcome="learned"[^}]*\} (.*)$', re.MULTILINE)
-    reached: Figures = {}
-    log: deque[str] = deque(maxlen=20)
-
-    def has_learned() -> bool:
-        found = learned.search(text_of(f"http://127.0.0.1:{port}/metrics"))
-        return found is not None and float(found[1]) >= 1
-
-    with process(command, STREAMPCA_KAFKA_CLIENT=client) as (running, began):
-        reading = threading.Thread(target=read_log, args=(running, reached, log))
-        reading.start()
-        try:
-            reached[STAGES[-1]] = until(has_learned, running)
-        except (TimeoutError, ChildProcessError) as error:
-            reading.join(1)
-            raise type(error)(f"{error}; the worker's last lines:\n{''.join(log)}") from None
-        running.terminate()
-        reading.join(TIMEOUT_S)
-    return {stage: reached[stage] - began for stage in STAGES}
-
-
-def read_log(running: "subprocess.Popen[str]", reached: Figures, log: deque[str]) -> None:
-    """Note the last lines of the log, and when it reports a stage."""
-    assert running.stderr is not None
-    for line in running.stderr:
-        log.append(line)
-        if line.startswith("{") and (event := json.loads(line)["event"]) in LOGGED:
-            reached.setdefault(event, time.perf_counter())
-
-
-@contextlib.contextmanager
-def process(command: list[str], **environment: str) -> Iterator[tuple["subprocess.Popen[str]", float]]:
-    """A process, and when it was started."""
-    began = time.perf_counter()
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | environment) as running:  # noqa: S603 - ourselves
-        try:
-            yield running, began
-        finally:
-            running.terminate()
-
-
-def until(condition: Callable[[], bool], running: "subprocess.Popen[str]") -> float:
-    """The time at which the condition became true, to 10 ms."""
-    deadline = time.perf_counter() + TIMEOUT_S
-    while not condition():
-        if running.poll() is not None:
-            raise ChildProcessError(f"the process ended with exit code {running.returncode}")
-        if time.perf_counter() > deadline:
-            raise TimeoutError(f"nothing within {TIMEOUT_S:g} s")
-        time.sleep(0.01)
-    return time.perf_counter()
-
-
-def text_of(url: str) -> str:
-    """The body of a response with status 200; empty for any other, and without a server."""
-    try:
-        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - our own
-            return str(answer.read(), "utf-8")
-    except (urllib.error.URLError, OSError):
-        return ""
+def worker(broker: BrokerClient, store: Path, client: str) -> float:
+    """Seconds until the first message is learned."""
+    settings = {"dimensions": D, "components": K, "format": "float32", "group_id": store.name, "log_level": "info",
+                "checkpoint_interval_s": 5}  # fmt: skip
+    with group(broker, TOPIC, store, [client], False, **settings) as members:
+        began = time.perf_counter()
+        url = metrics_url(members.start().log)
+        return samples_until(1, lambda: counted(url, LEARNED))[-1].time - began
 
 
 if __name__ == "__main__":

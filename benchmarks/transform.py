@@ -2,32 +2,39 @@
 
 From a real broker on this machine, messages a second of a real `streampca transform` that writes coordinates and the
 residual as float32, and of a process with the same client, batches and transactions that computes nothing
-(benchmarks/bare_transactions.py). In turn; medians.
+(benchmarks/bare.py). In turn; medians.
 """
 
 import os
 import tempfile
 import time
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from statistics import median
 
-import orjson
-
-from benchmarks.bare_transactions import Loop
-from benchmarks.brokers import broker_of, parser_with_broker
-from benchmarks.children import cpu_seconds, output_of
 from benchmarks.report import Bar, publish
-from benchmarks.workers import CLIENTS, PARTITIONS, Load, Rate, Sample, counted, fill, sustained, until_count
+from benchmarks.workers import (
+    CLIENTS,
+    PARTITIONS,
+    Load,
+    bare_rate,
+    broker_of,
+    counted,
+    fill,
+    metrics_url,
+    parser_with_broker,
+    samples_until,
+    sustained,
+)  # fmt: skip
+from experiments.report import table
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.api.known import known
 from tests.broker_client import BrokerClient
 from tests.guarantees.worker_process import own_interpreter
-from tests.kafka_broker import wait_until
 
 PART, RUNS, BAR = "transform", 9, 0.6
+WITHOUT_BAR = (784, "confluent")  # the bare loop looks at no byte of the records, and costs half of what transform does
 WRITTEN = 'streampca_transform_records_total{outcome="written",'  # the series
 LOADS = (Load("float32", 64, 8, 800_000), Load("float32", 784, 20, 300_000))
 FEWER = {"kafka-python": 16, "confluent": 1}
@@ -36,43 +43,39 @@ FEWER = {"kafka-python": 16, "confluent": 1}
 def main() -> None:
     """Measure and write."""
     given = parser_with_broker(__doc__).parse_args()
-    loads = [replace(LOADS[0], messages=10_000)] if given.smallest else LOADS
-    lines = ["| d × k | client | bare loop, messages/s | transform, messages/s | share |", "|---|---|---|---|---|"]
-    bars: list[Bar] = []
+    rows, shares = [], []
     with broker_of(given) as broker:
-        for load, client in product(loads, CLIENTS):
-            line, bar = row(broker, load, client, 1 if given.smallest else RUNS)
-            print(line, flush=True)
-            lines.append(line)
-            bars.append(bar)
-    publish(PART, given, lines, bars)
+        for full in [replace(LOADS[0], messages=10_000)] if given.smallest else LOADS:
+            cells = [f"{full.d} × {full.k}"]
+            for client in CLIENTS:
+                load = replace(full, messages=full.messages // FEWER[client])
+                rate, share = measured(broker, load, client, 1 if given.smallest else RUNS)
+                cells += [f"{rate:,.0f}", f"{share:.2f}"]
+                if (load.d, client) != WITHOUT_BAR:
+                    shares.append(share)
+            rows.append(cells)
+            print(cells, flush=True)
+    head = [f"{client}, {words}" for client in CLIENTS for words in ("messages/s", "share")]
+    bar = Bar("Transform throughput, share of a bare transactional loop's", shares, "≥", BAR, "×")
+    publish(PART, given, table(["d × k", *head], rows), [bar])
 
 
-def row(broker: BrokerClient, load: Load, client: str, runs: int) -> tuple[str, Bar]:
-    """One line of the table, and its bar."""
-    load = replace(load, messages=load.messages // FEWER[client])
+def measured(broker: BrokerClient, load: Load, client: str, runs: int) -> tuple[float, float]:
+    """Transform's messages a second, and its share of the bare loop's."""
     broker.create_topic(load.topic, PARTITIONS)
     fill(broker, load)
-    pairs = [(bare_rate(broker, load, client), rate(broker, load, client)) for _ in range(runs)]
+    bare = {"bootstrap": broker.bootstrap, "topic": load.topic, "client": client, "messages": load.messages}
+    pairs = []
+    for _ in range(runs):
+        output = broker.create_topic(f"bare-{time.monotonic_ns()}", PARTITIONS)
+        bare_loop = bare_rate("loop", **bare, output=output, size=4 * (load.k + 1))
+        broker.delete_topic(output)
+        pairs.append((bare_loop, transform_rate(broker, load, client)))
     broker.delete_topic(load.topic)
-    bare, ours = median(b.messages for b, _ in pairs), median(o.messages for _, o in pairs)
-    share = median(o.messages / b.messages for b, o in pairs)
-    metric = f"Transform's share of a bare transactional loop's throughput, {load.d} × {load.k}, {client}"
-    return f"| {load.d} × {load.k} | {client} | {bare:,.0f} | {ours:,.0f} | {share:.2f} |", Bar(
-        metric, share, "≥", BAR, "×"
-    )
+    return median(ours for _, ours in pairs), median(ours / bare for bare, ours in pairs)
 
 
-def bare_rate(broker: BrokerClient, load: Load, client: str) -> Rate:
-    """Of the bare loop."""
-    output = broker.create_topic(f"bare-{time.monotonic_ns()}", PARTITIONS)
-    loop = Loop(broker.bootstrap, load.topic, output, client, 4 * (load.k + 1), load.messages)
-    found = Rate(*orjson.loads(output_of("bare_transactions", orjson.dumps(loop._asdict()).decode())))
-    broker.delete_topic(output)
-    return found
-
-
-def rate(broker: BrokerClient, load: Load, client: str) -> Rate:
+def transform_rate(broker: BrokerClient, load: Load, client: str) -> float:
     """Of `streampca transform` with its default intervals, by its own metrics."""
     output = broker.create_topic(f"projected-{time.monotonic_ns()}", PARTITIONS)
     with tempfile.TemporaryDirectory() as folder:
@@ -86,20 +89,12 @@ def rate(broker: BrokerClient, load: Load, client: str) -> Rate:
         environment = {f"STREAMPCA_{name.upper()}": str(value) for name, value in settings.items()}
         with own_interpreter(["transform"], {**os.environ, **environment}, log) as process:
             try:
-                url = str(wait_until(lambda: metrics_url(log), 60, "the start"))
-                samples = until_count(
-                    lambda: Sample(time.perf_counter(), counted(url, WRITTEN), cpu_seconds(process.pid)), load.messages
-                )
+                url = metrics_url(log)
+                samples = samples_until(load.messages, lambda: counted(url, WRITTEN))
             finally:
                 process.kill()
     broker.delete_topic(output)
     return sustained(samples)
-
-
-def metrics_url(log: Path) -> str | None:
-    """Where the process serves its metrics, as its log says."""
-    events = [orjson.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
-    return next((str(event["metrics"]) for event in events if "metrics" in event), None)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,27 @@
 """Real workers on a real broker, for the benchmarks: topics full of vectors, and how fast they are learned."""
 
+import argparse
+import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 from confluent_kafka import Producer
 
-from benchmarks.children import cpu_seconds
-from tests.broker_client import BrokerClient
+from benchmarks.report import parser
+from tests.broker_client import BrokerClient, RunningBroker
 from tests.guarantees.harness import group
-from tests.guarantees.worker_process import WorkerProcess
-from tests.kafka_broker import wait_until
+from tests.kafka_broker import Broker, wait_until
 
+ROOT = Path(__file__).parents[1]
 CLIENTS = ("kafka-python", "confluent")
 PARTITIONS = 4
 TIMEOUT_S = 600
@@ -44,14 +48,30 @@ class Sample(NamedTuple):
 
     time: float  # seconds
     messages: int
-    cpu: float  # seconds
 
 
-class Rate(NamedTuple):
-    """The speed of a process, and what it costs."""
+def parser_with_broker(description: str | None) -> argparse.ArgumentParser:
+    """The options of a benchmark on a broker."""
+    options = parser(description)
+    options.add_argument("--broker", metavar="HOST:PORT", help="use this running broker instead of starting one")
+    return options
 
-    messages: float  # a second
-    cpu_us: float  # of processor time, a message
+
+@contextmanager
+def broker_of(given: argparse.Namespace) -> Iterator[BrokerClient]:
+    """The running broker that the options name; without one, a broker that is started here and stopped at the end."""
+    if given.broker:
+        with RunningBroker(given.broker) as running:
+            yield running
+    else:
+        with tempfile.TemporaryDirectory() as folder, Broker(Path(folder) / "broker") as started:
+            yield started
+
+
+def start(module: str, *words: str) -> "subprocess.Popen[str]":
+    """Start `python -m benchmarks.<module>`, whose stdout the caller reads; its stderr is ours."""
+    command = [sys.executable, "-m", f"benchmarks.{module}", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)  # noqa: S603 - our own module
 
 
 def fill(broker: BrokerClient, load: Load, partitions: int = PARTITIONS) -> None:
@@ -75,65 +95,63 @@ def fill(broker: BrokerClient, load: Load, partitions: int = PARTITIONS) -> None
     producer.flush()
 
 
-def sustained(samples: Sequence[Sample]) -> Rate:
-    """The rate between the first and the last tenth of the messages, so that starting and ending do not count."""
+def sustained(samples: Sequence[Sample]) -> float:
+    """Messages a second between the first and the last tenth, so that starting and ending do not count."""
     count = samples[-1].messages
     inner = [s for s in samples if 0.1 * count <= s.messages <= 0.9 * count]
     if len({s.messages for s in inner}) < 2:  # only with very few messages
         inner = list(samples)
     first, last = inner[0], inner[-1]
-    messages = last.messages - first.messages
-    return Rate(messages / (last.time - first.time), 1e6 * (last.cpu - first.cpu) / messages)
+    return (last.messages - first.messages) / (last.time - first.time)
 
 
-def rate_of_worker(broker: BrokerClient, load: Load, client: str, dtype: str = "float32") -> Rate:
-    """Of `streampca worker` with its default intervals, by its own metrics."""
-    settings = {"dimensions": load.d, "components": load.k, "format": load.format, "dtype": dtype,
-                "log_level": "info", "checkpoint_interval_s": 5, "session_timeout_s": 6}  # fmt: skip
+def bare_rate(kind: str, **options: Any) -> float:
+    """Messages a second of a baseline of benchmarks/bare.py, in a process of its own."""
+    with start("bare", kind, orjson.dumps(options).decode()) as child:
+        try:
+            out = child.communicate(timeout=TIMEOUT_S)[0]
+        finally:
+            child.kill()
+    if child.returncode:
+        raise subprocess.CalledProcessError(child.returncode, child.args)
+    return float(out)
+
+
+def worker_rate(broker: BrokerClient, load: Load, client: str) -> float:
+    """Messages a second of `streampca worker`, by its own metrics."""
+    settings = {"dimensions": load.d, "components": load.k, "format": load.format, "dtype": "float32",
+                "log_level": "info", "checkpoint_interval_s": 5, "session_timeout_s": 6,
+                "group_id": f"w-{time.monotonic_ns()}"}  # fmt: skip
     with (
         tempfile.TemporaryDirectory() as folder,
-        group(
-            broker, load.topic, Path(folder), [client], False, **settings, group_id=f"w-{time.monotonic_ns()}"
-        ) as members,
+        group(broker, load.topic, Path(folder), [client], False, **settings) as members,
     ):
         worker = members.start()
-        samples = sampled([worker], load.messages)
+        url = metrics_url(worker.log)
+        samples = samples_until(load.messages, lambda: counted(url, LEARNED))
         worker.stop()
     return sustained(samples)
 
 
-def sampled(workers: Sequence[WorkerProcess], count: int) -> list[Sample]:
-    """Watch workers until together they have learned `count` messages."""
-    urls = [metrics_url(worker) for worker in workers]
-
-    def sample() -> Sample:
-        for worker in workers:
-            worker.assert_alive_or_end_expected()
-        messages = sum(counted(url, LEARNED) for url in urls)
-        return Sample(time.perf_counter(), messages, sum(cpu_seconds(w.process.pid) for w in workers))
-
-    return until_count(sample, count)
-
-
-def until_count(sample: Callable[[], Sample], count: int) -> list[Sample]:
+def samples_until(count: int, messages: Callable[[], int]) -> list[Sample]:
     """Samples, 20 a second, until one has reached `count` messages."""
-    samples = [sample()]
+    samples = [Sample(time.perf_counter(), messages())]
     while samples[-1].messages < count:
         time.sleep(0.05)
-        samples.append(sample())
+        samples.append(Sample(time.perf_counter(), messages()))
         if samples[-1].time - samples[0].time > TIMEOUT_S:
             raise TimeoutError(f"{samples[-1].messages} of {count} messages within {TIMEOUT_S} s")
     return samples
 
 
-def metrics_url(worker: WorkerProcess) -> str:
-    """Where a worker serves its metrics, as its log says."""
+def metrics_url(log: Path) -> str:
+    """Where a process serves its metrics, as its log says; waits for its start."""
 
     def found() -> list[str]:
-        worker.assert_alive_or_end_expected()
-        return [event["metrics"] for event in worker.events() if "metrics" in event]
+        events = [orjson.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
+        return [event["metrics"] for event in events if "metrics" in event]
 
-    return str(wait_until(found, 120, "the worker's start")[0])
+    return str(wait_until(found, 120, "the start")[0])
 
 
 def counted(url: str, series: str) -> int:

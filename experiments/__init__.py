@@ -1,6 +1,6 @@
-"""The paper's experiments, and some beyond them: `python -m experiments.all`. What came out: docs/experiments.md.
+"""The paper's experiments, and some of our own: `python -m experiments.all`. What came out: docs/experiments.md.
 
 Each experiment is a module with `run(plan)`, which fills CSV files and draws pictures in experiments/results, and
-`section(folder)`, which makes its part of the page from those files alone. A run is a row of a CSV file; what is there
-already is not run again.
+`blocks(folder)`, which makes its tables of the page `PAGE` from those files alone. A row of a CSV file is one run; runs
+that are there are not repeated. Benchmarks may import from here; nothing here imports benchmarks.
 """

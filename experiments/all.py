@@ -1,17 +1,57 @@
-"""All experiments, then the page: `python -m experiments.all`."""
+"""Run experiments and write their tables into docs/: `python -m experiments.all [name …]` (`make experiments`).
 
-from experiments import page
-from experiments.plan import FOLDER, Plan, command
+Without names all of them. Only runs that are missing in experiments/results are made.
+"""
+
+import argparse
+from pathlib import Path
+
+from threadpoolctl import threadpool_limits
+
+from experiments import anomalies, distributed, figure1, gaps, partitions, table1
+from experiments.datasets import NAMES, Data, default_folder
+from experiments.plan import FOLDER, Plan
+from experiments.report import DOCS, machine, table, write_block
+
+EXPERIMENTS = {each.__name__.rpartition(".")[2]: each
+               for each in (table1, figure1, distributed, partitions, gaps, anomalies)}  # fmt: skip
+PAGE = DOCS / "experiments.md"
 
 
-def run(plan: Plan) -> None:
-    """One after the other; what is there already is not run again."""
-    for each in page.SECTIONS:
-        each.run(plan)
-    page.describe(plan.folder)
-    if plan.folder == FOLDER:
-        page.main()
+def main() -> None:
+    """Run the experiments, then write the pages."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", choices=[*EXPERIMENTS, []], metavar="name", help=", ".join(EXPERIMENTS))
+    parser.add_argument("--data", type=Path, default=default_folder(), help="folder with mnist.npz and cifar10.npz")
+    parser.add_argument("--only", choices=NAMES, help="one data set only")
+    parser.add_argument("--runs", type=int, default=10, help="of each kind; those there are already count (10)")
+    parser.add_argument("--slow-runs", type=int, default=10, help="of IncrementalPCA (10)")
+    parser.add_argument("--workers", type=int, default=1, help="processes, each with one BLAS thread (1)")
+    options = parser.parse_args()
+    with threadpool_limits(1):
+        data = {name: Data.cached(name, options.data) for name in NAMES if options.only in (None, name)}
+    plan = Plan(data, FOLDER, options.runs, options.slow_runs, options.workers)
+    for name in options.names or EXPERIMENTS:
+        EXPERIMENTS[name].run(plan)
+    (FOLDER / "machine.txt").write_text(f"{machine()} The cores were shared with other work.\n", encoding="utf-8")
+    for page, blocks in pages(FOLDER):
+        for name, lines in blocks.items():
+            write_block(page, name, lines)
+
+
+def pages(folder: Path) -> list[tuple[Path, dict[str, list[str]]]]:
+    """Each page with its blocks, from the results in a folder."""
+    found = [(each.PAGE, each.blocks(folder)) for each in EXPERIMENTS.values()]
+    claims = [claim for each in (table1, figure1, distributed) for claim in each.claims(folder)]
+    described = (folder / "machine.txt").read_text(encoding="utf-8").strip()
+    lines = table(["claim", "settings in which it holds", "except"], [_row(*claim) for claim in claims])
+    return [*found, (PAGE, {"claims": [*lines, "", described]})]
+
+
+def _row(claim: str, settings: dict[str, bool]) -> list[str]:
+    exceptions = [setting for setting, holds in settings.items() if not holds]
+    return [claim, f"{len(settings) - len(exceptions)} of {len(settings)}", ", ".join(exceptions) or "–"]
 
 
 if __name__ == "__main__":
-    command(run, __doc__)
+    main()

@@ -1,7 +1,7 @@
-"""Anomalies found by p-values, on MNIST with foreign pictures: `python -m experiments.anomalies [--data FOLDER]`.
+"""Anomalies found by p-values, on MNIST with foreign pictures.
 
 Ten partitions, each one digit, are learned and published as a worker does it. In the second stream one picture in a
-hundred is foreign. Held-out pictures of all kinds are then scored by the served model. Writes docs/anomalies.md.
+hundred is foreign. Held-out pictures of all kinds are then scored by the served model.
 """
 
 import itertools
@@ -13,16 +13,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.report import write_part
-from experiments import charts
 from experiments.charts import picture
 from experiments.datasets import Data
-from experiments.plan import FOLDER, Plan, command
+from experiments.plan import Plan
+from experiments.report import DOCS, table
 from experiments.results import Results, curve
-from streampca.pca import anomaly
-from streampca.pca.anomaly import STATISTICS, AnomalyScores, Calibration
+from streampca.pca import scoring
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
+from streampca.pca.scoring import STATISTICS, Calibration, Scores
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
@@ -31,7 +30,7 @@ from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.model_file import PublishedModel
 from streampca.worker.publisher import Publisher
 
-PAGE = Path(__file__).parents[1] / "docs" / "anomalies.md"
+PAGE = DOCS / "anomalies.md"
 COMPONENTS, PARTITIONS, HELD_OUT = 20, 10, 1 / 7
 EVERY = 400  # messages of a partition between two publications
 STREAMS = {"clean": 0.0, "1 % foreign": 0.01}  # share of foreign pictures
@@ -62,7 +61,7 @@ def run(plan: Plan) -> None:
     for stream, share in STREAMS.items():
         if not results(plan).rows(stream=stream):
             split = split_of(plan.data["mnist"], plan.data["cifar10"], share)
-            found = p_values(split, plan.sizes.get("every", EVERY))
+            found = p_values(split, EVERY)
             for kind, name in itertools.product(split.held_out, STATISTICS):
                 results(plan).append(
                     (stream, kind, name), row_of(getattr(found[kind], name), getattr(found[ORDINARY], name))
@@ -101,13 +100,13 @@ def _with_lines(X: Pixels) -> Pixels:
     return np.concatenate([X[:, : d // 2], np.full((len(X), d // 14), 255, np.uint8), X[:, d // 2 + d // 14 :]], axis=1)
 
 
-def p_values(split: Split, every: int) -> dict[str, AnomalyScores]:
+def p_values(split: Split, every: int) -> dict[str, Scores]:
     """The p-values of the held-out pictures of each kind, by the last version published."""
     published, found = learned(split, every), {}
     model, calibration = published.model, published.calibration or Calibration.empty()
     for kind, X in split.held_out.items():
-        scores = anomaly.score(model, X / 255)
-        found[kind] = calibration.p_values(scores, anomaly.noise_variance(model))
+        scores = scoring.score(model, X / 255)
+        found[kind] = calibration.p_values(scores, model.noise_variance)
     return found
 
 
@@ -128,7 +127,7 @@ def learned(split: Split, every: int) -> PublishedModel:
                 folds[p], _ = folds[p].learn(batch, unknown_times, start + len(batch), fold_config)
                 saved.append(Checkpoint("pictures", "", p, folds[p], fold_config.as_dict()))
                 checkpoints.save(saved[-1])
-        publisher.publish(publisher.parts(saved))
+        publisher.publish(saved)
     newest = models.newest()
     if newest is None:
         raise ValueError("the stream is too short")
@@ -158,29 +157,17 @@ def _draw(plan: Plan) -> None:
                       xlabel="p of the score", ylabel="share of held-out pictures")  # fmt: skip
 
 
-def section(folder: Path) -> list[str]:
-    """The tables and the picture."""
-    plan = Plan({}, folder)
+def blocks(folder: Path) -> dict[str, list[str]]:
+    """A table for each stream."""
     lines = ["Share of the held-out pictures at or below each p, and the area under the curve (AUC) of telling foreign",
              "pictures from digits:", ""]  # fmt: skip
     for stream in STREAMS:
-        lines += [f"**Stream: {stream}.**", "",
-                  f"| pictures | statistic | {' | '.join(f'p ≤ {level}' for level in LEVELS)} | AUC |",
-                  "|---" * (len(LEVELS) + 3) + "|"]  # fmt: skip
-        for row in results(plan).rows(stream=stream):
-            shares = " | ".join(f"{float(row[f'at {level}']):.4f}" for level in LEVELS)
+        rows = []
+        for row in results(Plan({}, folder)).rows(stream=stream):
+            shares = [f"{float(row[f'at {level}']):.4f}" for level in LEVELS]
             area = "–" if row["kind"] == ORDINARY else f"{float(row['auc']):.3f}"
-            lines.append(f"| {row['kind']} | {NAMES[row['statistic']]} | {shares} | {area} |")
-        lines.append("")
-    return [*lines, charts.embedded("anomalies.svg", "Share of held-out pictures by p, for two streams")]
-
-
-def main(plan: Plan) -> None:
-    """Run, and write the page between its markers."""
-    run(plan)
-    if plan.folder == FOLDER:
-        write_part(PAGE, "anomalies", section(plan.folder))
-
-
-if __name__ == "__main__":
-    command(main, __doc__)
+            rows.append([row["kind"], NAMES[row["statistic"]], *shares, area])
+        head = ["pictures", "statistic", *(f"p ≤ {level}" for level in LEVELS), "AUC"]
+        lines += [f"**Stream: {stream}.**", "", *table(head, rows), ""]
+    picture = "![Share of held-out pictures by p, for two streams](../experiments/results/anomalies.svg)"
+    return {"anomalies": [*lines, picture]}

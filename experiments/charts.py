@@ -58,8 +58,8 @@ def style(method: str) -> dict[str, Any]:
 def spread(panel: Any, x: Sequence[float], curves: Sequence[Sequence[float]], line: str = "-", **look: Any) -> None:
     """The mean of several runs as a line, and a band from the least to the greatest of them at each point."""
     if len(curves) > 1:
-        least, most = ([choose(values) for values in zip(*curves, strict=True)] for choose in (min, max))
-        panel.fill_between(x, least, most, color=look["color"], alpha=0.15, linewidth=0)
+        lows, highs = ([choose(values) for values in zip(*curves, strict=True)] for choose in (min, max))
+        panel.fill_between(x, lows, highs, color=look["color"], alpha=0.15, linewidth=0)
     panel.plot(x, mean_curve(curves), line, **look)
 
 
@@ -78,8 +78,3 @@ def mean_curve(curves: Sequence[Sequence[float]]) -> list[float]:
 def points(length: int, every: int, messages: int) -> list[int]:
     """After how many messages the points of a curve were taken: the last one at the end of the stream."""
     return [min(every * (i + 1), messages) for i in range(length)]
-
-
-def embedded(name: str, alternative: str) -> str:
-    """The picture as the page shows it."""
-    return f"![{alternative}](../experiments/results/{name})"

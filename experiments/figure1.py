@@ -18,16 +18,19 @@ from experiments import charts, passes
 from experiments.baselines import incremental, krasulina_qr, oja
 from experiments.datasets import Data
 from experiments.methods import BLOCK, LABELS, SKLEARN_BATCH, TUNED, method
-from experiments.plan import Job, Plan, command, complete
+from experiments.plan import Job, Plan, complete
+from experiments.report import DOCS, table
 from experiments.results import Claim, Results, average
-from experiments.table1 import METHODS, by_setting, run_counts
+from experiments.table1 import METHODS, by_setting
 from streampca.pca import algorithm1
 from streampca.pca.arrays import F64
 
+PAGE = DOCS / "experiments.md"
 ROUNDS, MESSAGES = 5, 400
 BEFORE = 3000  # messages before those that are timed: our default has no spare columns left by then
 MORE: tuple[int, ...] = (2,)  # k beyond Table 1's; the paper's figure has four for each data set and does not name them
 FORMS = (*((name, "messages") for name in METHODS[:4]), *((name, "blocks") for name in METHODS))
+SHOWN = (*FORMS[:4], *((name, "blocks") for name in ("implicit", "default", "sklearn")))
 
 
 def times(plan: Plan) -> Results:
@@ -93,9 +96,7 @@ def draw(plan: Plan) -> None:
 
 
 def _panel(panel: Any, plan: Plan, name: str, k: int) -> None:
-    for each, form in FORMS:
-        if form == "blocks" and each not in ("implicit", "default", "sklearn"):
-            continue
+    for each, form in SHOWN:
         curves = passes.passes(plan).curves("excess", data=name, k=k, method=each, scale=1.0)
         if not curves:
             continue
@@ -107,53 +108,21 @@ def _panel(panel: Any, plan: Plan, name: str, k: int) -> None:
     panel.set(title=f"{charts.NAMES.get(name, name)}, k = {k}", xlabel="seconds of learning", ylabel="excess loss, %")
 
 
-def section(folder: Path) -> list[str]:
-    """The picture and the times."""
-    measured = times(Plan({}, folder))
-    head = "| µs/message | " + " | ".join(f"{name} k={k}" for name, k in settings()) + " |"
-    rows = [head, "|---" * (len(settings()) + 1) + "|"]
-    table = _table(measured)
-    for (each, form), values in table.items():
-        kind = "batches" if each == "sklearn" else "exact blocks" if form == "blocks" else "message by message"
-        label = f"{LABELS[each]}, {kind}"
-        rows.append(f"| {label} | " + " | ".join("–" if np.isnan(value) else f"{value:.0f}" for value in values) + " |")
-    return [
-        "## Figure 1: loss against time",
-        "",
-        charts.embedded("figure1.svg", f"Excess loss against seconds of learning, {len(settings())} settings"),
-        "",
-        "Mean over the runs of Table 1 at the chosen η₀, and a band from the least to the greatest of them; a point "
-        f"every 1000 messages. {_fourth(folder)}Oja's line is wide and "
-        "pale, as Krasulina's lies on it. Time is the number of messages "
-        "times the processor time of one, which is measured separately (one BLAS thread, median of five rounds, "
-        "without the conversion of pixels). Solid lines: message by message in NumPy, each method in its plain form "
-        "(Oja and Krasulina with QR, the incremental update with its eigen-decomposition, Algorithm 1 with Meyer's "
-        "update). Dashed lines: this package's exact blocks, and scikit-learn's IncrementalPCA in "
-        f"batches of {SKLEARN_BATCH}.",
-        "",
-        *rows,
-        "",
-        *_verdict(table),
-    ]
-
-
-def _fourth(folder: Path) -> str:
-    """What is behind the panels that Table 1 has not."""
-    if not MORE:
-        return "The paper's figure has a fourth k for each data set, which it does not name. "
-    plan, cases = Plan({}, folder), [(name, k) for name, k in settings() if k in MORE]
+def blocks(folder: Path) -> dict[str, list[str]]:
+    """The step sizes that were chosen, and the times of what the picture shows."""
+    plan, head = Plan({}, folder), [f"{name} k={k}" for name, k in settings()]
     chosen = [
-        f"{LABELS[m]} {' and '.join(f'{passes.chosen(passes.validations(plan), *case, m):g}' for case in cases)}"
-        for m in TUNED
+        [LABELS[m], *(f"{passes.chosen(passes.validations(plan), *case, m):g}" for case in settings())] for m in TUNED
     ]
-    return (
-        "The paper's figure has four k for each data set and does not name them; its tables have three, and the fourth "
-        f"here is {MORE[0]} (η₀ on MNIST and CIFAR-10: {', '.join(chosen)}; runs of each data set, at least: "
-        f"{run_counts(passes.passes(plan), cases)}). "
-    )
+    rows, of = [], _times(folder)
+    for each, form in SHOWN:
+        kind = "plain" if form == "messages" else "batches" if each == "sklearn" else "blocks"
+        rows.append([f"{LABELS[each]}, {kind}", *(f"{value:.0f}" for value in of[each, form])])
+    return {"rates": table(["η₀", *head], chosen), "times": table(["µs/message", *head], rows)}
 
 
-def _table(measured: Results) -> dict[tuple[str, str], list[float]]:
+def _times(folder: Path) -> dict[tuple[str, str], list[float]]:
+    measured = times(Plan({}, folder))
     return {
         (m, form): [average(measured.numbers("microseconds", data=n, k=k, method=m, form=form)) for n, k in settings()]
         for m, form in FORMS
@@ -162,30 +131,10 @@ def _table(measured: Results) -> dict[tuple[str, str], list[float]]:
 
 def claims(folder: Path) -> list[Claim]:
     """The paper's claims about time."""
-    table = _table(times(Plan({}, folder)))
-    mine = table["implicit", "messages"]
-    quicker = [all(mine[i] < table[m, "messages"][i] for m in METHODS[:3]) for i in range(len(mine))]
-    return [
-        (
-            "“significantly faster”: Algorithm 1 is the quickest of the four, message by message",
-            by_setting(quicker, settings()),
-        )
+    of = _times(folder)
+    quicker = [
+        implicit < min(others)
+        for implicit, *others in zip(of["implicit", "messages"], *(of[m, "messages"] for m in METHODS[:3]), strict=True)
     ]
-
-
-def _verdict(table: dict[tuple[str, str], list[float]]) -> list[str]:
-    mine = table["implicit", "messages"]
-    times = {m: [table[m, "messages"][i] / mine[i] for i in range(len(mine))] for m in METHODS[:3]}
-    blocks = [mine[i] / table["implicit", "blocks"][i] for i in range(len(mine))]
-    oja_ratio = [table["oja", "blocks"][i] / table["implicit", "blocks"][i] for i in range(len(mine))]
-    ratios = "; ".join(f"{LABELS[m]} {min(found):.1f} to {max(found):.1f}" for m, found in times.items())
-    return [
-        f"- Message by message, time relative to Algorithm 1: {ratios}.",
-        f"- Exact blocks speed Algorithm 1 up by a factor of {min(blocks):.1f} to {max(blocks):.1f}. They speed up "
-        "Oja, Krasulina and the incremental update too, which the paper does not compare: in blocks Oja takes "
-        f"{min(oja_ratio):.1f} to {max(oja_ratio):.1f} times as long as the implicit update.",
-    ]
-
-
-if __name__ == "__main__":
-    command(run, __doc__)
+    words = "“significantly faster”: Algorithm 1 is the quickest, message by message"
+    return [(words, by_setting(quicker, settings()))]

@@ -1,7 +1,7 @@
-"""Accuracy with gaps, on MNIST with pixels removed: `python -m experiments.gaps [--data FOLDER]`.
+"""Accuracy with gaps, on MNIST with pixels removed.
 
 The same pictures, with different gaps, are learned with missing=impute and, for comparison, with the gaps filled by the
-mean of all pictures. Each model is compared with batch PCA of the complete pictures. Writes docs/accuracy.md.
+mean of all pictures. Each model is compared with batch PCA of the complete pictures.
 """
 
 import time
@@ -12,16 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from benchmarks.report import write_part
-from experiments.plan import FOLDER, Plan, command
+from experiments.plan import Plan
+from experiments.report import DOCS, table
 from experiments.results import Results
 from streampca.pca.arrays import F64
 from streampca.pca.axes import model_of
 from streampca.pca.learning import LearningConfig
 from streampca.stream.fold import Fold, FoldConfig
 
-PAGE = Path(__file__).parents[1] / "docs" / "accuracy.md"
+PAGE = DOCS / "accuracy.md"
 COMPONENTS = (5, 20)
+SHOWN = 20  # in the table; the CSV file has both
 _BATCH = 2048
 
 Entries = NDArray[np.bool_]
@@ -33,8 +34,8 @@ def _at_random(share: float) -> Callable[[F64, np.random.Generator], Entries]:
 
 def _runs(X: F64, random: np.random.Generator) -> Entries:
     d = X.shape[1]
-    place = (np.arange(d) - random.integers(0, d, len(X))[:, None]) % d
-    return np.asarray(place < 3 * d // 10)
+    index = (np.arange(d) - random.integers(0, d, len(X))[:, None]) % d
+    return np.asarray(index < 3 * d // 10)
 
 
 def _bright(X: F64, random: np.random.Generator) -> Entries:
@@ -95,29 +96,14 @@ def learned(V: F64, k: int, *, impute: bool) -> Fold:
     return fold
 
 
-def section(plan: Plan) -> list[str]:
-    """The table, from the results in the plan's folder."""
-    headings = [f"{what}, k = {k}" for k in COMPONENTS for what in ("excess", "mean instead", "variance", "time")]
-    lines = [f"| gaps | {' | '.join(headings)} |", "|---" * (1 + len(headings)) + "|"]
+def blocks(folder: Path) -> dict[str, list[str]]:
+    """The table of one number of components."""
+    rows = []
     for gaps in GAPS:
-        cells = [gaps]
-        for k in COMPONENTS:
-            ours, theirs, without = (
-                results(plan).rows(gaps=kind, k=k, filled=filled)[0]
-                for kind, filled in ((gaps, "impute"), (gaps, "mean"), ("none", "impute"))
-            )
-            ratio = float(ours["seconds"]) / float(without["seconds"])
-            cells += [f"{ours['excess']} %", f"{theirs['excess']} %", ours["variance"], f"× {ratio:.1f}"]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
-
-
-def main(plan: Plan) -> None:
-    """Run, and write the page between its markers."""
-    run(plan)
-    if plan.folder == FOLDER:
-        write_part(PAGE, "gaps", section(plan))
-
-
-if __name__ == "__main__":
-    command(main, __doc__)
+        ours, mean, without = (
+            results(Plan({}, folder)).rows(gaps=kind, k=SHOWN, filled=filled)[0]
+            for kind, filled in ((gaps, "impute"), (gaps, "mean"), ("none", "impute"))
+        )
+        ratio = float(ours["seconds"]) / float(without["seconds"])
+        rows.append([gaps, f"{ours['excess']} %", f"{mean['excess']} %", ours["variance"], f"{ratio:.1f}×"])
+    return {"gaps": table(["gaps", "excess", "mean instead", "variance", "time"], rows)}

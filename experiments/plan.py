@@ -1,18 +1,16 @@
 """What to run, on what, how often; and running it: with a progress bar, and only what is missing."""
 
-import argparse
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from threadpoolctl import threadpool_limits
 
-from benchmarks.data import NAMES, default_folder
 from experiments.datasets import Data
 from experiments.results import Results
 
@@ -26,11 +24,10 @@ class Plan:
     data: Mapping[str, Data]
     folder: Path = FOLDER
     runs: int = 10
-    slow_runs: int = 10  # of what takes long by itself, such as IncrementalPCA
+    slow_runs: int = 10  # of IncrementalPCA, which takes long
     workers: int = 1
     ks: Sequence[int] = (5, 10, 20)
     every: int = 1000  # messages between two points of a curve
-    sizes: Mapping[str, Any] = field(default_factory=dict)  # of what is simulated, where the tests want it smaller
 
 
 @dataclass(frozen=True)
@@ -78,19 +75,3 @@ def _outcomes(plan: Plan, jobs: Sequence[Job]) -> Iterator[Iterable[Outcome]]:
 def _outcome(job: Job) -> Outcome:
     with threadpool_limits(1):
         return job.key, job.function(_shared.get(job.data), *job.arguments)
-
-
-def command(run: Callable[[Plan], None], doc: str | None) -> None:
-    """The command line of an experiment."""
-    parser = argparse.ArgumentParser(description=doc)
-    parser.add_argument("--data", type=Path, default=default_folder(), help="folder with mnist.npz and cifar10.npz")
-    parser.add_argument("--only", choices=NAMES, help="one data set only")
-    parser.add_argument("--runs", type=int, default=10, help="of each kind; those there are already count (10)")
-    parser.add_argument("--slow-runs", type=int, default=10, help="of IncrementalPCA, sensitivity and drift (10)")
-    parser.add_argument("--workers", type=int, default=1, help="processes, each with one BLAS thread (1)")
-    parser.add_argument("--results", type=Path, default=FOLDER, help="folder of CSV files and pictures")
-    options = parser.parse_args()
-    names = NAMES if options.only is None else (options.only,)
-    with threadpool_limits(1):
-        data = {name: Data.cached(name, options.data) for name in names}
-    run(Plan(data, options.results, options.runs, options.slow_runs, options.workers))

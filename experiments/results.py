@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 Row = dict[str, str]
-Claim = tuple[str, dict[str, bool]]  # what is said, and whether it is so in each setting
+Claim = tuple[str, dict[str, bool]]  # a sentence, and whether it holds in each setting
 
 
 class Results:
@@ -53,10 +53,10 @@ def curve(values: Sequence[float]) -> str:
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
-    """Mean ± standard deviation; a dash for nothing."""
+    """Mean±standard deviation; a dash for nothing."""
     if not values:
         return "–"
-    deviation = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
+    deviation = f"±{stdev(values):.{digits}f}" if len(values) > 1 else ""
     return f"{fmean(values):.{digits}f}{deviation}"
 
 

@@ -44,7 +44,7 @@ TESTS = Path(__file__).parent
 # Files that take longest come first, so that no process is busy with one of them when the others have finished.
 LONGEST = (
     "benchmarks/test_benchmarks.py", "simulation/test_simulation.py", "guarantees/test_exactly_once.py",
-    "sources/test_on_broker.py", "guarantees/test_outages.py", "deploy/test_container.py",
+    "sources/test_on_broker.py", "guarantees/test_outages.py",
     "guarantees/test_object_store.py", "experiments/test_experiments.py", "demo/test_demo.py",
     "guarantees/test_formats.py", "sources/test_contract.py", "monitoring/test_procedures.py", "test_broker.py",
     "guarantees/test_transform.py", "commands/test_dead_letters_on_broker.py", "monitoring/test_live.py",

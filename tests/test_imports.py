@@ -49,7 +49,7 @@ MAY_IMPORT = {
     ],
     "api": [
         "api", "stores.base", "stores.model_cache", "stores.models", "stores.worker_status", "stream.model_file",
-        "vectors", "pca.model", "pca.anomaly", "pca.conditional", "pca.arrays", "errors", "settings", "metrics",
+        "vectors", "pca.model", "pca.scoring", "pca.arrays", "errors", "settings", "metrics",
         "thread_failures", "version",
     ],
     # These alone choose among concrete sources and stores.

@@ -124,10 +124,6 @@ CHECKPOINTS = [
                 "sum(rate(streampca_p_value_count[$__rate_interval]))", "p ≤ 0.05"),
           query("sum(rate(streampca_p_value_bucket{le=\"0.01\"}[$__rate_interval])) / "
                 "sum(rate(streampca_p_value_count[$__rate_interval]))", "p ≤ 0.01"), unit="percentunit"),
-    lines("Outliers", "Outliers found by the guard per minute, by outcome, and partitions whose guard is open, as more "
-          "than 1 % of their last 10,000 records were outliers; 0 with on_outlier=learn.",
-          query("60 * sum by (outcome) (rate(streampca_outliers_total[$__rate_interval])) or vector(0)", "{{outcome}}"),
-          query("sum(streampca_guard_open) or vector(0)", "open guards")),
     lines("Gaps", "Share of the learned messages that lack entries, and of the entries that are missing in a "
           "partition's messages; 0 with missing=refuse.",
           query("sum(rate(streampca_vectors_with_gaps_total[$__rate_interval])) / "

@@ -7,7 +7,6 @@ A JSON body holds all fields. A binary body holds only rows of numbers; the othe
 
 from typing import Any, TypeVar
 
-import orjson
 from pydantic import ValidationError
 
 from streampca.api import rows
@@ -15,9 +14,8 @@ from streampca.api.memory import UNCOUNTED_BYTES
 from streampca.api.request import BINARY, RawRequest, RequestError
 from streampca.api.rows import Limits
 from streampca.api.schemas import RowsRequest
-from streampca.vectors.json_rows import parse_rows
-from streampca.vectors.json_sizes import count
-from streampca.vectors.packing import type_name
+from streampca.vectors.json import count, fast_fields, loads
+from streampca.vectors.packing import VectorError, type_name
 
 R = TypeVar("R", bound=RowsRequest)
 
@@ -56,7 +54,7 @@ def _parse_json(raw: RawRequest, schema: type[R]) -> R:
     for name in raw.query:
         if name in schema.model_fields:
             raise RequestError(422, f"{name} is a field of a JSON body, not a query parameter")
-    content = parse_rows(raw.body, schema.model_fields)
+    content = fast_fields(raw.body, schema.model_fields)
     if content is None:
         content = _parse_object(raw.body, schema)
     return _validate(schema, content, strict=True, context=raw.body)
@@ -65,10 +63,9 @@ def _parse_json(raw: RawRequest, schema: type[R]) -> R:
 def _parse_object(body: bytes, schema: type[R]) -> dict[str, Any]:
     """The fields of any JSON body, rows as lists. Of a duplicate field the last one counts."""
     try:
-        content = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        hint = " (NaN and Infinity are not JSON)" if b"NaN" in body or b"Infinity" in body else ""
-        raise RequestError(400, f"the body is not JSON: {error}{hint}") from None
+        content = loads(body)
+    except VectorError as error:
+        raise RequestError(400, f"the body is {error}") from None
     if not isinstance(content, dict):
         raise RequestError(422, f"the body must be a JSON object, not {type_name(content)}")
     _check_names("field", content, list(schema.model_fields))

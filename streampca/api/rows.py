@@ -17,8 +17,6 @@ from streampca.vectors import npy
 from streampca.vectors.json import may_hold_booleans
 from streampca.vectors.packing import NumberPacker, VectorError, type_name
 
-_NUMBERS = {int, float}  # compared with exact types, so that booleans are excluded
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -112,16 +110,11 @@ def _packer(width: int) -> NumberPacker:
 
 def _pack(packer: NumberPacker, row: Any, booleans: bool, place: str) -> bytes:
     if not isinstance(row, list):
-        hint = "; write a single vector as [[…]]" if type(row) in _NUMBERS else ""
+        hint = "; write a single vector as [[…]]" if type(row) in (int, float) else ""
         raise RequestError(422, f"{place} must be an array of numbers, not {type_name(row)}{hint}")
     try:
-        return packer.pack(row, booleans=booleans)
+        return packer.pack(row, booleans=booleans, entry=f"{place}[{{}}]")
     except VectorError as error:
-        raise RequestError(422, _mistake(row, place, str(error))) from None
-
-
-def _mistake(row: list[Any], place: str, text: str) -> str:
-    for j, value in enumerate(row):
-        if value is not None and type(value) not in _NUMBERS:
-            return f"{place}[{j}] must be a number, not {type_name(value)}"
-    return f"{place} has {text} as the rows before it: all need the model's dimensions"
+        ragged = error.reason == "wrong_length"
+        text = f"{place} has {error} as the rows before it: all need the model's dimensions" if ragged else str(error)
+        raise RequestError(422, text) from None

@@ -15,8 +15,8 @@ from streampca.commands.progress import progress
 from streampca.errors import InputError, SettingsError
 from streampca.pca.arrays import Array
 from streampca.pca.axes import model_of
-from streampca.pca.calibrator import Calibrator, parts
 from streampca.pca.learning import LearningConfig
+from streampca.pca.scoring.schedule import Calibrator, parts
 from streampca.stream import model_file
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.model_file import PublishedModel
@@ -104,7 +104,7 @@ def _published(fold: Fold, calibrator: Calibrator, fold_config: FoldConfig) -> P
     return PublishedModel(
         version=stats.learned,
         model=model_of(fold.provisional(fold_config.learning), fold_config.learning.components),
-        loss=stats.loss if stats.scored else None,
+        loss=stats.loss if stats.with_loss else None,
         loss_ratio=stats.loss / stats.norm if stats.norm else None,
         loss_ewma=stats.loss_ewma / stats.norm_ewma if stats.norm_ewma else None,
         published_at=time.time(),

@@ -138,7 +138,6 @@ def codec_of(settings: TransformSettings, model: PublishedModel) -> Codec:
         dtype="float32" if settings.format == "float32" else "float64",
         field=settings.field,
         schemas=schema_registry.schemas_of(settings),
-        most_bytes=int(settings.max_record_mib * 2**20),
         min_observed=1 if model.settings.get("missing") == "impute" else None,
     )
 

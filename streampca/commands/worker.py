@@ -23,7 +23,6 @@ from streampca.stores.models import Models
 from streampca.stores.worker_status import WorkerStatuses
 from streampca.stream.codec import Codec
 from streampca.stream.fold import FoldConfig
-from streampca.stream.screening import Screening
 from streampca.thread_failures import ThreadFailures
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.listeners.log import WorkerLog
@@ -120,16 +119,13 @@ def worker_config_of(settings: WorkerSettings) -> WorkerConfig:
             settings.dtype,
             settings.field,
             schema_registry.schemas_of(settings),
-            int(settings.max_record_mib * 2**20),
-            (settings.min_observed or settings.components) if settings.missing == "impute" else None,
+            settings.components if settings.missing == "impute" else None,
         ),
         bad_records="dead_letter" if settings.dead_letter_topic else settings.on_bad_record,
-        outliers=settings.on_outlier,
-        screening=Screening(settings.implausible_factor, 0.0 if settings.on_outlier == "learn" else settings.outlier_p),
+        implausible_factor=settings.implausible_factor,
         max_rejected_share=settings.max_rejected_share,
         offset_gap=settings.on_offset_gap,
         checkpoint_interval_s=settings.checkpoint_interval_s,
-        checkpoint_messages=settings.checkpoint_messages,
     )
 
 

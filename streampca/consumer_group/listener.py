@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from streampca.pca.arrays import F64
 from streampca.pca.losses import Losses
-from streampca.stores.worker_status import UnusualStatus
 from streampca.stream.events import SourceStatus
 from streampca.stream.fold import Fold
 from streampca.stream.model_file import PublishedModel
@@ -43,12 +42,10 @@ class BatchLearned:
     partition: int
     fold: Fold
     messages: int
-    scores: Sequence[Losses]
+    losses: Sequence[Losses]
     seconds: float
     lag: int  # messages of the partition still to come
-    outliers: int = 0  # records among the learned ones that the guard would have refused, were it not open
     gaps: int = 0  # vectors that lack entries
-    unusual: Sequence[UnusualStatus] = ()  # the most unusual messages of all partitions, learned recently
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,21 +86,6 @@ class RecordRejected:
     reason: str
     message: str
     is_sent: bool = False  # to the dead-letter topic
-    key: bytes | None = None  # of the record
-
-
-@dataclass(frozen=True, slots=True)
-class GuardOpened:
-    """More than 1 % of a partition's recent records were outliers: the guard refuses none until they are fewer."""
-
-    partition: int
-
-
-@dataclass(frozen=True, slots=True)
-class GuardClosed:
-    """The guard of a partition refuses outliers again."""
-
-    partition: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +175,6 @@ MemberEvent = (
     | TransactionEnded
     | ModelAwaited
     | RecordRejected
-    | GuardOpened
-    | GuardClosed
     | PartitionStalled
     | PartitionResumed
     | OffsetsSkipped

@@ -1,14 +1,13 @@
 """What ends a member: one rejected record, or a partition most of whose last records are rejected."""
 
 import itertools
-from collections import Counter, deque
-from collections.abc import Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from streampca.errors import BadRecordError, RejectLimitError
 from streampca.stream.decoded import Reject
 from streampca.stream.events import Vectors
-from streampca.stream.guard import OUTLIER
 
 _WINDOW = 1000  # records that the limit is a share of
 _FIRST = 100  # if all of the first ones are rejected, that is enough
@@ -39,10 +38,8 @@ class RejectWindow:
         self._rejects: deque[_Rejected] = deque()
 
     def add(self, event: Vectors, rejects: Sequence[Reject]) -> bool:
-        """Add records and their rejects, up to the first reject too many; returns whether there is one."""
+        """Count a batch; return True as soon as the limit is exceeded."""
         for reject in rejects:
-            if reject.reason == OUTLIER:  # a good record, as the guard's settings want it
-                continue
             number = self._seen + reject.place
             self._drop(number)
             self._rejects.append(_Rejected(number, event.records[reject.place].offset, reject.reason, reject.message))
@@ -73,14 +70,6 @@ class RejectWindow:
             f"{share} as {reason}, such as offset {example.offset}: {example.message}"
         )
 
-    def error(self, place: str, settings: str, passed: int) -> RejectLimitError:
-        """The limit is exceeded at `place`; so many rejects are final, and `settings` may be wrong."""
-        fate = f"all but {passed} of them" if passed else "all of them"
-        return RejectLimitError(
-            f"{place}: {self.describe()}; correct the settings ({settings}) or the producer and start again, "
-            f"which reads {fate} again; or accept rejects: max_rejected_share=1"
-        )
-
     def count_before(self, position: int) -> int:
         """The number of rejects before an offset."""
         return sum(rejected.offset < position for rejected in self._rejects)
@@ -88,3 +77,33 @@ class RejectWindow:
     def _drop(self, number: int) -> None:
         while self._rejects and self._rejects[0].number <= number - _WINDOW:
             self._rejects.popleft()
+
+
+class RejectLimit:
+    """The rejects of all partitions of a member, each counted from its assignment."""
+
+    def __init__(self, topic: str, share: float, settings: str) -> None:
+        """`settings` are those that may be wrong if the limit is exceeded."""
+        self._topic, self._settings = topic, settings
+        self._windows = defaultdict[int, RejectWindow](lambda: RejectWindow(share))
+
+    def forget(self, partitions: Iterable[int]) -> None:
+        """Drop partitions that were revoked or lost."""
+        for partition in partitions:
+            self._windows.pop(partition, None)
+
+    def take(self, event: Vectors, rejects: Sequence[Reject], final: int) -> bool:
+        """Count the next records of a partition; returns whether the last ones were mostly rejected.
+
+        Raises `RejectLimitError` if there are too many. Rejects before the offset `final` will not be read again.
+        """
+        window = self._windows[event.partition]
+        if window.add(event, rejects):
+            passed = window.count_before(final)
+            fate = f"all but {passed} of them" if passed else "all of them"
+            raise RejectLimitError(
+                f"partition {event.partition} of {self._topic}: {window.describe()}; correct the settings "
+                f"({self._settings}) or the producer and start again, which reads {fate} again; "
+                "or accept rejects: max_rejected_share=1"
+            )
+        return window.is_suspicious

@@ -12,8 +12,6 @@ from streampca import help_texts
 from streampca.settings.base import Rule, Settings
 from streampca.settings.consumer import ConsumerSettings
 from streampca.settings.formats import Format, FormatSettings
-from streampca.settings.gaps import GapSettings
-from streampca.settings.guard import GuardSettings
 from streampca.settings.kafka import GroupSettings, KafkaSettings
 from streampca.settings.topics import DeadLetterSettings, LogSettings, StoreSettings, TopicSettings
 from streampca.settings.transform import TransformSettings
@@ -37,7 +35,7 @@ __all__ = [
 ]
 
 
-class WorkerSettings(ConsumerSettings, GapSettings, GroupSettings, GuardSettings):
+class WorkerSettings(ConsumerSettings, GroupSettings):
     """Settings of `streampca worker`."""
 
     # The model. A checkpoint made with other values of these is refused.
@@ -52,6 +50,7 @@ class WorkerSettings(ConsumerSettings, GapSettings, GroupSettings, GuardSettings
     )
 
     # The input, beside its format.
+    missing: Literal["refuse", "impute"] = Field("refuse", description=help_texts.MISSING)
     implausible_factor: float = Field(
         1e4,
         ge=0,
@@ -62,10 +61,10 @@ class WorkerSettings(ConsumerSettings, GapSettings, GroupSettings, GuardSettings
 
     # Checkpoints and models.
     checkpoint_interval_s: float = Field(
-        5, gt=0, description="Maximum time between checkpoints of a partition; models are published as often."
-    )
-    checkpoint_messages: int = Field(
-        500_000, ge=1, description="Maximum number of messages of a partition between checkpoints."
+        5,
+        gt=0,
+        description="Maximum time between checkpoints of a partition; models are published as often, or less often "
+        "where publishing would take more than a tenth of the time.",
     )
     keep_checkpoints: int = Field(3, ge=2, description="Number of checkpoints kept per partition.")
     keep_models: int = Field(100, ge=1, description="Number of published models kept.")
@@ -87,16 +86,6 @@ class WorkerSettings(ConsumerSettings, GapSettings, GroupSettings, GuardSettings
                 ("components", "dimensions"),
                 lambda s: s.components > s.dimensions,
                 "components ({s.components}) cannot exceed dimensions ({s.dimensions})",
-            ),
-            Rule(
-                ("max_record_mib", "dimensions"),
-                lambda s: s.dimensions * 8 > s.max_record_mib * 2**20,
-                "max_record_mib ({s.max_record_mib:g}) is too small for a vector of {s.dimensions} dimensions",
-            ),
-            Rule(
-                ("min_observed", "dimensions"),
-                lambda s: (s.min_observed or 0) > s.dimensions,
-                "min_observed ({s.min_observed}) cannot exceed dimensions ({s.dimensions})",
             ),
             Rule(
                 ("implausible_factor",),

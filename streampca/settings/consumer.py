@@ -24,9 +24,6 @@ class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterS
         description="Share of a partition's last 1,000 records beyond which the process stops if they are rejected, "
         "and also if the first 100 all are; 1: no limit.",
     )
-    max_record_mib: float = Field(
-        64, gt=0, le=65536, description="Maximum memory to decode one record, MiB; records that need more are rejected."
-    )
     on_offset_gap: Literal["fail", "earliest", "latest"] = Field(
         "fail",
         description="What to do when records were removed, or replaced in a truncated log, before being learned.",

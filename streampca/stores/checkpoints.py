@@ -9,7 +9,6 @@ import structlog
 from streampca.errors import DamagedFileError, StaleListingError, StoreError
 from streampca.stores import identity, numbered
 from streampca.stores.base import Store
-from streampca.stores.subtotals import Subtotals
 from streampca.stream import checkpoint as files
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.store_identity import StoreIdentity
@@ -30,11 +29,6 @@ class Checkpoints:
         same = copy.copy(self)  # shares what is known of damaged files and of those that were loaded or saved
         same._store = self._store.snapshot(self._folder)
         return same
-
-    @property
-    def subtotals(self) -> Subtotals:
-        """The subtotals that were merged of these checkpoints; a snapshot lists them too."""
-        return Subtotals(self._store, f"{self._folder}/subtotals")
 
     def identity(self) -> StoreIdentity:
         """The identity of the store, which is created if it has none. Raises as `stores.identity.ensure`."""

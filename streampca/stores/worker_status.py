@@ -8,8 +8,6 @@ from streampca.stores.base import Store
 
 OUTDATED_AFTER_S = 3600.0  # older reports are removed
 
-LONGEST_KEY = 100  # characters
-
 State = Literal["starting", "learning", "transforming", "waiting", "stopping", "stopped"]
 
 
@@ -26,16 +24,6 @@ class PartitionStatus(BaseModel):
     )
 
 
-class OutlierStatus(BaseModel):
-    """A record that the guard has refused."""
-
-    partition: int
-    offset: int
-    key: str | None = Field(description="The record's key as text, at most 100 characters.")
-    at: float = Field(description="When it was refused, seconds since 1970.")
-    message: str = Field(description="Its p-value, and the dimensions that contribute most to its score.")
-
-
 class TransformStatus(BaseModel):
     """What a member of `streampca transform` has written since its start."""
 
@@ -45,19 +33,6 @@ class TransformStatus(BaseModel):
     written: int = Field(description="Records written to the output topic by committed transactions.")
     rejected: int = Field(description="Records rejected in committed transactions.")
     committed_at: float | None = Field(description="When the last one was committed, seconds since 1970.")
-
-
-class UnusualStatus(BaseModel):
-    """A message that was learned, although it is far from the components' plane."""
-
-    partition: int
-    offset: int
-    vector: int = Field(description="Its place among the vectors of its record, counted from 0.")
-    key: str | None = Field(description="The record's key as text, at most 100 characters.")
-    at: float = Field(description="When it was learned, seconds since 1970.")
-    ratio: float = Field(description="Its squared residual, by the partition's mean over the 1000 messages before it.")
-    dimensions: list[int] = Field(description="At most 3 dimensions, counted from 0, that contribute most to it.")
-    shares: list[float] = Field(description="Their shares of it, with the sign of the deviation.")
 
 
 class WorkerStatus(BaseModel):
@@ -72,16 +47,7 @@ class WorkerStatus(BaseModel):
     updated_at: float = Field(description="Time of this report, seconds since 1970.")
     messages_per_second: float = Field(description="Throughput over the last 10 seconds or so.")
     partitions: dict[str, PartitionStatus] = Field(description="Partitions assigned to it.")
-    outliers: list[OutlierStatus] = Field([], description="The last outliers refused, at most 10, the newest first.")
-    unusual: list[UnusualStatus] = Field(
-        [], description="The messages learned recently with the largest residuals, at most 10, the largest first."
-    )
     transform: TransformStatus | None = Field(None, description="Null: a worker.")
-
-
-def key_text(key: bytes | None) -> str | None:
-    """A record's key as a report shows it."""
-    return None if key is None else key[:LONGEST_KEY].decode(errors="backslashreplace")[:LONGEST_KEY]
 
 
 class WorkerStatuses:

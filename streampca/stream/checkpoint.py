@@ -4,27 +4,24 @@ The file names its topic, the topic's id, the partition, the offset, and all set
 it depends on the time or the machine: the same records give the same bytes.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import DamagedFileError
-from streampca.pca import histogram
 from streampca.pca.arrays import F64, Array
 from streampca.pca.learning import LearningConfig
 from streampca.pca.state import Gaps, State
 from streampca.stream import npz
 from streampca.stream.event_time import EventTime
 from streampca.stream.fold import Fold, FoldStats
-from streampca.stream.guard import RECENT, Guard
-from streampca.stream.headers import CheckpointHeader, GuardHeader
+from streampca.stream.headers import CheckpointHeader
 from streampca.stream.record import LastRecord
 
 KIND = "checkpoint"
-FORMAT_VERSION = 3  # 2 for a fold without guard or gaps, which older releases read too
-READABLE = (1, 2, 3)  # version 1 has no columns beyond K, and not their age, `older`
+FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,16 +32,16 @@ class Checkpoint:
     topic_id: str  # "" if the brokers give topics no id
     partition: int
     fold: Fold
-    settings: dict[str, Any]  # as `Shape.as_dict` gives them
+    settings: dict[str, Any]  # as `FoldConfig.as_dict` gives them
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
     """The bytes of a checkpoint file."""
     fold = checkpoint.fold
-    state, clock = fold.state, fold.event_time
+    state = fold.state
     header = {
         "kind": KIND,
-        "format_version": 2 if fold.guard is None and not fold.has_gaps else FORMAT_VERSION,
+        "format_version": FORMAT_VERSION,
         "numpy": np.__version__,
         "topic": checkpoint.topic,
         "topic_id": checkpoint.topic_id,
@@ -57,8 +54,9 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "count": state.count,
         "blocks": state.blocks,
         "older": state.older,
-        "clock": {"now_ms": clock.now_ms, "recent": clock.recent, "ahead": clock.ahead},
-        "tally": {**vars(fold.stats), "rejected": dict(fold.stats.rejected)},
+        "gaps": state.gaps and state.gaps.messages,
+        "event_time": asdict(fold.event_time),
+        "stats": {**vars(fold.stats), "rejected": dict(fold.stats.rejected)},
     }
     arrays: dict[str, NDArray[Any]] = {
         "C": state.C,
@@ -68,11 +66,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "pending": fold.pending,
         "pending_retention": fold.retention,
     }
-    if fold.guard is not None:
-        header["guard"] = {"judged": fold.guard.judged, "learned": fold.guard.learned}
-        arrays |= {"guard_scores": histogram.table(fold.guard.weights), "guard_outliers": fold.guard.outliers}
     if state.gaps is not None:
-        header["gaps"] = state.gaps.messages
         arrays["missing"] = state.gaps.entries
     return npz.encode(header, arrays)
 
@@ -82,9 +76,8 @@ def decode(data: bytes, *, trusted: bool = False) -> Checkpoint:
 
     `trusted`: the writer has decoded it, as `Checkpoints.save` does, so that with an intact digest C† needs no check.
     """
-    fields, arrays = npz.decode(data, KIND, *READABLE, without=["C_pinv"] if trusted else [])
+    fields, arrays = npz.decode(data, KIND, FORMAT_VERSION, without=["C_pinv"] if trusted else [])
     header = npz.validate(CheckpointHeader, fields)
-    guard = _guard(header.guard, arrays) if header.guard else None
     _verify(header, arrays, inverse=not trusted)
     state = State(
         arrays["C"],
@@ -97,28 +90,10 @@ def decode(data: bytes, *, trusted: bool = False) -> Checkpoint:
         header.older,
         None if header.gaps is None else Gaps(header.gaps, arrays["missing"]),
     )
-    clock, stats = header.clock, FoldStats(**dict(header.tally))
-    event_time = EventTime(clock.now_ms, tuple(clock.recent), clock.ahead)
+    stats, event_time = FoldStats(**dict(header.stats)), EventTime(**dict(header.event_time))
     last = LastRecord(**dict(header.last_record)) if header.last_record else None
-    fold = Fold(
-        header.next_offset, state, arrays["pending"], arrays["pending_retention"], event_time, stats, last, guard
-    )
+    fold = Fold(header.next_offset, state, arrays["pending"], arrays["pending_retention"], event_time, stats, last)
     return Checkpoint(header.topic, header.topic_id, header.partition, fold, header.settings)
-
-
-def _guard(header: GuardHeader, arrays: dict[str, NDArray[Any]]) -> Guard:
-    """The guard, whose arrays are taken out. Raises `DamagedFileError`."""
-    try:
-        weights = histogram.from_table(arrays.pop("guard_scores"), 2)
-        outliers = arrays.pop("guard_outliers")
-    except (KeyError, ValueError) as error:
-        raise DamagedFileError(f"the guard's scores are damaged: {error}") from None
-    entered, recent = weights[1], (header.judged - RECENT, header.judged - 1)
-    if outliers.dtype != np.int64 or outliers.ndim != 1 or (np.diff(outliers) <= 0).any():
-        raise DamagedFileError("guard_outliers holds no increasing numbers of records")
-    if ((outliers < max(recent[0], 0)) | (outliers > recent[1])).any() or (entered != np.floor(entered)).any():
-        raise DamagedFileError("guard_outliers or guard_scores holds values that are out of range")
-    return Guard(weights, header.judged, outliers, header.learned)
 
 
 def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]], *, inverse: bool) -> None:
@@ -137,12 +112,13 @@ def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]], *, invers
     found = {name: (array.shape, array.dtype.name) for name, array in arrays.items()}
     if found != expected or not all(a.dtype.isnative and a.flags.c_contiguous for a in arrays.values()):
         raise DamagedFileError("the arrays of the checkpoint fit neither each other nor the settings")
+    with_gaps = ["pending"] if header.settings.get("missing") == "impute" else []
     for name, array in arrays.items():
-        bad = np.isinf(array) if name == "pending" and header.settings.get("missing") else ~np.isfinite(array)
+        bad = np.isinf(array) if name in with_gaps else ~np.isfinite(array)
         if bad.any():
             raise DamagedFileError(f"{name} holds values that are not finite")
-    most = LearningConfig(arrays["C"].shape[0], 1, dtype=arrays["C"].dtype.name).largest_value
-    if max(np.fmax.reduce(np.abs(arrays[name]), axis=None, initial=0) for name in ("pending", "mean")) > most:
+    limit = LearningConfig(arrays["C"].shape[0], 1, dtype=arrays["C"].dtype.name).largest_value
+    if max(np.fmax.reduce(np.abs(arrays[name]), axis=None, initial=0) for name in ("pending", "mean")) > limit:
         raise DamagedFileError("pending or mean holds values that are too large to have been learned")
     if header.gaps is not None and not ((arrays["missing"] >= 0) & (arrays["missing"] <= header.gaps + 1e-6)).all():
         raise DamagedFileError("missing holds shares that are larger than that of the messages with gaps")

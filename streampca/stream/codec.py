@@ -2,8 +2,8 @@
 
 Reasons: `no_value` (a tombstone), `undecodable`, `unknown_schema` (the registry has no such id), `wrong_length`,
 `not_finite` (infinity, or NaN where gaps are refused), `too_few_observed` (too many gaps), `too_large` (its squares
-would overflow), `too_many_bytes` (decoding it would take more memory than allowed); and of vectors that were decoded:
-`implausible` (plausibility.py) and `outlier` (guard.py).
+would overflow), `too_many_bytes` (the value is longer than any ordinary one); and of vectors that were decoded:
+`implausible` (plausibility.py).
 """
 
 import sys
@@ -19,7 +19,7 @@ from streampca.pca.arrays import Array
 from streampca.stream.decoded import Decoded, Reject
 from streampca.stream.events import Records, Undecoded, Vectors
 from streampca.stream.formats import reader_of
-from streampca.stream.formats.base import Reader
+from streampca.stream.formats.base import MAX_BATCH_BYTES, Reader
 from streampca.stream.formats.schemas import Schemas
 from streampca.stream.record import timestamps_of, values_of
 from streampca.vectors.packing import NULL_HINT, VectorBytes, VectorError, check_size
@@ -34,10 +34,12 @@ REASONS = (
     "too_large",
     "too_many_bytes",
     "implausible",
-    "outlier",
 )
 
 
+# Limits of a value with one vector: for each number, and for all else. Topics take 1 MiB by default; the Python objects
+# that a value becomes may take a hundred times its bytes.
+_NUMBER_BYTES, _MAX_OTHER_BYTES = 32, 4 * 2**20
 _LARGE_BATCH = 8 * 2**20  # bytes of vectors that are decoded at once; the last value may exceed it
 
 
@@ -54,13 +56,16 @@ class Codec:
     dtype: str = "float64"
     field: str = ""  # dotted path to the vector in a value that has fields
     schemas: Schemas | None = None  # for avro and protobuf
-    most_bytes: int = 64 * 2**20  # memory to decode one value
     min_observed: int | None = None  # None: vectors with gaps are rejected
 
     @cached_property
     def _reader(self) -> Reader:
         gaps = self.min_observed is not None
-        return reader_of(self.format, self.dimensions, self.field, self.schemas, self.most_bytes, gaps=gaps)
+        return reader_of(self.format, self.dimensions, self.field, self.schemas, gaps=gaps)
+
+    @cached_property
+    def _max_bytes(self) -> int:
+        return MAX_BATCH_BYTES if self.is_batch else _MAX_OTHER_BYTES + _NUMBER_BYTES * self.dimensions
 
     @property
     def is_batch(self) -> bool:
@@ -71,7 +76,7 @@ class Codec:
         """Decode the records of one event; `Undecoded` while the schema registry is away. Any thread may call it.
 
         Stops early, with `next` at the first record that is left, when the vectors have become large: a few kilobytes
-        of compressed Arrow may hold as much as `most_bytes`.
+        of compressed Arrow may unpack to many megabytes.
 
         Raises `SourceError` if the registry refuses access.
         """
@@ -137,7 +142,7 @@ class Codec:
         return rows, places, rejects, len(values)
 
     def _read(self, value: bytes) -> VectorBytes:
-        check_size(len(value), self.most_bytes)
+        check_size(len(value), self._max_bytes)
         return self._reader.read(value)
 
     def _checked(
@@ -181,7 +186,7 @@ class Codec:
             hint = NULL_HINT if missing[odd[0]] else ""
             return "not_finite", f"entry {odd[0]} is {vector[odd[0]]}{hint}"
         if missing.any() and (found := self.dimensions - int(missing.sum())) < (self.min_observed or 0):
-            text = f"{found} of {self.dimensions} entries, fewer than min_observed={self.min_observed}"
+            text = f"{found} of {self.dimensions} entries are there, at least {self.min_observed} are needed"
             return "too_few_observed", text
         vector = np.where(missing, 0.0, vector)
         place = int(np.abs(vector).argmax())

@@ -7,10 +7,9 @@ from streampca.errors import ForeignStoreError, SettingsError, TopicReplacedErro
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.store_identity import StoreIdentity, identity_in
-from streampca.stream.subtotal import Subtotal
 
 
-def refuse_other_settings(checkpoint: Checkpoint | Subtotal, fold_config: FoldConfig) -> None:
+def refuse_other_settings(checkpoint: Checkpoint, fold_config: FoldConfig) -> None:
     """Raise `SettingsError` that lists all settings in which the checkpoint differs from the worker."""
     wanted = fold_config.as_dict()
     names = sorted(wanted.keys() | checkpoint.settings.keys())
@@ -39,7 +38,7 @@ def with_settings(checkpoint: Checkpoint, fold_config: FoldConfig) -> Checkpoint
     )
 
 
-def refuse_other_topic(checkpoint: Checkpoint | Subtotal, topic_id: str) -> None:
+def refuse_other_topic(checkpoint: Checkpoint, topic_id: str) -> None:
     """Raise `TopicReplacedError` if the checkpoint was made from another topic of the same name."""
     if topic_id and checkpoint.topic_id and topic_id != checkpoint.topic_id:
         raise TopicReplacedError(

@@ -18,7 +18,6 @@ from streampca.pca.losses import Losses
 from streampca.pca.pending import Messages, UnitGauge, learn_whole_blocks
 from streampca.pca.state import State
 from streampca.stream.event_time import EventTime
-from streampca.stream.guard import Guard
 from streampca.stream.record import LastRecord
 
 EWMA_MESSAGES = 1000
@@ -45,11 +44,11 @@ class FoldConfig:
             "block": self.learning.block,
             "stretch": self.learning.stretch,
             "start": self.learning.start,
-            **({"missing": "impute"} if self.learning.impute else {}),  # files of older releases have no such setting
+            "missing": "impute" if self.learning.impute else "refuse",
         }
 
     def retention(self, steps_ms: NDArray[np.int64]) -> NDArray[np.float64]:
-        """λ of each message, the share of the past that it keeps, from the time by which it advanced the event time."""
+        """ρ of each message, the share of the past that it keeps, from the time by which it advanced the event time."""
         if self.half_life_messages:
             return np.full(len(steps_ms), 2.0 ** (-1.0 / self.half_life_messages))
         if self.half_life_seconds:
@@ -72,8 +71,8 @@ class FoldStats:
     learned: int = 0  # vectors, including the pending ones
     rejected: Mapping[str, int] = field(default_factory=dict)  # rejected records by reason
     gap: int = 0  # offsets that Kafka's retention removed before they were read
-    scored: int = 0  # messages with a score: all but those of the first block
-    loss: float = 0.0  # mean ‖r‖², each message scored before it was learned
+    with_loss: int = 0  # messages with a loss: all but those of the first block
+    loss: float = 0.0  # mean ‖r‖², each message projected before it was learned
     norm: float = 0.0  # mean ‖y‖² of the same
     loss_ewma: float = 0.0  # the same means, exponentially weighted over about 1000 messages
     norm_ewma: float = 0.0
@@ -82,11 +81,11 @@ class FoldStats:
 
     @classmethod
     def total(cls, parts: Sequence["FoldStats"]) -> "FoldStats":
-        """The stats of several partitions together; the losses weighted by the messages that each has scored."""
-        scored = sum(stats.scored for stats in parts)
+        """The stats of several partitions together; the losses weighted by the messages that have one."""
+        with_loss = sum(stats.with_loss for stats in parts)
 
         def mean(name: str) -> float:
-            return sum(stats.scored / scored * float(getattr(stats, name)) for stats in parts) if scored else 0.0
+            return sum(s.with_loss / with_loss * float(getattr(s, name)) for s in parts) if with_loss else 0.0
 
         rejected: dict[str, int] = {}
         for stats in parts:
@@ -96,7 +95,7 @@ class FoldStats:
             learned=sum(stats.learned for stats in parts),
             rejected=rejected,
             gap=sum(stats.gap for stats in parts),
-            scored=scored,
+            with_loss=with_loss,
             loss=mean("loss"),
             norm=mean("norm"),
             loss_ewma=mean("loss_ewma"),
@@ -105,23 +104,23 @@ class FoldStats:
             last_ms=max((stats.last_ms for stats in parts), default=-1),
         )
 
-    def with_scores(self, scores: Losses, block: int) -> "FoldStats":
-        """The stats after blocks of `block` messages with these scores."""
+    def with_losses(self, losses: Losses, block: int) -> "FoldStats":
+        """The stats after blocks of `block` messages with these losses."""
         stats = self
-        for start in range(0, len(scores.residual), block):
-            residual, norm = (float(np.add.reduce(part[start : start + block])) for part in scores)
-            stats = stats._with_block(min(block, len(scores.residual) - start), residual, norm)
+        for start in range(0, len(losses.residual), block):
+            residual, norm = (float(np.add.reduce(part[start : start + block])) for part in losses)
+            stats = stats._with_block(min(block, len(losses.residual) - start), residual, norm)
         return stats
 
     def _with_block(self, n: int, residual: float, norm: float) -> "FoldStats":
         """The stats after n more messages with these sums of ‖r‖² and ‖y‖²."""
-        residual, norm, scored = residual / n, norm / n, self.scored + n
-        kept = (1 - 1 / EWMA_MESSAGES) ** n if self.scored else 0.0
+        residual, norm, with_loss = residual / n, norm / n, self.with_loss + n
+        kept = (1 - 1 / EWMA_MESSAGES) ** n if self.with_loss else 0.0
         return replace(
             self,
-            scored=scored,
-            loss=self.loss + (residual - self.loss) * (n / scored),
-            norm=self.norm + (norm - self.norm) * (n / scored),
+            with_loss=with_loss,
+            loss=self.loss + (residual - self.loss) * (n / with_loss),
+            norm=self.norm + (norm - self.norm) * (n / with_loss),
             loss_ewma=kept * self.loss_ewma + (1 - kept) * residual,
             norm_ewma=kept * self.norm_ewma + (1 - kept) * norm,
         )
@@ -154,11 +153,10 @@ class Fold:
     position: int
     state: State
     pending: Array  # (p, d): vectors that do not fill a block; NaN where an entry is missing
-    retention: NDArray[np.float64]  # (p,): their λ
+    retention: NDArray[np.float64]  # (p,): their ρ
     event_time: EventTime
     stats: FoldStats
     last: LastRecord | None = None  # before `position`; None: nothing read yet, or its leader epoch is unknown
-    guard: Guard | None = None  # None: it learns outliers like all others
 
     @classmethod
     def empty(cls, learning_config: LearningConfig) -> "Fold":
@@ -181,7 +179,7 @@ class Fold:
         fold_config: FoldConfig,
         counts: NDArray[np.int64] | None = None,
     ) -> tuple["Fold", list[Losses]]:
-        """Learn vectors (n, d) of records with these timestamps, all before `position`; also returns the scores.
+        """Learn vectors (n, d) of records with these timestamps, all before `position`; also returns the losses.
 
         `counts` holds the number of vectors in each record, at least one; None: one each. A record's time passes before
         its first vector.
@@ -192,28 +190,20 @@ class Fold:
         if counts is not None and len(V) > len(timestamps):
             steps = _at_first_vectors(steps, counts)
         new, block = Messages(V, fold_config.retention(steps)), fold_config.learning.block
-        state, pending, scores = learn_whole_blocks(
+        state, pending, losses = learn_whole_blocks(
             UnitGauge(fold_config.learning), self.state, Messages(self.pending, self.retention), new
         )
         stats = self.stats.with_messages(timestamps, len(V)) if len(V) else self.stats
-        for of_blocks in scores:
-            stats = stats.with_scores(of_blocks, block)
-        guard, learned = self.guard, state.count - self.state.count
-        if guard and learned:
-            guard = guard.after_block(learned, state.weight)
-        return Fold(max(position, self.position), state, *pending, event_time, stats, self.last, guard), scores
-
-    @property
-    def has_gaps(self) -> bool:
-        """Whether a message lacked entries, among those that are remembered and the pending ones."""
-        return self.state.gaps is not None or bool(np.isnan(self.pending).any())
+        for of_blocks in losses:
+            stats = stats.with_losses(of_blocks, block)
+        return Fold(max(position, self.position), state, *pending, event_time, stats, self.last), losses
 
     def reject(self, reasons: Sequence[str]) -> "Fold":
         """Count records that were rejected for these reasons."""
         return replace(self, stats=self.stats.with_rejects(reasons))
 
     def at(self, position: int) -> "Fold":
-        """The same, up to this position."""
+        """Advance the position; nothing is learned."""
         return replace(self, position=max(position, self.position))
 
     def after(self, last: LastRecord | None) -> "Fold":

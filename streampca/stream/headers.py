@@ -1,8 +1,8 @@
 """The headers of our files, as schemas: a file with a right digest may still hold wrong values."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Milliseconds = Annotated[int, Field(ge=-1, lt=2**63)]  # since 1970; -1: unknown
@@ -19,31 +19,21 @@ class _Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
 
-class Clock(_Strict):
+class EventTimeHeader(_Strict):
     """The fields of `EventTime`."""
 
     now_ms: Milliseconds
-    recent: Annotated[list[Annotated[Milliseconds, Field(ge=0)]], Field(max_length=62)]
+    recent: Annotated[tuple[Annotated[Milliseconds, Field(ge=0)], ...], Field(max_length=62, strict=False)]
     ahead: Count
 
-    @model_validator(mode="before")
-    @classmethod
-    def _with_recent(cls, fields: Any) -> Any:
-        """The first checkpoints have only the last two timestamps."""
-        if not isinstance(fields, dict) or "recent" in fields:
-            return fields
-        others = {name: value for name, value in fields.items() if name not in ("last_ms", "before_last_ms")}
-        two = [fields.get(name) for name in ("before_last_ms", "last_ms")]
-        return {**others, "recent": [stamp for stamp in two if stamp != -1]}
 
-
-class Tally(_Strict):
+class StatsHeader(_Strict):
     """The fields of `FoldStats`."""
 
     learned: Count
     rejected: dict[str, Count]
     gap: Count
-    scored: Count
+    with_loss: Count
     loss: Finite
     norm: Finite
     loss_ewma: Finite
@@ -52,18 +42,11 @@ class Tally(_Strict):
     last_ms: Milliseconds
 
 
-class Last(_Strict):
+class LastRecordHeader(_Strict):
     """The fields of `LastRecord`."""
 
     offset: Count
     leader_epoch: Annotated[int, Field(ge=0, lt=2**31)]
-
-
-class GuardHeader(_Strict):
-    """The counts of a guard."""
-
-    judged: Count
-    learned: Count
 
 
 class CheckpointHeader(_Strict):
@@ -76,34 +59,16 @@ class CheckpointHeader(_Strict):
     topic_id: str
     partition: Count
     next_offset: Annotated[int, Field(ge=-1, lt=2**63)]
-    last_record: Last | None = None  # the first checkpoints lack it
+    last_record: LastRecordHeader | None
     settings: Settings
     weight: Annotated[Finite, Field(ge=0)]
     total_variance: Annotated[Finite, Field(ge=0)]
     count: Count
     blocks: Count
-    older: Annotated[Finite, Field(ge=0, le=1)] = 1.0  # not in version 1
-    gaps: Annotated[Finite, Field(ge=0, le=1.000001)] | None = None  # absent without gaps
-    clock: Clock
-    tally: Tally
-    guard: GuardHeader | None = None  # absent without one
-
-
-class SubtotalHeader(_Strict):
-    """The header of a subtotal."""
-
-    kind: str
-    format_version: int
-    topic: str
-    topic_id: str
-    positions: Annotated[Positions, Field(min_length=1)]
-    settings: Settings
-    weight: Annotated[Finite, Field(ge=0)]
-    total_variance: Annotated[Finite, Field(ge=0)]
-    count: Count
-    time_ms: Milliseconds
-    tally: Tally
-    recent: dict[PartitionName, Count]
+    older: Annotated[Finite, Field(ge=0, le=1)]
+    gaps: Annotated[Finite, Field(ge=0, le=1.000001)] | None
+    event_time: EventTimeHeader
+    stats: StatsHeader
 
 
 class ModelHeader(_Strict):
@@ -125,5 +90,5 @@ class ModelHeader(_Strict):
     settings: Settings
     total_variance: Finite
     weight: Finite
-    subspace_error: Error | None = None  # absent while unknown
-    axis_errors: list[Error] | None = None
+    subspace_error: Error | None
+    axis_errors: list[Error] | None

@@ -7,13 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import DamagedFileError
-from streampca.pca.anomaly import Calibration
 from streampca.pca.model import Model
+from streampca.pca.scoring import Calibration
 from streampca.stream import npz
 from streampca.stream.headers import ModelHeader
 
 KIND = "model"
-FORMAT_VERSION = 2  # 1 for a model without calibration, which older releases read too
+FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,9 +43,8 @@ class PublishedModel:
 
 _HEADER = (
     "version", "topic", "topic_id", "rejected", "loss", "loss_ratio", "loss_ewma",
-    "first_timestamp_ms", "last_timestamp_ms", "published_at", "settings",
+    "first_timestamp_ms", "last_timestamp_ms", "published_at", "settings", "subspace_error", "axis_errors",
 )  # fmt: skip
-_ERRORS = ("subspace_error", "axis_errors")  # in the header only if they are known
 
 
 def encode(published: PublishedModel) -> bytes:
@@ -54,10 +53,9 @@ def encode(published: PublishedModel) -> bytes:
     if problem := _problem(published):
         raise ValueError(f"this model cannot be written: {problem}")
     header = {name: getattr(published, name) for name in _HEADER}
-    header |= {name: value for name in _ERRORS if (value := getattr(published, name)) is not None}
     header |= {
         "kind": KIND,
-        "format_version": 1 if published.calibration is None else FORMAT_VERSION,
+        "format_version": FORMAT_VERSION,
         "positions": {str(p): o for p, o in sorted(published.positions.items())},
         "total_variance": model.total_variance,
         "weight": model.weight,
@@ -74,14 +72,14 @@ def encode(published: PublishedModel) -> bytes:
 
 def decode(data: bytes) -> PublishedModel:
     """The model that `encode` wrote. Raises `DamagedFileError` for anything else."""
-    fields, arrays = npz.decode(data, KIND, 1, FORMAT_VERSION)
+    fields, arrays = npz.decode(data, KIND, FORMAT_VERSION)
     header = npz.validate(ModelHeader, fields)
     calibration = _calibration(arrays.pop("calibration")) if "calibration" in arrays else None
     if arrays.keys() != {"components", "explained_variance", "mean"}:
         raise DamagedFileError(f"not a model file: it holds the arrays {', '.join(sorted(arrays)) or 'of none'}")
     model = Model(**arrays, total_variance=header.total_variance, weight=header.weight)
     positions = {int(partition): offset for partition, offset in header.positions.items()}
-    values = {name: getattr(header, name) for name in (*_HEADER, *_ERRORS)}
+    values = {name: getattr(header, name) for name in _HEADER}
     published = PublishedModel(model=model, positions=positions, calibration=calibration, **values)
     if problem := _problem(published):
         raise DamagedFileError(problem)

@@ -40,11 +40,11 @@ def encode(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> bytes:
 
 
 def decode(
-    data: bytes, kind: str, *format_versions: int, without: Collection[str] = ()
+    data: bytes, kind: str, format_version: int, without: Collection[str] = ()
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Header and arrays, except those that are named in `without`.
 
-    Raises `DamagedFileError` unless `encode` wrote `data`, with this kind and such a version.
+    Raises `DamagedFileError` unless `encode` wrote `data`, with this kind and version.
     """
     body, digest = memoryview(data)[:-_DIGEST_LENGTH], data[-_DIGEST_LENGTH:]
     if hashlib.sha256(body).hexdigest().encode() != digest:
@@ -59,10 +59,10 @@ def decode(
         raise DamagedFileError("not a streampca file: its header is not a JSON object")
     if header.get("kind") != kind:
         raise DamagedFileError(f"this is a {header.get('kind')} file, not a {kind} file")
-    if header.get("format_version") not in format_versions:
+    if header.get("format_version") != format_version:
         raise DamagedFileError(
-            f"format version {header.get('format_version')} of this {kind} file is not "
-            f"{' or '.join(map(str, format_versions))}, which this release of streampca reads"
+            f"format version {header.get('format_version')} of this {kind} file is not {format_version}, which this "
+            "release of streampca reads"
         )
     return header, arrays
 

@@ -54,8 +54,8 @@ def surely_plausible(fold: Fold, V: Array, fold_config: FoldConfig, factor: floa
         squares = _squares(V) + _squares(pending)
     largest = math.sqrt(squares) + fold_config.learning.smallest_value * math.sqrt(V.size + pending.size)
     farthest = _length(fold.state.mean) + 2 * largest
-    messages = stats.scored + len(V) + len(pending)
-    return 2 * farthest <= factor * math.sqrt(stats.norm * stats.scored / max(messages, 1))  # 2: for rounding
+    messages = stats.with_loss + len(V) + len(pending)
+    return 2 * farthest <= factor * math.sqrt(stats.norm * stats.with_loss / max(messages, 1))  # 2: for rounding
 
 
 def _squares(V: Array) -> float:

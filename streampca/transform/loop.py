@@ -20,7 +20,7 @@ from streampca.consumer_group.listener import (
     TransactionEnded,
 )
 from streampca.consumer_group.offset_gap import OffsetGapPolicy
-from streampca.consumer_group.rejects import bad_record
+from streampca.consumer_group.rejects import RejectLimit, bad_record
 from streampca.errors import StreampcaError
 from streampca.sources.base import Committed, Source
 from streampca.sources.transactions import TransactionFailedError, Transactions
@@ -28,7 +28,6 @@ from streampca.stream.decoded import Reject
 from streampca.stream.events import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded
 from streampca.transform.outputs import Outputs, Projected
 from streampca.transform.position import Position, position_in, refuse_other_topic
-from streampca.transform.reject_limit import RejectLimit
 
 _POLL_S = 0.1
 _START_OVER = "another output_topic and transform_group_id"
@@ -66,7 +65,8 @@ class Transformer:
             OffsetGapPolicy(config.topic, config.offset_gap, _START_OVER), source, self._restore, listener
         )
         self._positions = self._assignment.progress
-        self._limit = RejectLimit(config.topic, config.max_rejected_share)
+        self._limit = RejectLimit(config.topic, config.max_rejected_share, "format, field")
+        self._committed: dict[int, int] = {}  # partition → next offset
         self._topic_id = ""  # at the last assignment, or failure
         self._pending: dict[int, Position] = {}  # of the open transaction
         self._pending_records, self._begun_at = 0, 0.0
@@ -134,7 +134,7 @@ class Transformer:
         rejects = event.decoded.rejects
         if rejects and self._config.bad_records == "stop":
             self._stop_at(event, rejects[0])
-        self._limit.take(event, rejects)
+        self._limit.take(event, rejects, self._committed.get(event.partition, 0))
         self._transactions.send(event.outputs)
         for reject in rejects:
             rejected = event.records[reject.place]
@@ -158,7 +158,7 @@ class Transformer:
         started = time.perf_counter()
         shape, topic_id = self._model.shape, self._topic_id
         self._transactions.commit({p: each.as_committed(shape, topic_id) for p, each in self._pending.items()})
-        self._limit.committed({p: each.position for p, each in self._pending.items()})
+        self._committed |= {p: each.position for p, each in self._pending.items()}
         records, self._pending, self._pending_records = self._pending_records, {}, 0
         self._listener.notify(TransactionEnded("committed", records, time.perf_counter() - started))
 

@@ -1,101 +1,94 @@
-"""Vectors in JSON: an array of numbers, or an object with such an array in one of its fields.
+"""Arrays of numbers in JSON: the vector of a record, or the rows of a request.
 
-orjson parses the text and reports what is wrong with it. `struct` packs the numbers and refuses anything else, except
-booleans, so these are looked for only if the text contains "true" or "false". Where simdjson is installed it is tried
-first, because it does not create a Python object for each number; its result is used only where orjson's is certain to
-be the same.
+orjson parses a text and reports what is wrong with it. Where simdjson is installed it is tried first, because it
+creates no Python object for a number; its result is used only where orjson's is certain to be the same. They differ in
+four cases, which are excluded here. simdjson flattens nested arrays: all opening brackets of the text must be accounted
+for. Of duplicate names it takes the first, and orjson the last. It ignores a byte order mark. It accepts half of a
+surrogate pair, if that is escaped in a string that is not read.
 """
 
 import json
-import sys
+from collections.abc import Collection, Sequence
+from functools import cache
 from typing import Any
 
+import numpy as np
 import orjson
 
-from streampca.vectors.json_sizes import parsed_bytes
-from streampca.vectors.packing import NumberPacker, VectorBytes, VectorError, check_size, missing_field, type_name
+from streampca.pca.arrays import F64
+from streampca.vectors.packing import VectorError
 
 _MAX_CANDIDATES = 16  # letters to check one by one before searching the text for the whole word
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_COUNTED_BYTES = 256 * 1024  # at once: the processor's cache holds them
 
 
-class JsonVectorParser:
-    """Parses texts that hold one vector of d numbers each, at a dotted path. For one thread.
+def loads(text: bytes, *, nan: bool = False) -> Any:
+    """The value of a text as Python objects. Raises `VectorError`.
 
-    With `gaps` an entry may be null or NaN, which JSON does not have but many producers write; both give NaN.
+    With `nan`, NaN is a number: JSON does not have it, but many producers write it.
     """
+    try:
+        return json.loads(text) if nan and b"NaN" in text else orjson.loads(text)
+    except ValueError as error:
+        hint = " (NaN and Infinity are not JSON)" if b"NaN" in text or b"Infinity" in text else ""
+        raise VectorError("undecodable", f"not JSON: {error}{hint}") from None
 
-    def __init__(self, dimensions: int, field: str = "", most_bytes: int = sys.maxsize, *, gaps: bool = False) -> None:
-        self._field, self._most_bytes = field, most_bytes
-        self._path = field.split(".") if field else []
-        self._packer, self._gaps = NumberPacker(dimensions, gaps=gaps), gaps
-        self._simdjson = SimdjsonParser.installed(dimensions, self._path)
 
-    def parse(self, text: bytes) -> VectorBytes:
-        """The d numbers as float64. Raises `VectorError`."""
-        check_size(parsed_bytes(text, self._most_bytes), self._most_bytes)
-        numbers = None if self._simdjson is None else self._simdjson.parse(text)
-        if numbers is not None:
-            return numbers
-        return self._packer.pack(self._array(text), booleans=may_hold_booleans(text))
+def new_parser() -> Any:
+    """A parser of simdjson's, for one thread; None without the extra `fast`."""
+    simdjson = import_simdjson()
+    return None if simdjson is None else simdjson.Parser()
 
-    def _array(self, text: bytes) -> list[Any]:
-        try:
-            found = json.loads(text) if self._gaps and b"NaN" in text else orjson.loads(text)
-        except ValueError as error:
-            raise VectorError("undecodable", f"not JSON: {error}") from None
-        for name in self._path:
-            if not isinstance(found, dict) or name not in found:
-                raise missing_field(self._field, name, found, "JSON object")
+
+def fast_vector(parser: Any, text: bytes, path: Sequence[str]) -> memoryview | None:
+    """The numbers of the array at a path, as float64; None if orjson might find others, or an error."""
+    has_arrays = text.find(b"[", text.find(b"[") + 1) >= 0
+    if parser is None or has_arrays or b"\\" in text or text.startswith(_BYTE_ORDER_MARK):
+        return None
+    try:
+        found = parser.parse(text)
+        for name in path:
+            if list(found.keys()).count(name) != 1:
+                return None
             found = found[name]
-        if not isinstance(found, list):
-            raise VectorError("undecodable", f"expected a JSON array of numbers, not {type_name(found)}")
-        return found
+        return memoryview(found.as_buffer(of_type="d"))
+    except Exception:  # of any kind: orjson reports what is wrong, if anything is
+        return None
 
 
-class SimdjsonParser:
-    """Parses the texts of which simdjson and orjson give the same numbers, to the bit."""
+def fast_fields(text: bytes, names: Collection[str]) -> dict[str, Any] | None:
+    """The object's fields, an array of rows as float64 (n, width); None if orjson might find others, or an error.
 
-    def __init__(self, parser: Any, dimensions: int, path: list[str]) -> None:
-        self._parser, self._path = parser, path
-        self._names = [f'"{name}"'.encode(errors="replace") for name in path]
-        self._size = 8 * dimensions
-
-    @classmethod
-    def installed(cls, dimensions: int, path: list[str]) -> "SimdjsonParser | None":
-        """None without the extra `fast`."""
-        simdjson = import_simdjson()
-        return None if simdjson is None else cls(simdjson.Parser(), dimensions, path)
-
-    def parse(self, text: bytes) -> memoryview | None:
-        """The d numbers as float64; None if orjson might find others, or an error."""
-        if not self._is_plain(text):
+    Also None if a field is not in `names`, if two are arrays, and if rows differ in length or are empty.
+    """
+    simdjson = import_simdjson()
+    if simdjson is None or text.startswith(_BYTE_ORDER_MARK):
+        return None
+    try:
+        found = simdjson.Parser().parse(text)
+        if type(found) is not simdjson.Object or len(found) > len(names):
             return None
-        try:
-            found: Any = self._parser.parse(text)
-            for name in self._path:
-                found = found[name]
-            numbers = memoryview(found.as_buffer(of_type="d"))
-        except Exception:  # of any kind: orjson reports what is wrong, if anything is
-            return None
-        return numbers if numbers.nbytes == self._size else None
-
-    def _is_plain(self, text: bytes) -> bool:
-        """Whether simdjson and orjson find the same numbers at the path.
-
-        They differ in three cases, which are excluded here. simdjson flattens nested arrays: require a single opening
-        bracket. It takes the first of duplicate names and orjson the last: require that each name of the path occurs
-        once, without escapes; the array itself holds no names and is not searched. It ignores a byte order mark.
-        """
-        start = text.find(b"[")
-        if text.find(b"[", start + 1) >= 0 or text.startswith(BYTE_ORDER_MARK):
-            return False
-        if not self._names:
-            return True
-        others = text[:start] + text[text.find(b"]", start) :]
-        return b"\\" not in others and all(others.count(name) == 1 for name in self._names)
+        fields: dict[str, Any] = {}
+        for name in found:
+            if name not in names or name in fields or type(found[name]) is simdjson.Object:
+                return None
+            value = found[name]
+            fields[name] = _rows(value, count(text, b"[")) if type(value) is simdjson.Array else value
+    except Exception:  # of any kind, as above
+        return None
+    return fields
 
 
+def _rows(array: Any, brackets: int) -> F64:
+    """The rows as one array. Raises an error unless they are arrays of equal length that hold nothing but numbers."""
+    (width,) = {len(row) if type(row) is type(array) else -1 for row in array}
+    if width < 1 or brackets != len(array) + 1:
+        raise ValueError("not a table")
+    return np.frombuffer(array.as_buffer(of_type="d")).reshape(len(array), width)
+
+
+@cache
 def import_simdjson() -> Any:
     """The module, or None without the extra `fast`."""
     try:
@@ -106,15 +99,21 @@ def import_simdjson() -> Any:
 
 
 def may_hold_booleans(text: bytes) -> bool:
-    """Whether a JSON text contains true or false anywhere; if not, no entry of any array is a boolean."""
+    """Whether a text contains true or false anywhere; if not, no entry of any array is a boolean."""
     return _contains(text, b"true") or _contains(text, b"false")
 
 
 def _contains(text: bytes, word: bytes) -> bool:
     """As `word in text`, but faster: numbers have neither t nor f, and searching for a single letter is fast."""
-    place = text.find(word[:1])
+    start = text.find(word[:1])
     for _ in range(_MAX_CANDIDATES):
-        if place < 0 or text.startswith(word, place):
-            return place >= 0
-        place = text.find(word[:1], place + 1)
+        if start < 0 or text.startswith(word, start):
+            return start >= 0
+        start = text.find(word[:1], start + 1)
     return word in text
+
+
+def count(text: bytes, letter: bytes) -> int:
+    """As `text.count(letter)` of a single byte, but several times as fast in a long text."""
+    every, step = np.frombuffer(text, np.uint8), _COUNTED_BYTES
+    return sum(int(np.count_nonzero(every[i : i + step] == letter[0])) for i in range(0, len(every), step))

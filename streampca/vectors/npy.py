@@ -10,41 +10,30 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streampca.pca.arrays import Array
-from streampca.vectors.packing import VectorBytes, VectorError, check_length
+from streampca.vectors.packing import VectorError
 
 _HEADER_READERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
     (3, 0): np.lib.format.read_array_header_2_0,  # differs in the encoding of field names, and vectors have no fields
 }
-_FLOAT64 = np.dtype(np.float64)
 
 _WARNINGS = threading.Lock()  # warning filters are global: two threads must not change them at the same time
 
 
-class _Header(NamedTuple):
+class Header(NamedTuple):
+    """The header of a file."""
+
     size: int  # bytes before the data
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     fortran_order: bool
 
 
-def parse_vector(data: bytes, dimensions: int) -> VectorBytes:
-    """The d numbers of an array with one axis, as float64. Raises `VectorError`."""
-    header = _header_of(data)
-    if len(header.shape) != 1:
-        raise VectorError("wrong_length", f"an .npy array with {len(header.shape)} axes, not one")
-    check_length(header.shape[0], dimensions)
-    _check_size(data, header)
-    if header.dtype == _FLOAT64:
-        return data[header.size :]
-    return np.frombuffer(data, header.dtype, offset=header.size).astype(_FLOAT64).data
-
-
 def parse_array(data: bytes) -> Array:
     """An array of any shape, in its own type and without copying. Raises `VectorError`."""
-    header = _header_of(data)
-    _check_size(data, header)
+    header = header_of(data)
+    check_data(data, header)
     numbers = np.frombuffer(data, header.dtype, offset=header.size)
     try:
         return numbers.reshape(header.shape, order="F" if header.fortran_order else "C")
@@ -52,14 +41,16 @@ def parse_array(data: bytes) -> Array:
         raise VectorError("undecodable", f"not an .npy array: no array has the shape {header.shape}") from None
 
 
-def _header_of(data: bytes) -> _Header:
+def header_of(data: bytes) -> Header:
+    """The header of an array of real numbers. Raises `VectorError`."""
     header = _parsed_header(data[: _header_size(data)])
     if header.dtype.kind not in "fiu" or header.dtype.itemsize > 8:
         raise VectorError("undecodable", f"an .npy array of {header.dtype.str}, not of real numbers of at most 8 bytes")
     return header
 
 
-def _check_size(data: bytes, header: _Header) -> None:
+def check_data(data: bytes, header: Header) -> None:
+    """Raise `VectorError` unless the data behind the header are as long as it says."""
     if len(data) - header.size != math.prod(header.shape) * header.dtype.itemsize:
         raise VectorError("undecodable", "not an .npy array: its data are not as long as its header says")
 
@@ -71,7 +62,7 @@ def _header_size(data: bytes) -> int:
 
 
 @lru_cache(maxsize=64)  # all messages of one producer have the same header, and parsing it is slow
-def _parsed_header(header: bytes) -> _Header:
+def _parsed_header(header: bytes) -> Header:
     """The data are not read, so a header that claims terabytes costs nothing."""
     stream = io.BytesIO(header)
     try:
@@ -79,6 +70,6 @@ def _parsed_header(header: bytes) -> _Header:
             version = np.lib.format.read_magic(stream)
             shape, fortran_order, dtype = _HEADER_READERS[version](stream)
             lengths = tuple(int(np.intp(length)) for length in shape)  # no array is longer
-            return _Header(len(header), dtype, lengths, fortran_order)
+            return Header(len(header), dtype, lengths, fortran_order)
     except Exception:  # NumPy raises a dozen kinds: TokenError, RecursionError, TypeError …
         raise VectorError("undecodable", "not an .npy array: its header cannot be read") from None

@@ -30,26 +30,28 @@ class NumberPacker:
         self._dimensions, self._gaps = dimensions, gaps
         self._pack = struct.Struct(f"{dimensions}d").pack
 
-    def pack(self, row: list[Any], *, booleans: bool) -> bytes:
-        """The d entries as float64. `booleans`: whether there may be any; `struct` would accept them as numbers."""
+    def pack(self, row: list[Any], *, booleans: bool, entry: str = "entry {}") -> bytes:
+        """The d entries as float64. Raises `VectorError`; `entry` is what it calls one.
+
+        `booleans`: whether there may be any; `struct` would accept them as numbers.
+        """
         check_length(len(row), self._dimensions)
         if booleans:
-            self._check_numbers(row)
+            self._check_numbers(row, entry)
         try:
             return self._pack(*row)
         except (struct.error, OverflowError):
-            self._check_numbers(row)
+            self._check_numbers(row, entry)
             if self._gaps and None in row:
-                return self._pack(*(math.nan if entry is None else entry for entry in row))
+                return self._pack(*(math.nan if number is None else number for number in row))
             raise
 
-    def _check_numbers(self, row: list[Any]) -> None:
+    def _check_numbers(self, row: list[Any], entry: str) -> None:
         allowed = {int, float, type(None)} if self._gaps else {int, float}
         if not set(map(type, row)) <= allowed:
-            place = next(i for i, entry in enumerate(row) if type(entry) not in allowed)
-            hint = NULL_HINT if row[place] is None else ""
-            text = f"entry {place} of the array is {type_name(row[place])}, not a number{hint}"
-            raise VectorError("undecodable", text)
+            i, found = next((i, found) for i, found in enumerate(row) if type(found) not in allowed)
+            hint = NULL_HINT if found is None else ""
+            raise VectorError("undecodable", f"{entry.format(i)} must be a number, not {type_name(found)}{hint}")
 
 
 def missing_field(field: str, name: str, found: Any, kind: str) -> VectorError:
@@ -75,10 +77,10 @@ def check_length(length: int, dimensions: int) -> None:
         raise VectorError("wrong_length", f"{length} numbers, not {dimensions}")
 
 
-def check_size(size: int, most: int) -> None:
-    """Raise `VectorError` if decoding a value takes more than so many bytes."""
-    if size > most:
-        raise VectorError("too_many_bytes", f"decoded, it may take {size} bytes, more than the limit of {most}")
+def check_size(size: int, limit: int) -> None:
+    """Raise `VectorError` if a value has more bytes than the limit."""
+    if size > limit:
+        raise VectorError("too_many_bytes", f"{size} bytes, more than the limit of {limit}")
 
 
 def float64_of(data: bytes, dimensions: int) -> VectorBytes:

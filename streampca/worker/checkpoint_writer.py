@@ -5,14 +5,13 @@ save is in flight; the worker's loop takes its result and commits offsets.
 """
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from streampca.errors import DamagedFileError, StoreError, StreampcaError
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stream.checkpoint import Checkpoint
-from streampca.worker.parts import Parts
 from streampca.worker.publisher import Publication, Publisher
 
 
@@ -30,8 +29,14 @@ class SaveResult:
 class CheckpointWriter:
     """Writes the checkpoints of one worker, and models if the worker publishes."""
 
-    def __init__(self, checkpoints: Checkpoints, publisher: Publisher, executor: Executor | None = None) -> None:
-        self.checkpoints, self._publisher = checkpoints, publisher
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        publisher: Publisher,
+        executor: Executor | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.checkpoints, self._publisher, self._clock = checkpoints, publisher, clock
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="writer")
         self._in_flight: Future[SaveResult] | None = None
         self._is_reassigned = False
@@ -46,24 +51,19 @@ class CheckpointWriter:
         self._is_reassigned = True
 
     def start(
-        self,
-        checkpoints: Sequence[Checkpoint],
-        *,
-        publish: bool,
-        ranges: Collection[int] = (),
-        saved_before: Sequence[Checkpoint] = (),
+        self, checkpoints: Sequence[Checkpoint], *, publish: bool, saved_before: Sequence[Checkpoint] = ()
     ) -> None:
-        """Start to write these, then the subtotals of `ranges`, and then a model if `publish`.
+        """Start to write these, and then a model if `publish`.
 
-        With ranges the model may be behind the newest checkpoints of others. Those `saved_before` are in the store
-        already, so what is merged of them is not read. Raises if a save is in flight.
+        Those `saved_before` are in the store already: they are merged without being read. Raises if a save is in
+        flight.
         """
         if self.busy:
             raise RuntimeError("one save at a time")
         if self._is_reassigned:
             self._publisher.forget()
             self._is_reassigned = False
-        self._in_flight = self._executor.submit(self._write, checkpoints, publish, ranges, saved_before)
+        self._in_flight = self._executor.submit(self._write, checkpoints, publish, saved_before)
 
     def take_result(self, *, wait: bool) -> SaveResult | None:
         """The result of the save that was started, once; None if there is none, or (without `wait`) none yet."""
@@ -73,44 +73,38 @@ class CheckpointWriter:
         return in_flight.result()
 
     def _write(
-        self,
-        checkpoints: Sequence[Checkpoint],
-        publish: bool,
-        ranges: Collection[int],
-        saved_before: Sequence[Checkpoint],
+        self, checkpoints: Sequence[Checkpoint], publish: bool, saved_before: Sequence[Checkpoint]
     ) -> SaveResult:
         result = SaveResult()
         try:
             stored = self.checkpoints.snapshot()  # one listing for all partitions
             self._save(stored, checkpoints, result)
-            if publish or ranges:
-                known = [*saved_before, *(checkpoint for checkpoint, _ in result.saved)]
-                self._merge(self._publisher.parts(known, stored), result, publish, ranges)
+            if publish:
+                self._publish([*saved_before, *(checkpoint for checkpoint, _ in result.saved)], stored, result)
         except StoreError as error:
             result.postponed = str(error) if checkpoints else None
-            result.unpublished = str(error) if publish or ranges else None
+            result.unpublished = str(error) if publish else None
         except StreampcaError as error:
             result.error = error
         return result
 
     def _save(self, stored: Checkpoints, checkpoints: Sequence[Checkpoint], result: SaveResult) -> None:
         for checkpoint in checkpoints:
-            started = time.perf_counter()
+            started = self._clock()
             try:
                 stored.save(checkpoint)
             except StoreError as error:
                 result.postponed = str(error)
                 return
-            result.saved.append((checkpoint, time.perf_counter() - started))
+            result.saved.append((checkpoint, self._clock() - started))
             _ = checkpoint.fold.state.pinv_error  # cached for the metrics; computed here, it does not delay learning
 
-    def _merge(self, parts: Parts, result: SaveResult, publish: bool, ranges: Collection[int]) -> None:
-        started = time.perf_counter()
+    def _publish(self, in_memory: Sequence[Checkpoint], stored: Checkpoints, result: SaveResult) -> None:
+        started = self._clock()
         try:
-            self._publisher.merge_ranges(ranges, parts)
-            published = self._publisher.publish(parts, complete=not ranges) if publish else None
+            published = self._publisher.publish(in_memory, stored)
         except (StoreError, DamagedFileError) as error:
             result.unpublished = str(error)
             return
         if published:
-            result.published = published, time.perf_counter() - started
+            result.published = published, self._clock() - started

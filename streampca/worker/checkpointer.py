@@ -5,6 +5,7 @@ disk. 4. The offsets are committed to the group. A save that fails is retried la
 """
 
 import contextlib
+from collections import deque
 from collections.abc import Collection, Mapping
 
 from streampca.consumer_group.listener import (
@@ -43,7 +44,7 @@ class Checkpointer:
         self._group_store = GroupStore(topic, source, writer.checkpoints)
         self._topic_id = ""
         self._saved: dict[int, Fold] = {}  # of each assigned partition, the fold that is on disk
-        self._failed = False
+        self.publish_s = deque([0.0], maxlen=2)  # how long the last publications took
 
     def check(self) -> None:
         """Check the topic, the store and one checkpoint, so that a mistake is reported before the group is joined."""
@@ -75,23 +76,14 @@ class Checkpointer:
         """Whether a save was started that `finish_save` has not finished."""
         return self._writer.busy
 
-    def unsaved_messages(self, folds: Mapping[int, Fold]) -> int:
-        """The largest number of messages of a partition that are not on disk.
-
-        0 after a failed save: it is retried at the next interval, however many messages arrive.
-        """
-        if self._failed:
-            return 0
-        return max((fold.stats.learned - self._saved[p].stats.learned for p, fold in folds.items()), default=0)
-
     def save(self, folds: Mapping[int, Fold]) -> None:
         """Save the folds that have changed, and wait until they are on disk."""
         self.finish_save(wait=True)
         self.start_save(folds, publish=False)
         self.finish_save(wait=True)
 
-    def start_save(self, folds: Mapping[int, Fold], *, publish: bool, ranges: Collection[int] = ()) -> None:
-        """Start to write the folds that have changed, then as `CheckpointWriter.start`. Not while `busy`.
+    def start_save(self, folds: Mapping[int, Fold], *, publish: bool) -> None:
+        """Start to write the folds that have changed, and then a model if `publish`. Not while `busy`.
 
         Raises `ForeignStoreError` if another member of the group saves to another store.
         """
@@ -106,8 +98,8 @@ class Checkpointer:
             changed = {}
         unchanged = {p: fold for p, fold in self._saved.items() if p not in changed}
         checkpoints, before = self._checkpoints(changed), self._checkpoints(unchanged)
-        if checkpoints or publish or ranges:
-            self._writer.start(checkpoints, publish=publish, ranges=ranges, saved_before=before)
+        if checkpoints or publish:
+            self._writer.start(checkpoints, publish=publish, saved_before=before)
 
     def finish_save(self, *, wait: bool) -> None:
         """If the save has ended (with `wait`: when it has), note what is on disk, then commit offsets."""
@@ -120,12 +112,11 @@ class Checkpointer:
             self._listener.notify(CheckpointSaved(checkpoint.partition, checkpoint.fold, seconds, unseen))
         if result.postponed:
             self._postpone(result.postponed)
-        elif result.saved:
-            self._failed = False
         if result.saved:
             self._group_store.commit({c.partition: c.fold.position for c, _ in result.saved if c.fold.position >= 0})
         if result.published:
             (model, p_values), seconds = result.published
+            self.publish_s.append(seconds)
             self._listener.notify(ModelPublished(model, seconds, p_values))
         if result.unpublished:
             self._listener.notify(PublishFailed(result.unpublished))
@@ -151,5 +142,4 @@ class Checkpointer:
         return checkpoint.fold
 
     def _postpone(self, cause: str) -> None:
-        self._failed = True
         self._listener.notify(CheckpointPostponed(cause))

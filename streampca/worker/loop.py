@@ -3,16 +3,15 @@
 A partition continues at the position inside its checkpoint (checkpointer.py), never at a committed offset.
 """
 
+import math
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NoReturn
 
 from streampca.consumer_group.assignment import Assignment
 from streampca.consumer_group.listener import (
     BatchLearned,
-    GuardClosed,
-    GuardOpened,
     Listener,
     LoopTicked,
     MemberStopping,
@@ -20,23 +19,20 @@ from streampca.consumer_group.listener import (
     SourcePolled,
 )
 from streampca.consumer_group.offset_gap import OffsetGapPolicy
-from streampca.consumer_group.rejects import bad_record
+from streampca.consumer_group.rejects import RejectLimit, bad_record
 from streampca.errors import SourceError, StreampcaError
-from streampca.pca.conditional import incomplete
+from streampca.pca.gaps import rows_with_gaps
 from streampca.sources.base import DeadLetters, Source
 from streampca.stream import screening
 from streampca.stream.codec import Codec
 from streampca.stream.decoded import Reject
 from streampca.stream.events import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded, Vectors
 from streampca.stream.fold import Fold, FoldConfig
-from streampca.stream.guard import OUTLIER, Guard
 from streampca.stream.record import Record
-from streampca.stream.screening import Screening
-from streampca.worker import ranges
+from streampca.worker import publisher
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.checkpointer import Checkpointer
-from streampca.worker.reject_limit import RejectLimit
-from streampca.worker.unusual import UnusualMessages
+from streampca.worker.held_rejects import HeldRejects
 
 _POLL_S = 0.2
 _START_OVER = "another store folder and group_id"
@@ -50,12 +46,10 @@ class WorkerConfig:
     fold: FoldConfig
     codec: Codec
     bad_records: str = "stop"  # stop, skip, or dead_letter
-    outliers: str = "learn"  # skip, or dead_letter
-    screening: Screening = field(default_factory=Screening)
+    implausible_factor: float = 1e4  # times the usual distance from the mean; 0: nothing is implausible
     max_rejected_share: float = 0.5  # of a partition's last records; 1: no limit
     offset_gap: str = "fail"  # fail, earliest or latest
     checkpoint_interval_s: float = 5.0
-    checkpoint_messages: int = 500_000
 
 
 class Worker:
@@ -77,13 +71,13 @@ class Worker:
         self._config, self._source, self._dead_letters = config, source, dead_letters
         self._checkpointer = Checkpointer(config.topic, config.fold, source, dead_letters, writer, listener)
         self._listener, self._check_threads = listener, check_threads
-        self._limit = RejectLimit(config.topic, config.max_rejected_share, self._send_dead_letter)
-        self._unusual = UnusualMessages(config.fold.learning)
+        self._limit = RejectLimit(config.topic, config.max_rejected_share, "dimensions, format, field")
+        self._held = HeldRejects(self._send_dead_letter)
         self._assignment: Assignment[Fold] = Assignment(
             OffsetGapPolicy(config.topic, config.offset_gap, _START_OVER), source, self._checkpointer.restore, listener
         )
         self._folds = self._assignment.progress
-        self._next_save = 0.0
+        self._next_save, self._published_at = 0.0, -math.inf
         self._stop_cause: str | None = None
 
     def stop(self, cause: str) -> None:
@@ -106,9 +100,9 @@ class Worker:
                 self._listener.notify(SourcePolled(self._source.status()))
                 now = clock()
                 self._assignment.retry_when_due(now)
-                self._limit.release_when_due(now)
-                if not self._checkpointer.busy and (now >= self._next_save or self._many_unsaved()):
-                    self._start_save()
+                self._held.release_when_due(now)
+                if not self._checkpointer.busy and now >= self._next_save:
+                    self._start_save(now)
                     self._next_save = clock() + self._config.checkpoint_interval_s
                 self._checkpointer.finish_save(wait=False)
         except TimeoutError as error:  # only at the start; later the worker waits for a broker that is away
@@ -123,15 +117,15 @@ class Worker:
     def _shut_down(self) -> None:
         """Save before leaving the group, so that the next owner finds the checkpoints; publish last: it may be slow."""
         self._listener.notify(MemberStopping(self._stop_cause or "crashed"))
-        publisher = False
+        publishes = False
         try:
             if self._stop_cause is not None:
-                self._checkpointer.save(self._limit.savable(self._folds))
-                publisher = ranges.publishes(self._folds, self._source.partitions())
+                self._checkpointer.save(self._held.savable(self._folds))
+                publishes = publisher.publishes(self._folds, self._source.partitions())
         finally:
             self._dead_letters.close()
             self._source.close()
-        if publisher:
+        if publishes:
             self._checkpointer.start_save({}, publish=True)
             self._checkpointer.finish_save(wait=True)
 
@@ -148,7 +142,7 @@ class Worker:
                 self._assignment.assign(partitions)
             case Revoked(partitions):
                 revoked = {p: fold for p, fold in self._folds.items() if p in partitions}
-                self._checkpointer.save(self._limit.savable(revoked))
+                self._checkpointer.save(self._held.savable(revoked))
                 self._release(partitions, lost=False)
             case Lost(partitions):
                 self._release(partitions, lost=True)
@@ -159,46 +153,34 @@ class Worker:
         released = self._assignment.release(partitions, lost=lost)
         self._checkpointer.forget(released)
         self._limit.forget(released)
-        self._unusual.forget(released)
+        self._held.forget(released)
 
     def _learn(self, event: Vectors) -> None:
         started = time.perf_counter()
         partition, config = event.partition, self._config
-        guard = self._folds[partition].guard or Guard()
-        learned = screening.learn(self._folds[partition], event, config.fold, config.screening)
-        bad = next((reject for reject in learned.rejects if reject.reason != OUTLIER), None)
-        if bad and config.bad_records == "stop":
-            self._stop_at(event, bad)
-        for reject in learned.rejects:
-            record, is_sent = event.records[reject.place], self._is_sent(reject)
-            self._listener.notify(
-                RecordRejected(partition, record.offset, reject.reason, reject.message, is_sent, record.key)
-            )
-        self._limit.take(event, learned.rejects, self._folds[partition])
-        self._unusual.learn(event, self._folds[partition], learned)
+        learned = screening.learn(self._folds[partition], event, config.fold, config.implausible_factor)
+        if learned.rejects and config.bad_records == "stop":
+            self._stop_at(event, learned.rejects[0])
+        is_sent = config.bad_records == "dead_letter"
+        for place, reason, message in learned.rejects:
+            self._listener.notify(RecordRejected(partition, event.records[place].offset, reason, message, is_sent))
+        (final,) = self._held.savable({partition: self._folds[partition]}).values()
+        is_suspicious = self._limit.take(event, learned.rejects, final.position)
+        self._held.take(event, learned.rejects, self._folds[partition], hold=is_suspicious)
         fold = learned.fold.reject([reject.reason for reject in learned.rejects])
         self._folds[partition] = fold = fold.after(event.last) if len(event.records) else fold
         seconds = time.perf_counter() - started
         messages, lag = event.count - len(learned.rejects), event.end - event.next
-        now = fold.guard or Guard()
-        outliers = max(now.learned - guard.learned, 0)
-        gaps = int(incomplete(event.decoded.vectors).sum()) if config.fold.learning.impute else 0
-        of_messages = (outliers, gaps, self._unusual.all)
-        self._listener.notify(BatchLearned(partition, fold, messages, learned.scores, seconds, lag, *of_messages))
-        if now.is_open != guard.is_open:
-            self._listener.notify(GuardOpened(partition) if now.is_open else GuardClosed(partition))
+        gaps = int(rows_with_gaps(event.decoded.vectors).sum()) if config.fold.learning.impute else 0
+        self._listener.notify(BatchLearned(partition, fold, messages, learned.losses, seconds, lag, gaps))
 
     def _stop_at(self, event: Vectors, reject: Reject) -> NoReturn:
         """Learn the records before the rejected one and raise `BadRecordError`."""
         self._learn(event.before(reject.place))
         raise bad_record(self._config.topic, event, reject)
 
-    def _is_sent(self, reject: Reject) -> bool:
-        policy = self._config.outliers if reject.reason == OUTLIER else self._config.bad_records
-        return policy == "dead_letter"
-
     def _send_dead_letter(self, partition: int, record: Record, reject: Reject) -> None:
-        if self._is_sent(reject):
+        if self._config.bad_records == "dead_letter":
             self._dead_letters.send(partition, record, reject.reason, reject.message)
 
     def _skip_gap(self, event: OutOfRange) -> None:
@@ -208,14 +190,11 @@ class Worker:
             self._assignment.read([event.partition])
         else:
             self._assignment.skip_gap(event)
-            if event.diverged is not None:
-                self._unusual.cut(event.partition, event.diverged)
 
-    def _start_save(self) -> None:
-        of_topic = self._source.partitions()
-        publish = ranges.publishes(self._folds, of_topic)
-        savable = self._limit.savable(self._folds)
-        self._checkpointer.start_save(savable, publish=publish, ranges=ranges.owned(self._folds, of_topic))
-
-    def _many_unsaved(self) -> bool:
-        return self._checkpointer.unsaved_messages(self._limit.savable(self._folds)) >= self._config.checkpoint_messages
+    def _start_save(self, now: float) -> None:
+        publish = publisher.publishes(self._folds, self._source.partitions()) and publisher.is_due(
+            now - self._published_at, self._checkpointer.publish_s
+        )
+        if publish:
+            self._published_at = now
+        self._checkpointer.start_save(self._held.savable(self._folds), publish=publish)

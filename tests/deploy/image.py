@@ -12,7 +12,7 @@ from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from streampca.version import __version__
 from tests.deploy import files, oci, services
-from tests.deploy.container import wait_while_running
+from tests.deploy.oci import wait_while_running
 from tests.kafka_broker import Broker
 from tests.ports import free_ports
 

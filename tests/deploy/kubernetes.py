@@ -1,4 +1,4 @@
-"""The manifests and the chart on a real Kubernetes API server: `make k8s-test`. `make test` does not collect this file:
+"""The chart on a real Kubernetes API server: `make k8s-test`. `make test` does not collect this file:
 building the server takes minutes. There are no nodes and no controllers: what is tested is what the API server accepts.
 """
 
@@ -15,10 +15,20 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from tests.deploy import manifests
-from tests.deploy.manifests import Object, identity, of_kind
-from tests.deploy.rendering import BARE, CHART, NAMESPACE, TOOLS, VARIANTS, Variant, charted, helm, kustomized
-from tests.deploy.test_operators import SCHEMAS
+from tests.deploy.rendering import (
+    BARE,
+    CHART,
+    NAMESPACE,
+    OPERATORS_SCHEMAS,
+    TOOLS,
+    VARIANTS,
+    Object,
+    helm,
+    identity,
+    of_kind,
+    pods,
+    rendered,
+)  # fmt: skip
 from tests.kafka_broker import wait_until
 from tests.ports import free_ports
 
@@ -110,8 +120,8 @@ def cluster_with_operators(cluster: Cluster) -> Cluster:
 
 
 def operator_types() -> Iterator[Object]:
-    """The definitions of the operators' types, as far as the manifests use them."""
-    for kind, schema in SCHEMAS.items():
+    """The definitions of the operators' types, as far as the chart uses them."""
+    for kind, schema in OPERATORS_SCHEMAS.items():
         plural = f"{kind.lower()}s"
         group, version = ("keda.sh", "v1alpha1") if kind == "ScaledObject" else ("monitoring.coreos.com", "v1")
         yield {
@@ -139,56 +149,35 @@ def applied(cluster: Cluster, found: list[Object]) -> dict[tuple[str, str], Obje
     return {identity(o): o for o in json.loads(outcome.stdout)["items"]}
 
 
-def pods() -> dict[str, Object]:
-    """The pods that the workloads' controllers would create, by name."""
-    return {
-        f"{overlay}-{o['metadata']['name']}": {
+def pod_objects() -> list[Object]:
+    """The pods that the workloads' controllers would create."""
+    return [
+        {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {
-                "name": f"{overlay}-{o['metadata']['name']}",
-                "labels": o["spec"]["template"]["metadata"]["labels"],
-            },
-            "spec": o["spec"]["template"]["spec"],
+            "metadata": {"name": f"{store}-{command}", "labels": pod["metadata"]["labels"]},
+            "spec": pod["spec"],
         }
-        for overlay in manifests.OVERLAYS
-        for o in of_kind(manifests.built(overlay, manifests.transform_of(overlay)), *manifests.WORKLOADS)
-    }
+        for store, values in (("bucket", "transform.enabled=true"), ("disk", "store.url=,transform.enabled=true"))
+        for command, pod in pods(rendered(values)).items()
+    ]
 
 
-@pytest.mark.parametrize("folder", ["base", *(f"overlays/{overlay}" for overlay in manifests.OVERLAYS)])
-def test_a_bare_server_accepts_every_folder_without_a_warning(cluster: Cluster, folder: str) -> None:
-    path = str(manifests.FOLDER / folder)
-    outcome = cluster.kubectl("apply", "--server-side", "--validate=strict", "--output=json", "--kustomize", path)
-    assert (outcome.returncode, outcome.stderr) == (0, "")
-    kinds = {o["kind"] for o in json.loads(outcome.stdout)["items"]}
-    assert kinds >= {"StatefulSet", "Deployment", "NetworkPolicy"}
-
-
-@pytest.mark.parametrize("variant", BARE, ids=str)
-def test_a_bare_server_accepts_the_chart(cluster: Cluster, variant: Variant) -> None:
-    found = charted(*variant.options)
+@pytest.mark.parametrize("values", BARE.values(), ids=BARE)
+def test_a_bare_server_accepts_the_chart_without_a_warning(cluster: Cluster, values: str) -> None:
+    found = rendered(values)
     assert applied(cluster, found).keys() == {identity(o) for o in found}
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_applying_twice_changes_nothing(cluster_with_operators: Cluster, variant: Variant) -> None:
-    found = kustomized(variant)
-    first, second = (applied(cluster_with_operators, found) for _ in range(2))
+@pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS)
+def test_applying_twice_changes_nothing(cluster_with_operators: Cluster, values: str) -> None:
+    found = rendered(values)
+    first, second = (
+        {key: o["metadata"]["resourceVersion"] for key, o in applied(cluster_with_operators, found).items()}
+        for _ in range(2)
+    )
     assert first.keys() == {identity(o) for o in found}
-    assert {
-        key for key in first if first[key]["metadata"]["resourceVersion"] != second[key]["metadata"]["resourceVersion"]
-    } == set()
-
-
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_manifests_and_chart_replace_each_other(cluster_with_operators: Cluster, variant: Variant) -> None:
-    """What the server has is the same after either."""
-    first = applied(cluster_with_operators, kustomized(variant))
-    second = applied(cluster_with_operators, charted(*variant.options))
-    assert {key: o.get("spec", o.get("data")) for key, o in first.items()} == {
-        key: o.get("spec", o.get("data")) for key, o in second.items()
-    }
+    assert first == second
 
 
 def test_helm_installs_upgrades_and_removes_the_chart(cluster: Cluster) -> None:
@@ -207,16 +196,18 @@ def test_helm_installs_upgrades_and_removes_the_chart(cluster: Cluster) -> None:
     assert cluster.kubectl("get", "persistentvolumeclaim/other-streampca-store").returncode == 0
 
 
-@pytest.mark.parametrize("name", pods())
-def test_pods_meet_the_restricted_standard(cluster: Cluster, name: str) -> None:
-    outcome = cluster.apply(pods()[name])
-    assert (outcome.returncode, outcome.stderr) == (0, "")
+def test_pods_meet_the_restricted_standard(cluster: Cluster) -> None:
+    found = pod_objects()
+    assert len(found) == 6
+    for pod in found:
+        outcome = cluster.apply(pod)
+        assert (outcome.returncode, outcome.stderr) == (0, "")
 
 
 def test_mistakes_are_refused(cluster: Cluster) -> None:
-    pod = next(iter(pods().values()))
+    pod = pod_objects()[0]
     pod["metadata"]["name"] = "broken"
     pod["spec"]["containers"][0]["securityContext"]["capabilities"] = {}
     assert 'violates PodSecurity "restricted:latest"' in cluster.apply(pod).stderr
-    (settings,) = of_kind(manifests.built("object-store"), "ConfigMap")
+    (settings,) = of_kind(rendered(), "ConfigMap")
     assert ".date: field not declared in schema" in cluster.apply({**settings, "date": {}}).stderr

@@ -6,11 +6,12 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.deploy import files
+from tests.kafka_broker import wait_until
 
 BASE, IMAGE = "localhost/streampca-base", "localhost/streampca"
 TOOLS = ("buildah", "debootstrap", "runc")
@@ -117,6 +118,11 @@ def running(
         yield container
     finally:
         container.remove()
+
+
+def wait_while_running(container: Container, condition: Callable[[], bool], what: str, timeout_s: float = 90) -> None:
+    """Wait for a condition; fails at once if the container ends first."""
+    wait_until(lambda: container.is_running() and condition(), timeout_s, f"{what}; {container.log}")
 
 
 def why_unavailable() -> str | None:

@@ -1,55 +1,41 @@
-"""The manifests and the chart, rendered by the kubectl and the Helm that `make helm-test` and `make k8s-test` build."""
+"""The chart, rendered by the Helm that `make helm-test` and `make k8s-test` build."""
 
+import json
 import os
 import subprocess
-import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jsonschema
+import kubernetes_validate
 import yaml
 
-from tests.deploy import files, manifests
-from tests.deploy.manifests import Object
+from tests.deploy import files
 
+Object = dict[str, Any]
 TOOLS = Path(os.environ.get("STREAMPCA_KUBERNETES", "/nowhere"))  # of make
 HELM = os.environ.get("STREAMPCA_HELM", "/nowhere")
 CHART = files.ROOT / "docker" / "helm" / "streampca"
 NAMESPACE = "streampca"
 KUBERNETES = "1.34"
-
-
-@dataclass(frozen=True)
-class Variant:
-    """An overlay with components, and the chart's options for the same."""
-
-    overlay: str
-    components: tuple[str, ...] = ()
-
-    @property
-    def options(self) -> list[str]:
-        """For Helm."""
-        chosen = ["store.url="] if self.overlay == "shared-disk" else []
-        if "monitoring" in self.components:
-            chosen += ["monitoring.serviceMonitors=true", "monitoring.prometheusRule=true"]
-        if "autoscaling" in self.components:
-            chosen += ["autoscaling.enabled=true"]
-        if manifests.transform_of(self.overlay) in self.components:
-            chosen += ["transform.enabled=true"]
-        if manifests.TRANSFORM_AUTOSCALING in self.components:
-            chosen += ["transform.autoscaling.enabled=true"]
-        return [part for value in chosen for part in ("--set", value)]
-
-    def __str__(self) -> str:
-        return "-".join((self.overlay, *self.components))
-
-
-BARE = [  # without operators
-    Variant(overlay, components)
-    for overlay in manifests.OVERLAYS
-    for components in ((), (manifests.transform_of(overlay),))
-]
-VARIANTS = BARE + [Variant(overlay, manifests.components_of(overlay)) for overlay in manifests.OVERLAYS]
+WORKLOADS = ("Deployment", "StatefulSet")
+BARE = {  # without operators
+    "bucket": "",
+    "bucket and transform": "transform.enabled=true",
+    "disk": "store.url=",
+    "disk and transform": "store.url=,transform.enabled=true",
+}
+OPERATORS = (
+    "transform.enabled=true,monitoring.serviceMonitors=true,monitoring.prometheusRule=true,"
+    "autoscaling.enabled=true,transform.autoscaling.enabled=true"
+)
+VARIANTS = BARE | {"bucket and operators": OPERATORS, "disk and operators": f"store.url=,{OPERATORS}"}
+OPERATORS_SCHEMAS: dict[str, Any] = {
+    kind: schema
+    for path in (Path(__file__).parent / "schemas").iterdir()
+    for kind, schema in json.loads(path.read_text()).items()
+    if not kind.startswith("$")
+}
 
 
 def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -61,51 +47,52 @@ def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def template(*options: str, release: str = "streampca") -> subprocess.CompletedProcess[str]:
-    """Render the chart."""
-    return helm("template", release, str(CHART), "--kube-version", KUBERNETES, *options)
+def template(values: str = "", *options: str, release: str = "streampca") -> subprocess.CompletedProcess[str]:
+    """Render the chart with these values changed (`name=value,…`)."""
+    return helm("template", release, str(CHART), "--kube-version", KUBERNETES, "--set", values, *options)
 
 
-def charted(*options: str, release: str = "streampca") -> list[Object]:
+def rendered(values: str = "", *options: str, release: str = "streampca") -> list[Object]:
     """The objects that the chart makes."""
-    outcome = template(*options, release=release)
+    outcome = template(values, *options, release=release)
     assert (outcome.returncode, outcome.stderr) == (0, "")
-    return parsed(outcome.stdout)
+    return [o for o in yaml.load_all(outcome.stdout, yaml.CSafeLoader) if o]
 
 
-def kustomized(variant: Variant) -> list[Object]:
-    """The objects that Kustomize makes."""
-    with tempfile.TemporaryDirectory() as folder:
-        top = {
-            "resources": [_from(folder, "overlays", variant.overlay)],
-            "components": [_from(folder, "components", name) for name in variant.components],
-        }
-        (Path(folder) / "kustomization.yaml").write_text(yaml.safe_dump(top))
-        outcome = subprocess.run(
-            [TOOLS / "kubectl", "kustomize", folder], capture_output=True, text=True, timeout=120, check=False
-        )
-    assert (outcome.returncode, outcome.stderr) == (0, "")
-    return parsed(outcome.stdout)
+def of_kind(found: list[Object], *kinds: str) -> list[Object]:
+    """The objects of these kinds."""
+    return [o for o in found if o["kind"] in kinds]
 
 
-def _from(folder: str, *path: str) -> str:
-    """The relative path of a folder of the manifests; Kustomize takes no absolute ones."""
-    return os.path.relpath(manifests.FOLDER.joinpath(*path), Path(folder).resolve())
+def identity(found: Object) -> tuple[str, str]:
+    """The kind and the name of an object."""
+    return found["kind"], found["metadata"]["name"]
 
 
-def parsed(text: str) -> list[Object]:
-    """The objects, sorted, without the annotations that only the chart has: for Helm, and against stale settings."""
-    found = [o for o in yaml.load_all(text, yaml.CSafeLoader) if o]
-    return sorted((_without_own_annotations(o) for o in found), key=manifests.identity)
+def pods(found: list[Object]) -> dict[str, Object]:
+    """The template of the pods that run each command."""
+    templates = [o["spec"]["template"] for o in of_kind(found, *WORKLOADS)]
+    return {pod["spec"]["containers"][0]["args"][0]: pod for pod in templates}
 
 
-def _without_own_annotations(found: Any) -> Any:
-    if isinstance(found, list):
-        return [_without_own_annotations(part) for part in found]
-    if not isinstance(found, dict):
-        return found
-    rest = {name: _without_own_annotations(part) for name, part in found.items()}
-    if isinstance(kept := rest.get("annotations"), dict):
-        kept = {n: value for n, value in kept.items() if n not in ("checksum/settings", "helm.sh/resource-policy")}
-        rest = {n: part for n, part in rest.items() if n != "annotations"} | ({"annotations": kept} if kept else {})
-    return rest
+def schema_errors(found: Object) -> list[str]:
+    """What an API server would refuse in an object, or drop from it."""
+    if found["kind"] in OPERATORS_SCHEMAS:
+        validator = jsonschema.Draft202012Validator(_without_unknown_fields(OPERATORS_SCHEMAS[found["kind"]]))
+        return [error.message for error in validator.iter_errors(found)]
+    try:
+        kubernetes_validate.validate(found, KUBERNETES, strict=True)
+    except kubernetes_validate.ValidationError as error:
+        return [error.message]
+    return []
+
+
+def _without_unknown_fields(schema: Any) -> Any:
+    """The schema, but refusing unknown fields, which the API server would drop silently."""
+    if isinstance(schema, list):
+        return [_without_unknown_fields(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    own = {name: _without_unknown_fields(part) for name, part in schema.items()}
+    free = "properties" not in schema or schema.get("x-kubernetes-preserve-unknown-fields")
+    return own if free or "type" not in schema else {"additionalProperties": False, **own}

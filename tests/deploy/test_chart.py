@@ -1,7 +1,6 @@
 """The Helm chart's metadata, values and schema; `make helm-test` renders it."""
 
 import json
-import re
 from typing import Any, get_args
 
 import jsonschema
@@ -18,11 +17,6 @@ from tests.deploy.commands import effective_settings
 CHART = files.ROOT / "docker" / "helm" / "streampca"
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
-MADE = (
-    ".settings.group_id",
-    ".settings.output_topic",
-    ".settings.transform_group_id",
-)  # from the topic, unless they are given
 OF_THE_CHART = {"group_instance_id", "store", "host", "port", "transform_port", "worker_host", "worker_port"}
 
 
@@ -71,22 +65,6 @@ def test_the_schema_refuses_mistakes(mistake: dict[str, Any]) -> None:
     assert not accepts(**mistake)
 
 
-def test_the_schema_knows_every_value() -> None:
-    def missing(values: dict[str, Any], schema: dict[str, Any], place: str) -> list[str]:
-        schema = SCHEMA["definitions"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
-        if "properties" not in schema:
-            return []
-        assert schema["additionalProperties"] is False, place
-        return [f"{place}.{n}" for n in schema["properties"].keys() ^ values.keys()] + [
-            found
-            for n, value in values.items()
-            if isinstance(value, dict) and n in schema["properties"]
-            for found in missing(value, schema["properties"][n], f"{place}.{n}")
-        ]
-
-    assert missing(VALUES, SCHEMA, "") == [".global"]  # of a chart that contains this one
-
-
 def test_secrets_and_settings_of_the_chart_are_refused() -> None:
     kinds = (WorkerSettings, ServeSettings, TransformSettings)
     fields = {name: field for kind in kinds for name, field in kind.model_fields.items()}
@@ -109,12 +87,3 @@ def test_the_default_settings_are_valid(monkeypatch: pytest.MonkeyPatch) -> None
     environment["STREAMPCA_STORE"] = VALUES["store"]["url"]
     for command in ("worker", "serve"):
         assert effective_settings([command], environment, monkeypatch)["topic"] == "readings"
-
-
-def test_templates_use_existing_values() -> None:
-    for path in (CHART / "templates").iterdir():
-        for found in re.findall(r"\.Values((?:\.\w+)+)", path.read_text()):
-            place: Any = VALUES
-            for name in found.strip(".").split("."):
-                assert found in MADE or name in place, f"{path.name}: .Values{found}"
-                place = place.get(name, {}) if isinstance(place, dict) else {}

@@ -5,12 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import beyond, figure1, methods, passes, sensitivity
+from experiments import anomalies, figure1, gaps, methods, partitions, passes
 from experiments.datasets import Data
 from experiments.plan import Plan
-
-SMALL = {"partitions": (1, 4), "pieces": 8, "piece": 100, "d": (40, 80), "k": (5, 20), "blocks": 2, "wide": 400,
-         "wide messages": 500}  # fmt: skip
 
 
 def small_data(seed: int, d: int = 40) -> Data:
@@ -27,12 +24,13 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     """One run of every method on the small data."""
     monkeypatch.setattr(passes, "GRID", (0.1, 1.0, 10.0))
     monkeypatch.setattr(passes, "BEYOND", (100.0,))
-    monkeypatch.setattr(figure1, "MORE", (2,))
     monkeypatch.setattr(figure1, "ROUNDS", 2)  # its times mean nothing here
     monkeypatch.setattr(figure1, "MESSAGES", 100)
-    monkeypatch.setattr(beyond, "PARTITIONS", (4, 10))
-    for module in (beyond, methods):
-        monkeypatch.setattr(module, "SKLEARN_BATCH", 100)
-    monkeypatch.setattr(sensitivity, "values", lambda k: {"oversampling": [0, 10], "block": [16, 64], "warm-up": [100]})
+    monkeypatch.setattr(partitions, "PARTITIONS", (4, 10))
+    monkeypatch.setattr(methods, "SKLEARN_BATCH", 100)
+    monkeypatch.setattr(figure1, "SKLEARN_BATCH", 100)
+    monkeypatch.setattr(anomalies, "EVERY", 40)
+    monkeypatch.setattr(gaps, "COMPONENTS", (2,))
+    monkeypatch.setattr(gaps, "SHOWN", 2)
     data = {"mnist": small_data(0), "cifar10": small_data(1)}
-    return Plan(data, tmp_path, runs=1, every=100, sizes=SMALL)
+    return Plan(data, tmp_path, runs=1, every=100)

@@ -127,8 +127,3 @@ def relative_entropy(P: F64, Q: F64) -> float:
 def expected_energy(A: F64, y: F64, mean: F64, rest: F64, epsilon: float) -> float:
     """E ‖y − Ax‖²/(2ε) over the posterior N(mean, rest): the part of −log P(x, y) that depends on A."""
     return float(np.sum((y - A @ mean) ** 2) + np.trace(A @ rest @ A.T)) / (2 * epsilon)
-
-
-def test_one_message_may_be_a_vector() -> None:
-    C, Y = start(0)
-    assert np.array_equal(online_em.step(C, Y[0], 1.0, 0.1), online_em.step(C, Y[:1], 1.0, 0.1))

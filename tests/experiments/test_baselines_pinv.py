@@ -76,23 +76,6 @@ def test_rounding_does_not_change_the_case() -> None:
         assert pinv.parts_of(A, np.linalg.pinv(A, rcond=1e-9), c + noise, d).case == case
 
 
-def test_adding_zero_changes_nothing() -> None:
-    A, c, d = example(5, 6, 4, 0)
-    A_pinv = np.linalg.pinv(A, rcond=1e-9)
-    assert np.array_equal(pinv.rank_one_update(A, A_pinv, np.zeros(6), d), A_pinv)
-    assert np.array_equal(pinv.rank_one_update(A, A_pinv, c, np.zeros(4)), A_pinv)
-
-
-def test_a_pseudo_inverse_can_be_built_from_zero() -> None:
-    A, A_pinv = np.zeros((5, 4)), np.zeros((4, 5))
-    random = np.random.default_rng(3)
-    for _ in range(8):
-        c, d = random.standard_normal(5), random.standard_normal(4)
-        A_pinv = pinv.rank_one_update(A, A_pinv, c, d)
-        A = A + np.outer(c, d)
-        assert close(A_pinv, np.linalg.pinv(A), 1e-9)
-
-
 # In Algorithm 1.
 
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.baselines import batch, combine, krasulina_qr, oja
+from experiments.baselines import combine, krasulina_qr, oja
+from experiments.baselines.batch import Batch
 from experiments.baselines.orthonormal import orthonormal
 from streampca.pca.arrays import F64
 from tests.pca.streams import close, gaussian
@@ -93,11 +94,6 @@ def test_oja_and_krasulina_differ_in_the_second_order_of_the_step() -> None:
     assert apart[0] / apart[1] == pytest.approx(100, rel=0.05)
 
 
-def test_an_infinite_step_of_oja_is_orthogonal_iteration() -> None:
-    C, Y = start(8, 3, 20, 2)
-    assert close(oja.step(C, Y, 1e12), orthonormal(Y.T @ Y @ C), 1e-9)
-
-
 def tangent(move: F64, C: F64) -> F64:
     return move - C @ (C.T @ move)
 
@@ -112,8 +108,7 @@ def test_one_pass_comes_close_to_batch_pca(step: Step) -> None:
     C, _ = start(6, 3, 1, 4)
     for t, y in enumerate(Y, start=1):
         C = step(C, y, 1 / t**0.9)
-    cov = batch.covariance(Y)
-    assert batch.loss_of(cov, C) <= 1.02 * batch.least_loss(cov, 3)
+    assert Batch.of(lambda: [Y]).excess(C.T, Y.mean(axis=0)) <= 2
 
 
 def test_qr_keeps_an_orthonormal_basis_with_its_signs() -> None:
@@ -141,27 +136,3 @@ def test_the_average_is_the_minimum_of_the_weighted_distances(seed: int, machine
     assert np.abs(gradient(objective, best)).max() <= 1e-6
     assert close(combine.average(factors, list(7 * alpha)), best, 1e-12)
     assert close(combine.average(factors), np.mean(factors, axis=0), 1e-12)
-
-
-def test_weights_by_count_and_orthonormal_averages() -> None:
-    A, B = np.eye(3)[:, :2], -np.eye(3)[:, :2]
-    assert combine.average([A, B], [300, 100]) == pytest.approx(0.5 * A)
-    assert combine.average([A, B], [0, 5]) == pytest.approx(B)
-    assert combine.average_orthonormal([A, B], [300, 100]) == pytest.approx(A)
-    assert combine.average_orthonormal([np.eye(3)[:, :1], np.eye(3)[:, 1:2]]).ravel() == pytest.approx(
-        [0.5**0.5, 0.5**0.5, 0]
-    )
-
-
-@pytest.mark.parametrize(
-    ("machines", "weights", "words"),
-    [
-        (0, None, "some factor"),
-        (2, [1.0], "1 weights for 2"),
-        (2, [1.0, -1.0], "negative"),
-        (2, [0.0, 0.0], "some factor"),
-    ],
-)
-def test_invalid_weights_are_refused(machines: int, weights: list[float] | None, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        combine.average([np.eye(3)] * machines, weights)

@@ -1,34 +1,61 @@
-"""Every experiment runs, resumes after an interruption, and writes its section of the page."""
+"""Every experiment runs, resumes after an interruption, and makes its tables."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from sklearn.metrics import roc_auc_score
 
-from experiments import beyond, datasets, distributed, drift, figure1, page, passes, sensitivity, table1
-from experiments.plan import Job, Plan, complete
-from experiments.results import Results, curve, spread
-
-PICTURES = {
-    figure1: "figure1.svg", distributed: "figure2.svg", beyond: "beyond.svg", sensitivity: "sensitivity.svg",
-    drift: "drift.svg",
-}  # fmt: skip
-LARGE_PICTURES = (table1, figure1, beyond, distributed)  # whose layout takes longer than the runs
+from experiments import all as experiments
+from experiments import anomalies, datasets, passes
+from experiments.plan import FOLDER, Job, Plan, complete
+from experiments.results import Results
+from tests.test_imports import names_imported
 
 
-@pytest.mark.parametrize("experiment", page.SECTIONS, ids=lambda module: module.__name__.rpartition(".")[2])
-def test_runs_and_resumes(experiment, plan, monkeypatch):
-    if experiment in LARGE_PICTURES:
-        monkeypatch.setattr("matplotlib.figure.Figure.tight_layout", lambda *_, **__: None)
+@pytest.mark.parametrize("name", experiments.EXPERIMENTS)
+def test_runs_and_resumes(name, plan, monkeypatch):
+    experiment = experiments.EXPERIMENTS[name]
+    monkeypatch.setattr("matplotlib.figure.Figure.tight_layout", lambda *_, **__: None)  # takes longer than the runs
     experiment.run(plan)
     before = {path.name: path.read_bytes() for path in plan.folder.iterdir()}
     experiment.run(plan)
     assert {path.name: path.read_bytes() for path in plan.folder.iterdir()} == before, "nothing was left to run"
-    if experiment in PICTURES:
-        assert b"<svg" in before[PICTURES[experiment]]
-    text = "\n".join(experiment.section(plan.folder))
-    assert text.startswith("## ")
-    assert "nan" not in text
+    assert all(b"<svg" in content for name, content in before.items() if name.endswith(".svg"))
+    for lines in experiment.blocks(plan.folder).values():
+        assert any(line.startswith("|---") for line in lines)
+        assert "nan" not in "\n".join(lines)
+
+
+def test_nothing_imports_benchmarks_nor_the_package_experiments():
+    root = FOLDER.parents[1]
+    for folder, forbidden in (("experiments", ("benchmarks",)), ("streampca", ("benchmarks", "experiments"))):
+        for path in (root / folder).rglob("*.py"):
+            names = names_imported(path.read_text(encoding="utf-8"), folder)
+            assert [name for name in names if name.split(".")[0] in forbidden] == [], path
+
+
+def test_foreign_pictures_have_small_p_values(plan):
+    anomalies.run(plan)
+    rows = anomalies.results(plan).rows(stream="clean", statistic="score")
+    assert {row["kind"]: float(row["auc"]) > 0.9 for row in rows} == {
+        "digits": False, "upside down": True, "two white lines": True, "photographs": True,
+    }  # fmt: skip
+    chance = np.random.default_rng(0)
+    foreign, ordinary = chance.integers(0, 20, 300) / 20, chance.integers(5, 30, 200) / 20
+    expected = roc_auc_score(np.repeat([1, 0], [300, 200]), -np.concatenate([foreign, ordinary]))
+    assert anomalies.auc(foreign, ordinary) == pytest.approx(expected)
+
+
+def test_gaps_at_random_cost_little():
+    def excess(k, filled):
+        results = experiments.gaps.results(Plan({}, FOLDER))
+        return results.numbers("excess", gaps="30 % at random", k=k, filled=filled)[0]
+
+    assert excess(20, "impute") <= 0.05
+    assert excess(5, "impute") <= 0.01
+    for k in (5, 20):
+        assert excess(k, "impute") < 0.7 * excess(k, "mean")
 
 
 def test_only_missing_runs_are_repeated(plan):
@@ -38,15 +65,6 @@ def test_only_missing_runs_are_repeated(plan):
     path.write_text("".join(lines[:2] + lines[3:]))
     passes.run(plan, ("implicit",), (1.0,))
     assert path.read_text().splitlines(keepends=True) == [*lines[:2], *lines[3:], lines[2]], "the same row, at the end"
-
-
-def test_more_runs_keep_the_existing_ones(plan):
-    passes.run(plan, ("default",), (1.0,))
-    before = (plan.folder / "passes.csv").read_text()
-    passes.run(replace(plan, runs=2), ("default",), (1.0,))
-    after = (plan.folder / "passes.csv").read_text()
-    assert after.startswith(before)
-    assert len(after.splitlines()) - 1 == 2 * (len(before.splitlines()) - 1)
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # BLAS threads, all idle
@@ -95,10 +113,3 @@ def test_a_failing_run_keeps_the_rows_before_it(plan):
 
 def _inverse(_data, i):
     return (1 / i,)
-
-
-def test_cells():
-    assert curve([1.0, 0.123456]) == "1 0.12346"
-    assert spread([]) == "–"
-    assert spread([1.0]) == "1.00"
-    assert spread([1.0, 3.0]) == "2.00 ± 1.41"

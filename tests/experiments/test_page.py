@@ -1,23 +1,27 @@
-"""The committed page is up to date with the committed CSV files, and they with the step sizes that were chosen."""
+"""The pages are up to date with the committed CSV files, and these with the step sizes that were chosen."""
 
 import re
 from functools import cache
 
 import pytest
 
-from experiments import beyond, distributed, figure1, page, passes
+from experiments import distributed, figure1, partitions, passes
+from experiments.all import PAGE, pages
 from experiments.methods import TUNED
 from experiments.plan import FOLDER, Plan
+from experiments.report import block
 
 PLAN = Plan({})
 
 
-def test_page_is_up_to_date():
-    assert page.PAGE.read_text(encoding="utf-8") == page.page(FOLDER), "run python -m experiments.page"
+def test_pages_are_up_to_date():
+    for page, blocks in pages(FOLDER):
+        for name, lines in blocks.items():
+            assert block(page.read_text(encoding="utf-8"), name) == "\n".join(lines), "run python -m experiments.all"
 
 
 def test_pictures_exist_and_are_small():
-    names = re.findall(r"\]\(\.\./experiments/results/([^)]+)\)", page.PAGE.read_text(encoding="utf-8"))
+    names = re.findall(r"\]\(\.\./experiments/results/([^)]+\.svg)\)", PAGE.read_text(encoding="utf-8"))
     assert names
     for name in names:
         assert 0 < (FOLDER / name).stat().st_size < 300_000, name
@@ -26,12 +30,11 @@ def test_pictures_exist_and_are_small():
 TUNED_RUNS = [
     (passes.passes, lambda row: row["method"] in TUNED),
     (distributed.runs, lambda row: row["method"].removesuffix(distributed.LAPACK) in TUNED),
-    (beyond.single, lambda row: row["method"] == "implicit"),
-    (beyond.many, lambda row: row["way"] != "merge"),
+    (partitions.runs, lambda row: row["way"] != "merge"),
 ]
 
 
-@pytest.mark.parametrize(("results", "tuned"), TUNED_RUNS, ids=["table 1", "ten machines", "orders", "partitions"])
+@pytest.mark.parametrize(("results", "tuned"), TUNED_RUNS, ids=["table 1", "ten machines", "partitions"])
 def test_runs_have_the_step_size_that_validation_chose(results, tuned):
     rows = [row for row in results(PLAN).rows() if tuned(row)]
     assert rows

@@ -11,7 +11,6 @@ from threadpoolctl import threadpool_limits
 from streampca.stream import checkpoint, screening
 from streampca.stream.events import Records
 from streampca.stream.fold import Fold
-from streampca.stream.screening import Screening
 from tests.guarantees.harness import BOTH_CLIENTS, CODEC, CONFIG, group, vectors
 from tests.guarantees.test_poison import read_dead_letters
 from tests.kafka_broker import Broker
@@ -41,7 +40,7 @@ def test_a_kill_changes_no_bit_of_a_model_of_messages_with_nulls(broker: Broker,
     codec = replace(CODEC, min_observed=CONFIG.learning.components)
     event = codec.vectors_of(Records(0, broker.read_all(topic), MESSAGES, MESSAGES))
     with threadpool_limits(1):
-        fold, _, rejects = screening.learn(Fold.empty(config.learning), event, config, Screening())
+        fold, _, rejects = screening.learn(Fold.empty(config.learning), event, config, 1e4)
     fold = fold.reject([reject.reason for reject in rejects]).after(event.last)
     assert files[0] == checkpoint.encode(checkpoint.Checkpoint(topic, newest.topic_id, 0, fold, newest.settings))
     assert fold.state.gaps is not None

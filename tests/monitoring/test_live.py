@@ -97,7 +97,7 @@ class Stack:
             if job["job_name"] in ports
         ]
         folder.mkdir()
-        (folder / "rules.yml").write_text(with_short_windows(RULES.read_text()))
+        (folder / "rules.yaml").write_text(with_short_windows(RULES.read_text()))
         (folder / "prometheus.yml").write_text(yaml.safe_dump(shipped))
         return folder / "prometheus.yml"
 

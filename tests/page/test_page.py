@@ -10,15 +10,13 @@ from typing import Any
 import numpy as np
 from playwright.sync_api import Browser, Page, expect
 
-from streampca.pca import anomaly
-from streampca.pca.anomaly import Calibration
+from streampca.pca import scoring
+from streampca.pca.scoring import Calibration
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from streampca.stores.worker_status import (
-    OutlierStatus,
     PartitionStatus,
     TransformStatus,
-    UnusualStatus,
     WorkerStatus,
     WorkerStatuses,
 )
@@ -237,8 +235,8 @@ def test_recent_vectors_along_any_two_components(models: Models, opened: Opened)
 
 def test_shows_how_unusual_recent_vectors_are(models: Models, opened: Opened) -> None:
     model = known_model(10)
-    past = anomaly.score(model, np.random.default_rng(0).normal(size=(999, 5)))
-    calibration = Calibration.empty().with_scores(past, anomaly.noise_variance(model))
+    past = scoring.score(model, np.random.default_rng(0).normal(size=(999, 5)))
+    calibration = Calibration.empty().with_scores(past, model.noise_variance)
     models.save(replace(known(10), calibration=calibration))
     page = opened()
     status(page, "Serving version 10")
@@ -250,19 +248,6 @@ def test_shows_how_unusual_recent_vectors_are(models: Models, opened: Opened) ->
     expect(page.locator("#worst tr")).to_have_count(5)
     expect(page.locator("#worst tr").first).to_contain_text("0.001")
     expect(page.locator("#worst tr").first.locator("td").last).to_contain_text("2 (+")
-
-
-def test_shows_the_outliers_that_workers_refused(store: DirectoryStore, opened: Opened) -> None:
-    found = [OutlierStatus(partition=3, offset=1_000 + i, key=key, at=time.time() - 70 + i, message="dimension 2 (40%)")
-             for i, key in enumerate([None, "<b>sensor</b>"])]  # fmt: skip
-    worker = WorkerStatus(name="w", state="learning", trouble=None, started_at=1.0, updated_at=time.time(),
-                          messages_per_second=2.5, partitions={}, outliers=found)  # fmt: skip
-    WorkerStatuses(store, TOPIC).write(worker)
-    page = opened()
-    expect(page.locator("#outliers tr")).to_have_count(2)
-    cells = page.locator("#outliers tr").first.locator("td")
-    expect(cells).to_have_text(["3", "1,001", "<b>sensor</b>", re.compile("^[0-9]+ s ago"), "dimension 2 (40%)"])
-    expect(page.locator("#outliers tr").last.locator("td").nth(2)).to_have_text("–")
 
 
 def report_member(store: DirectoryStore, name: str, silent_s: float, lags: dict[str, int], **transform: Any) -> None:
@@ -298,36 +283,6 @@ def test_shows_what_members_of_transform_write_and_wait_for(store: DirectoryStor
     expect(page.locator("#members tr").last.locator("td")).to_have_text(["new", "<i>out</i>", *"–––", "0", "0", "–"])
     expect(page.locator("#workers")).to_have_text("No worker has reported within the last hour.")
     expect(page.locator("#partitions tr")).to_have_count(0)
-
-
-def test_shows_the_most_unusual_messages_that_workers_learned(store: DirectoryStore, opened: Opened) -> None:
-    def of(offset: int, ratio: float, **more: Any) -> UnusualStatus:
-        found = {
-            "vector": 0,
-            "key": "<b>sensor</b>",
-            "at": time.time() - 70,
-            "dimensions": [2, 0],
-            "shares": [-0.64, 0.1],
-        }
-        return UnusualStatus(partition=3, offset=offset, ratio=ratio, **found | more)
-
-    for name, unusual in {
-        "crashed": [of(1_000, 23.4), of(1_001, 1.23)],
-        "learning": [of(1_002, 1_234_567.8, vector=17, key=None, dimensions=[], shares=[]), of(1_000, 23.4)],
-    }.items():
-        worker = WorkerStatus(name=name, state="learning", trouble=None, started_at=1.0, updated_at=time.time(),
-                              messages_per_second=2.5, partitions={}, unusual=unusual)  # fmt: skip
-        WorkerStatuses(store, TOPIC).write(worker)
-    page, ago = opened(), re.compile("^[0-9]+ s ago")
-    expect(page.locator("#outliers-section")).to_be_hidden()
-    rows = page.locator("#unusual-messages tr")
-    expect(rows).to_have_count(3)
-    for i, cells in enumerate([
-        ["3", "1,002, vector 17", "–", ago, "1,234,568 ×", ""],
-        ["3", "1,000", "<b>sensor</b>", ago, "23 ×", "2 (−64 %), 0 (+10 %)"],
-        ["3", "1,001", "<b>sensor</b>", ago, "1.2 ×", "2 (−64 %), 0 (+10 %)"],
-    ]):  # fmt: skip
-        expect(rows.nth(i).locator("td")).to_have_text(cells)
 
 
 def test_the_layout_is_stable_while_models_are_published(page: Page, models: Models, sidecar: str) -> None:

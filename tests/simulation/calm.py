@@ -36,7 +36,7 @@ class Calm:
             self.fold = replace(self.fold, position=jump.to, last=None, stats=stats)
         records = [record for record in self._course.records if self.fold.position <= record.offset < offset]
         event = self._config.codec.vectors_of(Records(self._partition, records, offset, offset))
-        fold, _, rejects = screening.learn(self.fold, event, self._config.fold, self._config.screening)
+        fold, _, rejects = screening.learn(self.fold, event, self._config.fold, self._config.implausible_factor)
         fold = fold.after(event.last) if records else fold
         self.fold = fold.reject([reject.reason for reject in rejects])
         self.rejected |= {records[reject.place] for reject in rejects}

@@ -25,7 +25,7 @@ from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import Fold
 from streampca.worker.checkpoint_writer import CheckpointWriter, SaveResult
 from streampca.worker.checkpointer import Checkpointer
-from streampca.worker.reject_limit import RejectLimit
+from streampca.worker.held_rejects import HeldRejects
 from tests.simulation.patching import LOADS_OLDER_MODELS, Mutant, both, nothing, patched
 from tests.simulation.plan import plan_of
 from tests.simulation.run import PLANS, simulate
@@ -78,10 +78,6 @@ def _forgets_pending(self: Checkpointer, partition: int) -> Fold:
     return replace(fold, pending=fold.pending[:0], retention=fold.retention[:0])
 
 
-def _forgets_scores(self: Checkpointer, partition: int) -> Fold:
-    return replace(_load(self, partition), guard=None)
-
-
 def _takes_failed_for_saved(
     self: CheckpointWriter, stored: Checkpoints, checkpoints: Sequence[Checkpoint], result: SaveResult
 ) -> None:
@@ -126,7 +122,7 @@ def _pause_keeps_queued(self: Prefetch, partitions: frozenset[int]) -> None:
     self._source.pause(partitions - self._released())
 
 
-def _drops_held(self: RejectLimit, partition: int) -> None:
+def _drops_held(self: HeldRejects, partition: int) -> None:
     self._held.pop(partition)
 
 
@@ -139,40 +135,39 @@ MUTANTS: dict[str, tuple[Mutant, int]] = {
     ),
     "reading starts at the committed offset, not at the checkpoint": (
         patched(Assignment, _start_reading=_seeks_to_committed),
-        2,
+        6,
     ),
     "files are written in place, not renamed": (patched(directory.DirectoryStore, write=_writes_in_place), 1),
     "files are not flushed": (patched(directory, _write_durably=_does_not_flush_the_file), 1),
     "folders are not flushed": (patched(directory, _flush_folder=nothing), 1),
-    "the scores of the guard are not restored": (patched(Checkpointer, _load=_forgets_scores), 3),
     "the publisher leaves out a partition": (
         patched(Checkpoints, partitions=lambda self: _partitions(self)[1:] or _partitions(self)),
         1,
     ),
-    "prefetched records are not dropped at a rebalance": (patched(EventQueue, drop=nothing), 1108),
-    "prefetched records are not dropped at a pause": (patched(Prefetch, _pause=_pause_keeps_queued), 1108),
-    "polling continues before a rebalance is handled": (patched(Polled, blocks_polling=False), 3),
-    "pending vectors are forgotten": (patched(Checkpointer, _load=_forgets_pending), 3),
-    "a store behind the group is accepted": (patched(compatibility, refuse_foreign_store=nothing), 612),
-    "another store than the group's is accepted": (patched(compatibility, refuse_other_store=nothing), 82),
-    "a failed write counts as saved": (patched(CheckpointWriter, _save=_takes_failed_for_saved), 2),
-    "old checkpoints are deleted before the new one is written": (patched(numbered, write=_prunes_first), 25),
+    "prefetched records are not dropped at a rebalance": (patched(EventQueue, drop=nothing), 138),
+    "prefetched records are not dropped at a pause": (patched(Prefetch, _pause=_pause_keeps_queued), 138),
+    "polling continues before a rebalance is handled": (patched(Polled, blocks_polling=False), 1),
+    "pending vectors are forgotten": (patched(Checkpointer, _load=_forgets_pending), 2),
+    "a store behind the group is accepted": (patched(compatibility, refuse_foreign_store=nothing), 833),
+    "another store than the group's is accepted": (patched(compatibility, refuse_other_store=nothing), 24),
+    "a failed write counts as saved": (patched(CheckpointWriter, _save=_takes_failed_for_saved), 4),
+    "old checkpoints are deleted before the new one is written": (patched(numbered, write=_prunes_first), 94),
     "zombies are not fenced: they delete newer checkpoints": (
         lambda: both(patched(numbered, write=_prunes_newer), patched(Checkpoints, _refuse_ahead=nothing)),
-        1189,
+        439,
     ),
-    "a damaged checkpoint has no fallback": (patched(Checkpoints, newest=_never_falls_back), 2),
-    "the reader goes back when its model's file is damaged": (LOADS_OLDER_MODELS, 195),
-    "a restore that failed is not retried": (patched(Restorer, retry_when_due=nothing), 67),
-    "a stale listing counts as no checkpoint": (patched(Checkpoints, _raise_unusable=_ignores_stale_listing), 154),
-    "a log that was cut is not noticed": (patched(Log, end_of=_never_ends), 2),
+    "a damaged checkpoint has no fallback": (patched(Checkpoints, newest=_never_falls_back), 12),
+    "the reader goes back when its model's file is damaged": (LOADS_OLDER_MODELS, 628),
+    "a restore that failed is not retried": (patched(Restorer, retry_when_due=nothing), 30),
+    "a stale listing counts as no checkpoint": (patched(Checkpoints, _raise_unusable=_ignores_stale_listing), 30),
+    "a log that was cut is not noticed": (patched(Log, end_of=_never_ends), 7),
     "a topic that was replaced is not noticed in a save": (patched(compatibility, refuse_replaced=nothing), 27),
-    "a topic that was replaced is not noticed at a start": (patched(compatibility, refuse_other_topic=nothing), 195),
-    "records that a cut has removed are not counted": (patched(Fold, skip=_skips_silently), 33),
-    "checkpoints pass rejects that are held back": (patched(RejectLimit, savable=lambda self, folds: dict(folds)), 2),
-    "rejects that were held back are dropped": (patched(RejectLimit, _release=_drops_held), 1),
-    "rejects are held back for ever": (patched(RejectLimit, release_when_due=nothing), 13),
-    "paused partitions are not resumed": (patched(PausedPartitions, retry_when_due=nothing), 42),
+    "a topic that was replaced is not noticed at a start": (patched(compatibility, refuse_other_topic=nothing), 27),
+    "records that a cut has removed are not counted": (patched(Fold, skip=_skips_silently), 22),
+    "checkpoints pass rejects that are held back": (patched(HeldRejects, savable=lambda self, folds: dict(folds)), 8),
+    "rejects that were held back are dropped": (patched(HeldRejects, _release=_drops_held), 1),
+    "rejects are held back for ever": (patched(HeldRejects, release_when_due=nothing), 13),
+    "paused partitions are not resumed": (patched(PausedPartitions, retry_when_due=nothing), 47),
 }
 
 

@@ -8,7 +8,6 @@ from typing import Any
 from streampca.pca.learning import LearningConfig
 from streampca.stream.codec import Codec
 from streampca.stream.fold import FoldConfig
-from streampca.stream.screening import Screening
 from streampca.worker.loop import WorkerConfig
 
 TOPIC = "readings"
@@ -53,13 +52,11 @@ class Plan:
     partitions: int
     machines: int
     interval_s: float
-    many: int
     batch: int
     prefetch: int
     keep: int
     half_life: str
     offset_gap: str
-    outlier_p: float  # 0: no guard
     gaps: bool  # whether vectors lack entries
     bursts: tuple[Burst, ...]
     faults: tuple[Fault, ...]
@@ -91,9 +88,6 @@ class Plan:
             bad_records="dead_letter",
             offset_gap=self.offset_gap,
             checkpoint_interval_s=self.interval_s,
-            checkpoint_messages=self.many,
-            outliers="dead_letter" if self.outlier_p else "learn",
-            screening=Screening(outlier_p=self.outlier_p),
         )
 
 
@@ -114,13 +108,11 @@ def plan_of(seed: int) -> Plan:
         partitions=partitions,
         machines=random.randint(1, 3),
         interval_s=random.choice([0.7, 1.5, 3.0]),
-        many=random.choice([100, 1000]),
         batch=random.choice([20, 80, 300]),
         prefetch=random.choice([20, 100, 1000]),
         keep=random.choice([2, 3]),
         half_life=random.choice(["none", "none", "seconds", "messages"]),
         offset_gap=random.choice(["fail", "earliest", "latest"]),
-        outlier_p=0.05 if seed % 3 == 0 else 0.0,  # more than may be set, as the streams are short
         gaps=seed % 5 == 2,
         bursts=(*(burst_of(random, partitions) for _ in range(random.randint(4, 8))), *bad_runs(seed, partitions)),
         faults=faults_of(random, KINDS, CALLS),

@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from streampca.pca.compilation import compile_kernels
-from streampca.worker import ranges
 from tests.simulation.mutants import MUTANTS, finds
 from tests.simulation.plan import KINDS, Fault, Plan, plan_of
 from tests.simulation.run import report_of, shrink, simulate
@@ -24,12 +23,8 @@ def _prepare() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_any_schedule_of_faults_gives_the_bytes_of_an_undisturbed_run(
-    group: int, monkeypatch: pytest.MonkeyPatch
+    group: int,
 ) -> None:
-    """A quarter of them with partitions that are merged by ranges."""
-    if group % 4 == 0:
-        monkeypatch.setattr(ranges, "size", lambda partitions: 2)
-        monkeypatch.setattr(ranges, "FEWEST", 2)
     reports = [report for seed in range(1 + group, 1 + SEEDS, GROUPS) if (report := report_of(seed))]
     assert not reports, "\n\n".join(reports[:3])
 

@@ -69,7 +69,7 @@ class World(Site):
         dead_letters = ClusterDeadLetters(source)
         decode = partial(self._decode, self.config.codec.vectors_of)
         read = Prefetch(source, self.plan.prefetch, 10**6, decode, threads_of(process))
-        writer = CheckpointWriter(checkpoints, publisher, executor_of(process))
+        writer = CheckpointWriter(checkpoints, publisher, executor_of(process), lambda: self.scheduler.now)
         machine.worker = Worker(self.config, read, dead_letters, writer, _WorkerListener(self, machine.mount))
         machine.worker.run(lambda: self.scheduler.now)
 

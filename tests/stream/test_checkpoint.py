@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from streampca.stream import npz
 from streampca.stream.checkpoint import Checkpoint, decode, encode
 from streampca.stream.event_time import EventTime
 from streampca.stream.fold import Fold, FoldConfig, FoldStats
-from tests.stream.streams import bits, checkpoint_of, fold_config, fold_of, folded, vectors
+from tests.stream.streams import bits, fold_config, fold_of, folded, vectors
 
 EXAMPLES = {
     "empty": (fold_config(), 0),
@@ -114,55 +113,10 @@ def test_numpy_can_load_the_file(name: str) -> None:
         np.testing.assert_allclose(arrays["C_pinv"] @ arrays["C"], np.eye(r), atol=1e-4)
 
 
-@pytest.mark.slow
-def test_any_changed_byte_is_detected() -> None:
-    fold, config = example("after warm-up")
-    data = bits(fold, config)
-    random = np.random.default_rng(0)
-    for place in range(len(data)):
-        for flip in {0xFF, 1 << int(random.integers(8)), int(random.integers(1, 256))}:
-            damaged = bytearray(data)
-            damaged[place] ^= flip
-            assert_detected(bytes(damaged), data)
-
-
-def test_any_truncation_is_detected() -> None:
-    fold, config = example("after warm-up")
-    data = bits(fold, config)
-    for length in range(len(data)):
-        assert_detected(data[:length], data)
-        assert_detected(data[length + 1 :], data)
-
-
-@given(cut=st.tuples(st.floats(0, 1), st.floats(0, 1)), between=st.binary(max_size=20))
-@settings(max_examples=300, deadline=None)
-def test_any_replaced_slice_is_detected(cut: tuple[float, float], between: bytes) -> None:
-    fold, config = example("during warm-up")
-    data = bits(fold, config)
-    start, end = sorted(int(share * len(data)) for share in cut)
-    assert_detected(data[:start] + between + data[end:], data)
-
-
-@given(data=st.binary(max_size=200))
-@settings(deadline=None)
-def test_arbitrary_bytes_are_refused(data: bytes) -> None:
-    with pytest.raises(DamagedFileError):
-        decode(data)
-
-
-def assert_detected(damaged: bytes, data: bytes) -> None:
-    """The damaged file is refused, or decodes to what was written."""
-    try:
-        loaded = decode(damaged)
-    except DamagedFileError:
-        return
-    assert encode(loaded) == data
-
-
 def forged(header: Mapping[str, Any] = {}, arrays: Mapping[str, Any] = {}) -> bytes:
     """A file with altered content and a valid digest."""
     fold, config = example("after warm-up")
-    header_before, arrays_before = npz.decode(bits(fold, config), files.KIND, *files.READABLE)
+    header_before, arrays_before = npz.decode(bits(fold, config), files.KIND, files.FORMAT_VERSION)
     return npz.encode({**header_before, **header}, {**arrays_before, **arrays})
 
 
@@ -172,36 +126,16 @@ def test_a_model_file_is_refused() -> None:
 
 
 def test_another_format_version_is_refused() -> None:
-    with pytest.raises(DamagedFileError, match="format version 4 of this checkpoint file is not 1 or 2 or 3"):
-        decode(forged({"format_version": 4}))
-
-
-def test_a_file_of_version_1_is_read() -> None:
-    """It was written by release 1, which learned no columns beyond K; learning continues from it."""
-    data = (Path(__file__).parent / "checkpoint-version-1.npz").read_bytes()
-    header, arrays = npz.decode(data, files.KIND, 1)
-    loaded, (fold, config) = decode(data), example("after warm-up")
-    assert (header["format_version"], header["next_offset"], "older" in header) == (1, fold.position, False)
-    assert loaded.settings == config.as_dict()
-    assert (loaded.fold.state.older, loaded.fold.state.rank) == (1.0, config.learning.columns)
-    assert loaded.fold.state.C.tobytes() == arrays["C"].tobytes()
-    then, now = (
-        loaded.fold.state.C,
-        fold.state.C[:, : config.learning.columns],
-    )  # now there are spare columns beside them
-    np.testing.assert_allclose(then @ then.T, now @ now.T, rtol=1e-9, atol=1e-12)
-    more, stamps = vectors(500, seed=1), [10**12 + 7 * i for i in range(250, 750)]
-    continued = loaded.fold.learn(more, stamps, 1000, config)[0]
-    assert (continued.state.count, len(continued.pending)) == (20 + 2 * 256, 218)
-    assert encode(decode(bits(continued, config))) == bits(continued, config)
+    with pytest.raises(DamagedFileError, match="format version 2 of this checkpoint file is not 1"):
+        decode(forged({"format_version": 2}))
 
 
 @pytest.mark.parametrize(
     "header",
     [
-        {"clock": {}, "tally": {"strange": 1}},
-        {"clock": 5},
-        {"clock": {"now": 3}},
+        {"event_time": {}, "stats": {"strange": 1}},
+        {"event_time": 5},
+        {"event_time": {"now": 3}},
         {"weight": "heavy"},
         {"weight": None},
         {"next_offset": []},
@@ -211,12 +145,6 @@ def test_a_file_of_version_1_is_read() -> None:
 def test_an_invalid_header_is_refused(header: dict[str, Any]) -> None:
     with pytest.raises(DamagedFileError, match="not a checkpoint"):
         decode(forged(header))
-
-
-@pytest.mark.parametrize(("two", "recent"), [((7, 8), (7, 8)), ((-1, 8), (8,)), ((-1, -1), ())])
-def test_the_first_checkpoints_have_the_last_two_timestamps(two: tuple[int, int], recent: tuple[int, ...]) -> None:
-    clock = {"now_ms": 9, "before_last_ms": two[0], "last_ms": two[1], "ahead": 3}
-    assert decode(forged({"clock": clock})).fold.event_time == EventTime(9, recent, 3)
 
 
 @pytest.mark.parametrize("name", ["C", "C_pinv", "N", "mean", "pending", "pending_retention"])
@@ -293,10 +221,3 @@ def test_the_bytes_do_not_depend_on_the_order_of_rejects() -> None:
     other = fold.reject(["not_finite"]).reject(["too_large"])
     assert asdict(one.stats) == asdict(other.stats)
     assert bits(one, config) == bits(other, config)
-
-
-def test_a_checkpoint_contains_its_settings_and_partition() -> None:
-    fold, config = example("empty")
-    checkpoint = checkpoint_of(fold, config, partition=7, topic="x")
-    assert decode(encode(checkpoint)).settings == config.as_dict()
-    assert decode(encode(checkpoint)).partition == 7

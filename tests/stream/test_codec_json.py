@@ -103,11 +103,9 @@ def test_true_and_false_inside_strings_change_nothing(text: str, entry: str) -> 
 def test_the_error_names_the_first_entry_that_is_not_a_number() -> None:
     decoded = Codec("json", D, 1e150).decode([b'[1, true, "2", null]', b'[1, "2", true, null]', b"[1, null, 2, 3]"])
     assert decoded.rejects == [
-        Reject(0, "undecodable", "entry 1 of the array is a boolean, not a number"),
-        Reject(1, "undecodable", "entry 1 of the array is a string, not a number"),
-        Reject(
-            2, "undecodable", "entry 1 of the array is null, not a number (missing=impute learns vectors with gaps)"
-        ),
+        Reject(0, "undecodable", "entry 1 must be a number, not a boolean"),
+        Reject(1, "undecodable", "entry 1 must be a number, not a string"),
+        Reject(2, "undecodable", "entry 1 must be a number, not null (missing=impute learns vectors with gaps)"),
     ]
 
 

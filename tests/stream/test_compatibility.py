@@ -67,6 +67,7 @@ def test_every_setting_that_affects_the_result_is_compared() -> None:
         "half_life_seconds": fold_config(half_life_seconds=9.0),
         "format": replace(config, format="npy"),
         "field": replace(config, field="a"),
+        "missing": fold_config(impute=True),
     }
     assert set(shapes) | {"block", "stretch", "start"} == set(config.as_dict())
     for name, other in shapes.items():

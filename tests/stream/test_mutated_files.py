@@ -9,18 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampca.errors import DamagedFileError
-from streampca.stream import checkpoint, model_file, npz, screening
-from streampca.stream.screening import Screening
+from streampca.stream import checkpoint, model_file, npz
 from tests.stream.streams import bits, fold_config, fold_of, vectors
-from tests.stream.test_guard import learned
 from tests.stream.test_model_file import a_calibration, a_published
-from tests.stream.test_plausibility import event
 
 CONFIGS = {
     "pending only": (fold_config(), 7),
     "learned": (fold_config(half_life_seconds=9.0), 250),
     "float32": (fold_config(dtype="float32"), 250),
-    "guarded": (fold_config(), 600),
 }
 VALUES = st.sampled_from(
     [None, True, "", "7", "NaN", -1, -2, 0, 1, 2**63, 2**64 - 1, 1.5, -0.5, 1e308, [], [1], {}, {"a": 1}, {"a": "1"}]
@@ -32,12 +28,10 @@ def example(name: str) -> bytes:
     config, n = CONFIGS[name]
     d, dtype = config.learning.dimensions, config.learning.dtype
     V, stamps = vectors(n, d, dtype=dtype), [10**12 + 7 * i for i in range(n)]
-    if name == "guarded":
-        return bits(learned([v[None] for v in V], config, [n], Screening(outlier_p=0.1), restart=False)[0], config)
     return bits(fold_of(V, config, stamps), config)
 
 
-CHECKPOINTS = {name: npz.decode(example(name), checkpoint.KIND, *checkpoint.READABLE) for name in CONFIGS}
+CHECKPOINTS = {name: npz.decode(example(name), checkpoint.KIND, checkpoint.FORMAT_VERSION) for name in CONFIGS}
 MODEL = npz.decode(
     model_file.encode(a_published(calibration=a_calibration())), model_file.KIND, model_file.FORMAT_VERSION
 )
@@ -106,9 +100,6 @@ def test_a_mutated_checkpoint_is_damaged_or_can_be_learned_from(name: str, data:
         return
     rows = vectors(300, config.learning.dimensions, dtype=config.learning.dtype)
     with np.errstate(all="ignore"):
-        if found.fold.guard:
-            offsets = range(10**6, 10**6 + len(rows))
-            screening.learn(found.fold, event([v[None] for v in rows], offsets), config, Screening(0, 0.1))
         found.fold.learn(rows, [10**12] * len(rows), 10**6, config)
         found.fold.provisional(config.learning)
 
@@ -139,6 +130,6 @@ def test_a_wrong_type_in_the_header_is_named(field: str, value: object) -> None:
 
 
 def test_a_wrong_type_in_a_nested_field_is_named() -> None:
-    tally = {**CHECKPOINTS["learned"][0]["tally"], "learned": "250"}
-    with pytest.raises(DamagedFileError, match=r"tally\.learned in its header is wrong"):
-        checkpoint.decode(changed("learned", tally=tally))
+    stats = {**CHECKPOINTS["learned"][0]["stats"], "learned": "250"}
+    with pytest.raises(DamagedFileError, match=r"stats\.learned in its header is wrong"):
+        checkpoint.decode(changed("learned", stats=stats))

@@ -17,7 +17,7 @@ from streampca.stream.decoded import Decoded
 from streampca.stream.events import Vectors
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.record import PlainRecord
-from streampca.stream.screening import Learned, Screening
+from streampca.stream.screening import Learned
 from tests.stream.streams import WARM_UP, D, bits, fold_config, fold_of, vectors
 
 FACTOR = 1e4
@@ -53,7 +53,7 @@ def learned(
     fold, start, rejected = Fold.empty(config.learning), 0, []
     for size in chunks:
         offsets = range(start, start + size)
-        after = screening.learn(fold, event(messages[start : start + size], offsets), config, Screening(factor))
+        after = screening.learn(fold, event(messages[start : start + size], offsets), config, factor)
         fold, start = after.fold, start + size
         rejected += [offsets[reject.place] for reject in after.rejects]
         assert {reject.reason for reject in after.rejects} <= {"implausible"}
@@ -115,9 +115,7 @@ def test_the_model_is_the_one_of_the_stream_without_the_vector(name: str, scale:
     V = np.insert(clean, 500, scale, axis=0).astype(config.learning.dtype)
     stamps = [1000 * min(i, 999) for i in range(1001)]
     messages = event([v[None] for v in V], range(1001))
-    after = screening.learn(
-        Fold.empty(config.learning), replace(messages, timestamps=np.array(stamps)), config, Screening(FACTOR)
-    )
+    after = screening.learn(Fold.empty(config.learning), replace(messages, timestamps=np.array(stamps)), config, FACTOR)
     assert [reject.place for reject in after.rejects] == [500]
     assert "implausible_factor is 10000" in after.rejects[0].message
     without = fold_of(clean, config, stamps[:500] + stamps[501:])
@@ -138,8 +136,8 @@ def test_the_loss_stays_that_of_batch_pca() -> None:
     clean = vectors(20_000)
     V = np.insert(clean, [3000, 10_000], 1e100, axis=0)
     messages = event([v[None] for v in V], range(len(V)))
-    ruined = screening.learn(Fold.empty(config.learning), messages, config, Screening(0))
-    kept = screening.learn(Fold.empty(config.learning), messages, config, Screening(FACTOR))
+    ruined = screening.learn(Fold.empty(config.learning), messages, config, 0)
+    kept = screening.learn(Fold.empty(config.learning), messages, config, FACTOR)
     assert (len(ruined.rejects), len(kept.rejects)) == (0, 2)
     assert excess(clean, config, ruined) > 0.1
     assert excess(clean, config, kept) < 1e-3
@@ -186,17 +184,6 @@ def test_zero_switches_the_rule_off() -> None:
     assert bits(fold, config) == bits(fold_of(V, config, [1000 * i for i in range(600)]), config)
 
 
-def test_a_checkpoint_of_a_version_without_the_rule_is_continued_with_it() -> None:
-    """The rule needs nothing in a checkpoint that was not there before."""
-    config = fold_config()
-    saved = bits(fold_of(vectors(600), config), config)
-    checkpoint = files.decode(saved)
-    assert not any("implausible" in name for name in checkpoint.settings)
-    after = screening.learn(checkpoint.fold, event([np.full((1, D), 1e6)], [600]), config, Screening(FACTOR))
-    assert [reject.reason for reject in after.rejects] == ["implausible"]
-    assert after.fold.position == 601
-
-
 def test_one_call_learns_all_blocks_of_an_ordinary_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Vectors are compared one by one only if a sum of squares cannot rule out that any is implausible."""
     config, calls = fold_config(), []
@@ -208,5 +195,5 @@ def test_one_call_learns_all_blocks_of_an_ordinary_batch(monkeypatch: pytest.Mon
         return learn(*arguments)
 
     monkeypatch.setattr(learning, "learn", counting)
-    screening.learn(fold, event([v[None] for v in vectors(2000, seed=1)], range(600, 2600)), config, Screening(FACTOR))
+    screening.learn(fold, event([v[None] for v in vectors(2000, seed=1)], range(600, 2600)), config, FACTOR)
     assert len(calls) == 2  # the block that was pending, and all others

@@ -1,11 +1,10 @@
-"""simdjson returns the same bits as orjson, and parses all ordinary texts."""
+"""simdjson returns the same bits as orjson, of vectors and of requests' rows, and parses all ordinary texts."""
 
 import importlib
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from streampca.stream.codec import Codec
-from streampca.vectors.json import JsonVectorParser, SimdjsonParser
+from streampca.stream.formats.json import JsonReader
+from streampca.vectors.json import count, fast_fields, fast_vector, import_simdjson, new_parser
 from streampca.vectors.packing import VectorError
 
 if sys.version_info >= (3, 14):
@@ -30,37 +29,27 @@ def implementation(request: pytest.FixtureRequest) -> Iterator[None]:
     parser = simdjson.Parser()
     default = parser.implementation[0]
     parser.implementation = request.param
-    parsers.cache_clear()
     yield
     parser.implementation = default
-    parsers.cache_clear()
 
 
-@cache
-def parsers(dimensions: int, field: str) -> tuple[SimdjsonParser, JsonVectorParser, JsonVectorParser]:
-    """simdjson, a parser that tries it first, and a parser without it; cached, so that each parses many texts."""
-    combined, orjson_only = JsonVectorParser(dimensions, field), JsonVectorParser(dimensions, field)
-    orjson_only._simdjson = None
-    assert combined._simdjson is not None
-    return combined._simdjson, combined, orjson_only
-
-
-def outcome(parser: JsonVectorParser, text: bytes) -> bytes | tuple[str, str]:
+def outcome(dimensions: int, field: str, text: bytes, *, fast: bool = True) -> bytes | tuple[str, str]:
+    reader = JsonReader(dimensions, field, gaps=False)
+    if not fast:
+        reader._parser = None
     try:
-        return bytes(parser.parse(text))
+        return bytes(reader.read(text))
     except VectorError as error:
         return error.reason, str(error)
 
 
 def check(text: bytes, dimensions: int, field: str = "", *, accepted: bool | None = None) -> None:
     """The numbers, or the error, are the same with and without simdjson; `accepted`: whether simdjson parses it."""
-    simdjson_only, combined, orjson_only = parsers(dimensions, field)
-    expected, numbers = outcome(orjson_only, text), simdjson_only.parse(text)
-    assert outcome(combined, text) == expected, text
-    if numbers is not None:
-        assert bytes(numbers) == expected, text
+    expected = outcome(dimensions, field, text, fast=False)
+    assert outcome(dimensions, field, text) == expected, text
     if accepted is not None:
-        assert (numbers is not None) is accepted, text
+        numbers = fast_vector(new_parser(), text, field.split(".") if field else [])
+        assert (numbers is not None and numbers.nbytes == 8 * dimensions) is accepted, text
 
 
 def array_of(numbers: Sequence[str]) -> bytes:
@@ -73,15 +62,18 @@ ordinary = st.one_of(
 )
 
 
+LAYOUTS: list[Callable[[Any], bytes]] = [
+    lambda value: json.dumps(value).encode(),
+    orjson.dumps,
+    lambda value: b"\n" + json.dumps(value, indent="\t").encode() + b"\r\n",
+    lambda value: json.dumps(value).encode().replace(b",", b" ,\n"),
+]
+
+
 @thorough
 @given(row=st.lists(ordinary, min_size=3, max_size=3), layout=st.integers(0, 3))
 def test_ordinary_texts_are_parsed_by_simdjson(row: list[float], layout: int) -> None:
-    write = [
-        lambda value: json.dumps(value).encode(),
-        orjson.dumps,
-        lambda value: b"\n" + json.dumps(value, indent="\t").encode() + b"\r\n",
-        lambda value: json.dumps(value).encode().replace(b",", b" ,\n"),
-    ][layout]
+    write = LAYOUTS[layout]
     check(write(row), 3, accepted=True)
     check(write({"v": row}), 3, "v", accepted=True)
     event = {"at": "2026-01-01T00:00:00Z", "v": row, "n": 7, "good": True, "more": {"w": None}}
@@ -196,6 +188,7 @@ OBJECTS_ACCEPTED = [
     ("v", b'{"w": 1, "w": 2, "v": @}'),
     ("a.b", b'{"a": {"b": @}}'), ("a.b", b'{"c": "ab", "a": {"c": 2, "b": @}, "a.b": null}'),
     ("\u00e9", b'{"\xc3\xa9": @}'), ("a b", b'{"a b": @}'), ("0", b'{"0": @}'), (".v", b'{"": {"v": @}}'),
+    ("a.a", b'{"a": {"a": @}}'),
 ]  # fmt: skip
 OBJECTS_DECLINED = [
     ("v", b""), ("v", b"@"), ("v", b'"v": @'), ("v", b'["v", @]'), ("0", b"@"), ("/0", b"@"), ("-", b"@"),
@@ -220,7 +213,6 @@ OBJECTS_DECLINED = [
     ("a.b", b'{"a": {"c": {"b": @}}}'), ("a.b", b'{"a": {"b": @}, "a": 1}'), ("a.b", b'{"a": "b", "b": @}'),
     ("a.b", b'{"a": {"b": @}, "a": {"b": [4, 5, 6, 7]}}'), ("a.b", b'{"a": {"b": @}, "a": {"c": 1}}'),
     ("a.b", b'{"a": {"b": @, "b": 1}}'),
-    ("a.a", b'{"a": {"a": @}}'),
     # Names that contain delimiters.
     ("[", b'{"[": @}'), ("x[]", b'{"x[]": [[1], [2], [3], [4]], "x[]": 1}'), (":[],", b'{"x":[],":[],":@}'),
     ("]", b'{"v": @, "]": 1}'), ('"', b'{"\\"": @}'), ('v":"w', b'{"v":"w", "x": @}'), ("\0", b'{"\0": @}'),
@@ -277,37 +269,133 @@ def test_any_bytes(text: bytes) -> None:
     check(text, 1)
     check(b"[1" + text + b"]", 1)
     check(b'{"w":"' + text + b'","v":[1]}', 1, "v")
+    check_fields(text)
+    check_fields(b'{"vectors":[[1' + text + b"]]}")
+    check_fields(b'{"basis":"' + text + b'","vectors":[[1]]}')
 
 
-VALUES = [
-    b"[1, 2]",
-    None,
-    b"[1, 18446744073709551616]",
-    b"[1]",
-    b"[0.1, -0.0]",
-    b"[1, true]",
-    b"[[1, 2]]",
-    b"[3, 1e-310]",
-]
-
-
-def test_results_are_the_same_without_simdjson(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_simdjson = Codec("json", 2, math.inf).decode(VALUES)
-    monkeypatch.setitem(sys.modules, "simdjson", None)
-    assert JsonVectorParser(2)._simdjson is None
-    without = Codec("json", 2, math.inf).decode(VALUES)
-    assert without.vectors.tobytes() == with_simdjson.vectors.tobytes()
-    assert without.places.tolist() == with_simdjson.places.tolist() == [0, 2, 4, 7]
-    assert without.rejects == with_simdjson.rejects
-
-
-def test_a_broken_installation_of_simdjson_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("broken", ["simdjson", "csimdjson"])
+def test_without_simdjson_nothing_is_fast(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With csimdjson missing, simdjson is installed in part only."""
     monkeypatch.delitem(sys.modules, "simdjson")
-    monkeypatch.setitem(sys.modules, "csimdjson", None)
-    assert JsonVectorParser(2)._simdjson is None
+    monkeypatch.setitem(sys.modules, broken, None)
+    import_simdjson.cache_clear()
+    assert new_parser() is None
+    assert fast_vector(None, b"[1]", []) is None
+    assert fast_fields(b"{}", NAMES) is None
+    import_simdjson.cache_clear()
 
 
 def test_results_stay_valid_after_the_next_parse() -> None:
-    parser: Any = JsonVectorParser(2)._simdjson
-    results = [parser.parse(orjson.dumps([i, -i])) for i in range(100)]
+    parser = new_parser()
+    results = [fast_vector(parser, orjson.dumps([i, -i]), []) or b"" for i in range(100)]
     assert np.frombuffer(b"".join(results)).tolist() == [x for i in range(100) for x in (i, -i)]
+
+
+# Fields and rows of requests.
+
+NAMES = ("vectors", "basis", "version")
+ROWS = b"[[1,2],[3,4]]"
+
+
+def check_fields(text: bytes, *, accepted: bool | None = None) -> None:
+    """What simdjson finds, orjson finds too; `accepted`: whether simdjson parses it."""
+    found = fast_fields(text, NAMES)
+    if accepted is not None:
+        assert (found is not None) is accepted, text
+    if found is None:
+        return
+    expected = orjson.loads(text)
+    assert found.keys() == expected.keys(), text
+    for name, value in found.items():
+        if isinstance(value, np.ndarray):
+            assert {type(number) for row in expected[name] for number in row} <= {int, float}
+            rows = np.array([[float(number) for number in row] for row in expected[name]])
+            assert (value.dtype, value.shape, value.tobytes()) == (rows.dtype, rows.shape, rows.tobytes()), text
+        else:
+            assert (type(value), value) == (type(expected[name]), expected[name]), text
+
+
+tables = st.integers(1, 4).flatmap(
+    lambda width: st.lists(st.lists(ordinary, min_size=width, max_size=width), min_size=1, max_size=4)
+)
+
+
+@thorough
+@given(rows=tables, layout=st.integers(0, 3), basis=st.sampled_from(["principal", "é\n", None]))
+def test_ordinary_requests_are_parsed_by_simdjson(rows: list[list[float]], layout: int, basis: str | None) -> None:
+    write = LAYOUTS[layout]
+    check_fields(write({"vectors": rows}), accepted=True)
+    check_fields(write({"basis": basis, "vectors": rows, "version": 2**63 - 1}), accepted=True)
+
+
+@pytest.mark.parametrize(("n", "d"), [(256, 784), (1, 20_000), (20_000, 1)])
+def test_long_requests_are_parsed_by_simdjson(n: int, d: int) -> None:
+    rows = np.random.default_rng(0).standard_normal((n, d))
+    check_fields(orjson.dumps({"vectors": rows}, option=orjson.OPT_SERIALIZE_NUMPY), accepted=True)
+
+
+FIELDS_ACCEPTED = [
+    b'{"vectors":@}', b'{"\\u0076ectors":@}', b'{"vectors":[[1]]}',
+    b'{"vectors":[[-0,-0.0],[1e-400,18446744073709551615]]}',
+    b"{}", b'{"basis":"x"}', b'{"version":-0}', b'{"version":-0.0}', b'{"version":1e2}',
+    b'{"version":true,"vectors":@}',
+    b'{"vectors":null}', b'{"vectors":"x"}', b'{"vectors":1}', b'{"basis":"\\"]}","vectors":@}', b'{"basis":@}',
+    b'{"basis":"\\u0000","vectors":@}', b'{"basis":"\\ud83d\\ude00","vectors":@}',
+]  # fmt: skip
+FIELDS_DECLINED = [
+    # Nested, ragged, empty or mixed rows; of some, the flattened numbers are as many as those of rows.
+    b'{"vectors":[]}', b'{"vectors":[[]]}', b'{"vectors":[[],[]]}', b'{"vectors":[1,2]}', b'{"vectors":[[1],2]}',
+    b'{"vectors":[1,[2]]}', b'{"vectors":[[1],[]]}', b'{"vectors":[[1],[2,3]]}', b'{"vectors":[[[1,2]]]}',
+    b'{"vectors":[[[1],[2]]]}', b'{"vectors":[[1,[2]],[3,4]]}', b'{"vectors":[[[1,2],[]],[3,4]]}',
+    b'{"vectors":[[[1,2],3],[[],4]]}', b'{"vectors":[1,[2,[3]]]}', b'{"vectors":[[1,2],{"a":3}]}',
+    b'{"vectors":[[1,{}]]}',
+    b'{"vectors":[[1,true]]}', b'{"vectors":[[false]]}', b'{"vectors":[[null]]}', b'{"vectors":[["1"]]}',
+    b'{"vectors":["12",[1,2]]}', b'{"vectors":["12","34"]}', b'{"vectors":[{"a":1}]}', b'{"vectors":{"0":[1]}}',
+    # Numbers that one of the two refuses or rounds.
+    b'{"vectors":[[18446744073709551616]]}', b'{"vectors":[[1e400]]}', b'{"vectors":[[NaN]]}', b'{"vectors":[[01]]}',
+    b'{"version":18446744073709551616}', b'{"vectors":@,"version":1e400}',
+    # Fields: unknown, duplicate, or more than one array.
+    b'{"vector":@}', b'{"vectors":@,"more":1}', b'{"vectors":@,"vectors":@}', b'{"vectors":1,"vectors":@}',
+    b'{"vectors":@,"\\u0076ectors":1}', b'{"version":1,"version":2,"vectors":@}', b'{"vectors\\u0000":@}',
+    b'{"vectors\0":@}', b'{"vectors":@,"basis":[]}', b'{"vectors":@,"basis":@}', b'{"basis":{},"vectors":@}',
+    b'{"basis":"[","vectors":@}', b'{"1":1,"2":2,"3":3,"4":4}',
+    # Not JSON, or no object.
+    b"", b" ", b"{", b"@", b"[@]", b"1", b"null", b'"vectors"', b'{"vectors":@', b'{"vectors":@}}', b'{"vectors":@}{}',
+    b'{"vectors":@}\0', b'{"vectors":@,}', b"{'vectors':@}", b'\xef\xbb\xbf{"vectors":@}', b'{"vectors":[[1,]]}',
+    b'{"vectors":@,"basis":"\xff"}', b'{"vectors":@,"basis":"\\ud800"}', b'{"vectors":@,"basis":"\xed\xa0\x80"}',
+    b'{"vectors":@,"basis":"\x01"}', b'{"vectors":@,"\\ud800":1}', b'{"vectors":@,"basis":tru}',
+    b'{"vectors":' + b"[" * 2000 + b"1" + b"]" * 2000 + b"}",
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("implementation")
+def test_fields() -> None:
+    for texts, accepted in ((FIELDS_ACCEPTED, True), (FIELDS_DECLINED, False)):
+        for text in texts:
+            check_fields(text.replace(b"@", ROWS), accepted=accepted)
+
+
+field_pieces = st.sampled_from(
+    [*'[]{},:"\\ 0@', '"vectors":', '"vectors":@', '"basis":', '"version":', "\\u0076", "[[0],", "[1,2]", "],[", "null",
+     "true", "-0", "1e5", "1.5", '"principal"', "\ufeff", "é"]
+)  # fmt: skip
+
+
+@thorough
+@given(
+    text=st.lists(field_pieces, max_size=8).map("".join),
+    around=st.sampled_from(["%", "{%}", '{"vectors":[%]}', '{"vectors":[[%]]}', '{"vectors":[[1],[%]]}',
+                            '{"vectors":@,%}', '{%,"vectors":@}']),
+)  # fmt: skip
+def test_anything_like_a_request(text: str, around: str) -> None:
+    check_fields(around.replace("%", text).replace("@", ROWS.decode()).encode())
+
+
+@given(
+    st.lists(st.sampled_from([b"[", b"[[", b"]", b"12", "é".encode()]), max_size=50).map(b"".join), st.integers(1, 9)
+)
+def test_count_counts_as_bytes_do(text: bytes, at_once: int) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("streampca.vectors.json._COUNTED_BYTES", at_once)
+        assert count(text, b"[") == text.count(b"[")

@@ -95,6 +95,7 @@ def make_worker(
     hook: Hook = lambda name: None,
     stop_when_idle: bool = True,
     save_executor: Executor | None = None,
+    save_clock: Callable[[], float] = lambda: 0.0,
     prefetch: int | None = None,
 ) -> WorkerFixture:
     """A worker in this environment. With `stop_when_idle` it stops when polls return nothing after its script.
@@ -104,14 +105,14 @@ def make_worker(
     the assignment; a `Do` happens before the next poll and does not replace one.
     """
     config = config or worker_config(env.fold_config)
-    env.sends_dead_letters = "dead_letter" in (config.bad_records, config.outliers)
+    env.sends_dead_letters = config.bad_records == "dead_letter"
     dead_letters, recorder = SpyDeadLetters(env, hook), EventRecorder()
     source = SpySource(env, hook, script, batch, config.codec.vectors_of if prefetch is None else None)
     store = SpyStore(env, hook)
     checkpoints = Checkpoints(store, TOPIC)
     publisher = Publisher(checkpoints, Models(store, TOPIC), config.fold, lambda: 0.0)
     read = source if prefetch is None else Prefetch(source, prefetch, 10**6, config.codec.vectors_of)
-    writer = CheckpointWriter(checkpoints, publisher, save_executor or SynchronousExecutor())
+    writer = CheckpointWriter(checkpoints, publisher, save_executor or SynchronousExecutor(), save_clock)
     listeners = Listeners(recorder)
     worker = Worker(config, read, dead_letters, writer, listeners)
 

@@ -131,9 +131,7 @@ class SpyStore:
     def _written(self, name: str) -> None:
         kind, _, *where, stem = name.split("/")
         entry: tuple[Any, ...] = ("publish",)
-        if "subtotals" in where:
-            entry = ("merge", int(where[1]))
-        elif kind == "checkpoints":
+        if kind == "checkpoints":
             self._check_dead_letters(int(where[0]), int(stem[:20]))
             entry = ("save", int(where[0]))
         self._env.journal.append((*entry, int(stem[:20])))

@@ -8,7 +8,6 @@ import pytest
 from streampca.errors import BadRecordError
 from streampca.stream.checkpoint import Checkpoint, encode
 from streampca.stream.record import last_of
-from streampca.stream.screening import Screening
 from tests.stream.streams import D, vectors
 from tests.worker.environment import POISON, TOPIC, Environment
 from tests.worker.harness import make_worker, worker_config
@@ -69,7 +68,7 @@ def test_the_worker_stops_at_the_first_bad_record_whatever_its_reason(env: Envir
 @pytest.mark.parametrize("batch", BATCHES)
 def test_they_are_learned_if_the_factor_is_zero(env: Environment, batch: int) -> None:
     make_worker(
-        env, worker_config(bad_records="skip", checkpoint_interval_s=60, screening=Screening(0)), batch=batch
+        env, worker_config(bad_records="skip", checkpoint_interval_s=60, implausible_factor=0), batch=batch
     ).run()
     newest = env.checkpoints.newest(0)
     assert newest is not None

@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from streampca.pca import anomaly
-from streampca.pca.anomaly import Calibration
+from streampca.pca import scoring
 from streampca.pca.arrays import Array
+from streampca.pca.scoring import Calibration
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.model_file import PublishedModel
-from streampca.worker import ranges
 from streampca.worker.publisher import Publisher
 from tests.stream.streams import fold_config, folded, vectors
 from tests.worker.test_publisher import PublisherFixture
@@ -37,8 +36,8 @@ class Stream(PublisherFixture):
 
 
 def scored(by: PublishedModel, V: Array, into: Calibration | None = None, kept: float = 1.0) -> Calibration:
-    scores = anomaly.score(by.model, V)
-    return (into or Calibration.empty()).with_scores(scores, anomaly.noise_variance(by.model), kept)
+    scores = scoring.score(by.model, V)
+    return (into or Calibration.empty()).with_scores(scores, by.model.noise_variance, kept)
 
 
 def same(published: PublishedModel, expected: Calibration) -> bool:
@@ -65,8 +64,8 @@ def test_pending_messages_are_scored_by_the_version_before(stream: Stream) -> No
     assert same(
         third, scored(second, third_pending, scored(first, np.concatenate(pending)), np.exp(-300 / third.version))
     )
-    scores = anomaly.score(second.model, third_pending)
-    expected = second.calibration.p_values(scores, anomaly.noise_variance(second.model))
+    scores = scoring.score(second.model, third_pending)
+    expected = second.calibration.p_values(scores, second.model.noise_variance)
     np.testing.assert_array_equal(stream.p_values, expected.score)
 
 
@@ -107,18 +106,3 @@ def test_another_publisher_continues_from_the_newest_version(stream: Stream) -> 
     stream.publisher = Publisher(stream.checkpoints, stream.models, stream.fold_config, lambda: 0.0)
     more = stream.grow(0, 300)
     assert stream.publish().calibration.weight == pytest.approx(len(pending) * np.exp(-300 / 900) + len(more), rel=0.01)
-
-
-def test_with_many_partitions_the_newest_messages_of_each_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also of partitions that another worker has merged."""
-    monkeypatch.setattr(ranges, "size", lambda partitions: 2)
-    monkeypatch.setattr(ranges, "FEWEST", 2)
-    stream = Stream(fold_config())
-    other = Publisher(stream.checkpoints, stream.models, stream.fold_config, lambda: 0.0)
-    for partition in stream.streams:
-        stream.grow(partition, 300)
-    first = stream.publish()
-    pending = [stream.grow(partition, n) for partition, n in ((0, 300), (1, 5))]
-    other.merge_ranges([0])
-    monkeypatch.setattr(Publisher, "_subtotal", None)  # the publisher only reads
-    assert same(stream.publish(), scored(first, np.concatenate([pending[0][-16:], pending[1][-5:]])))

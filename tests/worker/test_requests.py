@@ -18,7 +18,7 @@ from streampca.stores.models import Models
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import Fold
 from streampca.stream.model_file import PublishedModel, encode
-from streampca.worker import parts, ranges
+from streampca.worker import merge_inputs
 from streampca.worker.checkpoint_writer import CheckpointWriter, SaveResult
 from streampca.worker.publisher import Publisher
 from tests.stream.streams import checkpoint_of, fold_config, fold_of, vectors
@@ -71,7 +71,6 @@ class Member:
         self.writer = CheckpointWriter(checkpoints, publisher, SynchronousExecutor())
         self.saved = {p: Fold.empty(CONFIG.learning) for p in self.owned}
         self.publishes = 0 in self.owned
-        self.ranges = ranges.owned(self.owned, range(PARTITIONS))
 
     def interval(self, moved: Collection[int] = ()) -> SaveResult:
         """Learn more of the partitions that `moved`, and save; then the requests since are counted in the bucket."""
@@ -82,7 +81,7 @@ class Member:
             rows = self.saved[partition].stats.learned + 20
             self.saved[partition] = fold_of(vectors(rows, seed=partition) + partition, CONFIG)
         changed = [self._checkpoint(p) for p in moved]
-        self.writer.start(changed, publish=self.publishes, ranges=self.ranges, saved_before=before)
+        self.writer.start(changed, publish=self.publishes, saved_before=before)
         result = self.writer.take_result(wait=True)
         assert result is not None
         assert result.postponed is None
@@ -111,12 +110,6 @@ def two(bucket: Bucket) -> tuple[Member, Member]:
     return publisher, other
 
 
-def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranges 0 to 3 of two partitions."""
-    monkeypatch.setattr(ranges, "size", lambda partitions: 2)
-    monkeypatch.setattr(ranges, "FEWEST", 4)
-
-
 def test_a_publisher_reads_only_the_partitions_of_others_that_moved(bucket: Bucket, two: tuple[Member, Member]) -> None:
     publisher, other = two
     other.interval([4])
@@ -141,48 +134,30 @@ def test_parts_that_were_not_read_again_change_no_bit(bucket: Bucket, two: tuple
     assert encode(published(publisher.interval())) == encode(expected.model)
 
 
-def test_with_many_partitions_subtotals_are_read_once(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    few_are_many(monkeypatch)
-    publisher, other = Member(bucket, [0, 1, 3]), Member(bucket, [2, 4, 5, 6])
-    publisher.interval(publisher.owned)
-    other.interval(other.owned)
-    assert other.ranges == (1, 2, 3)
-    assert bucket.requests == {"list": 1, "write": 4 + 3, "read": 1}
-    published(publisher.interval([0]))
-    assert bucket.requests == {"list": 1, "write": 3, "read": 3}
-    other.interval([5])
-    assert bucket.requests == {"list": 1, "write": 2}
-    published(publisher.interval())
-    assert bucket.requests == {"list": 1, "write": 1, "read": 1}
-
-
-@given(st.lists(st.tuples(st.integers(0, 2), st.sets(st.integers(0, PARTITIONS - 1))), max_size=12), st.booleans())
+@given(st.lists(st.tuples(st.integers(0, 2), st.sets(st.integers(0, PARTITIONS - 1))), max_size=12))
 @settings(max_examples=25, deadline=None)
-def test_no_worker_reads_a_file_twice_or_one_of_its_own(steps: list[tuple[int, set[int]]], many: bool) -> None:
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        if many:
-            few_are_many(monkeypatch)
-        bucket = Bucket()
-        members = [Member(bucket, range(start, PARTITIONS, 3)) for start in range(3)]
-        known: list[set[str]] = [set() for _ in members]
-        for number, (turn, moved) in enumerate(steps):
-            member, files = members[turn], set(bucket._files)
-            result = member.interval(moved & set(member.owned))
-            first = member.publishes and not any(t == turn for t, _ in steps[:number])
-            assert bucket.requests["list"] == 1 + first
-            assert not known[turn] & set(bucket.read_names)
-            written = bucket._files.keys() - files
-            known[turn] |= written | set(bucket.read_names)
-            assert bucket.requests["write"] == len(written)
-            assert sum("subtotals" not in name for name in written) == len(result.saved) + bool(result.published)
+def test_no_worker_reads_a_file_twice_or_one_of_its_own(steps: list[tuple[int, set[int]]]) -> None:
+    bucket = Bucket()
+    members = [Member(bucket, range(start, PARTITIONS, 3)) for start in range(3)]
+    known: list[set[str]] = [set() for _ in members]
+    for number, (turn, moved) in enumerate(steps):
+        member, files = members[turn], set(bucket._files)
+        result = member.interval(moved & set(member.owned))
+        first = member.publishes and not any(t == turn for t, _ in steps[:number])
+        assert bucket.requests["list"] == 1 + first
+        assert not known[turn] & set(bucket.read_names)
+        written = bucket._files.keys() - files
+        known[turn] |= written | set(bucket.read_names)
+        assert bucket.requests["write"] == len(written)
+        assert len(written) == len(result.saved) + bool(result.published)
 
 
 def test_what_does_not_fit_is_read_again(
     bucket: Bucket, two: tuple[Member, Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publisher, _ = two
-    part = publisher.writer._publisher._cache._parts["partition 3"][1]
-    monkeypatch.setattr(parts, "CACHED_BYTES", 2 * part.nbytes)
+    cached = publisher.writer._publisher._cache._checkpoints[3]
+    monkeypatch.setattr(merge_inputs, "CACHED_BYTES", 2 * merge_inputs._nbytes(cached))
     publisher.writer._publisher.forget()
     published_before = publisher.models.versions()
     assert publisher.interval([0]).published

@@ -19,18 +19,17 @@ from streampca.consumer_group.listener import (
     PartitionsReleased,
     PartitionStalled,
     PublishFailed,
-    RecordRejected,
     SourcePolled,
 )
 from streampca.consumer_group.status import name_of_process
 from streampca.errors import BadRecordError, StoreError
 from streampca.stores.base import is_part
 from streampca.stores.memory import MemoryStore
-from streampca.stores.worker_status import UnusualStatus, WorkerStatus, WorkerStatuses
+from streampca.stores.worker_status import WorkerStatus, WorkerStatuses
 from streampca.stream.events import SourceStatus
 from streampca.worker.listeners.status import StatusListener
 from tests.stream.streams import fold_config, fold_of, vectors
-from tests.worker.environment import POISON, TOPIC, Environment
+from tests.worker.environment import TOPIC, Environment
 from tests.worker.harness import SynchronousExecutor, make_worker, worker_config
 
 NAME = "host-7"
@@ -126,32 +125,6 @@ def test_partition_figures_come_from_its_fold(listener: StatusListener, store: C
     assert (partition.position, partition.lag, partition.learned, partition.rejected) == (fold.position, 7, 300, 3)
     assert partition.loss_ewma == pytest.approx(fold.stats.loss_ewma / fold.stats.norm_ewma)
     assert 0 < (partition.loss_ewma or 0) < 1
-
-
-def test_the_last_outliers_are_named(listener: StatusListener, store: CountingStore) -> None:
-    for offset in range(12):
-        listener.notify(RecordRejected(1, offset, "outlier", "p", key=b"\xffsensor" * 50))
-    listener.notify(RecordRejected(1, 12, "outlier", "only 0.001"))
-    listener.notify(RecordRejected(1, 13, "wrong_length", "3 numbers"))
-    listener.notify(MemberStopping("now"))
-    outliers = read_status(store).outliers
-    assert [each.offset for each in outliers] == [12, 11, 10, 9, 8, 7, 6, 5, 4, 3]
-    assert outliers[0].model_dump() == {
-        "partition": 1, "offset": 12, "key": None, "at": 1e9 + 500, "message": "only 0.001"
-    }  # fmt: skip
-    assert (outliers[1].key or "").startswith("\\xffsensor")
-    assert len(outliers[1].key or "") == 100
-
-
-def test_the_most_unusual_messages_are_those_of_the_last_batch(listener: StatusListener, store: CountingStore) -> None:
-    one, other = (
-        UnusualStatus(partition=1, offset=offset, vector=0, key="k", at=1e9, ratio=23, dimensions=[3], shares=[-0.5])
-        for offset in (7, 8)
-    )
-    for unusual in ([one], [other, one]):
-        listener.notify(replace(learned(), unusual=unusual))
-    listener.notify(MemberStopping("now"))
-    assert read_status(store).unusual == [other, one]
 
 
 def test_the_unseen_variance_is_that_of_the_last_checkpoint(listener: StatusListener, store: CountingStore) -> None:
@@ -337,23 +310,6 @@ def run_with_status(env: Environment, store: MemoryStore, **options: Any) -> Non
     with StatusListener(WorkerStatuses(store, TOPIC), NAME) as listener:
         worker.add_listener(listener)
         worker.run()
-
-
-def test_a_finished_worker_leaves_its_status(store: CountingStore) -> None:
-    env = Environment(partitions=2)
-    for partition in (0, 1):
-        env.send(partition, vectors(100, seed=partition))
-    run_with_status(env, store)
-    env.assert_complete()
-    assert (read_status(store).state, read_status(store).trouble) == ("stopped", None)
-
-
-def test_the_status_names_the_bad_record_that_stopped_the_worker(store: CountingStore) -> None:
-    env = Environment()
-    env.send(0, [POISON])
-    with pytest.raises(BadRecordError):
-        run_with_status(env, store)
-    assert "offset 0" in str(read_status(store).trouble)
 
 
 def test_failing_status_writes_do_not_disturb_the_worker(monkeypatch: pytest.MonkeyPatch, store: CountingStore) -> None:

@@ -21,9 +21,6 @@ export function short(value) {
 /** With its sign, also of a positive number; a real minus sign. */
 export const signed = (value, asText) => `${value < 0 ? "−" : "+"}${asText(Math.abs(value))}`;
 
-/** A multiple: 2.3 ×, 1,234 ×. */
-export const times = (ratio) => `${ratio < 100 ? Number(ratio.toPrecision(2)) : count(Math.round(ratio))} ×`;
-
 /** An angle in radians as degrees, with two significant digits. */
 export const angle = (radians) => `${Number(((180 / Math.PI) * radians).toPrecision(2))}°`;
 

@@ -1,10 +1,9 @@
 // The reports of workers and members of transform, and the positions of the model in each partition.
 
 import { element, make, row } from "./dom.js";
-import { count, duration, percent, signed, times } from "./format.js";
+import { count, duration, percent } from "./format.js";
 
 const SILENT_AFTER_S = 30; // workers report every few seconds
-const MOST = 10; // outliers, or unusual messages
 
 const STATES = {
   starting: "is starting", learning: "is learning", transforming: "is transforming",
@@ -27,8 +26,6 @@ export function show(all, positions, now) {
       count(partition.rejected), percent(partition.loss_ewma), percent(partition.unseen_variance_ratio), name,
     );
   }));
-  showOutliers(reports.flatMap(({ outliers }) => outliers).sort((a, b) => b.at - a.at).slice(0, MOST), now);
-  showUnusual(mostUnusual(reports), now);
 }
 
 function showTransform(reports, now) {
@@ -42,29 +39,6 @@ function showTransform(reports, now) {
       transform.committed_at === null ? "–" : `${duration(now - transform.committed_at)} ago`,
     );
   }));
-}
-
-function showOutliers(outliers, now) {
-  element("outliers-section").hidden = outliers.length === 0;
-  element("outliers").replaceChildren(...outliers.map(({ partition, offset, key, at, message }) =>
-    row(partition, count(offset), key ?? "–", `${duration(now - at)} ago`, message)));
-}
-
-const share = (part) => `${Number((100 * part).toPrecision(2))} %`;
-
-/** Of all workers; a message that two have learned, since one of them was killed, once. */
-function mostUnusual(reports) {
-  const messages = new Map();
-  for (const each of reports.flatMap(({ unusual }) => unusual)) messages.set(`${each.partition} ${each.offset} ${each.vector}`, each);
-  return [...messages.values()].sort((a, b) => b.ratio - a.ratio).slice(0, MOST);
-}
-
-function showUnusual(messages, now) {
-  element("unusual-messages-section").hidden = messages.length === 0;
-  element("unusual-messages").replaceChildren(...messages.map(({ partition, offset, vector, key, at, ratio, dimensions, shares }) => row(
-    partition, count(offset) + (vector ? `, vector ${count(vector)}` : ""), key ?? "–", `${duration(now - at)} ago`, times(ratio),
-    dimensions.map((j, i) => `${j} (${signed(shares[i], share)})`).join(", "),
-  )));
 }
 
 /** Partition → the worker that reported it last. A stopped worker owns no partition. */

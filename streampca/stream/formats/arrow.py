@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streampca.stream.formats.arrow_sizes import decompressed_bytes
+from streampca.stream.formats.base import MAX_BATCH_BYTES
 from streampca.vectors.packing import NULL_HINT, VectorBytes, VectorError, check_length, check_size, listed
 
 
@@ -17,18 +17,13 @@ class ArrowReader:
     size = None
     is_batch = True
 
-    def __init__(self, dimensions: int, field: str, most_bytes: int, *, gaps: bool) -> None:
-        self._dimensions, self._field, self._most_bytes, self._gaps = dimensions, field, most_bytes, gaps
+    def __init__(self, dimensions: int, field: str, *, gaps: bool) -> None:
+        self._dimensions, self._field, self._gaps = dimensions, field, gaps
 
     def read(self, value: bytes) -> VectorBytes:
         try:
-            size = decompressed_bytes(value)
-            check_size(size, self._most_bytes)  # Arrow would allocate as much
             with pa.ipc.open_stream(pa.py_buffer(value)) as batches:
-                place = self._column(batches.schema)
-                columns = [self._validated(batch).column(place) for batch in batches]
-            size += sum(map(len, columns)) * self._dimensions * self.dtype.itemsize
-            check_size(size, self._most_bytes)
+                columns = self._columns(batches)
         except VectorError:
             raise
         except Exception as error:  # of many kinds: Arrow's own, OSError, UnicodeDecodeError …
@@ -36,7 +31,17 @@ class ArrowReader:
         parts = [self._numbers(column) for column in columns]
         return parts[0].data if len(parts) == 1 else np.concatenate(parts).data if parts else b""
 
-    def _column(self, schema: Any) -> int:
+    def _columns(self, batches: Any) -> list[Any]:
+        """The column with the vectors of every batch; a few kilobytes of compressed batches may unpack to gibibytes."""
+        index, columns, size = self._index(batches.schema), [], 0
+        for batch in batches:
+            size += batch.nbytes + len(batch) * self._dimensions * self.dtype.itemsize
+            check_size(size, MAX_BATCH_BYTES)
+            batch.validate(full=True)  # offsets that point outside the buffers are refused
+            columns.append(batch.column(index))
+        return columns
+
+    def _index(self, schema: Any) -> int:
         names = schema.names
         if self._field:
             if (found := names.count(self._field)) != 1:
@@ -46,11 +51,6 @@ class ArrowReader:
         if len(names) != 1:
             raise VectorError("undecodable", f"{len(names)} columns in the record batch: field must name one")
         return 0
-
-    @staticmethod
-    def _validated(batch: Any) -> Any:
-        batch.validate(full=True)  # offsets that point outside the buffers are refused
-        return batch
 
     def _numbers(self, column: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
         """The numbers of a column of lists, row after row."""

@@ -9,25 +9,24 @@ read with the original schema.
 import io
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import fastavro
 import numpy as np
 
-from streampca.stream.formats.avro_bounds import AvroBounds
 from streampca.stream.formats.schemas import FRAME, SchemaCache, Schemas, WriterSchema
 from streampca.vectors.packing import (
     NumberPacker,
     VectorBytes,
     VectorError,
-    check_size,
     float64_of,
     missing_field,
     type_name,
 )
 
 _SIZES = {"float": 4, "double": 8}
+_MOST_TYPES = 10_000  # in a schema, each use of a named type counted anew
 
 
 class AvroReader:
@@ -37,8 +36,8 @@ class AvroReader:
     size = None
     is_batch = False
 
-    def __init__(self, dimensions: int, field: str, schemas: Schemas, most_bytes: int, *, gaps: bool) -> None:
-        self._dimensions, self._field, self._most_bytes = dimensions, field, most_bytes
+    def __init__(self, dimensions: int, field: str, schemas: Schemas, *, gaps: bool) -> None:
+        self._dimensions, self._field = dimensions, field
         self._path = field.split(".") if field else []
         self._packer = NumberPacker(dimensions, gaps=gaps)
         self._decoders = SchemaCache(schemas, "AVRO", self._decoder)
@@ -54,7 +53,7 @@ class AvroReader:
             plain = json.loads(schema.text)
             names = dict(named)
             parsed = fastavro.parse_schema(plain, names)
-            bounds = AvroBounds(parsed, names)
+            _check_types(parsed, names)
             block = _with_one_block(plain, self._path, self._dimensions, itertools.count())
             fast = block and fastavro.parse_schema(block, dict(named))
         except VectorError:
@@ -63,7 +62,6 @@ class AvroReader:
             raise VectorError("undecodable", f"cannot be read: {' '.join(str(error).split())}") from None
 
         def decode(value: bytes) -> VectorBytes:
-            check_size(bounds.memory(len(value)), self._most_bytes)
             found = None if fast is None else self._one_block(value, fast)
             return self._with_original(value, parsed) if found is None else found
 
@@ -108,6 +106,43 @@ def _whole(value: bytes, schema: Any) -> Any:
     if stream.tell() != len(value):
         raise VectorError("undecodable", "not Avro of its schema: bytes are left over")
     return datum
+
+
+def _check_types(schema: Any, named: Mapping[str, Any]) -> None:
+    """Refuse schemas of which a short value may take any amount of memory and time.
+
+    fastavro overflows the C stack on deeply nested values of a recursive schema. An array whose items take no bytes may
+    claim any number of them.
+    """
+    uses = itertools.count(1)
+
+    def takes_bytes(schema: Any, around: tuple[str, ...]) -> bool:
+        """Whether every value of a type takes at least a byte; `around`: the named types that it is part of."""
+        if next(uses) > _MOST_TYPES:
+            raise VectorError("undecodable", f"schemas of more than {_MOST_TYPES} types are not supported")
+        if isinstance(schema, list):
+            return bool([takes_bytes(branch, around) for branch in schema])
+        if isinstance(schema, str):
+            schema = named.get(schema, schema)
+        kind = schema if isinstance(schema, str) else schema["type"]
+        if kind == "record":
+            name = schema["name"]
+            if name in around:
+                raise VectorError("undecodable", f"recursive schemas are not supported ({name!r} contains itself)")
+            fields = [takes_bytes(field["type"], (*around, name)) for field in schema["fields"]]
+            return any(fields)
+        if kind == "array":
+            if not takes_bytes(schema["items"], around):
+                raise VectorError("undecodable", "arrays of items without bytes are not supported")
+        elif kind == "map":
+            takes_bytes(schema["values"], around)
+        elif kind == "fixed":
+            return bool(schema["size"] > 0)
+        elif isinstance(kind, dict | list):
+            return takes_bytes(kind, around)
+        return bool(kind != "null")
+
+    takes_bytes(schema, ())
 
 
 def _with_one_block(schema: Any, path: list[str], size: int, number: Iterator[int]) -> Any:

@@ -6,6 +6,8 @@ import numpy as np
 
 from streampca.vectors.packing import VectorBytes
 
+MAX_BATCH_BYTES = 64 * 2**20  # of a value with several vectors, packed and unpacked; topics take 1 MiB by default
+
 
 class Reader(Protocol):
     """One format, for vectors of d numbers."""

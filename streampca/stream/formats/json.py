@@ -1,16 +1,36 @@
 """JSON: an array of numbers, or an object with such an array in one of its fields."""
 
+from typing import Any
+
 import numpy as np
 
-from streampca.vectors.json import JsonVectorParser
+from streampca.vectors.json import fast_vector, loads, may_hold_booleans, new_parser
+from streampca.vectors.packing import NumberPacker, VectorBytes, VectorError, missing_field, type_name
 
 
 class JsonReader:
-    """See `formats.base.Reader`."""
+    """See `formats.base.Reader`. With `gaps` an entry may be null or NaN; both give NaN."""
 
     dtype = np.dtype(np.float64)
     size = None
     is_batch = False
 
-    def __init__(self, dimensions: int, field: str, most_bytes: int, *, gaps: bool) -> None:
-        self.read = JsonVectorParser(dimensions, field, most_bytes, gaps=gaps).parse
+    def __init__(self, dimensions: int, field: str, *, gaps: bool) -> None:
+        self._field, self._path, self._parser = field, field.split(".") if field else [], new_parser()
+        self._packer, self._gaps, self._bytes = NumberPacker(dimensions, gaps=gaps), gaps, 8 * dimensions
+
+    def read(self, value: bytes) -> VectorBytes:
+        numbers = fast_vector(self._parser, value, self._path)
+        if numbers is not None and numbers.nbytes == self._bytes:
+            return numbers
+        return self._packer.pack(self._array(value), booleans=may_hold_booleans(value))
+
+    def _array(self, value: bytes) -> list[Any]:
+        found = loads(value, nan=self._gaps)
+        for name in self._path:
+            if not isinstance(found, dict) or name not in found:
+                raise missing_field(self._field, name, found, "JSON object")
+            found = found[name]
+        if not isinstance(found, list):
+            raise VectorError("undecodable", f"expected a JSON array of numbers, not {type_name(found)}")
+        return found

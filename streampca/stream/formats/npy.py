@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from streampca.vectors.npy import parse_vector
-from streampca.vectors.packing import VectorBytes
+from streampca.vectors.npy import check_data, header_of
+from streampca.vectors.packing import VectorBytes, VectorError, check_length
 
 
 class NpyReader:
@@ -17,4 +17,11 @@ class NpyReader:
         self._dimensions = dimensions
 
     def read(self, value: bytes) -> VectorBytes:
-        return parse_vector(value, self._dimensions)
+        header = header_of(value)
+        if len(header.shape) != 1:
+            raise VectorError("wrong_length", f"an .npy array with {len(header.shape)} axes, not one")
+        check_length(header.shape[0], self._dimensions)
+        check_data(value, header)
+        if header.dtype == self.dtype:
+            return value[header.size :]
+        return np.frombuffer(value, header.dtype, offset=header.size).astype(self.dtype).data

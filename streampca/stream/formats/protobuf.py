@@ -5,7 +5,7 @@ with `repeated bytes` in place of the field reads them without creating a Python
 is not packed is read with the original schema.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, unknown_fields
@@ -19,14 +19,11 @@ from streampca.vectors.packing import (
     VectorBytes,
     VectorError,
     check_length,
-    check_size,
     float64_of,
-    listed,
+    missing_field,
 )
 
 _MAX_INDEX_BYTES = 100
-# What the parser (upb) allocates for a message and for each field of its type, and for other data, such as strings.
-_MESSAGE_BYTES, _FIELD_BYTES, _LEAST_MEMORY_PER_BYTE = 48, 16, 16
 _PACKED = {FieldDescriptor.TYPE_FLOAT: 4, FieldDescriptor.TYPE_DOUBLE: 8}
 _NUMBERS = {
     FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE,
@@ -42,8 +39,8 @@ class ProtobufReader:
     size = None
     is_batch = False
 
-    def __init__(self, dimensions: int, field: str, schemas: Schemas, most_bytes: int) -> None:
-        self._dimensions, self._path, self._most_bytes = dimensions, field.split("."), most_bytes
+    def __init__(self, dimensions: int, field: str, schemas: Schemas) -> None:
+        self._dimensions, self._path = dimensions, field.split(".")
         self._files = SchemaCache(schemas, "PROTOBUF", compiled)
         self._messages: dict[tuple[int, tuple[int, ...]], _MessageReader] = {}
 
@@ -54,7 +51,6 @@ class ProtobufReader:
         message = self._messages.get(key)
         if message is None:
             message = self._messages[key] = _MessageReader(files, indexes, self._path, self._dimensions)
-        check_size(message.memory_per_byte * len(value), self._most_bytes)
         return message.read(value[start:])
 
 
@@ -67,7 +63,6 @@ class _MessageReader:
         self._number, self._item = field.number, _PACKED.get(field.type, 0)
         self._path, self._dimensions, self._bytes = path, dimensions, self._item * dimensions
         self._packer = NumberPacker(dimensions)
-        self.memory_per_byte = _memory_per_byte(plain)
         self._original_type = message_factory.GetMessageClass(plain)
         self._packed_type = None
         if field.is_repeated and self._item:
@@ -117,22 +112,15 @@ def _message_type(files: Files, indexes: tuple[int, ...]) -> Descriptor:
     return found
 
 
-def _no_field(path: str, name: str, message: Descriptor) -> VectorError:
-    text = f"no field {path!r} in the Protobuf message {message.full_name}"
-    return VectorError("undecodable", f"{text}: there is {listed(message.fields_by_name)}, but not {name!r}")
-
-
 def _field_at(message: Descriptor, path: list[str]) -> FieldDescriptor:
     """The field at the path. Raises `VectorError` if it cannot hold a vector."""
-    dotted = ".".join(path)
-    for name in path[:-1]:
-        field = message.fields_by_name.get(name)
-        if field is None or field.message_type is None or field.is_repeated:
-            raise _no_field(dotted, name, message)
-        message = field.message_type
-    field = message.fields_by_name.get(path[-1])
-    if field is None:
-        raise _no_field(dotted, path[-1], message)
+    dotted, kind = ".".join(path), message
+    for depth, name in enumerate(path, 1):
+        field = kind.fields_by_name.get(name)
+        is_inner = depth < len(path)
+        if field is None or (is_inner and (field.message_type is None or field.is_repeated)):
+            raise missing_field(dotted, name, dict(kind.fields_by_name), f"Protobuf message {kind.full_name}")
+        kind = field.message_type
     if not (field.cpp_type in _NUMBERS if field.is_repeated else field.type == FieldDescriptor.TYPE_BYTES):
         raise VectorError("undecodable", f"the field {dotted!r} holds neither repeated numbers nor bytes")
     return field
@@ -153,18 +141,6 @@ def _with_bytes(files: Files, field: FieldDescriptor) -> Files:
     return changed
 
 
-def _memory_per_byte(message: Descriptor) -> int:
-    """Most bytes of memory that the parser takes for a byte of a value: for empty messages, of two bytes each."""
-    found: dict[str, int] = {}
-    types = [message]
-    while types:
-        kind = types.pop()
-        if kind.full_name not in found:
-            found[kind.full_name] = (_MESSAGE_BYTES + _FIELD_BYTES * len(kind.fields)) // 2
-            types += [field.message_type for field in kind.fields if field.message_type is not None]
-    return max(_LEAST_MEMORY_PER_BYTE, *found.values())
-
-
 def _parsed(kind: Callable[[], Message], payload: bytes) -> Message:
     message = kind()
     try:
@@ -179,30 +155,22 @@ def _indexes(value: bytes) -> tuple[tuple[int, ...], int]:
 
     They are written as zigzag varints, a count and so many indexes; a count of zero means (0,).
     """
-    if value[FRAME : FRAME + 1] == b"\0":  # the usual case
-        return (0,), FRAME + 1
-    numbers = _varints(value, FRAME)
-    try:
-        count, start = next(numbers)
-        indexes = []
-        for _ in range(min(count, len(value))):
-            index, start = next(numbers)
-            indexes.append(index)
-    except StopIteration:
-        raise VectorError(
-            "undecodable", "not framed as a schema registry's clients do: it ends within the indexes"
-        ) from None
-    if count < 0 or min(indexes, default=0) < 0:
-        raise VectorError("undecodable", "not framed as a schema registry's clients do: a negative index")
+    head = value[: FRAME + _MAX_INDEX_BYTES]
+    count, start = _zigzag(head, FRAME)
+    indexes = []
+    for _ in range(count):
+        index, start = _zigzag(head, start)
+        indexes.append(index)
     return tuple(indexes) or (0,), start
 
 
-def _varints(value: bytes, start: int) -> Iterator[tuple[int, int]]:
-    """Zigzag varints, each with the position after it."""
-    number = shift = 0
-    for place, byte in enumerate(value[start : start + _MAX_INDEX_BYTES], start + 1):
-        number |= (byte & 0x7F) << shift
-        shift += 7
+def _zigzag(value: bytes, start: int) -> tuple[int, int]:
+    """A number, and the position after it."""
+    number = 0
+    for place, byte in enumerate(value[start:]):
+        number |= (byte & 0x7F) << 7 * place
         if byte < 0x80:
-            yield (number >> 1) ^ -(number & 1), place
-            number = shift = 0
+            if number & 1:
+                raise VectorError("undecodable", "not framed as a schema registry's clients do: a negative index")
+            return number >> 1, start + place + 1
+    raise VectorError("undecodable", "not framed as a schema registry's clients do: it ends within the indexes")

@@ -15,21 +15,21 @@ from streampca.vectors.packing import VectorError
 
 MAIN = "streampca-main.proto"  # the name of the schema's own file
 _COMPILE_TIMEOUT_S = 30
+_NAMES = (errno.ENAMETOOLONG, errno.EEXIST, errno.EISDIR, errno.ENOTDIR)  # errors of the names that a schema imports
 
 Files: TypeAlias = Any  # descriptor_pb2.FileDescriptorSet, which has no types
 
 
 def compiled(schema: WriterSchema) -> Files:
-    """The descriptors of a schema and of all that it imports, compiled by protoc. Raises `VectorError`."""
+    """The descriptors of a schema and of all that it imports, compiled by protoc.
+
+    Raises `TimeoutError` if that is this machine's fault; any other error is the schema's.
+    """
     try:
         return _compiled(schema)
-    except (FileExistsError, IsADirectoryError, NotADirectoryError, UnicodeError, ValueError) as error:
-        raise VectorError("undecodable", f"cannot be compiled: {type(error).__name__}") from None
-    except subprocess.TimeoutExpired:
-        raise VectorError("undecodable", f"cannot be compiled within {_COMPILE_TIMEOUT_S} seconds") from None
     except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            raise VectorError("undecodable", "cannot be compiled: it imports a name that is too long") from None
+        if error.errno in _NAMES:
+            raise VectorError("undecodable", f"cannot be compiled: {error.strerror}") from None
         raise TimeoutError(f"Protobuf schemas cannot be compiled now: {error}") from None  # a full disk, no memory
 
 

@@ -9,8 +9,6 @@ from streampca.consumer_group.listener import (
     BatchLearned,
     CheckpointPostponed,
     CheckpointSaved,
-    GuardClosed,
-    GuardOpened,
     MemberEvent,
     ModelPublished,
     PartitionsAssigned,
@@ -49,10 +47,6 @@ class WorkerLog(MemberLog):
                 self._on_model(model, seconds)
             case PublishFailed(cause):
                 self._publishing.begin(cause)
-            case GuardOpened(partition):
-                log.warning("guard opened", partition=partition)
-            case GuardClosed(partition):
-                log.info("guard closed", partition=partition)
             case PartitionsAssigned(positions):
                 self._saved_positions |= {p: position for p, position in positions.items() if position >= 0}
             case PartitionsReleased(partitions):

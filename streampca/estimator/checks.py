@@ -1,0 +1,81 @@
+"""What the estimator checks: its parameters, when data first arrive, and every slab of data."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.pca.learning import LearningConfig
+
+_SLAB = 32 * 2**20  # bytes of an array, as float64, that are converted and checked at a time
+
+
+def config_of(estimator: Any, d: int) -> LearningConfig:
+    """The configuration for d features. Raises `ValueError` that names a wrong parameter."""
+    k = d if estimator.n_components is None else estimator.n_components
+    half_life, gauge, warm_up, missing = (getattr(estimator, n) for n in ("half_life", "gauge", "warm_up", "missing"))
+    if not 1 <= k <= d:
+        raise ValueError(f"n_components={k} must be between 1 and the number of features, {d}")
+    if (estimator.oversampling or 0) < 0 or (warm_up is not None and warm_up < 0):
+        raise ValueError("oversampling and warm_up cannot be negative")
+    if half_life is not None and not half_life > 0:
+        raise ValueError(f"half_life={half_life} must be a positive number of messages")
+    if gauge not in ("unit", "free"):
+        raise ValueError(f'gauge={gauge!r} must be "unit" or "free"')
+    if gauge == "free" and (half_life is not None or warm_up):
+        raise ValueError('half_life and warm_up need gauge="unit": the free gauge forgets as its steps say')
+    if missing not in ("refuse", "impute"):
+        raise ValueError(f'missing={missing!r} must be "refuse" or "impute"')
+    if missing == "impute" and gauge == "free":
+        raise ValueError('missing="impute" needs gauge="unit"')
+    dtype = np.dtype(estimator.dtype)
+    if dtype not in (np.dtype("float64"), np.dtype("float32")):
+        raise ValueError(f'dtype={estimator.dtype!r} must be "float64" or "float32"')
+    impute = missing == "impute"
+    return LearningConfig(d, k, estimator.oversampling, estimator.center, dtype.name, warm_up, impute)
+
+
+def slabs(X: Any) -> Iterator[Any]:
+    """Pieces of X in the order of its rows, one in memory at a time; X itself if it is small or not an array."""
+    if isinstance(X, np.ndarray) and X.ndim == 2 and X.size * 8 > _SLAB:
+        rows = max(1, _SLAB // (8 * X.shape[1]))
+        yield from (X[start : start + rows] for start in range(0, len(X), rows))
+    else:
+        yield X
+
+
+def finite_or_gaps(missing: str) -> dict[str, Any]:
+    """The options of scikit-learn's `validate_data`: whether NaN is allowed."""
+    return {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan" if missing == "impute" else True}
+
+
+def refuse_empty(V: NDArray[Any], config: LearningConfig) -> None:
+    """Raise `ValueError` for a row of V (n, d) that is nothing but a gap."""
+    if config.impute and (empty := np.isnan(V).all(axis=1)).any():
+        raise ValueError(f"row {int(empty.argmax())} has no entry")
+
+
+def refuse_large(V: NDArray[Any], config: LearningConfig) -> None:
+    """Raise `ValueError` for vectors (n, d) with an entry so large that squares overflow."""
+    peak = _peak(V)
+    if peak > config.largest_value:
+        raise ValueError(
+            f"the largest entry, {peak:.3g}, is beyond {config.largest_value:.3g}: squares of such vectors overflow in "
+            f"{config.dtype}; scale the data down"
+        )
+
+
+def refuse_small(V: NDArray[Any], config: LearningConfig) -> None:
+    """Raise `ValueError` if the squares of all entries underflow; single small vectors just count as zero."""
+    peak = _peak(V)
+    if 0 < peak < config.smallest_value:
+        raise ValueError(
+            f"no entry is beyond {peak:.3g}; below {config.smallest_value:.3g} squares underflow in {config.dtype}; "
+            "scale the data up"
+        )
+
+
+def _peak(V: NDArray[Any]) -> float:
+    """The largest magnitude of an entry that is not NaN, without a copy of the array."""
+    return float(np.maximum(np.fmax.reduce(V, axis=None), -np.fmin.reduce(V, axis=None)))

@@ -1,0 +1,255 @@
+"""Messages with gaps: filled as dense formulas say, learned without bias, and never at the cost of those without."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from sklearn import datasets
+
+from streampca.pca import learning
+from streampca.pca.arrays import F64
+from streampca.pca.axes import principal
+from streampca.pca.blocked import centring
+from streampca.pca.blocked.centring import Weights
+from streampca.pca.gaps import fill
+from streampca.pca.learning import LearningConfig
+from streampca.pca.merge import merge
+from streampca.pca.state import State
+from tests.pca.streams import close, covariance, excess, gaussian, learned, one_pass, with_gaps
+
+D, K = 12, 3
+CONFIG = LearningConfig(D, K, 2, warm_up=40, impute=True)
+SPECTRUM = np.array([4.0, 3.0, 2.0, *[0.5] * (D - 3)])
+
+
+def stream(n: int, seed: int = 0, offset: float = 3.0) -> F64:
+    return gaussian(seed, n, SPECTRUM, offset)
+
+
+def weights_of(state: State, n: int, center: bool = True) -> Weights:
+    return centring.weights(state.weight, np.ones(n), n, center)
+
+
+def same(one: State, other: State) -> bool:
+    """Whether all arrays and numbers are equal to the last bit."""
+    arrays = all(getattr(one, name).tobytes() == getattr(other, name).tobytes() for name in ("C", "N", "mean"))
+    names = ("weight", "total_variance", "count", "blocks", "older")
+    return arrays and all(getattr(one, name) == getattr(other, name) for name in names)
+
+
+def fits_of(V: F64, mean: F64, C: F64, variance: F64, total_variance: float) -> F64:
+    """Wz of each message, by the covariance matrix of probabilistic PCA, and shortened."""
+    d, k = C.shape
+    noise = (total_variance - variance.sum()) / (d - k)
+    U = C / np.sqrt(variance)
+    W = U * np.sqrt(variance - noise)
+    sigma = W @ W.T + noise * np.eye(d)
+    fits = np.empty(V.shape)
+    for fit, v in zip(fits, V, strict=True):
+        o = ~np.isnan(v)
+        z = W[o].T @ np.linalg.solve(sigma[np.ix_(o, o)], v[o] - mean[o])
+        x = z * np.sqrt(1 - noise / variance)
+        fit[:] = mean + W @ z * min(1.0, np.sqrt((k + np.sqrt(2 * k)) / (x @ x)))
+    return fits
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0.05, 0.5))
+@settings(max_examples=40, deadline=None)
+def test_missing_entries_get_their_conditional_mean(seed: int, share: float) -> None:
+    state, _ = one_pass(stream(600, seed), CONFIG)
+    V = with_gaps(stream(30, seed + 1), share, seed)
+    filled = fill.fill(state, V, weights_of(state, len(V)), K, center=True)
+    C, variance = state.C[:, :K], state.N.diagonal()[:K]
+    plain = fits_of(V, state.mean, C, variance, state.total_variance)
+    assert filled.V[np.isnan(V)] == pytest.approx(plain[np.isnan(V)], rel=1e-9, abs=1e-9)
+
+
+def test_observed_residuals_are_divided_by_the_share_of_messages_that_show_them() -> None:
+    state, _ = one_pass(stream(600), CONFIG)
+    V = with_gaps(stream(100, 1), 0.3)
+    V[::4] = stream(25, 2)
+    filled = fill.fill(state, V, weights_of(state, len(V)), K, center=True)
+    gapped = np.isnan(V).any(axis=1)
+    shares = np.maximum((~np.isnan(V[gapped])).mean(axis=0), 0.3)
+    fits = fits_of(V, state.mean, state.C[:, :K], state.N.diagonal()[:K], state.total_variance)
+    for v, fit, row, surplus in zip(V, fits, filled.V, filled.surplus, strict=True):
+        o = ~np.isnan(v)
+        if o.all():
+            assert (row.tobytes(), surplus) == (v.tobytes(), 0.0)
+            continue
+        r = (v - fit)[o]
+        assert row[o] == pytest.approx(fit[o] + r / shares[o], rel=1e-9)
+        assert surplus == pytest.approx(np.sum(r**2 * (1 / shares[o] ** 2 - 1 / shares[o])), rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("center", [True, False])
+def test_the_first_block_is_filled_by_em(center: bool) -> None:
+    V = with_gaps(stream(40, 5, offset=2.0), 0.3)
+    config = replace(CONFIG, center=center)
+    state, _ = learning.learn(State.empty(D), V, np.ones(40), config)
+    gaps = np.isnan(V)
+    observed_mean = np.nanmean(V, axis=0) if center else np.zeros(D)
+    X = np.where(gaps, observed_mean, V)
+    for _ in range(fill.FILLS):
+        mean = X.mean(axis=0) if center else np.zeros(D)
+        sigma = (X - mean).T @ (X - mean) / len(X)
+        variance, U = np.linalg.eigh(sigma)
+        variance, U = variance[::-1][:K], U[:, ::-1][:, :K]
+        fits = fits_of(V, mean, U * np.sqrt(variance), variance, float(np.trace(sigma)))
+        X = np.where(gaps, fits, V)
+    shares = np.maximum(1 - gaps.mean(axis=0) / gaps.any(axis=1).mean(), 0.3)
+    X = np.where(gaps | ~gaps.any(axis=1)[:, None], X, fits + (V - fits) / shares)
+    assert close(learned(state), covariance(X, center=center), 1e-9)  # K + SPARE ≥ D: all directions are kept
+
+
+@given(st.data(), st.sampled_from(["float64", "float32"]), st.sampled_from([1.0, 0.98]))
+@settings(max_examples=20, deadline=None)
+def test_batches_change_no_bit(data: st.DataObject, dtype: str, retention: float) -> None:
+    config, n = replace(CONFIG, dtype=dtype), 40 + 4 * 256 + 31
+    V = stream(n).astype(dtype)
+    for start in data.draw(st.lists(st.integers(0, n - 1), max_size=4)):
+        V[start : start + 40] = with_gaps(V[start : start + 40], 0.3, start)
+    whole, _ = one_pass(V, config, retention)
+    cut = data.draw(st.sampled_from([40, 40 + 256, 40 + 512]))
+    first, _ = learning.learn(State.empty(D, dtype), V[:cut], np.full(cut, retention), config)
+    both, _ = learning.learn(first, V[cut:], np.full(n - cut, retention), config)
+    assert same(both, whole)
+    assert (both.gaps is None) == (whole.gaps is None)
+    if both.gaps and whole.gaps:
+        assert both.gaps.messages == whole.gaps.messages
+        assert both.gaps.entries.tobytes() == whole.gaps.entries.tobytes()
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["float64", "float32"]), st.booleans())
+@settings(max_examples=10, deadline=None)
+def test_without_gaps_nothing_changes(seed: int, dtype: str, center: bool) -> None:
+    config = replace(CONFIG, dtype=dtype, center=center)
+    V = stream(900, seed).astype(dtype)
+    with_setting, scores = one_pass(V, config)
+    without, plain = one_pass(V, replace(config, impute=False))
+    assert same(with_setting, without)
+    assert with_setting.gaps is None
+    assert (
+        np.concatenate([s.residual for s in scores]).tobytes() == np.concatenate([s.residual for s in plain]).tobytes()
+    )
+
+
+def test_blocks_without_gaps_are_learned_as_ever_after_some_with_gaps() -> None:
+    V = stream(40 + 256 * 3)
+    V[:300] = with_gaps(V[:300], 0.3)
+    state, _ = learning.learn(State.empty(D), V[:296], np.full(296, 0.99), CONFIG)
+    state, _ = learning.learn(state, V[296:552], np.full(256, 0.99), CONFIG)
+    plain, _ = learning.learn(replace(state, gaps=None), V[552:], np.full(256, 0.99), replace(CONFIG, impute=False))
+    after, _ = learning.learn(state, V[552:], np.full(256, 0.99), CONFIG)
+    assert same(after, plain)
+    assert state.gaps is not None
+    assert after.gaps is not None
+    past = centring.weights(state.weight, np.full(256, 0.99), 256).past[0]
+    assert after.gaps.messages == pytest.approx(past * state.gaps.messages)
+    assert after.gaps.entries == pytest.approx(past * state.gaps.entries)
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1.0, 0.99]))
+@settings(max_examples=20, deadline=None)
+def test_shares_are_those_of_the_weighted_messages(seed: int, retention: float) -> None:
+    V = with_gaps(stream(700, seed), 0.2, seed)
+    V[100:400] = stream(300, seed)
+    state, _ = one_pass(V, CONFIG, retention)
+    weights = retention ** np.arange(699, -1, -1.0)
+    weights /= weights.sum()
+    assert state.gaps is not None
+    assert state.gaps.messages == pytest.approx(weights @ np.isnan(V).any(axis=1), rel=1e-9)
+    assert state.gaps.entries == pytest.approx(weights @ np.isnan(V), rel=1e-9)
+
+
+@given(st.permutations(range(4)), st.integers(1, 3))
+@settings(max_examples=20, deadline=None)
+def test_neither_order_nor_grouping_of_a_merge_matters(order: list[int], cut: int) -> None:
+    streams = [stream(200 + 90 * i, i, offset=float(i)) for i in range(4)]
+    states = [one_pass(with_gaps(V, 0.1 * i, i), CONFIG)[0] for i, V in enumerate(streams)]
+    assert states[0].gaps is None
+    plain, turned = merge(states, D), [states[i] for i in order]
+    grouped = merge([merge(turned[:cut], D), merge(turned[cut:], D)], D)
+    W = sum(state.weight for state in states)
+    gaps = [(state.weight, state.gaps) for state in states if state.gaps]
+    for merged in (plain, merge(turned, D), grouped):
+        assert merged.gaps is not None
+        assert merged.gaps.messages == pytest.approx(sum(w * g.messages for w, g in gaps) / W)
+        assert merged.gaps.entries == pytest.approx(sum(w * g.entries for w, g in gaps) / W)
+        assert close(learned(merged), learned(plain), 1e-10)
+        assert merged.mean == pytest.approx(plain.mean, rel=1e-10)
+
+
+def test_mean_and_total_variance_are_those_of_the_complete_stream() -> None:
+    spectrum = np.concatenate([[6.0, 5.0, 4.0], np.ones(57)])
+    V = gaussian(3, 20_000, spectrum, offset=2.0)
+    state, scores = one_pass(with_gaps(V, 0.3), LearningConfig(60, 3, impute=True))
+    _, plain = one_pass(V, LearningConfig(60, 3))
+    assert state.total_variance == pytest.approx(np.trace(covariance(V)), rel=0.01)
+    assert np.abs(state.mean - V.mean(axis=0)).max() < 0.05
+    assert excess(principal(state.C, 3)[0], covariance(V)) < 0.002
+    for name in ("residual", "norm"):
+        ours, theirs = (np.concatenate([getattr(s, name) for s in each]).mean() for each in (scores, plain))
+        assert ours == pytest.approx(theirs, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "standardised", "k", "bar"),
+    [
+        ("digits", False, 5, 0.006),
+        ("digits", False, 1, 0.002),
+        ("breast_cancer", True, 2, 0.006),
+        ("wine", True, 2, 0.01),
+    ],
+)
+def test_tables_with_gaps(name: str, standardised: bool, k: int, bar: float) -> None:
+    X = table(name, standardised, 4000)
+    state, _ = one_pass(with_gaps(X, 0.3), LearningConfig(X.shape[1], k, impute=True))
+    assert excess(principal(state.C, k)[0], covariance(X)) < bar
+
+
+def test_what_few_entries_say_is_not_magnified() -> None:
+    """40 components of 64 entries, of which 30 % are missing: without a limit the variance would grow a hundredfold."""
+    X = table("digits", True, 3600)
+    state, _ = one_pass(with_gaps(X, 0.3), LearningConfig(64, 40, impute=True))
+    assert state.total_variance < 3 * np.trace(covariance(X))
+
+
+def table(name: str, standardised: bool, rows: int) -> F64:
+    X: F64 = getattr(datasets, f"load_{name}")(return_X_y=True)[0].astype(np.float64)
+    if standardised:
+        X = (X - X.mean(axis=0)) / np.maximum(X.std(axis=0), 1e-9)
+    return X[np.random.default_rng(0).integers(0, len(X), rows)]
+
+
+def test_an_entry_that_is_shown_for_the_first_time_brings_its_mean() -> None:
+    V = stream(40 + 256 * 4, offset=1000.0)
+    late = V.copy()
+    late[: 40 + 256, 5] = np.nan
+    state, _ = one_pass(late, CONFIG)
+    assert state.total_variance < 1.5 * np.trace(covariance(V))
+    assert state.mean[5] == pytest.approx(1000, abs=3)
+
+
+@pytest.mark.parametrize("gone", [[], [4], [0, 1, 2, 3]])
+def test_hostile_gaps_give_finite_states(gone: list[int]) -> None:
+    """Entries that are never there, blocks without any complete message, constant entries, and single messages."""
+    for n in (1, 2, 7, 40, 300, 900):
+        V: NDArray[np.float64] = with_gaps(stream(n), 0.5, n)
+        V[:, gone] = np.nan
+        V[:, 6] = np.where(np.isnan(V[:, 6]), np.nan, 7.0)
+        state, _ = one_pass(V, CONFIG)
+        assert all(np.isfinite(array).all() for array in (state.C, state.N, state.mean))
+        assert 0 <= state.total_variance < np.inf
+        assert n < 7 or state.mean[6] == pytest.approx(7.0)
+
+
+@pytest.mark.parametrize("scale", [2.0**-400, 2.0**400])
+def test_scaled_data_give_the_same_bits_scaled(scale: float) -> None:
+    V = with_gaps(stream(700), 0.3)
+    state, scaled = one_pass(V, CONFIG)[0], one_pass(scale * V, CONFIG)[0]
+    assert (scale * state.C).tobytes() == scaled.C.tobytes()
+    assert (scale * state.mean).tobytes() == scaled.mean.tobytes()
