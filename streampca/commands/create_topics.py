@@ -8,8 +8,7 @@ from kafka.errors import AuthorizationError, KafkaError, NoError, TopicAlreadyEx
 from streampca.commands.console import console
 from streampca.errors import SourceError
 from streampca.settings import CreateTopicsSettings
-from streampca.sources.kafka_python.admin import admin_client
-from streampca.sources.kafka_python.connection import Connection
+from streampca.sources.kafka_python.connection import Connection, admin_client
 
 _BROKERS = -1  # the broker's own number
 _MAX_MESSAGE = "max.message.bytes"

@@ -80,31 +80,6 @@ class Source(Protocol):
         """Leave the group, within 3 seconds. Closing twice is harmless. No events are returned afterwards."""
 
 
-class TopicInspector(Protocol):
-    """Answers questions about a topic and the consumer group, without joining the group.
-
-    All methods raise `SourceError` when brokers refuse or do not answer within some seconds.
-    """
-
-    def topic_id(self) -> str:
-        """As `Source.topic_id`."""
-
-    def check_topic(self, name: str) -> int:
-        """The number of partitions of another topic; raises unless it exists and may be written to."""
-
-    def offsets(self) -> dict[int, tuple[int, int]]:
-        """The earliest offset and the end of each partition."""
-
-    def committed(self) -> dict[int, Committed]:
-        """The group's committed offsets, of the partitions that have one."""
-
-    def newest_record(self, ends: Mapping[int, int]) -> tuple[int, Record] | None:
-        """The newest of the last records of these partitions, with its partition; None if none came in time."""
-
-    def close(self) -> None:
-        """Close the connections."""
-
-
 class DeadLetters(Protocol):
     """Writes rejected records to the dead-letter topic."""
 

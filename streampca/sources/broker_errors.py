@@ -58,13 +58,6 @@ class BrokerErrors:
             "pip install 'kafka-python[lz4,snappy,zstd]'"
         )
 
-    def letter_too_large(self) -> SourceError:
-        """The topic is a dead-letter topic and does not accept a record."""
-        return SourceError(
-            f"a record is too large for the dead-letter topic {self._topic}, which must take a little more than "
-            f"the topic itself; raise max.message.bytes of {self._topic}"
-        )
-
     def record_too_large(self) -> SourceError:
         """The topic does not accept a record that is written to it."""
         return SourceError(

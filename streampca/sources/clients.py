@@ -1,4 +1,4 @@
-"""Creates the source that the settings name; imports its client only then, since confluent_kafka is optional."""
+"""Creates the clients that the settings name. confluent_kafka is optional: it reads, and writes transactions."""
 
 import uuid
 from collections.abc import Callable, Sequence
@@ -6,7 +6,11 @@ from typing import Any
 
 from streampca.settings import ConsumerSettings
 from streampca.sources import base
-from streampca.sources.base import DeadLetters, NoDeadLetters, Source, TopicInspector
+from streampca.sources.base import DeadLetters, NoDeadLetters, Source
+from streampca.sources.kafka_python.dead_letters import KafkaPythonDeadLetters
+from streampca.sources.kafka_python.inspector import KafkaPythonInspector
+from streampca.sources.kafka_python.source import KafkaPythonSource
+from streampca.sources.kafka_python.transactions import KafkaPythonTransactions
 from streampca.sources.prefetch import Prefetch
 from streampca.sources.transactions import Transactions
 from streampca.stream.events import Event, Records
@@ -20,33 +24,19 @@ def client_of(settings: ConsumerSettings) -> Source:
         from streampca.sources.confluent.source import ConfluentSource
 
         return ConfluentSource(settings)
-    from streampca.sources.kafka_python.source import KafkaPythonSource
-
     return KafkaPythonSource(settings)
 
 
-def inspector_of(settings: ConsumerSettings) -> TopicInspector:
-    """Answers questions about the topic, on the client that the settings name. Raises `SourceError`."""
+def inspector_of(settings: ConsumerSettings) -> KafkaPythonInspector:
+    """Answers questions about the topic; the client that the settings name has connected once. Raises `SourceError`."""
     if settings.kafka_client == "confluent":
-        from streampca.sources.confluent.inspector import ConfluentInspector
-
-        return ConfluentInspector(settings)
-    from streampca.sources.kafka_python.inspector import KafkaPythonInspector
-
+        client_of(settings).close()
     return KafkaPythonInspector(settings)
 
 
 def dead_letters_of(settings: ConsumerSettings) -> DeadLetters:
     """Where rejected records are written to; nowhere without a dead-letter topic. Raises `SourceError`."""
-    if settings.dead_letter_topic is None:
-        return NoDeadLetters()
-    if settings.kafka_client == "confluent":
-        from streampca.sources.confluent.dead_letters import ConfluentDeadLetters
-
-        return ConfluentDeadLetters(settings)
-    from streampca.sources.kafka_python.dead_letters import KafkaPythonDeadLetters
-
-    return KafkaPythonDeadLetters(settings)
+    return NoDeadLetters() if settings.dead_letter_topic is None else KafkaPythonDeadLetters(settings)
 
 
 def transactions_of(settings: ConsumerSettings, source: Any, topics: Sequence[str]) -> Transactions:
@@ -56,8 +46,6 @@ def transactions_of(settings: ConsumerSettings, source: Any, topics: Sequence[st
         from streampca.sources.confluent.transactions import ConfluentTransactions
 
         return ConfluentTransactions(settings, topics, name, settings.session_timeout_s, source)
-    from streampca.sources.kafka_python.transactions import KafkaPythonTransactions
-
     return KafkaPythonTransactions(settings, topics, name, settings.session_timeout_s, source)
 
 

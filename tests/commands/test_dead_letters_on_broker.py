@@ -17,7 +17,7 @@ from tests.command_line import assert_one_line, run
 from tests.forked import ForkedProcess
 from tests.guarantees.harness import D, as_json, fold_of, group, vectors
 from tests.kafka_broker import Broker, wait_until
-from tests.sources.backends import OnConfluent, OnKafka
+from tests.sources.backends import OnKafka
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
 
@@ -56,9 +56,8 @@ def write_letters(log: OnKafka, letters: list[tuple[int, PlainRecord, str]]) -> 
     sink.close()
 
 
-@pytest.mark.parametrize("kind", [OnKafka, OnConfluent])
-def test_rejected_records_are_sent_again_once_as_they_were(broker: Broker, topic: str, kind: type[OnKafka]) -> None:
-    log = kind(broker, topic, 3)
+def test_rejected_records_are_sent_again_once_as_they_were(broker: Broker, topic: str) -> None:
+    log = OnKafka(broker, topic, 3)
     broker.create_topic(f"{topic}-dead")
     own = [("trace", b"\xff\0"), ("__connect.errors.topic", b"elsewhere"), ("trace", b"again")]
     letters = [

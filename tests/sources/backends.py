@@ -12,7 +12,6 @@ from kafka.admin import MemberToRemove
 from streampca.settings import WorkerSettings
 from streampca.sources import base
 from streampca.sources.base import DeadLetters, Source
-from streampca.sources.confluent.dead_letters import ConfluentDeadLetters
 from streampca.sources.confluent.source import ConfluentSource
 from streampca.sources.kafka_python.dead_letters import KafkaPythonDeadLetters
 from streampca.sources.kafka_python.source import KafkaPythonSource
@@ -25,8 +24,6 @@ from tests.kafka_broker import Broker
 
 class Backend(ABC):
     """A topic with its producers, administrator and consumer group."""
-
-    earliest_timestamp = 0  # that a dead letter can have
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -141,7 +138,6 @@ class InMemoryPrefetching(InMemory):
 
 class OnKafka(Backend):
     source: Callable[[WorkerSettings], Source] = KafkaPythonSource
-    letters: Callable[[WorkerSettings], DeadLetters] = KafkaPythonDeadLetters
 
     def __init__(self, broker: Broker, topic: str, partitions: int) -> None:
         super().__init__(topic)
@@ -194,13 +190,11 @@ class OnKafka(Backend):
 
     def dead_letters(self) -> tuple[DeadLetters, Callable[[], Sequence[Record]]]:
         dead = self.broker.create_topic(f"{self.topic}-dead")
-        return self.letters(self.settings(dead_letter_topic=dead)), lambda: self.broker.read_all(dead)
+        return KafkaPythonDeadLetters(self.settings(dead_letter_topic=dead)), lambda: self.broker.read_all(dead)
 
 
 class OnConfluent(OnKafka):
     source = ConfluentSource
-    letters = ConfluentDeadLetters
-    earliest_timestamp = 1  # to librdkafka, 0 means the current time
 
 
 class OnConfluentPrefetching(OnConfluent):

@@ -1,7 +1,6 @@
 """How librdkafka is configured and which of its errors are final; without a broker."""
 
 import base64
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from streampca.errors import SettingsError
 from streampca.settings import WorkerSettings, consumer
 from streampca.sources.broker_errors import BrokerErrors
 from streampca.sources.confluent.batch import ConfluentBatch
-from streampca.sources.confluent.client import consumer_options, is_final, source_error
+from streampca.sources.confluent.client import is_final, source_error
 from streampca.sources.confluent.connection import printed_id
 from streampca.stream.record import timestamps_of, values_of
 
@@ -25,32 +24,6 @@ def test_without_the_extra_the_setting_is_an_error(monkeypatch: pytest.MonkeyPat
     with pytest.raises(SettingsError, match=r"pip install 'streampca\[fast\]'"):
         WorkerSettings.read(topic="t", dimensions=3, components=1, kafka_client="confluent")
     WorkerSettings.read(topic="t", dimensions=3, components=1)
-
-
-def test_connection_settings_are_passed_on(tmp_path: Path) -> None:
-    files = {name: tmp_path / name for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile")}
-    for path in files.values():
-        path.touch()
-    options = consumer_options(
-        settings(
-            security_protocol="SASL_SSL",
-            sasl_mechanism="SCRAM-SHA-256",
-            sasl_username="u",
-            sasl_password="p",  # noqa: S106
-            ssl_password="k",  # noqa: S106
-            ssl_check_hostname=False,
-            session_timeout_s=20,
-            **files,
-        )
-    )
-    expected = {
-        "security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "u", "sasl.password": "p",
-        "ssl.ca.location": str(files["ssl_cafile"]), "ssl.certificate.location": str(files["ssl_certfile"]),
-        "ssl.key.location": str(files["ssl_keyfile"]), "ssl.key.password": "k",
-        "ssl.endpoint.identification.algorithm": "none", "queued.max.messages.kbytes": 16_384,
-        "session.timeout.ms": 20_000, "heartbeat.interval.ms": 2000, "isolation.level": "read_committed",
-    }  # fmt: skip
-    assert {name: options[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from streampca.sources.confluent import connection as confluent_connection
 from streampca.sources.confluent.client import connection_options
 from streampca.sources.confluent.source import ConfluentSource
 from streampca.sources.kafka_python import connection
+from streampca.sources.kafka_python.dead_letters import KafkaPythonDeadLetters
 from streampca.sources.kafka_python.patches.fetching import position_of
 from streampca.sources.kafka_python.source import KafkaPythonSource
 from streampca.stream.events import Assigned, Revoked
@@ -113,7 +114,7 @@ def test_missing_topics_are_errors(broker: Broker, topic: str, kind: type[OnKafk
     text = refusal(kind.source, settings_for(broker, topic))
     assert f"there is no topic {topic} at {broker.bootstrap}" in text
     broker.create_topic(topic)
-    text = refusal(kind.letters, settings_for(broker, topic, dead_letter_topic=f"{topic}-dead"))
+    text = refusal(KafkaPythonDeadLetters, settings_for(broker, topic, dead_letter_topic=f"{topic}-dead"))
     assert f"there is no topic {topic}-dead" in text
     assert f"{topic}-dead" not in broker.admin.list_topics()
 
@@ -122,7 +123,7 @@ def test_missing_topics_are_errors(broker: Broker, topic: str, kind: type[OnKafk
 def test_wrong_and_right_credentials(broker: Broker, topic: str, kind: type[OnKafka], mechanism: str) -> None:
     broker.create_topic(topic)
     options = login(mechanism, bootstrap_servers=broker.sasl_bootstrap)
-    for make in (kind.source, kind.letters):
+    for make in (kind.source, KafkaPythonDeadLetters):
         wrong = settings_for(broker, topic, **options | {"sasl_password": PASSWORD[::-1]}, dead_letter_topic="dead")
         text = refusal(make, wrong)
         assert "refuses the login" in text
@@ -372,10 +373,9 @@ def test_a_rebalance_that_outlasts_the_poll_is_completed(log: OnKafka) -> None:
     assert len(reader.of(Revoked)) == 1
 
 
-def test_a_record_too_large_for_the_dead_letter_topic(broker: Broker, topic: str, kind: type[OnKafka]) -> None:
-    log = kind(broker, topic, 1)
+def test_a_record_too_large_for_the_dead_letter_topic(log: OnKafka) -> None:
     dead = log.broker.create_topic(f"{log.name}-small", max_message_bytes=1000)
-    letters = log.letters(log.settings(dead_letter_topic=dead))
+    letters = KafkaPythonDeadLetters(log.settings(dead_letter_topic=dead))
     for offset in range(20):  # each is within the limit, the whole batch is not
         letters.send(0, PlainRecord(offset, b"x" * 300, 1), "undecodable", "no")
     letters.flush(PATIENCE_S)
@@ -387,10 +387,9 @@ def test_a_record_too_large_for_the_dead_letter_topic(broker: Broker, topic: str
     assert sorted(int(dict(r.headers)["__connect.errors.offset"]) for r in found) == list(range(20))
 
 
-def test_a_deleted_dead_letter_topic(broker: Broker, topic: str, kind: type[OnKafka]) -> None:
-    log = kind(broker, topic, 1)
+def test_a_deleted_dead_letter_topic(log: OnKafka) -> None:
     dead = log.broker.create_topic(f"{log.name}-dead")
-    letters = log.letters(log.settings(dead_letter_topic=dead))
+    letters = KafkaPythonDeadLetters(log.settings(dead_letter_topic=dead))
     log.broker.delete_topic(dead)
     letters.send(0, PlainRecord(0, b"x", 1), "undecodable", "no")
 

@@ -16,8 +16,6 @@ C = TypeVar("C")
 
 _FETCH_BYTES = 4 * 1024 * 1024  # of one partition at once, as with kafka-python
 _NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError.TOPIC_EXCEPTION}
-TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_MSG_SIZE}
-PARTITIONER = "murmur2_random"  # as other clients: equal keys go to the same partition
 _NOT_AUTHORIZED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,

@@ -1,4 +1,4 @@
-"""What the source and the dead letters ask the cluster about their topic: its id, its partitions, whether it answers.
+"""What the source and the transactions ask the cluster about their topic: its id, its partitions, whether it answers.
 
 An admin client asks, beside the consumer or producer, which can only ask while it blocks. It asks once a second in the
 background, so a broker that hangs is noticed too.
@@ -11,7 +11,7 @@ from concurrent.futures import Future, wait
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, Uuid
-from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]  # its types miss the first
+from confluent_kafka.admin import AdminClient
 
 from streampca.errors import SourceError
 from streampca.settings import KafkaSettings
@@ -76,17 +76,6 @@ class Connection:
         """The topic's partitions, at most some seconds old; never waits."""
         return self._partitions
 
-    def may_write(self) -> bool:
-        """Whether this user may write to the topic, if the brokers say so. Raises `SourceError`."""
-        answer = self._admin.describe_topics(
-            TopicCollection([self._topic]), include_authorized_operations=True, request_timeout=_START_S
-        )[self._topic]
-        try:
-            allowed = answer.result().authorized_operations  # None from brokers before 2.3
-        except KafkaException as exception:
-            raise self.source_error(exception.args[0]) from None
-        return allowed is None or AclOperation.WRITE in allowed
-
     def watch(self) -> None:
         """Ask the cluster once a second, without waiting, and log outages."""
         self._handle_errors()
@@ -98,11 +87,6 @@ class Connection:
             self._next_probe = time.monotonic() + _PROBE_INTERVAL_S
             self._probe = self._request(_PROBE_TIMEOUT_S)
         self._outages.update(self.connected)
-
-    def note_answer(self) -> None:
-        """A broker has answered the consumer or producer."""
-        self.connected = True
-        self._outages.update(True)
 
     def source_error(self, error: KafkaError) -> SourceError:
         """The message for an error that waiting cannot fix."""

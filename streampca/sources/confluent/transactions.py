@@ -17,6 +17,7 @@ from streampca.sources.transactions import OutgoingFields, TransactionFailedErro
 
 _ROOM_S = 5.0
 _ANY = -1  # partition: the key decides
+_TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_MSG_SIZE}
 _REFUSED = {  # all other errors may be over with the next transaction
     KafkaError._AUTHENTICATION,
     KafkaError._UNSUPPORTED_FEATURE,
@@ -48,7 +49,7 @@ class ConfluentTransactions(ClientTransactions):
             "transaction.timeout.ms": int(self._timeout_s * 1000),
             "message.max.bytes": REQUEST_BYTES,
             "linger.ms": 5,
-            "partitioner": client.PARTITIONER,
+            "partitioner": "murmur2_random",  # as other clients: equal keys go to the same partition
             "on_delivery": self._on_delivery,
             "delivery.report.only.error": True,
         }
@@ -95,7 +96,7 @@ class ConfluentTransactions(ClientTransactions):
 
     def _refusal(self, error: Exception, topic: str) -> SourceError | None:
         cause, connection = error.args[0], self._connections[topic]
-        if cause.code() in client.TOO_LARGE:
+        if cause.code() in _TOO_LARGE:
             return connection.messages.record_too_large()
         return connection.source_error(cause) if cause.code() in _REFUSED else None
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kafka import KafkaProducer
+from kafka.admin import KafkaAdminClient
 from kafka.errors import (
     AuthorizationError,
     FencedInstanceIdError,
@@ -195,6 +196,12 @@ class Connection:
             case UnsupportedCodecError():
                 return self.messages.cannot_decompress(text)
         return self.messages.other(text)
+
+
+def admin_client(**given: Any) -> Any:
+    """An admin client; it refuses the options that only consumers and producers have, so they are left out."""
+    known = KafkaAdminClient.DEFAULT_CONFIG
+    return KafkaAdminClient(**{name: option for name, option in given.items() if name in known})
 
 
 def _close(client: Any) -> None:

@@ -137,5 +137,5 @@ class KafkaPythonDeadLetters:
 
     def _source_error(self, error: BaseException) -> SourceError:
         if isinstance(error, MessageSizeTooLargeError | RecordListTooLargeError):
-            return self._connection.messages.letter_too_large()
+            return self._connection.messages.record_too_large()
         return self._connection.source_error(error)
