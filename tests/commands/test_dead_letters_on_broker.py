@@ -105,7 +105,7 @@ def test_rejected_records_are_sent_again_once_as_they_were(broker: Broker, topic
 def test_replays_that_are_killed_send_every_record_once(broker: Broker, topic: str, tmp_path: Path) -> None:
     """Killed, and paused while another one takes over; the last one sends the rest."""
     count, random_ = 8000, random.Random(7)
-    log = OnConfluent(broker, topic, 2)
+    log = OnKafka(broker, topic, 2)
     broker.create_topic(f"{topic}-dead", 2)
     write_letters(
         log, [(i % 2, PlainRecord(i, b"%d" % i, NOON_MS, b"%d" % (i % 7)), "undecodable") for i in range(count)]

@@ -126,7 +126,7 @@ class InMemoryPrefetching(InMemory):
 
     def _open(self, **settings: Any) -> Source:
         member = MemorySource(self.topic, batch=base.MAX_POLL_RECORDS)
-        source = Prefetch(member, most_records=20, most_bytes=1000, decode=unchanged)
+        source = Prefetch(member, max_records=20, max_bytes=1000, decode=unchanged)
         self.members.append((source, member))
         return source
 
@@ -200,7 +200,7 @@ class OnConfluent(OnKafka):
 class OnConfluentPrefetching(OnConfluent):
     def _open(self, **settings: Any) -> Source:
         return Prefetch(
-            ConfluentSource(self.settings(**settings)), most_records=5000, most_bytes=1_000_000, decode=unchanged
+            ConfluentSource(self.settings(**settings)), max_records=5000, max_bytes=1_000_000, decode=unchanged
         )
 
 

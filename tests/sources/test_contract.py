@@ -356,15 +356,6 @@ def test_close_during_a_rebalance_leaves_the_group(make: Make) -> None:
     assert second.assigned(timeout_s=PATIENCE_S / 2) == {0}  # well before the session timeout
 
 
-def test_commits_are_visible(make: Make) -> None:
-    log = make(2)
-    reader = Reader(log.open())
-    reader.assigned()
-    reader.source.commit({0: 4})
-    reader.source.commit({0: 5, 1: 7})
-    wait_until(lambda: log.committed() == {0: 5, 1: 7}, what="the commit")
-
-
 def test_a_recreated_topic_has_another_id_and_no_committed_offsets(make: Make) -> None:
     log = make(1)
     reader = Reader(log.open())

@@ -80,12 +80,6 @@ def refusal(make: Any, *args: Any) -> str:
     return str(caught.value)
 
 
-def test_mistakes_are_reported_within_ten_seconds() -> None:
-    """That clients keep to these limits is tested below; a busy machine may take longer."""
-    assert connection._START_TIMEOUT_S + connection._START_ANSWER_S < 10
-    assert confluent_connection._START_S + confluent_connection._NEW_TOPIC_S < 10
-
-
 def values(start: int, stop: int) -> list[bytes]:
     return [b"%d" % i for i in range(start, stop)]
 

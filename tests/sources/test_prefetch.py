@@ -171,19 +171,6 @@ def full_queue() -> Iterator[tuple[MemoryTopic, CountingSource, Prefetch]]:
         yield topic, inner, source
 
 
-@pytest.mark.parametrize("change", [Revoked, Lost])
-def test_queued_records_are_dropped_with_their_partition(
-    full_queue: tuple[MemoryTopic, CountingSource, Prefetch], change: type[Event]
-) -> None:
-    topic, inner, source = full_queue
-    with topic.lock:
-        topic.evict(inner) if change is Lost else topic.rebalance()
-    assert isinstance(next_event(source), Records)  # makes room in the queue, so the source is polled
-    final_polls(source, inner)
-    assert isinstance(next_event(source), change)
-    assert isinstance(next_event(source), Assigned)
-
-
 def test_queued_records_are_dropped_by_a_seek(full_queue: tuple[MemoryTopic, CountingSource, Prefetch]) -> None:
     _, inner, source = full_queue
     source.seek({0: 50})
