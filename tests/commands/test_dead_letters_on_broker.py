@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from streampca.sources.kafka_python.dead_letters import KafkaPythonDeadLetters
 from streampca.stream.record import PlainRecord
 from tests.command_line import assert_one_line, run
 from tests.forked import ForkedProcess
@@ -48,7 +49,7 @@ def replayed(broker: Broker, topic: str, *more: object) -> str:
 
 def write_letters(log: OnKafka, letters: list[tuple[int, PlainRecord, str]]) -> None:
     """As a worker does."""
-    sink = log.letters(log.settings(dead_letter_topic=f"{log.topic}-dead"))
+    sink = KafkaPythonDeadLetters(log.settings(dead_letter_topic=f"{log.topic}-dead"))
     for partition, record, reason in letters:
         sink.send(partition, record, reason, f"message {record.offset}")
     sink.flush(30)
