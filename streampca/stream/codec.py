@@ -21,7 +21,7 @@ from streampca.stream.events import Records, Undecoded, Vectors
 from streampca.stream.formats import reader_of
 from streampca.stream.formats.base import MAX_BATCH_BYTES, Reader
 from streampca.stream.formats.schemas import Schemas
-from streampca.stream.record import UnreadValue, timestamps_of, values_of
+from streampca.stream.record import timestamps_of, values_of
 from streampca.vectors.packing import NULL_HINT, VectorBytes, VectorError, check_size
 
 REASONS = (
@@ -142,8 +142,6 @@ class Codec:
         return rows, places, rejects, len(values)
 
     def _read(self, value: bytes) -> VectorBytes:
-        if isinstance(value, UnreadValue):
-            raise VectorError("too_many_bytes", value.message)
         check_size(len(value), self._max_bytes)
         return self._reader.read(value)
 
