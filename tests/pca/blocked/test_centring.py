@@ -71,7 +71,9 @@ class TestTheFirstBlock:
     def test_no_message_is_farther_than_ten_squared_medians(self, size: float) -> None:
         V = np.random.default_rng(0).standard_normal((200, 4)) + 3
         V[[7, 100]] *= size
-        Y, norm, _, total_variance, shortened = centring.centre(V, np.zeros(4), 0.0, centring.weights(0.0, np.ones(200)))
+        Y, norm, _, total_variance, shortened = centring.centre(
+            V, np.zeros(4), 0.0, centring.weights(0.0, np.ones(200))
+        )
         assert shortened == 2
         assert np.isfinite(Y).all()
         assert np.isfinite(norm).all()
