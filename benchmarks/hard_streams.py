@@ -13,15 +13,14 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from benchmarks.stream_suite import Indices, held
 from experiments.baselines.batch import Batch
 from experiments.baselines.incremental_gram import GramIncrementalPCA
 from experiments.report import table
 from streampca.pca import axes
 from streampca.pca.arrays import F64
-from streampca.pca.blocked import ritz
 from streampca.pca.learning import LearningConfig, learn
 from streampca.pca.state import State
 
@@ -29,7 +28,6 @@ MESSAGES, BATCH = 20_000, 256
 RATIO, SMALL, LARGE, ENOUGH = 1.25, 0.1, 0.5, 22  # the rule; percent
 
 Rng = np.random.Generator
-Indices = NDArray[np.int64]
 Made = tuple[F64, int]  # rows (n, d), k
 
 
@@ -69,7 +67,7 @@ def main() -> int:
     n = MESSAGES // 10 if given.smallest else MESSAGES
     with threadpool_limits(1):
         rows = list(measured(given.seed, n, given.only))
-    head = ["stream", "d × k", "streampca, %", f"IncrementalPCA(K + {ritz.SPARE}), %", "ratio", "within the rule"]
+    head = ["stream", "d × k", "streampca, %", "IncrementalPCA(K + ℓ), %", "ratio", "within the rule"]
     print("\n".join(table(head, [row.cells() for row in rows])))
     good, bad = sum(row.good for row in rows), [row.name for row in rows if row.bad]
     print(f"\n{good} of {len(rows)} within {RATIO} × or {SMALL} %; above {LARGE} %, where it is not: {bad or 'none'}")
@@ -94,7 +92,7 @@ def ours(X: F64, k: int) -> tuple[F64, F64]:
 
 def incremental(X: F64, k: int) -> tuple[F64, F64]:
     """The same of IncrementalPCA, with as many columns as our state has."""
-    pca = GramIncrementalPCA(X.shape[1], LearningConfig(X.shape[1], k).columns + ritz.SPARE)
+    pca = GramIncrementalPCA(X.shape[1], held(X.shape[1], k))
     for i in range(0, len(X), BATCH):
         pca.partial_fit(X[i : i + BATCH])
     return pca.components(k), pca.mean

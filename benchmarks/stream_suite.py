@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.pca.arrays import F64
+from streampca.pca.blocked import ritz
+from streampca.pca.learning import LearningConfig
 
 Rows = NDArray[Any]
 Indices = NDArray[np.int64]
@@ -48,6 +50,11 @@ class Stream:
     index: Indices  # the rows in the order in which they come
     components: tuple[int, ...]
     center: bool = True
+
+
+def held(d: int, k: int) -> int:
+    """Columns that our state holds where it keeps a factor, K + ℓ, and so those of rivals."""
+    return min(k + LearningConfig(d, k).beyond + ritz.SPARE, d)
 
 
 def hard(seed: int, size: float = 1.0) -> Iterator[Stream]:

@@ -28,7 +28,7 @@ def machine() -> str:
 
 
 def kernels(avx512: bool) -> str:
-    """OpenBLAS's kernels: half as fast on a processor with AVX-512 if OpenBLAS does not know it and takes older ones."""
+    """OpenBLAS's kernels: on an AVX-512 processor that it does not know, it takes older ones, half as fast."""
     names = {library["architecture"] for library in threadpool_info() if library["internal_api"] == "openblas"}
     found = f"OpenBLAS kernels {' and '.join(sorted(names))}" if names else "no OpenBLAS"
     return f"{found} on an AVX-512 processor" if avx512 and names & {"Haswell", "Zen"} else found
