@@ -85,7 +85,7 @@ class LearningConfig:
     @property
     def rounding(self) -> float:
         """Variances below this share of the largest are rounding errors."""
-        return 1000 * float(np.finfo(self.dtype).eps) if self.dtype == "float32" else 1e-13
+        return 1e-6 if self.dtype == "float32" else 1e-13
 
 
 def learn(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Losses]:

@@ -71,7 +71,9 @@ def rayleigh_ritz(rows: F64, C: Array, past: int, limit: int) -> Array:
     Q = np.linalg.qr(C)[0]
     R = rows - (rows @ Q) @ Q.T  # outside span(C)
     F, sketch = R[C.shape[1] : past].T, R[past:].T @ ritz.combinations(len(rows) - past)
-    V = R.T @ np.linalg.qr(R @ np.hstack([F, sketch]))[0]  # a step of subspace iteration
+    V = np.hstack([F, sketch])
+    for _ in range(2):  # steps of subspace iteration
+        V = R.T @ np.linalg.qr(R @ V)[0]
     U, length, _ = np.linalg.svd(V, full_matrices=False)
     E = U[:, length > 1e-7 * np.linalg.norm(rows)]  # the others are rounding
     W = np.hstack([Q, E])

@@ -3,7 +3,7 @@
 C moves only along r xᵀ, so what is orthogonal to C is not learned, and what C turns away from is lost. So directions F
 are kept beside it. After Algorithm 1 has moved C through a block Y (B, d),
 
-1. E are the strongest directions outside span(C) of past and block together, by one step of subspace iteration;
+1. E are the strongest directions outside span(C) of past and block together, by two steps of subspace iteration;
 2. the covariance of past and block, restricted to span(C) ⊕ span(E), is decomposed: its K strongest axes times their
    standard deviations are the next C, the next ℓ are F.
 
@@ -59,23 +59,26 @@ def restricted(rows: Rows, moved: F64, limit: int, rounding: float) -> F64:
     `moved` (n, K) holds the coefficients of C after Algorithm 1. Raises `LinAlgError` if its columns have become
     linearly dependent.
     """
-    gram, root, past = rows
-    products = gram @ moved
+    (gram, root, past), products = rows, rows.gram @ moved
     unit = 1 / np.sqrt(np.vecdot(moved.T, products.T))  # their lengths may differ by many orders of magnitude
     moved, products = moved * unit, products * unit
     inverse = np.linalg.inv(np.linalg.cholesky(moved.T @ products)).T
-    Q, along_Q = (
-        moved @ inverse,
-        root[:, None] * (products @ inverse),
-    )  # an orthonormal basis; the rows' products with it
-    outside = root[:, None] * gram * root - along_Q @ along_Q.T  # of the rows without their part in span(C)
-    guess = np.hstack([outside[:, moved.shape[1] : past], outside[:, past:] @ combinations(len(gram) - past)])
-    E = np.linalg.qr(guess)[0]
-    along_E = outside @ E
+    Q, along_Q = moved @ inverse, root[:, None] * (products @ inverse)  # an orthonormal basis; rows in it
+
+    def outside(X: F64) -> F64:
+        """X times the Gram matrix of what the rows have outside span(C)."""
+        found: F64 = root[:, None] * (gram @ (root[:, None] * X)) - along_Q @ (along_Q.T @ X)
+        return found
+
+    F = slice(moved.shape[1], past)
+    of_F = root[:, None] * gram[:, F] * root[F] - along_Q @ along_Q[F].T
+    sketch = np.vstack([np.zeros((past, SKETCH)), combinations(len(gram) - past)])
+    E = np.linalg.qr(outside(np.linalg.qr(np.hstack([of_F, outside(sketch)]))[0]))[0]
+    along_E = outside(E)
     variance, U = np.linalg.eigh(E.T @ along_E)
-    kept = _kept(variance, len(gram), rounding * float(np.vdot(root**2, gram.diagonal())))
+    kept = _kept(variance, len(gram), rounding * float(np.square(along_Q).sum(axis=0).max()))
     U = U[:, kept] / np.sqrt(variance[kept])
-    E, along_E = E @ U, along_E @ U  # an orthonormal basis outside, as coefficients of the rows' parts there
+    E, along_E = E @ U, along_E @ U  # orthonormal directions, as coefficients of the rows' parts outside; rows in them
     along = np.hstack([along_Q, along_E])
     variance, U = np.linalg.eigh(along.T @ along)
     kept = _kept(variance, limit, rounding * variance[-1])
