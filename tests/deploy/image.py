@@ -37,14 +37,6 @@ def output_of(image: oci.Image, folder: Path, *command: str, **environment: str)
         return container.log.read_text()
 
 
-def test_the_image_has_the_dockerfiles_settings(image: oci.Image) -> None:
-    assert image.config["User"] == files.last_argument("USER")
-    assert image.config["StopSignal"] == files.last_argument("STOPSIGNAL")
-    assert set(image.config["ExposedPorts"]) == {f"{port}/tcp" for port in files.last_argument("EXPOSE").split()}
-    assert [*image.config["Entrypoint"], *image.config["Cmd"]] == ["streampca", "worker"]
-    assert image.config["Healthcheck"]["Test"][0] == "CMD"
-
-
 def test_it_holds_the_package_its_extras_and_no_tools(image: oci.Image, tmp_path: Path) -> None:
     assert output_of(image, tmp_path, "streampca", "--version") == f"streampca {__version__}\n"
     modules = (
