@@ -84,7 +84,7 @@ def transform_rate(broker: BrokerClient, load: Load, client: str) -> float:
         settings = {
             "bootstrap_servers": broker.bootstrap, "topic": load.topic, "output_topic": output, "store": store,
             "transform_group_id": output, "format": load.format, "output_format": "float32", "kafka_client": client,
-            "transform_port": 0, "log_format": "json",
+            "metrics_port": 0, "log_format": "json",
         }  # fmt: skip
         environment = {f"STREAMPCA_{name.upper()}": str(value) for name, value in settings.items()}
         with own_interpreter(["transform"], {**os.environ, **environment}, log) as process:

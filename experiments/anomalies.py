@@ -18,10 +18,10 @@ from experiments.datasets import Data
 from experiments.plan import Plan
 from experiments.report import DOCS, table
 from experiments.results import Results, curve
-from streampca.pca import anomaly
-from streampca.pca.anomaly import STATISTICS, AnomalyScores, Calibration
+from streampca.pca import scoring
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
+from streampca.pca.scoring import STATISTICS, Calibration, Scores
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
@@ -100,13 +100,13 @@ def _with_lines(X: Pixels) -> Pixels:
     return np.concatenate([X[:, : d // 2], np.full((len(X), d // 14), 255, np.uint8), X[:, d // 2 + d // 14 :]], axis=1)
 
 
-def p_values(split: Split, every: int) -> dict[str, AnomalyScores]:
+def p_values(split: Split, every: int) -> dict[str, Scores]:
     """The p-values of the held-out pictures of each kind, by the last version published."""
     published, found = learned(split, every), {}
     model, calibration = published.model, published.calibration or Calibration.empty()
     for kind, X in split.held_out.items():
-        scores = anomaly.score(model, X / 255)
-        found[kind] = calibration.p_values(scores, anomaly.noise_variance(model))
+        scores = scoring.score(model, X / 255)
+        found[kind] = calibration.p_values(scores, model.noise_variance)
     return found
 
 

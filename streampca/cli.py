@@ -11,8 +11,9 @@ from typing import Annotated
 
 import typer
 
-from streampca import help_texts
-from streampca.commands import dead_letters_app, operations_app, options
+from streampca.commands import cli_operations
+from streampca.commands.cli_options import Given, command
+from streampca.common_settings import SERVE, TRANSFORM, WORKER
 from streampca.errors import StreampcaError, exit_code_of
 from streampca.version import __version__
 
@@ -41,9 +42,8 @@ def _options_of_all(
     pass
 
 
-@app.command()
-@options.taken(*options.WORKER)
-def worker(given: options.Given) -> None:
+@command(app, *WORKER)
+def worker(given: Given) -> None:
     """Learn from a topic until stopped.
 
     Joins the consumer group, resumes each assigned partition from its newest checkpoint, and publishes the merged
@@ -52,48 +52,46 @@ def worker(given: options.Given) -> None:
 
     Example: streampca worker --topic readings --dimensions 128 --components 8
     """
-    from streampca.commands import worker as command
-    from streampca.commands.logged import logged
+    from streampca.commands import worker as implementation
+    from streampca.commands.run_logged import run_logged
     from streampca.settings import WorkerSettings
 
-    with logged(given):
-        command.run(WorkerSettings.read(**given))
+    with run_logged(WorkerSettings, given) as settings:
+        implementation.run(settings)
 
 
-@app.command()
-@options.taken("topic", "store", "host", "port", *options.LOG)
-def serve(given: options.Given) -> None:
+@command(app, *SERVE)
+def serve(given: Given) -> None:
     """Serve projections onto the newest model over HTTP.
 
     Only reads the store, so any number of sidecars may run beside the workers. The API is described at /docs.
 
     Example: streampca serve --topic readings --port 8000
     """
-    from streampca.commands import serve as command
-    from streampca.commands.logged import logged
+    from streampca.commands import serve as implementation
+    from streampca.commands.run_logged import run_logged
     from streampca.settings import ServeSettings
 
-    with logged(given):
-        command.run(ServeSettings.read(**given))
+    with run_logged(ServeSettings, given) as settings:
+        implementation.run(settings)
 
 
-@app.command()
-@options.taken(*options.TRANSFORM)
-def transform(given: options.Given) -> None:
+@command(app, *TRANSFORM)
+def transform(given: Given) -> None:
     """Project a topic into another topic, exactly once.
 
     Writes an output for each record, with its key, timestamp and headers, to the partition of the same number. Outputs
-    and offsets are one transaction: who reads committed records sees each output once. Waits for a model if there is
-    none yet, and uses newer ones as they appear. Start up to one per partition.
+    and offsets are one transaction: read_committed consumers see each output once. Waits for a model if there is none
+    yet, and uses newer ones as they appear. Start up to one per partition.
 
     Example: streampca transform --topic readings --output-topic readings-projected
     """
-    from streampca.commands import transform as command
-    from streampca.commands.logged import logged
+    from streampca.commands import transform as implementation
+    from streampca.commands.run_logged import run_logged
     from streampca.settings import TransformSettings
 
-    with logged(given):
-        command.run(TransformSettings.read(**given))
+    with run_logged(TransformSettings, given) as settings:
+        implementation.run(settings)
 
 
 @app.command()
@@ -114,20 +112,19 @@ def demo(
     'streampca[demo]'), and neither Java nor Docker. The vectors have a low-rank structure that is known, so one can
     watch how well it is found.
     """
-    from streampca.demo import run as command
+    from streampca.demo import run as implementation
 
-    command.run(command.DemoOptions(seconds=seconds, file=file, rate=rate, store=store, port=port))
+    implementation.run(implementation.DemoOptions(seconds=seconds, file=file, rate=rate, store=store, port=port))
 
 
-@app.command()
-@options.taken("topic", "format", "field", "bootstrap_servers", *options.LOG)
+@command(app, "topic", "format", "bootstrap_servers")
 def produce(
-    given: options.Given,
+    given: Given,
     file: Annotated[Path | None, typer.Argument(help="Vectors as rows: .npy, .csv or .jsonl.", metavar="FILE")] = None,
     rate: Annotated[float | None, typer.Option(min=0.001, help="Messages per second; default: unlimited.")] = None,
     repeat: Annotated[bool, typer.Option("--repeat", help="Start again at the end of the file, endlessly.")] = False,
-    made_up: Annotated[
-        bool, typer.Option("--made-up", help="Send generated vectors like the demo's, endlessly.")
+    synthetic: Annotated[
+        bool, typer.Option("--synthetic", help="Send generated vectors like the demo's, endlessly.")
     ] = False,
 ) -> None:
     """Send the rows of a file to a topic.
@@ -137,12 +134,12 @@ def produce(
 
     Example: streampca produce vectors.npy --topic readings --rate 1000 --format float32
     """
-    from streampca.commands import produce as command
-    from streampca.commands.logged import logged
+    from streampca.commands import produce as implementation
+    from streampca.commands.run_logged import run_logged
     from streampca.settings import ProduceSettings
 
-    with logged(given):
-        command.run(ProduceSettings.read(**given), file, rate, repeat=repeat, made_up=made_up)
+    with run_logged(ProduceSettings, given) as settings:
+        implementation.run(settings, file, rate, repeat=repeat, synthetic=synthetic)
 
 
 @app.command()
@@ -150,11 +147,11 @@ def fit(
     file: Annotated[Path, typer.Argument(help="Vectors as rows: .npy, .csv or .jsonl.", metavar="FILE")],
     output: Annotated[str, typer.Option("--output", "-o", help="Model file to write, .npz; a path or a URL.")],
     components: Annotated[int | None, typer.Option(min=1, help="Number k of components; default: 10.")] = None,
-    oversampling: Annotated[int | None, typer.Option(min=0, help=help_texts.OVERSAMPLING)] = None,
-    center: Annotated[bool, typer.Option(help=help_texts.CENTER)] = True,
-    half_life: Annotated[float | None, typer.Option(min=0.001, help=help_texts.HALF_LIFE_MESSAGES)] = None,
+    oversampling: Annotated[int | None, typer.Option(min=0, help="Columns tracked beyond the k components.")] = None,
+    center: Annotated[bool, typer.Option(help="Whether to subtract the running mean.")] = True,
+    half_life: Annotated[float | None, typer.Option(min=0.001, help="Half-life of a row's weight, in rows.")] = None,
     single: Annotated[bool, typer.Option("--float32", help="Compute in single precision.")] = False,
-    missing: Annotated[str, typer.Option(help=help_texts.MISSING)] = "refuse",
+    missing: Annotated[str, typer.Option(help="Rows that lack entries: refuse or impute.")] = "refuse",
 ) -> None:
     """Learn from a file in one pass.
 
@@ -162,10 +159,11 @@ def fit(
 
     Example: streampca fit vectors.npy -o model.npz --components 20
     """
-    from streampca.commands import fit as command
+    from streampca.commands import fit as implementation
 
     dtype = "float32" if single else "float64"
-    command.run(file, output, command.FitOptions(components, oversampling, center, half_life, dtype, missing))
+    options = implementation.FitOptions(components, oversampling, center, half_life, dtype, missing)
+    implementation.run(file, output, options)
 
 
 @app.command()
@@ -176,14 +174,12 @@ def inspect(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """Show the content of a checkpoint, a model or a store."""
-    from streampca.commands import inspect as command
+    from streampca.commands import inspect as implementation
 
-    command.run(path, as_json=json)
+    implementation.run(path, as_json=json)
 
 
-for command in (operations_app.check, operations_app.doctor, operations_app.create_topics, operations_app.reset):
-    app.command()(command)
-app.add_typer(dead_letters_app.app)
+app.add_typer(cli_operations.app)
 
 
 def main() -> None:

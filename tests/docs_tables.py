@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pydantic.fields import FieldInfo
 from typer.main import get_command
 
 from streampca.api.app import create_app
@@ -12,6 +13,7 @@ from streampca.api.metrics import METRICS
 from streampca.cli import app as command_line
 from streampca.metrics import described
 from streampca.settings import ServeSettings, TransformSettings, WorkerSettings
+from streampca.settings.base import place
 from streampca.stores.memory import MemoryStore
 from streampca.transform.metrics import TransformMetrics
 from streampca.worker.listeners.metrics import WorkerMetrics
@@ -38,22 +40,23 @@ def flat(commands: dict[str, Any]) -> dict[str, Any]:
 
 
 def settings() -> str:
-    """Each setting of worker, sidecar and transform, once."""
-    rows: dict[str, list[str]] = {}
-    for kind, whose in ((WorkerSettings, "worker"), (ServeSettings, "sidecar"), (TransformSettings, "transform")):
+    """Each setting of worker, sidecar and transform once, in the order of `streampca check`."""
+    rows: dict[str, tuple[FieldInfo, list[str]]] = {}
+    for kind, role in ((WorkerSettings, "worker"), (TransformSettings, "transform"), (ServeSettings, "serve")):
         for name, field in kind.model_fields.items():
-            if name in rows:
-                rows[name][2] += f", {whose}"
-            else:
-                default = "required" if field.is_required() else shown(field.default)
-                rows[name] = [f"`{name}`", default, whose, field.description or ""]
-    return table(["setting", "default", "of", "meaning"], list(rows.values()))
+            rows.setdefault(name, (field, []))[1].append(role)
+    lines = [
+        [f"`{name}`", shown(field), ", ".join(roles) if len(roles) < 3 else "all", field.description or ""]
+        for name, (field, roles) in sorted(rows.items(), key=lambda row: place(row[0], row[1][0]))
+    ]
+    return table(["setting", "default", "of", "meaning"], lines)
 
 
-def shown(value: Any) -> str:
+def shown(field: FieldInfo) -> str:
     """A default value as the docs show it."""
-    if value is None:
-        return "unset"
+    value = field.default
+    if field.is_required() or value is None:
+        return "required" if field.is_required() else "unset"
     if value == "":
         return "empty"
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"

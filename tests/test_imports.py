@@ -22,10 +22,10 @@ MAY_IMPORT = {
     "version": [],
     "logs": [],
     "thread_failures": [],
-    "help_texts": [],
+    "common_settings": [],
     "metrics": [],
     "store_url": [],
-    "settings": ["settings", "help_texts", "store_url", "errors"],
+    "settings": ["settings", "common_settings", "store_url", "errors"],
     "pca": ["pca"],
     "estimator": ["estimator", "pca"],
     "vectors": ["pca.arrays", "vectors", "errors"],
@@ -49,16 +49,16 @@ MAY_IMPORT = {
     ],
     "api": [
         "api", "stores.base", "stores.model_cache", "stores.models", "stores.worker_status", "stream.model_file",
-        "vectors", "pca.model", "pca.anomaly", "pca.conditional", "pca.arrays", "errors", "settings", "metrics",
+        "vectors", "pca.model", "pca.scoring", "pca.arrays", "errors", "settings", "metrics",
         "thread_failures", "version",
     ],
     # These alone choose among concrete sources and stores.
     "commands": [
         "commands", "consumer_group", "worker", "transform", "sources", "stores", "stream", "vectors", "pca",
-        "settings", "help_texts", "errors", "logs", "thread_failures", "store_url", "api.server", "metrics",
+        "settings", "common_settings", "errors", "logs", "thread_failures", "store_url", "api.server", "metrics",
     ],
     "demo": ["demo", "stores", "stream.model_file", "vectors", "pca.arrays", "settings", "errors"],
-    "cli": ["commands", "demo.run", "settings", "help_texts", "logs", "errors", "version"],
+    "cli": ["commands", "demo.run", "settings", "common_settings", "logs", "errors", "version"],
     "__main__": ["cli"],
     "": ["pca", "estimator", "errors", "version"],  # the public API
 }  # fmt: skip

@@ -10,10 +10,10 @@ from streampca.api import rows
 from streampca.api.request import RequestError
 from streampca.api.rows import Limits
 from streampca.api.schemas import SCORES, ProjectRequest, ReconstructRequest, ScoreRequest
-from streampca.pca import anomaly
-from streampca.pca.arrays import F64, Array
-from streampca.pca.conditional import Completed
-from streampca.pca.model import Basis, Model
+from streampca.pca import scoring
+from streampca.pca.arrays import Array
+from streampca.pca.model import Basis
+from streampca.pca.scoring import Projected
 from streampca.stream.model_file import PublishedModel
 
 _ROWS = 64
@@ -31,26 +31,23 @@ class Answer:
 
 def project(published: PublishedModel, request: ProjectRequest, limits: Limits) -> Answer:
     """Coordinates of vectors, and the squared distance of each from the components' plane."""
-    model = published.model
-    vectors, t2, spe = _complete(published, request.vectors, limits)
+    projected = _projected(published, request.vectors, limits)
     with np.errstate(all="ignore"):
-        principal, residual = _projected(model, vectors, spe)
-        coordinates = model.whiten(principal) if request.basis == "whitened" else principal
-    _check_finite("vectors", coordinates, residual)
-    scores = _scores(published, principal, residual, t2) if request.fields else {}
+        principal = projected.coordinates
+        coordinates = published.model.whiten(principal) if request.basis == "whitened" else principal
+    _check_finite("vectors", coordinates, projected.residual)
+    scores = _scores(published, projected) if request.fields else {}
     added = {name: scores[name] for name in SCORES if name in request.fields}
-    return _answer(published, {"coordinates": coordinates, "residual": residual} | added, len(vectors), vectors)
+    fields = {"coordinates": coordinates, "residual": projected.residual} | added
+    return _answer(published, fields, len(projected.vectors), projected.vectors)
 
 
 def score(published: PublishedModel, request: ScoreRequest, limits: Limits) -> Answer:
     """How unusual vectors are, and on request the dimensions that contribute most to that."""
-    model, most = published.model, request.contributions
-    vectors, t2, spe = _complete(published, request.vectors, limits)
-    with np.errstate(all="ignore"):
-        projected = _projected(model, vectors, spe)
-    fields = _scores(published, *projected, t2)
+    projected, most = _projected(published, request.vectors, limits), request.contributions
+    fields, vectors = _scores(published, projected), projected.vectors
     if most:
-        most = min(most, model.dimensions)
+        most = min(most, published.model.dimensions)
         if 4 * most * len(vectors) > limits.numbers:
             text = f"the answer is too long: ask for at most {limits.numbers // (4 * len(vectors))} contributions"
             raise RequestError(413, text, limit="numbers")
@@ -58,41 +55,32 @@ def score(published: PublishedModel, request: ScoreRequest, limits: Limits) -> A
     return _answer(published, fields, len(vectors))
 
 
-def _complete(published: PublishedModel, given: Array, limits: Limits) -> Completed:
-    """The vectors, without gaps, and what their uncertainty adds to their statistics."""
+def _projected(published: PublishedModel, given: Array, limits: Limits) -> Projected:
+    """The vectors, without gaps if the model was learned with some, and where they lie."""
     gaps = published.settings.get("missing") == "impute"
     vectors = rows.fit(given, "vectors", published.model.dimensions, limits, gaps=gaps)
-    if not gaps:
-        return Completed.unchanged(vectors)
-    with np.errstate(all="ignore"):
-        return anomaly.complete(published.model, vectors)
-
-
-def _projected(model: Model, vectors: Array, spe: F64) -> tuple[Array, Array]:
-    """Coordinates and squared residuals, to which gaps add `spe`."""
-    coordinates, residual = model.project(vectors)
-    return coordinates, residual + spe
+    return scoring.project(published.model, vectors)
 
 
 def _contributions(published: PublishedModel, vectors: Array, most: int) -> dict[str, Any]:
     found: dict[str, list[Any]] = {}
     for i in range(0, max(len(vectors), 1), _ROWS):  # a few rows at a time, for the sake of memory
-        which, values = anomaly.largest_contributions(published.model, vectors[i : i + _ROWS], most)
+        which, values = scoring.largest_contributions(published.model, vectors[i : i + _ROWS], most)
         for name, dimensions, each in zip(values._fields, which, values, strict=True):
             found.setdefault(f"{name}_dimensions", []).append(dimensions)
             found.setdefault(f"{name}_contributions", []).append(each)
     return {name: np.concatenate(parts) for name, parts in found.items()}
 
 
-def _scores(published: PublishedModel, coordinates: Array, residual: Array, gaps_t2: F64) -> dict[str, Any]:
-    """The fields of `SCORES` of projected vectors, to whose T² gaps add; p is None if the model has no past scores."""
+def _scores(published: PublishedModel, projected: Projected) -> dict[str, Any]:
+    """The fields of `SCORES` of projected vectors; p is None if the model has no past scores."""
     model, calibration = published.model, published.calibration
     with np.errstate(all="ignore"):
-        scores = anomaly.score_projected(model, coordinates, residual, gaps_t2)
+        scores = scoring.score_projected(model, projected.coordinates, projected.residual, projected.gaps_t2)
     _check_finite("vectors", *scores)
     fields: dict[str, Any] = {**scores._asdict(), "p": None, "p_t2": None, "p_spe": None}
     if calibration is not None:
-        p = calibration.p_values(scores, anomaly.noise_variance(model))
+        p = calibration.p_values(scores, model.noise_variance)
         fields |= {"p": p.score, "p_t2": p.t2, "p_spe": p.spe}
     return fields
 
@@ -107,11 +95,9 @@ def reconstruct(published: PublishedModel, request: ReconstructRequest, limits: 
 
 
 def _from_vectors(published: PublishedModel, given: Array, limits: Limits) -> Answer:
-    model = published.model
-    vectors, _, spe = _complete(published, given, limits)
+    vectors, coordinates, residual, _ = _projected(published, given, limits)
     with np.errstate(all="ignore"):
-        coordinates, residual = _projected(model, vectors, spe)
-        reconstructed = model.reconstruct(coordinates)
+        reconstructed = published.model.reconstruct(coordinates)
     _check_finite("vectors", reconstructed, residual)
     return _answer(published, {"vectors": reconstructed, "squared_error": residual}, len(vectors))
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from streampca.api.request import RequestError
-from streampca.pca import anomaly
-from streampca.pca.anomaly import AnomalyScores
+from streampca.pca import scoring
 from streampca.pca.arrays import F32, F64, Array
+from streampca.pca.scoring import Scores
 from streampca.stream.model_file import PublishedModel
 
 Described = tuple[int, dict[str, Any]]  # a vector's place, and what is said of it
@@ -58,7 +58,7 @@ class RecentVectors:
             coordinates, residual = model.project(vectors.astype(np.float64))
             finite = np.isfinite(residual) & np.isfinite(coordinates).all(axis=1)
             vectors, at, coordinates, residual = vectors[finite], at[finite], coordinates[finite], residual[finite]
-            p, worst = _unusual(published, vectors, anomaly.score_projected(model, coordinates, residual))
+            p, worst = _unusual(published, vectors, scoring.score_projected(model, coordinates, residual))
         return {
             "version": published.version,
             "components": [x, y],
@@ -105,13 +105,13 @@ class RecentVectors:
             return self._ring[places], self._at[places]
 
 
-def _unusual(published: PublishedModel, vectors: F32, scores: AnomalyScores) -> tuple[F64 | None, list[Described]]:
+def _unusual(published: PublishedModel, vectors: F32, scores: Scores) -> tuple[F64 | None, list[Described]]:
     """p of each vector (n, d), None without past scores; and the vectors with the highest scores, with their places."""
     model, p = published.model, None
     if published.calibration is not None:
-        p = published.calibration.p_values(scores, anomaly.noise_variance(model)).score
+        p = published.calibration.p_values(scores, model.noise_variance).score
     worst = np.argsort(-scores.score, kind="stable")[:_WORST]
-    found, values = anomaly.largest_contributions(model, vectors[worst].astype(np.float64), _DIMENSIONS)
+    found, values = scoring.largest_contributions(model, vectors[worst].astype(np.float64), _DIMENSIONS)
     described = []
     for i, dimensions, contributions in zip(worst.tolist(), found[1].tolist(), values.spe.tolist(), strict=True):
         about = {"score": float(scores.score[i]), "p": None if p is None else float(p[i])}

@@ -1,16 +1,15 @@
 """`streampca check`: prints the effective settings, their origins and every mistake, without any connection."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from streampca import store_url
-from streampca.commands.printing import console
+from streampca.commands.console import console
 from streampca.settings import ServeSettings, TransformSettings, WorkerSettings
-from streampca.settings.base import MASK, Effective, Settings, masked
+from streampca.settings.base import MASK, Effective, masked
 
 # Ends of names whose values are no secrets: addresses, names, and paths of files.
 _HARMLESS = (
@@ -25,9 +24,8 @@ def run(config: Path | None, **options: Any) -> int:
     shown: list[Effective] = []
     mistakes: dict[str, None] = {}  # in order, each once
     for name, kind in (("worker", WorkerSettings), ("serve", ServeSettings), ("transform", TransformSettings)):
-        settings, found = _explained(kind, config, options)
-        known = {effective.name for effective in shown}
-        own = [effective for effective in settings if effective.name not in known]
+        settings, found = kind.explain(config, **{name: options[name] for name in options if name in kind.model_fields})
+        own = [effective for effective in settings if effective not in shown]
         if kind is TransformSettings and all(effective.origin in ("default", "missing") for effective in own):
             continue
         out.print(_table(f"streampca {name}{' (besides those above)' if shown else ''}", own))
@@ -40,13 +38,6 @@ def run(config: Path | None, **options: Any) -> int:
     if not mistakes:
         out.print("✓ no mistakes found", style="green")
     return 2 if mistakes else 0
-
-
-def _explained(
-    kind: type[Settings], config: Path | None, options: Mapping[str, Any]
-) -> tuple[list[Effective], list[str]]:
-    """The settings of a command and their mistakes; other commands' options are left out."""
-    return kind.explain(config, **{name: value for name, value in options.items() if name in kind.model_fields})
 
 
 def _bucket_variables(settings: list[Effective]) -> list[Effective]:

@@ -10,9 +10,9 @@ from typing import Any
 
 from rich.table import Table
 
-from streampca.commands.printing import console
+from streampca.commands.console import console
 from streampca.errors import SettingsError, SourceError
-from streampca.settings.dead_letters import DeadLettersSettings
+from streampca.settings import DeadLettersSettings
 from streampca.sources.dead_letter_topic import (
     DeadLetter,
     DeadLetterTopic,

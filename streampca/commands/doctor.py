@@ -6,11 +6,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
+from streampca import logs
+from streampca.commands.console import console
+from streampca.commands.doctor_roles import TransformChecks, WorkerChecks
 from streampca.commands.doctor_topic import Check, TopicChecks
-from streampca.commands.doctor_transform import TransformChecks
-from streampca.commands.doctor_worker import WorkerChecks
-from streampca.commands.logged import with_logging
-from streampca.commands.printing import console
 from streampca.errors import StreampcaError
 from streampca.settings import ConsumerSettings, TransformSettings, WorkerSettings
 
@@ -24,13 +23,10 @@ def run(config: Path | None, **options: Any) -> int:
     transform = _read(TransformSettings, ("output_topic",), config, options)
     worker = _read(WorkerSettings, ("dimensions", "components") if transform else (), config, options)
     out = console()
-    roles: list[ConsumerSettings] = [settings for settings in (worker, transform) if settings]
     failed = 0
+    roles = [settings for settings in (worker, transform) if settings]
     with closing(TopicChecks(roles[0])) as topic:
-        checks = WorkerChecks(worker, topic).checks() if worker else []
-        if transform:
-            checks += TransformChecks(transform, topic).checks(alone=worker is None)
-        for name, check in checks:
+        for name, check in checks_of(worker, transform, topic):
             mark, text = _outcome(check)
             failed += mark == "✗"
             out.print(f"{mark} {name}: {text}", style={"✗": "red", "–": "dim"}.get(mark, ""))
@@ -39,13 +35,34 @@ def run(config: Path | None, **options: Any) -> int:
     return 1 if failed else 0
 
 
+def checks_of(
+    worker: WorkerSettings | None, transform: TransformSettings | None, topic: TopicChecks
+) -> list[tuple[str, Check]]:
+    """Names and checks of the roles, in order: later ones need the earlier ones."""
+    of_worker = WorkerChecks(worker, topic) if worker else None
+    of_transform = TransformChecks(transform, topic) if transform else None
+    roles = [role for role in (of_worker, of_transform) if role]
+    return [
+        ("clock", topic.clock),
+        *([("store", of_worker.store)] if of_worker else []),
+        ("broker", topic.broker),
+        ("topic", topic.topic),
+        ("dead-letter topic", topic.dead_letter_topic),
+        *(check for role in roles for check in role.checks()),
+        ("schema registry", topic.registry),
+        ("newest record", roles[0].newest_record),
+    ]
+
+
 def _read(kind: type[S], some: Collection[str], config: Path | None, options: Mapping[str, Any]) -> S | None:
     """The settings; None if of `some` none is given."""
     own = {name: value for name, value in options.items() if name in kind.model_fields}
     origins = {effective.name: effective.origin for effective in kind.explain(config, **own)[0]}
     if some and all(origins[name] == "missing" for name in some):
         return None
-    return with_logging(kind.read(config, **own))
+    settings = kind.read(config, **own)
+    logs.configure(settings.log_level, settings.log_format)
+    return settings
 
 
 def _outcome(check: Check) -> tuple[str, str]:

@@ -9,14 +9,14 @@ import numpy as np
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 
-from streampca.commands.places import place_of
-from streampca.commands.printing import console
+from streampca.commands import paths_or_urls
+from streampca.commands.console import console
 from streampca.commands.progress import progress
 from streampca.errors import InputError, SettingsError
 from streampca.pca.arrays import Array
 from streampca.pca.axes import model_of
-from streampca.pca.calibrator import Calibrator, parts
 from streampca.pca.learning import LearningConfig
+from streampca.pca.scoring.schedule import Calibrator, parts
 from streampca.stream import model_file
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.model_file import PublishedModel
@@ -43,14 +43,13 @@ def run(file: Path, output: str, options: FitOptions) -> None:
         raise SettingsError(f"--missing {options.missing}: must be refuse or impute")
     rows = open_rows(file, gaps=options.missing == "impute")
     fold_config = _fold_config(options, rows)
-    place = place_of(output)
-    place.check_writable()
+    paths_or_urls.check_writable(output)
     with threadpool_limits(1):  # the same bits as in a worker
         fold, calibrator, seconds = _learn(rows, fold_config)
     if fold.stats.learned < 2:
         raise InputError(f"{file} holds only one vector; at least two are needed")
     model = _published(fold, calibrator, fold_config)
-    place.write(model_file.encode(model))
+    paths_or_urls.write(output, model_file.encode(model))
     _report(model, output, seconds)
 
 

@@ -2,14 +2,14 @@
 
 import datetime
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from streampca.commands.foreign_files import describe, is_foreign
-from streampca.commands.places import place_of
-from streampca.commands.printing import console
+from streampca.commands import paths_or_urls
+from streampca.commands.console import console
 from streampca.errors import DamagedFileError, StoreError
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
@@ -20,11 +20,13 @@ from streampca.stream import model_file as models
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.model_file import PublishedModel
 
+_ZIP, _NAME_AT, _FIRST_MEMBER = b"PK\x03\x04", 30, b"header.npy"  # how every file that streampca writes begins
+
 
 def run(place: str, *, as_json: bool) -> None:
     """Print the content of what is at a path or URL. Raises `StreampcaError` if it cannot be read."""
-    found = place_of(place)
-    facts = facts_of_store(place) if found.is_store() else _facts_of_file(place, found.read())
+    is_store = paths_or_urls.is_store(place)
+    facts = facts_of_store(place) if is_store else _facts_of_file(place, paths_or_urls.read(place))
     if as_json:
         print(json.dumps(facts, indent=2))  # noqa: T201
     else:
@@ -32,8 +34,8 @@ def run(place: str, *, as_json: bool) -> None:
 
 
 def _facts_of_file(path: str, data: bytes) -> dict[str, Any]:
-    if is_foreign(data):
-        raise StoreError(f"{path} is not a streampca file: {describe(data)}")
+    if not data.startswith(_ZIP) or data[_NAME_AT : _NAME_AT + len(_FIRST_MEMBER)] != _FIRST_MEMBER:
+        raise StoreError(f"{path} is not a checkpoint or model of streampca; it begins with {data[:16]!r}")
     try:
         return {"kind": "model", **_model(models.decode(data))}
     except DamagedFileError as error:
@@ -130,34 +132,34 @@ def _time(seconds: float) -> str | None:
 
 def _show(facts: dict[str, Any]) -> None:
     out = console()
-    if facts["kind"] == "store":
-        for topic, found in facts["topics"].items():
-            newest = found["newest_model"]
-            out.print(f"{topic}: {found['models']} models, newest version {'–' if newest is None else newest}")
-            if found["versions"]:
-                out.print(f"versions: {', '.join(map(str, found['versions']))}")
-            out.print(_partitions(found["partitions"]))
+    if facts["kind"] != "store":
+        out.print(_table([], [[name, _formatted(value)] for name, value in _flat(facts)]))
         return
-    table = Table(box=None, show_header=False, pad_edge=False)
+    for topic, found in facts["topics"].items():
+        newest = found["newest_model"]
+        out.print(f"{topic}: {found['models']} models, newest version {'–' if newest is None else newest}")
+        if found["versions"]:
+            out.print(f"versions: {', '.join(map(str, found['versions']))}")
+        names = ["next_offset", "learned", "rejected", "checkpoints"]
+        rows = [[number, *(_formatted(row[name]) for name in names)] for number, row in found["partitions"].items()]
+        out.print(_table(["partition", *names], rows))
+
+
+def _flat(facts: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Names and values; entries of lists and of dictionaries one by one."""
     for name, value in facts.items():
         if isinstance(value, dict):
-            for key, entry in value.items():
-                table.add_row(f"{name}.{key}", _formatted(entry))
+            yield from ((f"{name}.{key}", entry) for key, entry in value.items())
         elif isinstance(value, list):
-            for index, entry in enumerate(value):
-                table.add_row(f"{name}[{index}]", _formatted(entry))
+            yield from ((f"{name}[{index}]", entry) for index, entry in enumerate(value))
         else:
-            table.add_row(name, _formatted(value))
-    out.print(table)
+            yield name, value
 
 
-def _partitions(partitions: dict[str, dict[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for heading in ("partition", "next offset", "learned", "rejected", "checkpoints"):
-        table.add_column(heading, justify="right")
-    for partition, found in partitions.items():
-        names = ("next_offset", "learned", "rejected", "checkpoints")
-        table.add_row(partition, *(_formatted(found[name]) for name in names))
+def _table(headings: list[str], rows: list[list[str]]) -> Table:
+    table = Table(*headings, box=None, show_header=bool(headings), pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
     return table
 
 

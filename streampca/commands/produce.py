@@ -8,8 +8,8 @@ from pathlib import Path
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
+from streampca.commands.console import console
 from streampca.commands.encoding import encoder
-from streampca.commands.printing import console
 from streampca.commands.progress import progress
 from streampca.errors import InputError, SourceError
 from streampca.pca.arrays import Array
@@ -22,17 +22,17 @@ _ACKNOWLEDGED_WITHIN_S = 60.0
 _TICK_S = 0.02
 
 
-def run(settings: ProduceSettings, file: Path | None, rate: float | None, *, repeat: bool, made_up: bool) -> None:
+def run(settings: ProduceSettings, file: Path | None, rate: float | None, *, repeat: bool, synthetic: bool) -> None:
     """Send the rows of the file, or generated ones endlessly, and wait until all are acknowledged.
 
     Raises `InputError` or `SourceError`.
     """
-    rows = _open(file, made_up)
+    rows = _open(file, synthetic)
     sender = _Sender(settings)
     started = time.monotonic()
     try:
         with progress() as bar:
-            task = bar.add_task(f"to {settings.topic}", total=None if repeat or made_up else 1.0, rows=0, note="")
+            task = bar.add_task(f"to {settings.topic}", total=None if repeat or synthetic else 1.0, rows=0, note="")
             for vector, share in _paced(_rows(rows, repeat), rate):
                 sender.send(vector)
                 if sender.sent % 256 == 0:
@@ -48,13 +48,13 @@ def run(settings: ProduceSettings, file: Path | None, rate: float | None, *, rep
     )
 
 
-def _open(file: Path | None, made_up: bool) -> Rows:
-    if file is not None and not made_up:
+def _open(file: Path | None, synthetic: bool) -> Rows:
+    if file is not None and not synthetic:
         return open_rows(file)
-    if file is not None or not made_up:
-        raise InputError("give either a file to send or --made-up")
+    if file is not None or not synthetic:
+        raise InputError("give either a file to send or --synthetic")
     vectors = LowRank()
-    return Rows(Path("made-up"), vectors.dimensions, None, lambda: ((piece, 0.0) for piece in vectors.pieces()))
+    return Rows(Path("synthetic"), vectors.dimensions, None, lambda: ((piece, 0.0) for piece in vectors.pieces()))
 
 
 def _rows(rows: Rows, repeat: bool) -> Iterator[tuple[Array, float]]:

@@ -6,7 +6,7 @@ from typing import Any
 from kafka import TopicPartition
 from kafka.errors import GroupIdNotFoundError, GroupSubscribedToTopicError, KafkaError, NoError, NonEmptyGroupError
 
-from streampca.commands.printing import console
+from streampca.commands.console import console
 from streampca.errors import SourceError, StreampcaError
 from streampca.settings import ResetSettings
 from streampca.sources.kafka_python.admin import admin_client

@@ -46,9 +46,7 @@ def run(settings: TransformSettings) -> None:
     with (
         ThreadFailures() as threads,
         threadpool_limits(1),  # one BLAS thread: the same bits, and no threads competing for blocks this small
-        HealthServer(
-            settings.worker_host, settings.transform_port, metrics.registry, health, "transform_port"
-        ) as server,
+        HealthServer(settings.host, settings.metrics_port, metrics.registry, health) as server,
     ):
         store = store_of(settings.store, metrics.store.observe)
         log.info("transform starting", **_summary(settings, store.place), metrics=server.url)

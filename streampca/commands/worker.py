@@ -43,7 +43,7 @@ def run(settings: WorkerSettings) -> None:
     with (
         ThreadFailures() as threads,
         threadpool_limits(1),  # one BLAS thread: the same bits, and no threads competing for blocks this small
-        HealthServer(settings.worker_host, settings.worker_port, metrics.registry, health) as server,
+        HealthServer(settings.host, settings.metrics_port, metrics.registry, health) as server,
     ):
         store = store_of(settings.store, metrics.store.observe)
         log.info("worker starting", **_summary(settings, store.place))
@@ -79,7 +79,7 @@ def _build(settings: WorkerSettings, store: Store, listener: Listener, check_thr
     """A worker whose source is about to join the group: every mistake that can be found earlier has been reported."""
     config = worker_config_of(settings)
     config.codec.decode([])  # raises if a package is missing or the schema registry is away
-    checkpoints = Checkpoints(store, settings.topic, settings.keep_checkpoints)
+    checkpoints = Checkpoints(store, settings.topic)
     client, dead_letters = client_of(settings), dead_letters_of(settings)
     _compile(config.fold.learning)  # not later: a group waits for members that do not poll
     source = prefetching(client, settings, config.codec.vectors_of)

@@ -82,17 +82,12 @@ class HealthListener(Listener):
 class HealthServer:
     """Serves from a thread of its own until `close`; also a context manager."""
 
-    def __init__(
-        self, host: str, port: int, registry: CollectorRegistry, health: HealthListener, setting: str = "worker_port"
-    ) -> None:
-        """Listen on `port`, 0 for any free one.
-
-        Raises `StreampcaError` when that is not possible, which names the `setting` of the port.
-        """
+    def __init__(self, host: str, port: int, registry: CollectorRegistry, health: HealthListener) -> None:
+        """Listen on `port`, 0 for any free one. Raises `StreampcaError`, which names the setting to change."""
         try:
             self._server = (_ServerIPv6 if ":" in host else _Server)((host, port), _Handler)
         except (OSError, OverflowError) as error:
-            raise StreampcaError(_explanation(host, port, error, setting)) from None
+            raise StreampcaError(_explanation(host, port, error)) from None
         self._server.set_app(_app(registry, health))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="health", daemon=True)
         self._thread.start()
@@ -200,11 +195,11 @@ class _ServerIPv6(_Server):
     address_family = socket.AF_INET6
 
 
-def _explanation(host: str, port: int, error: OSError | OverflowError, setting: str) -> str:
+def _explanation(host: str, port: int, error: OSError | OverflowError) -> str:
     where = f"cannot listen on {host}:{port} for /metrics and /healthz"
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        return f"{where}: the port is in use; set {setting} to a free one, or to 0 for any"
+        return f"{where}: the port is in use; set metrics_port to a free one, or to 0 for any"
     if isinstance(error, OSError) and error.errno == errno.EACCES:
-        return f"{where}: no permission for ports below 1024; set {setting} to a higher one"
+        return f"{where}: no permission for ports below 1024; set metrics_port to a higher one"
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-    return f"{where}: {reason}; set worker_host and {setting}"
+    return f"{where}: {reason}; set host and metrics_port"

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
@@ -16,46 +16,38 @@ from streampca.consumer_group.listener import (
 )
 from streampca.metrics import LabelledRegistry, StoreMetrics
 
-Named = Sequence[tuple[str, str]]
+Row = tuple[type[Counter] | type[Gauge] | type[Histogram], str, Sequence[str], str]
+"""Kind, name after a prefix, labels and help text of a metric."""
 
-
-@dataclass(frozen=True)
-class MetricTables:
-    """The names of metrics after a prefix, with their help texts; those of counters with their labels between."""
-
-    prefix: str
-    counters: Sequence[tuple[str, Sequence[str], str]]
-    gauges: Named  # partitions_owned, broker_connected and loop_last_tick_timestamp_seconds among them
-    gauges_by_partition: Named
-    durations: Named
+MEMBER_METRICS: tuple[Row, ...] = (
+    (Gauge, "partitions_owned", (), "Partitions assigned to this member."),
+    (Gauge, "broker_connected", (), "1 while a broker answers, otherwise 0; then lag and offsets are stale."),
+    (Gauge, "loop_last_tick_timestamp_seconds", (), "Time of the loop's last iteration."),
+)
+_PARTITION = ("partition",)
 
 
 class MemberMetrics(Listener):
     """The metrics of one member and its partitions, in a registry of their own; all with the topic."""
 
-    def __init__(self, topic: str, tables: MetricTables) -> None:
+    def __init__(self, topic: str, prefix: str, table: Iterable[Row]) -> None:
         self.registry: CollectorRegistry = LabelledRegistry(topic=topic)
         ProcessCollector(registry=self.registry)
         self.store = StoreMetrics()
         self.store.register(self.registry)
-        prefix, registry = tables.prefix, self.registry
-        self._counters = {
-            name: Counter(prefix + name, text, labels, registry=registry) for name, labels, text in tables.counters
+        rows = (*MEMBER_METRICS, *table)
+        self._metrics: dict[str, Any] = {
+            name: kind(prefix + name, text, labels, registry=self.registry) for kind, name, labels, text in rows
         }
-        self._gauges = {name: Gauge(prefix + name, text, registry=registry) for name, text in tables.gauges}
-        self._by_partition = {
-            name: Gauge(prefix + name, text, ["partition"], registry=registry)
-            for name, text in tables.gauges_by_partition
-        }
-        self._durations = {name: Histogram(prefix + name, text, registry=registry) for name, text in tables.durations}
+        self._by_partition = [self._metrics[name] for _, name, labels, _ in rows if labels == _PARTITION]
         self._owned: set[int] = set()
 
     def notify(self, event: MemberEvent) -> None:
         match event:
             case LoopTicked():
-                self._gauges["loop_last_tick_timestamp_seconds"].set_to_current_time()
+                self._metrics["loop_last_tick_timestamp_seconds"].set_to_current_time()
             case SourcePolled(status):
-                self._gauges["broker_connected"].set(status.connected)
+                self._metrics["broker_connected"].set(status.connected)
             case PartitionsAssigned(positions):
                 self._own(self._owned.union(positions))
             case PartitionsReleased(partitions):
@@ -64,14 +56,14 @@ class MemberMetrics(Listener):
 
     def _set(self, partition: int, **values: float) -> None:
         for name, value in values.items():
-            self._by_partition[name].labels(str(partition)).set(value)
+            self._metrics[name].labels(str(partition)).set(value)
 
     def _own(self, partitions: set[int]) -> None:
         self._owned = partitions
-        self._gauges["partitions_owned"].set(len(partitions))
+        self._metrics["partitions_owned"].set(len(partitions))
 
     def _remove(self, partitions: Iterable[int]) -> None:
         for partition in partitions:
-            for gauge in self._by_partition.values():
+            for gauge in self._by_partition:
                 with contextlib.suppress(KeyError):  # older prometheus_client: the gauge was never set
                     gauge.remove(str(partition))

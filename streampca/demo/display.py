@@ -1,20 +1,16 @@
 """The demo's display: a live table on a terminal, otherwise a line every few seconds."""
 
-from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console
 from rich.live import Live
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from streampca.stream.model_file import PublishedModel
 from streampca.vectors.synthetic import Truth
 
-_BARS = "▁▂▃▄▅▆▇█"
 _PLAIN_EVERY_S = 2.0
-_WIDTH = 48
 
 
 @dataclass(frozen=True)
@@ -64,12 +60,8 @@ class Display:
     """Displays the demo's status; a context manager."""
 
     def __init__(self, console: Console) -> None:
-        self._console, self._live = console, Live(console=console, refresh_per_second=4, transient=False)
-        self._losses: deque[float] = deque(maxlen=_WIDTH)
-        self._version = -1
+        self._console, self._live = console, Live(console=console, refresh_per_second=4)
         self._next_line = 0.0
-        self._time = Progress(TextColumn("[bold]{task.description}"), BarColumn(_WIDTH), TimeElapsedColumn())
-        self._task = self._time.add_task("demo", total=None)
 
     def __enter__(self) -> "Display":
         if self._console.is_terminal:
@@ -84,35 +76,14 @@ class Display:
         """Print a permanent line above the live table."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def ends_at(self, elapsed: float) -> None:
-        """Set the time at which the demo will end."""
-        self._time.update(self._task, total=elapsed)
-
     def show(self, status: DemoStatus) -> None:
         """Display the latest status."""
-        if status.model is not None and status.model.version != self._version:
-            self._version = status.model.version
-            if status.model.loss_ewma is not None:
-                self._losses.append(status.model.loss_ewma)
         if self._console.is_terminal:
-            self._time.update(self._task, completed=status.elapsed)
-            self._live.update(self._table(status))
+            table = Table.grid(padding=(0, 2))
+            for name, value in {"time": f"{status.elapsed:.0f} s", **status.figures()}.items():
+                table.add_row(f"[dim]{name}[/]", value)
+            self._live.update(table)
         elif status.elapsed >= self._next_line:
             self._next_line = status.elapsed + _PLAIN_EVERY_S
             figures = "  ".join(f"{name}: {value}" for name, value in status.figures().items())
             self.note(f"{status.elapsed:5.1f} s  {figures}")
-
-    def _table(self, status: DemoStatus) -> RenderableType:
-        table = Table.grid(padding=(0, 2))
-        for name, value in status.figures().items():
-            table.add_row(f"[dim]{name}[/]", value)
-        if len(self._losses) > 1:
-            table.add_row("[dim]loss by version[/]", f"[cyan]{sparkline(list(self._losses))}[/]")
-        return Group(table, self._time)
-
-
-def sparkline(values: list[float]) -> str:
-    """The values as a line of bars, scaled from the minimum to the maximum."""
-    low, high = min(values), max(values)
-    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
-    return "".join(_BARS[round((value - low) * scale)] for value in values)

@@ -58,11 +58,13 @@ def run(options: DemoOptions) -> None:
         ports = processes.free_port(options.port), processes.free_port(0)
         children: list[ChildProcess] = []
         stack.callback(processes.stop, children)
-        children.append(
-            ChildProcess("worker", _worker_settings(broker, place, vectors, ports[1]), folder / "worker.log")
-        )
-        children.append(ChildProcess("serve", {"topic": TOPIC, "store": place, "port": ports[0]}, folder / "serve.log"))
-        children.append(ChildProcess("transform", _transform_settings(broker, place), folder / "transform.log"))
+        common = _of_both(broker, place)
+        shape = {"dimensions": vectors.dimensions, "components": vectors.components}
+        worker = {**common, **shape, "checkpoint_interval_s": 1, "metrics_port": ports[1]}
+        serve = {"topic": TOPIC, "store": place, "port": ports[0]}
+        transform = {**common, "output_topic": PROJECTED, "metrics_port": 0}
+        for name, settings in (("worker", worker), ("serve", serve), ("transform", transform)):
+            children.append(ChildProcess(name, settings, folder / f"{name}.log"))
         output = Output(broker.address, PROJECTED, broker.partitions[PROJECTED])
         stack.callback(output.close)
         producer = DemoProducer(vectors, broker.address, TOPIC, broker.partitions[TOPIC], options.rate)
@@ -104,8 +106,6 @@ class _Monitor:
             self._update(elapsed)
             if self._served_at is None:
                 self._project(f"http://127.0.0.1:{port}", elapsed)
-                if self._served_at is not None and seconds is not None:
-                    self._display.ends_at(self._served_at + seconds)
             elif elapsed >= self._next_request:
                 self._next_request = elapsed + _PROJECT_EVERY_S
                 projection.project_for_page(f"http://127.0.0.1:{port}", next(self._requests))
@@ -159,33 +159,16 @@ def _ticks(started: float, ended: threading.Event) -> Iterator[float]:
         yield time.monotonic() - started
 
 
-def _worker_settings(broker: EmbeddedBroker, store: str, vectors: VectorStream, port: int) -> dict[str, object]:
+def _of_both(broker: EmbeddedBroker, store: str) -> dict[str, object]:
+    """The settings of worker and transform."""
     return {
         "topic": TOPIC,
         "dead_letter_topic": DEAD_LETTERS,
         "bootstrap_servers": broker.address,
         "kafka_api_version": API_VERSION,
         "store": store,
-        "dimensions": vectors.dimensions,
-        "components": vectors.components,
         "format": "float32",
-        "checkpoint_interval_s": 1,
-        "on_offset_gap": "earliest",  # the in-memory broker may have dropped records before the worker starts
-        "worker_port": port,
-    }
-
-
-def _transform_settings(broker: EmbeddedBroker, store: str) -> dict[str, object]:
-    return {
-        "topic": TOPIC,
-        "output_topic": PROJECTED,
-        "dead_letter_topic": DEAD_LETTERS,
-        "bootstrap_servers": broker.address,
-        "kafka_api_version": API_VERSION,
-        "store": store,
-        "format": "float32",
-        "on_offset_gap": "earliest",
-        "transform_port": 0,
+        "on_offset_gap": "earliest",  # the in-memory broker may have dropped records before the start
     }
 
 

@@ -24,12 +24,15 @@ class FittedAttributes:
 
     @property
     def components_(self) -> Array:
-        """Principal axes, orthonormal rows by falling variance, of shape (n_components, n_features)."""
+        """Principal axes, of shape (n_components, n_features): orthonormal rows by falling variance.
+
+        The largest entry of each row is positive.
+        """
         return self.model_.components
 
     @property
     def explained_variance_(self) -> Array:
-        """Variance along each component, with ddof=0."""
+        """Variance along each component, with ddof=0: forgetting leaves no n to subtract 1 from."""
         return self.model_.explained_variance
 
     @property

@@ -1,6 +1,6 @@
 """`ImplicitKrasulina`, streaming PCA as a scikit-learn estimator."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any, Literal, Self
 
@@ -10,29 +10,27 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from streampca.estimator import dask_arrays, limits
+from streampca.estimator import checks
 from streampca.estimator.attributes import FittedAttributes
 from streampca.estimator.online import OnlineLearner
-from streampca.estimator.parameters import config_of, finite_or_gaps, refuse_empty
-from streampca.estimator.scoring import Scoring
-from streampca.pca import anomaly
-from streampca.pca.arrays import Array
-from streampca.pca.calibrator import Calibrator
+from streampca.pca import scoring
+from streampca.pca.arrays import F64, Array
 from streampca.pca.free_gauge import FreeGauge, PowerStep
 from streampca.pca.merge import merge as merge_states
+from streampca.pca.model import Model
 from streampca.pca.pending import UnitGauge
+from streampca.pca.scoring.schedule import Calibrator
 from streampca.pca.state import State
 
 
-class ImplicitKrasulina(Scoring, FittedAttributes, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Incremental principal component analysis by the implicit Krasulina update.
 
     Learns the principal components in one pass over the data, in batches of any size (`partial_fit`), without a step
     size. The result does not depend on the sizes of the batches, not even in its last bit. Memory is
     O(n_features * (n_components + oversampling)).
 
-    Arrays on disk (`np.memmap`) are read in slabs. With a Dask array `fit` learns the row chunks in parallel and merges
-    them, `partial_fit` learns them one after the other, and `transform` and `inverse_transform` return a Dask array.
+    Arrays on disk (`np.memmap`) are read in slabs.
 
     Parameters
     ----------
@@ -60,28 +58,7 @@ class ImplicitKrasulina(Scoring, FittedAttributes, ClassNamePrefixFeaturesOutMix
     random_state : int, RandomState instance or None, default=None
         Seed of the random orthonormal factor from which the free gauge starts.
 
-    Attributes
-    ----------
-    components_ : ndarray of shape (n_components, n_features)
-        Principal axes: orthonormal rows by falling variance. The largest entry of each row is positive.
-    explained_variance_ : ndarray of shape (n_components,)
-        Variance along each component, with n in the denominator (ddof=0), as forgetting leaves no n to subtract 1 from.
-    explained_variance_ratio_ : ndarray of shape (n_components,)
-        Share of the total variance along each component.
-    singular_values_ : ndarray of shape (n_components,)
-        Singular values of the weighted, centred data.
-    mean_ : ndarray of shape (n_features,)
-        Weighted mean; zeros with center=False.
-    noise_variance_ : float
-        Mean variance along the directions orthogonal to the components.
-    n_components_ : int
-        Number of components.
-    n_features_in_ : int
-        Number of features.
-    n_samples_seen_ : int
-        Number of messages learned.
-    model_ : Model
-        Mean, components and variances as a frozen value that does not need scikit-learn.
+    The fitted attributes are those of `FittedAttributes`, named as in scikit-learn's `PCA`.
     """
 
     def __init__(
@@ -112,24 +89,21 @@ class ImplicitKrasulina(Scoring, FittedAttributes, ClassNamePrefixFeaturesOutMix
     def fit(self, X: ArrayLike, y: object = None) -> Self:
         """Learn the rows of X in one pass, discarding what was learned before.
 
-        The row chunks of a Dask array are learned in parallel and merged (see `merge`), which requires gauge="unit" and
-        no half-life.
-
         Parameters
         ----------
-        X : array-like or Dask array of shape (n_samples, n_features)
+        X : array-like of shape (n_samples, n_features)
         y : ignored
         """
         if hasattr(self, "online_"):
             del self.online_
-        return self._fit_chunks(X) if dask_arrays.is_dask(X) else self.partial_fit(X)
+        return self.partial_fit(X)
 
     def partial_fit(self, X: ArrayLike, y: object = None) -> Self:
         """Learn the rows of X in addition to those learned before.
 
         Parameters
         ----------
-        X : array-like or Dask array of shape (n_samples, n_features)
+        X : array-like of shape (n_samples, n_features)
         y : ignored
 
         Raises
@@ -137,32 +111,16 @@ class ImplicitKrasulina(Scoring, FittedAttributes, ClassNamePrefixFeaturesOutMix
         ValueError
             If a row cannot be learned; then no row of X is learned.
         """
-        online = copy(self.online_) if hasattr(self, "online_") else None
-        for piece in dask_arrays.in_order(X):
-            online = self._added(online, piece)
-        if online is None:
-            raise ValueError("the array has no rows")
-        self.online_ = online
-        return self
-
-    def _added(self, online: OnlineLearner[Any] | None, piece: ArrayLike) -> OnlineLearner[Any]:
-        """The learner after one more piece; a new learner if `online` is None."""
-        V = validate_data(self, piece, reset=online is None, **finite_or_gaps(self))
-        if online is None:
-            online = self._new_learner(V.shape[1])
-            limits.refuse_small(V, online.gauge.config)
-        limits.refuse_large(V, online.gauge.config)
-        refuse_empty(V, online.gauge.config)
-        online.add(V)
-        return online
-
-    def _fit_chunks(self, X: Any) -> Self:
-        if self.gauge != "unit" or self.half_life is not None:
-            raise ValueError('chunks can be merged only with gauge="unit" and no half_life: use partial_fit instead')
-        parts = dask_arrays.in_parallel(X, lambda V: clone(self).fit(V))
-        if not parts:
-            raise ValueError("the array has no rows")
-        self.online_, self.n_features_in_ = merge(parts).online_, X.shape[1]
+        online: OnlineLearner[Any] | None = copy(self.online_) if hasattr(self, "online_") else None
+        for slab in checks.slabs(X):
+            V = validate_data(self, slab, reset=online is None, **checks.finite_or_gaps(self.missing))
+            if online is None:
+                online = self._new_learner(V.shape[1])
+                checks.refuse_small(V, online.gauge.config)
+            checks.refuse_large(V, online.gauge.config)
+            checks.refuse_empty(V, online.gauge.config)
+            online.add(V)
+        self.online_ = online  # type: ignore[assignment]  # there is at least one slab
         return self
 
     def transform(self, X: ArrayLike) -> Array:
@@ -170,29 +128,64 @@ class ImplicitKrasulina(Scoring, FittedAttributes, ClassNamePrefixFeaturesOutMix
 
         Parameters
         ----------
-        X : array-like or Dask array of shape (n_samples, n_features)
+        X : array-like of shape (n_samples, n_features)
         """
-        check_is_fitted(self)
-        if dask_arrays.is_dask(X):
-            return dask_arrays.mapped(X, copy(self)._coordinates, self.n_components_)  # type: ignore[no-any-return]
-        pieces = [self._coordinates(piece) for piece in dask_arrays.in_order(X)]
-        return np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
+        return self._of_rows(X, lambda model, V: (scoring.complete(model, V).vectors - model.mean) @ model.components.T)
 
-    def _coordinates(self, X: ArrayLike) -> Array:
-        V = validate_data(self, X, reset=False, **finite_or_gaps(self))
-        coordinates: Array = (anomaly.complete(self.model_, V).Y - self.mean_) @ self.components_.T
-        return coordinates
+    def score_samples(self, X: ArrayLike) -> F64:
+        """Log-likelihood of each row by probabilistic PCA, as of scikit-learn's `PCA`, of shape (n_samples,).
+
+        The lower, the more unusual. It is -(T2 + SPE / noise_variance_) / 2 and a constant, see docs/mathematics.md.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        """
+        return self._of_rows(X, scoring.log_likelihood)
+
+    def score(self, X: ArrayLike, y: object = None) -> float:
+        """Mean log-likelihood of the rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : ignored
+        """
+        return float(self.score_samples(X).mean())
+
+    def p_values(self, X: ArrayLike) -> F64:
+        """Share of the learned rows that were at least as unusual when they were new, of shape (n_samples,).
+
+        One learned row in sixteen is compared with, each scored before it was learned; without any (fewer than some
+        hundred rows learned) all are 1.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        """
+
+        def p_values(model: Model, V: Array) -> F64:
+            calibration = self.online_.calibrator.calibration
+            return calibration.p_values(scoring.score(model, V), model.noise_variance).score
+
+        return self._of_rows(X, p_values)
+
+    def _of_rows(self, X: ArrayLike, compute: Callable[[Model, Array], Any]) -> F64:
+        """What `compute` makes of the model and the rows of X, slab by slab."""
+        check_is_fitted(self)
+        slabs = (
+            validate_data(self, slab, reset=False, **checks.finite_or_gaps(self.missing)) for slab in checks.slabs(X)
+        )
+        return np.concatenate([compute(self.model_, V) for V in slabs])
 
     def inverse_transform(self, X: ArrayLike) -> Array:
         """The vectors with coordinates X along the components, of shape (n_samples, n_features).
 
         Parameters
         ----------
-        X : array-like or Dask array of shape (n_samples, n_components)
+        X : array-like of shape (n_samples, n_components)
         """
         check_is_fitted(self)
-        if dask_arrays.is_dask(X):
-            return dask_arrays.mapped(X, self.model_.reconstruct, self.n_features_in_)  # type: ignore[no-any-return]
         return self.model_.reconstruct(np.asarray(X, np.float64))
 
     def __sklearn_tags__(self) -> Any:
@@ -205,7 +198,7 @@ class ImplicitKrasulina(Scoring, FittedAttributes, ClassNamePrefixFeaturesOutMix
         return self.n_components_
 
     def _new_learner(self, d: int) -> OnlineLearner[Any]:
-        config = config_of(self, d)
+        config = checks.config_of(self, d)
         if self.gauge == "unit":
             return OnlineLearner(UnitGauge(config), 1.0 if self.half_life is None else 2.0 ** (-1.0 / self.half_life))
         random = check_random_state(self.random_state)

@@ -6,9 +6,9 @@ import numpy as np
 
 from streampca.pca.arrays import Array
 from streampca.pca.axes import model_of
-from streampca.pca.calibrator import Calibrator, parts
 from streampca.pca.model import Model
-from streampca.pca.pending import Gauge, Messages, learn_whole_blocks
+from streampca.pca.pending import Learner, Messages, learn_whole_blocks
+from streampca.pca.scoring.schedule import Calibrator, parts
 from streampca.pca.state import State
 
 T = TypeVar("T")
@@ -17,9 +17,9 @@ T = TypeVar("T")
 class OnlineLearner(Generic[T]):
     """The state of a stream, and the pending messages that do not fill a block yet."""
 
-    def __init__(self, gauge: Gauge[T], retention: float = 1.0) -> None:
+    def __init__(self, gauge: Learner[T], retention: float = 1.0) -> None:
         self.gauge = gauge
-        self.retention = retention  # λ, the share of the past that each message keeps
+        self.retention = retention  # ρ, the share of the past that each message keeps
         self.state = gauge.empty()
         self.seen = 0
         self.pending = self._messages(np.zeros((0, gauge.config.dimensions), gauge.config.dtype))

@@ -23,26 +23,26 @@ def smallest_singular_value(dtype: Any) -> float:
     return 2 * float(np.sqrt(np.finfo(dtype).tiny))
 
 
-def leading(F: Array, most: int, dtype: Any) -> tuple[Array, F64]:
-    """C (d, r) = U diag(σ) for the at most `most` leading singular values of F (d, n) above rounding, and σ² (r,)."""
-    return leading_and_new(F, 0, most, 0, 0.0, dtype)
+def leading(F: Array, limit: int, dtype: Any) -> tuple[Array, F64]:
+    """C (d, r) = U diag(σ) for up to `limit` leading singular values of F (d, n) above rounding, and σ² (r,)."""
+    return leading_and_new(F, 0, limit, 0, 0.0, dtype)
 
 
-def leading_and_new(F: Array, past: int, most: int, new: int, smallest: float, dtype: Any) -> tuple[Array, F64]:
-    """The `most` leading directions of F (d, n), and up to `new` others that its columns from `past` on show.
+def leading_and_new(F: Array, past: int, limit: int, new: int, smallest: float, dtype: Any) -> tuple[Array, F64]:
+    """The `limit` leading directions of F (d, n), and up to `new` others that its columns from `past` on show.
 
     These are directions with more variance than the served one with the smallest, λ_k = `smallest`; see watch.py. C Cᵀ
     is F Fᵀ projected onto all of them; C (d, r) has orthogonal columns, whose squared lengths (r,) are returned too.
     """
     U, sigma, Vt = np.linalg.svd(F.astype(np.float64, copy=False), full_matrices=False)
     r = rank(sigma, len(sigma), dtype)
-    if new and r > most:
-        rest = sigma[most:r, None] * Vt[most:r]  # F's coordinates outside the leading directions
+    if new and r > limit:
+        rest = sigma[limit:r, None] * Vt[limit:r]  # F's coordinates outside the leading directions
         W = watch.unseen_directions(rest[:, past:], new, smallest)
         turned, variation, _ = np.linalg.svd(W.T @ rest, full_matrices=False)
-        U = np.hstack([U[:, :most], U[:, most:r] @ (W @ turned)])
-        sigma = np.concatenate([sigma[:most], variation])
-    r = rank(sigma, most + new, dtype)
+        U = np.hstack([U[:, :limit], U[:, limit:r] @ (W @ turned)])
+        sigma = np.concatenate([sigma[:limit], variation])
+    r = rank(sigma, limit + new, dtype)
     return np.ascontiguousarray((U[:, :r] * sigma[:r]).astype(dtype)), sigma[:r] ** 2
 
 
@@ -60,28 +60,28 @@ def turn(C: Array) -> tuple[Array, F64]:
     return np.ascontiguousarray(C @ Vt[:r].T.astype(C.dtype)), sigma[:r] ** 2
 
 
-def explained_squares(P: F64, N: F64, most: int) -> F64:
-    """‖Uᵀy‖² (B,) for the at most `most` leading axes U of C, from P = YC (B, r) and N = CᵀC alone.
+def explained_squares(P: F64, N: F64, limit: int) -> F64:
+    """‖Uᵀy‖² (B,) for up to `limit` leading axes U of C, from P = YC (B, r) and N = CᵀC alone.
 
     With N = V Λ Vᵀ the axes are U = C V Λ^−½.
     """
-    variance, V = of_gram(N, most)
+    variance, V = of_gram(N, limit)
     squares: F64 = ((P @ V / np.sqrt(variance)) ** 2).sum(axis=1)
     return squares
 
 
-def of_gram(N: F64, most: int) -> tuple[F64, F64]:
-    """The at most `most` leading eigenvalues (r,) of N above rounding, falling, and their eigenvectors as columns."""
+def of_gram(N: F64, limit: int) -> tuple[F64, F64]:
+    """Up to `limit` leading eigenvalues (r,) of N above rounding, descending, and their eigenvectors as columns."""
     variance, V = np.linalg.eigh(N)
-    variance, V = variance[::-1][:most], V[:, ::-1][:, :most]
+    variance, V = variance[::-1][:limit], V[:, ::-1][:, :limit]
     known = variance > _EPS * variance.max(initial=0.0)
     return variance[known], V[:, known]
 
 
-def rank(sigma: F64, most: int, dtype: Any) -> int:
-    """How many of the falling singular values are above rounding, at most `most`."""
+def rank(sigma: F64, limit: int, dtype: Any) -> int:
+    """How many of the falling singular values are above rounding, at most `limit`."""
     return (
-        min(most, int(np.sum(sigma > max(tolerance(dtype) * sigma[0], smallest_singular_value(dtype)))))
+        min(limit, int(np.sum(sigma > max(tolerance(dtype) * sigma[0], smallest_singular_value(dtype)))))
         if len(sigma)
         else 0
     )
@@ -132,3 +132,10 @@ def model_of(state: State, components: int, reference: Array | None = None) -> M
     if reference is not None and reference.shape[1] == rows.shape[1]:
         rows = keep_signs(rows, reference)
     return Model(rows, variance, state.mean, state.total_variance, state.weight)
+
+
+def leading_model(state: State, components: int) -> Model:
+    """As `model_of`, with axes of any sign, and no more than the state has: quicker, without an SVD of size d."""
+    C, variance = turn(state.C.astype(np.float64, copy=False))
+    C, variance = C[:, :components], variance[:components]
+    return Model((C / np.sqrt(variance)).T, variance, state.mean, state.total_variance, state.weight)

@@ -59,10 +59,10 @@ def sampling_error(groups: Sequence[State], components: int, columns: int) -> Sa
     return _error(_coordinates(F, F.shape[1] if F.shape[1] <= _UNCUT else 2 * columns), widths, weights, components)
 
 
-def _coordinates(F: F64, most: int) -> F64:
-    """The columns F (d, n) in the basis of their `most` leading axes (r, n), of which the first are the model's."""
+def _coordinates(F: F64, limit: int) -> F64:
+    """The columns F (d, n) in the basis of their `limit` leading axes (r, n), of which the first are the model's."""
     variance, vectors = np.linalg.eigh(F.T @ F)
-    variance, vectors = variance[::-1][:most], vectors[:, ::-1][:, :most]
+    variance, vectors = variance[::-1][:limit], vectors[:, ::-1][:, :limit]
     known = variance > _ROUNDING * max(variance[0], 0.0)
     coordinates: F64 = np.sqrt(variance[known])[:, None] * vectors[:, known].T
     return coordinates
@@ -95,10 +95,10 @@ def _about_mean(F: F64, s: F64) -> F64:
     return centred
 
 
-def _axes(F: F64, most: int) -> F64:
-    """The at most `most` leading principal axes of the columns F (r, n) above rounding, as columns (r, ·)."""
+def _axes(F: F64, limit: int) -> F64:
+    """Up to `limit` leading principal axes of the columns F (r, n) above rounding, as columns (r, ·)."""
     variance, vectors = np.linalg.eigh(F @ F.T)
-    variance, vectors = variance[::-1][:most], vectors[:, ::-1][:, :most]
+    variance, vectors = variance[::-1][:limit], vectors[:, ::-1][:, :limit]
     axes: F64 = vectors[:, variance > _ROUNDING * max(variance.max(initial=0.0), 0.0)]
     return axes
 

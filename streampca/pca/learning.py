@@ -11,8 +11,8 @@ A block is learned in one of two ways.
   in a direction that the factor cannot see (blocked/watch.py).
 
 From an absorbed block 32 more directions are kept and, after the start, up to 8 others that the block itself shows.
-They are learned like the others, until half of the weight is younger than the block: what is new needs so long to
-become as strong as the past.
+They are learned like the others, until half of the weight is younger than the block: by then a new direction is as
+strong as the old ones.
 
 Both estimate the same weighted covariance, mean and total variance; they differ only in the directions they drop.
 """
@@ -21,12 +21,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from streampca.pca import axes, missing
+from streampca.pca import axes
 from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked import centring, gauge, update
 from streampca.pca.blocked.centring import Weights
 from streampca.pca.blocked.update import BlockConfig, Iterate
-from streampca.pca.conditional import has_gaps
+from streampca.pca.gaps import fill, rows_with_gaps
 from streampca.pca.losses import NO_LOSSES, Losses
 from streampca.pca.state import State
 
@@ -104,17 +104,17 @@ class LearningConfig:
 def learn(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Losses]:
     """Learn V (n, d), cut into blocks from its first row on; the last block may be shorter.
 
-    `retention` (n,) holds each message's λ, the share of the past that it keeps. V must be finite and within
-    `config.largest_value`, except for gaps (missing.py) with `config.impute`. Neither its memory layout nor the number
+    `retention` (n,) holds each message's ρ, the share of the past that it keeps. V must be finite and within
+    `config.largest_value`, except for gaps with `config.impute`. Neither its memory layout nor the number
     of blocks in one call changes a bit of the result.
     The first block of a stream has no scores, as there was no model to predict it.
     """
     V, scores = update.read_only(V, config.dtype), [NO_LOSSES]
-    with_gaps = config.impute and has_gaps(V)
+    with_gaps = config.impute and rows_with_gaps(V).any()
     while len(V):
         block = config.next_block(state)
         if config.impute and config.center:
-            state = missing.introduce(state, V[:block])
+            state = fill.initialise_new_means(state, V[:block])
         learned = (
             _learn_block(state, V[:block], retention[:block], config)
             if with_gaps
@@ -154,10 +154,10 @@ def mean_before(state: State, V: Array, center: bool) -> F64:
 
 def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Losses]:
     """Learn one block, which may have gaps: filled, they cost no second algorithm."""
-    if not has_gaps(V):
+    if not rows_with_gaps(V).any():
         return _update(state, V, retention, config) or _absorb(state, V, retention, config)
     weights = centring.weights(state.weight, retention, len(V), config.center)
-    V, surplus, gaps = missing.fill(state, V, weights, config.components, config.center)
+    V, surplus, gaps = fill.fill(state, V, weights, config.components, config.center)
     after, (residual, norm) = _update(state, V, retention, config) or _absorb(state, V, retention, config)
     variance = after.total_variance - weights.c * (1 - weights.a) @ surplus
     if len(norm):

@@ -10,7 +10,7 @@ from streampca.pca.arrays import Array
 
 Basis = Literal["principal", "whitened"]
 
-_BLOCK = 32  # rows of one matrix product: another height may round differently
+BLOCK = 32  # rows of one matrix product: another height may round differently
 _PART = 2**17  # numbers that are projected at once: those of more would not fit the processor's cache
 _SMALL = 0.01  # share of ‖y‖²: a smaller residual is not computed as a difference, whose rounding would be too large
 _SMALLEST_NORM = 1e-28  # of ‖y‖² in single precision: squares of its entries must not underflow
@@ -49,6 +49,18 @@ class Model:
         return ratio
 
     @cached_property
+    def noise_variance(self) -> float:
+        """σ², the mean variance of the d − k directions beyond the components; never less than rounding."""
+        others = self.dimensions - self.n_components
+        rest = self.total_variance - float(self.explained_variance.sum())
+        return max(rest / others if others else 0.0, self.rounding)
+
+    @cached_property
+    def rounding(self) -> float:
+        """The variance that rounding may cause along one direction."""
+        return float(max(np.finfo(self.components.dtype).eps * self.total_variance, np.finfo(np.float64).tiny))
+
+    @cached_property
     def _scale(self) -> Array:
         """Standard deviation along each component, infinity instead of 0, (k,)."""
         sigma = np.sqrt(self.explained_variance)
@@ -74,7 +86,7 @@ class Model:
         "principal" coordinates have the units of the data and the explained variances; "whitened" coordinates, the
         paper's x = C†y, have variance one.
         """
-        rows = max(_PART // (_BLOCK * self.dimensions), 1) * _BLOCK
+        rows = max(_PART // (BLOCK * self.dimensions), 1) * BLOCK
         if len(Y) <= rows:
             return self._project(Y, basis)
         parts = [self._project(Y[i : i + rows], basis) for i in range(0, len(Y), rows)]
@@ -107,12 +119,6 @@ class Model:
             residual = np.where(fits, residual, in_double[1])
         return coordinates, residual
 
-    def decompose(self, Y: Array) -> tuple[Array, Array, Array]:
-        """Vectors (n, d) about the mean (n, d), their principal coordinates (n, k), and their residuals (n, d)."""
-        centred = Y - self.mean
-        coordinates = centred @ self.components.T
-        return centred, coordinates, centred - coordinates @ self.components
-
     def whiten(self, coordinates: Array) -> Array:
         """Principal coordinates (n, k) as whitened ones."""
         whitened: Array = coordinates / self._scale
@@ -141,9 +147,9 @@ def _split(centred: Array, axes: Array, components: Array) -> tuple[Array, Array
 def _in_blocks(rows: Array, matrix: Array) -> Array:
     """rows @ matrix, in products of 32 rows and one of the others."""
     (n, d), k = rows.shape, matrix.shape[1]
-    product, whole = np.empty((n, k), np.result_type(rows, matrix)), n - n % _BLOCK
+    product, whole = np.empty((n, k), np.result_type(rows, matrix)), n - n % BLOCK
     if whole:
-        np.matmul(rows[:whole].reshape(-1, _BLOCK, d), matrix, out=product[:whole].reshape(-1, _BLOCK, k))
+        np.matmul(rows[:whole].reshape(-1, BLOCK, d), matrix, out=product[:whole].reshape(-1, BLOCK, k))
     if whole < n:
         np.matmul(rows[whole:], matrix, out=product[whole:])
     return product

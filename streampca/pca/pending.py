@@ -22,7 +22,7 @@ class Messages(NamedTuple):
     """Messages in the order of the stream."""
 
     V: Array  # (n, d)
-    retention: F64  # (n,): λ, the share of the past that each message keeps
+    retention: F64  # (n,): ρ, the share of the past that each message keeps
 
     def part(self, start: int, end: int) -> "Messages":
         """Messages start … end−1."""
@@ -33,7 +33,7 @@ class Messages(NamedTuple):
         return Messages(np.concatenate([self.V, later.V]), np.concatenate([self.retention, later.retention]))
 
 
-class Gauge(Protocol[T]):
+class Learner(Protocol[T]):
     """A way to learn a stream: what its state is, and how the state takes up messages."""
 
     @property
@@ -81,13 +81,15 @@ class UnitGauge:
         return state
 
 
-def learn_whole_blocks(gauge: Gauge[T], state: T, pending: Messages, new: Messages) -> tuple[T, Messages, list[Losses]]:
+def learn_whole_blocks(
+    learner: Learner[T], state: T, pending: Messages, new: Messages
+) -> tuple[T, Messages, list[Losses]]:
     """Learn the whole blocks among the pending messages and the new ones after them.
 
     Returns the state, the messages that are still pending, and the scores of what was learned. Only the block that
     begins with pending messages is copied.
     """
-    waiting, first, block = len(pending.V), gauge.next_block(state), gauge.config.block
+    waiting, first, block = len(pending.V), learner.next_block(state), learner.config.block
     beyond_first = waiting + len(new.V) - first
     if beyond_first < 0:
         return state, pending.followed_by(new), []
@@ -96,7 +98,7 @@ def learn_whole_blocks(gauge: Gauge[T], state: T, pending: Messages, new: Messag
     parts = [pending.followed_by(new.part(0, head))] if waiting else []
     scores = []
     for part in [*parts, new.part(head, end)] if end > head else parts:
-        state, of_part = gauge.learn(state, part)
+        state, of_part = learner.learn(state, part)
         scores.append(of_part)
     rest = new.part(end, len(new.V))
     return state, Messages(rest.V.copy(), rest.retention.copy()), scores

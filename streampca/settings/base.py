@@ -3,28 +3,26 @@
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Generic, Self, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, SecretStr, TypeAdapter, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
+from streampca.common_settings import COMMON
 from streampca.errors import SettingsError
 from streampca.settings.layers import PREFIX, Gathered, gather
 
 MASK = "********"
 # Users and passwords in URLs, to the last @, since a password may hold any letter; and queries, which may be signed.
 _LOGIN, _QUERY = re.compile(r"//.*@"), re.compile(r"(://[^?\s]*\?)[^'\"]*")
-S = TypeVar("S", contravariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Rule(Generic[S]):
+class Rule(NamedTuple):
     """A constraint between several settings; checked only when each of `names` is valid by itself."""
 
     names: tuple[str, ...]
-    broken: Callable[[S], bool]
+    broken: Callable[[Any], bool]
     sentence: str  # a template over `s`, the settings
 
 
@@ -35,8 +33,7 @@ def existing_file(path: Path | None) -> Path | None:
     return path
 
 
-@dataclass(frozen=True, slots=True)
-class Effective:
+class Effective(NamedTuple):
     """A setting's effective value, secrets masked, and its origin."""
 
     name: str
@@ -49,10 +46,18 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    RULES: ClassVar[tuple[Rule, ...]] = ()
+    """The constraints that a class adds to those of its bases."""
+
     @classmethod
-    def rules(cls) -> list[Rule[Self]]:
+    def rules(cls) -> list[Rule]:
         """Constraints between several settings."""
-        return []
+        return [rule for kind in reversed(cls.__mro__) for rule in vars(kind).get("RULES", ())]
+
+    @classmethod
+    def fields(cls) -> dict[str, FieldInfo]:
+        """The settings in the order of `place`."""
+        return dict(sorted(cls.model_fields.items(), key=lambda item: place(*item)))
 
     @model_validator(mode="after")
     def _check_rules(self) -> Self:
@@ -82,16 +87,24 @@ class Settings(BaseModel):
         except ValidationError as error:
             values = gathered.values
             mistakes = _mistakes(cls, gathered, error)
-        return [_effective(name, field, values, gathered.origins) for name, field in cls.model_fields.items()], mistakes
+        return [_effective(name, field, values, gathered.origins) for name, field in cls.fields().items()], mistakes
 
     @classmethod
     def _gather(cls, config: Path | None, options: Mapping[str, Any]) -> Gathered:
-        return gather(cls.model_fields, _all_names(Settings), options, config, os.environ)
+        return gather(cls.model_fields, set(all_fields(Settings)), options, config, os.environ)
 
 
-def _all_names(kind: type[Settings]) -> set[str]:
-    """Names of the settings of a class and of all its subclasses."""
-    return set(kind.model_fields).union(*(_all_names(k) for k in kind.__subclasses__()))
+def place(name: str, field: FieldInfo) -> tuple[bool, int, str]:
+    """A key to sort settings by: required ones, then common ones, then the others by name."""
+    return not field.is_required(), COMMON.index(name) if name in COMMON else len(COMMON), name
+
+
+def all_fields(kind: type[Settings]) -> dict[str, FieldInfo]:
+    """The settings of a class and of all its subclasses."""
+    found = dict(kind.model_fields)
+    for each in kind.__subclasses__():
+        found |= all_fields(each)
+    return found
 
 
 def _mistakes(kind: type[Settings], gathered: Gathered, error: ValidationError) -> list[str]:

@@ -1,12 +1,11 @@
 """Settings of the value format: how vectors are encoded in records."""
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 
-from streampca import help_texts
 from streampca.settings.base import Rule, Settings, existing_file
 
 Format = Literal["json", "float32", "float64", "npy", "avro", "protobuf", "arrow"]
@@ -19,21 +18,12 @@ class FormatSettings(Settings):
     """Settings of the value format and of the schema registry."""
 
     format: Format = Field(
-        "json",
-        description=help_texts.FORMAT,
+        "json", description="Format of values: json, float32, float64, npy, arrow, avro or protobuf."
     )
-    field: str = Field(
-        "",
-        description=help_texts.FIELD,
-    )
-    schema_registry_url: str | None = Field(
-        None, description="URL of the schema registry (Confluent's API) for avro and protobuf: http(s)://host:port."
-    )
-    schema_registry_username: str | None = Field(None, description="User name for the schema registry.")
-    schema_registry_password: SecretStr | None = Field(None, description="Password for the schema registry.")
-    schema_registry_cafile: Path | None = Field(
-        None, description="CA certificates to verify the schema registry with, PEM."
-    )
+    field: str = Field("", description="Field that holds the vector: a dotted path; in arrow a column.")
+    schema_registry_url: str | None = Field(None, description="URL of the schema registry, for avro and protobuf.")
+    schema_registry_login: SecretStr | None = Field(None, description="Login at the schema registry, user:password.")
+    schema_registry_cafile: Path | None = Field(None, description="CA certificates of the schema registry, PEM.")
 
     @field_validator("schema_registry_url")
     @classmethod
@@ -43,34 +33,32 @@ class FormatSettings(Settings):
             if parts.scheme not in ("http", "https") or not parts.hostname:
                 raise ValueError("not http://host:port or https://host:port")
             if parts.username or parts.password:
-                raise ValueError("set user and password as schema_registry_username and schema_registry_password")
+                raise ValueError("set user and password as schema_registry_login")
         return urls
+
+    @field_validator("schema_registry_login")
+    @classmethod
+    def _is_user_and_password(cls, login: SecretStr | None) -> SecretStr | None:
+        if login is not None and not all(login.get_secret_value().partition(":")):
+            raise ValueError("not user:password")
+        return login
 
     _is_there = field_validator("schema_registry_cafile")(existing_file)
 
-    @classmethod
-    def rules(cls) -> list[Rule[Self]]:
-        """Constraints between the settings of a format."""
-        return [
-            *super().rules(),
-            Rule(
-                ("field", "format"),
-                lambda s: s.field != "" and s.format not in _WITH_FIELDS,
-                "format {s.format} has no fields: leave field unset",
-            ),
-            Rule(
-                ("field", "format"),
-                lambda s: s.field == "" and s.format == "protobuf",
-                "format protobuf needs field",
-            ),
-            Rule(
-                ("schema_registry_url", "format"),
-                lambda s: s.schema_registry_url is None and s.format in _WITH_SCHEMAS,
-                "format {s.format} needs schema_registry_url",
-            ),
-            Rule(
-                ("schema_registry_username", "schema_registry_password"),
-                lambda s: (s.schema_registry_username is None) != (s.schema_registry_password is None),
-                "schema_registry_username and schema_registry_password must be set together",
-            ),
-        ]
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            ("field", "format"),
+            lambda s: s.field != "" and s.format not in _WITH_FIELDS,
+            "format {s.format} has no fields: leave field unset",
+        ),
+        Rule(
+            ("field", "format"),
+            lambda s: s.field == "" and s.format == "protobuf",
+            "format protobuf needs field",
+        ),
+        Rule(
+            ("schema_registry_url", "format"),
+            lambda s: s.schema_registry_url is None and s.format in _WITH_SCHEMAS,
+            "format {s.format} needs schema_registry_url",
+        ),
+    )

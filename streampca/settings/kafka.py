@@ -1,19 +1,20 @@
-"""Settings of the connection to the brokers, and of the consumer group."""
+"""Settings of the connection to the brokers, and of the topics and the group."""
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from streampca import help_texts
 from streampca.settings.base import Rule, Settings, existing_file
+
+TOPIC_NAME = r"^[A-Za-z0-9._-]{1,249}$"  # what Kafka allows
 
 
 class KafkaSettings(Settings):
     """The connection to the brokers."""
 
-    bootstrap_servers: str = Field("localhost:9092", description=help_texts.BOOTSTRAP_SERVERS)
+    bootstrap_servers: str = Field("localhost:9092", description="Bootstrap brokers, host:port,host:port.")
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         "PLAINTEXT", description="Security protocol of the connections."
     )
@@ -42,48 +43,73 @@ class KafkaSettings(Settings):
 
     _are_there = field_validator("ssl_cafile", "ssl_certfile", "ssl_keyfile")(existing_file)
 
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            ("security_protocol", "sasl_mechanism"),
+            lambda s: s.security_protocol.startswith("SASL") and s.sasl_mechanism is None,
+            "security_protocol {s.security_protocol} needs sasl_mechanism",
+        ),
+        Rule(
+            ("security_protocol", "sasl_mechanism"),
+            lambda s: not s.security_protocol.startswith("SASL") and s.sasl_mechanism is not None,
+            "sasl_mechanism needs security_protocol SASL_PLAINTEXT or SASL_SSL",
+        ),
+        Rule(
+            ("sasl_mechanism", "sasl_username", "sasl_password"),
+            lambda s: s.sasl_mechanism not in (None, "GSSAPI") and not (s.sasl_username and s.sasl_password),
+            "sasl_mechanism {s.sasl_mechanism} needs sasl_username and sasl_password",
+        ),
+        Rule(
+            ("sasl_mechanism",),
+            lambda s: s.sasl_mechanism == "GSSAPI" and find_spec("gssapi") is None,
+            "sasl_mechanism GSSAPI needs the package gssapi and Kerberos' libraries: pip install gssapi",
+        ),
+        Rule(
+            ("security_protocol", "ssl_cafile", "ssl_certfile", "ssl_keyfile"),
+            lambda s: "SSL" not in s.security_protocol and any((s.ssl_cafile, s.ssl_certfile, s.ssl_keyfile)),
+            "ssl_cafile, ssl_certfile and ssl_keyfile need security_protocol SSL or SASL_SSL",
+        ),
+        Rule(
+            ("ssl_certfile", "ssl_keyfile"),
+            lambda s: s.ssl_keyfile is not None and s.ssl_certfile is None,
+            "ssl_keyfile needs ssl_certfile",
+        ),
+    )
+
+
+class TopicSettings(Settings):
+    """The topic."""
+
+    topic: str = Field(pattern=TOPIC_NAME, description="Topic that holds the vectors.")
+
+    @field_validator("topic")
     @classmethod
-    def rules(cls) -> list[Rule[Self]]:
-        """Constraints between the settings of a connection."""
-        return [
-            *super().rules(),
-            Rule(
-                ("security_protocol", "sasl_mechanism"),
-                lambda s: s.security_protocol.startswith("SASL") and s.sasl_mechanism is None,
-                "security_protocol {s.security_protocol} needs sasl_mechanism",
-            ),
-            Rule(
-                ("security_protocol", "sasl_mechanism"),
-                lambda s: not s.security_protocol.startswith("SASL") and s.sasl_mechanism is not None,
-                "sasl_mechanism needs security_protocol SASL_PLAINTEXT or SASL_SSL",
-            ),
-            Rule(
-                ("sasl_mechanism", "sasl_username", "sasl_password"),
-                lambda s: s.sasl_mechanism not in (None, "GSSAPI") and not (s.sasl_username and s.sasl_password),
-                "sasl_mechanism {s.sasl_mechanism} needs sasl_username and sasl_password",
-            ),
-            Rule(
-                ("sasl_mechanism",),
-                lambda s: s.sasl_mechanism == "GSSAPI" and find_spec("gssapi") is None,
-                "sasl_mechanism GSSAPI needs the package gssapi and Kerberos' libraries: pip install gssapi",
-            ),
-            Rule(
-                ("security_protocol", "ssl_cafile", "ssl_certfile", "ssl_keyfile"),
-                lambda s: "SSL" not in s.security_protocol and any((s.ssl_cafile, s.ssl_certfile, s.ssl_keyfile)),
-                "ssl_cafile, ssl_certfile and ssl_keyfile need security_protocol SSL or SASL_SSL",
-            ),
-            Rule(
-                ("ssl_certfile", "ssl_keyfile"),
-                lambda s: s.ssl_keyfile is not None and s.ssl_certfile is None,
-                "ssl_keyfile needs ssl_certfile",
-            ),
-        ]
+    def _is_no_folder(cls, topic: str) -> str:
+        if topic in (".", ".."):
+            raise ValueError("not a valid topic name")
+        return topic
+
+
+class DeadLetterSettings(TopicSettings):
+    """The topic and its dead-letter topic."""
+
+    dead_letter_topic: str | None = Field(
+        None, pattern=TOPIC_NAME, description="Dead-letter topic, for records that are rejected."
+    )
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            ("dead_letter_topic", "topic"),
+            lambda s: s.dead_letter_topic == s.topic,
+            "dead_letter_topic must not be the topic itself",
+        ),
+    )
 
 
 class GroupSettings(Settings):
     """The consumer group."""
 
-    group_id: str = Field("streampca-<topic>", min_length=1, description=help_texts.GROUP_ID)
+    group_id: str = Field("streampca-<topic>", min_length=1, description="Consumer group of the workers.")
 
     @model_validator(mode="before")
     @classmethod

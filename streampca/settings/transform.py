@@ -1,14 +1,13 @@
 """Settings of `streampca transform`."""
 
 from importlib.util import find_spec
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from streampca import help_texts
 from streampca.settings.base import Rule
 from streampca.settings.consumer import ConsumerSettings
-from streampca.settings.topics import TOPIC_NAME
+from streampca.settings.kafka import TOPIC_NAME
 
 EMITTED = ("coordinates", "residual", "score", "p", "reconstruction")
 
@@ -16,22 +15,33 @@ EMITTED = ("coordinates", "residual", "score", "p", "reconstruction")
 class TransformSettings(ConsumerSettings):
     """Settings of `streampca transform`; those that it shares with the worker have the same names."""
 
-    output_topic: str = Field(pattern=TOPIC_NAME, description=help_texts.OUTPUT_TOPIC)
-    emit: str = Field("coordinates,residual", description=help_texts.EMIT)
-    output_format: Literal["json", "float32", "npy", "avro", "protobuf", "int8", "arrow"] = Field(
-        "json", description=help_texts.OUTPUT_FORMAT
+    output_topic: str = Field(
+        pattern=TOPIC_NAME, description="Topic to write to, with at least as many partitions as the topic."
     )
-    basis: Literal["principal", "whitened"] = Field("principal", description=help_texts.BASIS)
-    only_p_below: float | None = Field(None, gt=0, le=1, description=help_texts.ONLY_P_BELOW)
-    model_version: int | None = Field(None, ge=0, description=help_texts.MODEL_VERSION)
+    emit: str = Field(
+        "coordinates,residual",
+        description="Fields of an output, in order: coordinates, residual, score, p, reconstruction.",
+    )
+    output_format: Literal["json", "float32", "npy", "avro", "protobuf", "int8", "arrow"] = Field(
+        "json", description="Format of outputs: json, float32, npy, avro, protobuf, int8 or arrow."
+    )
+    basis: Literal["principal", "whitened"] = Field(
+        "principal", description="Coordinates in the data's units (principal), or with variance one (whitened)."
+    )
+    only_p_below: float | None = Field(
+        None, gt=0, le=1, description="Write only outputs of records with a lower p-value; unset: all."
+    )
+    model_version: int | None = Field(None, ge=0, description="Model version to project with; unset: the newest.")
     transform_group_id: str = Field(
-        "streampca-transform-<topic>", min_length=1, description=help_texts.TRANSFORM_GROUP_ID
+        "streampca-transform-<topic>", min_length=1, description="Consumer group of `streampca transform`."
     )
     isolation_level: Literal["read_committed"] = Field(
         "read_committed", description="Whether to skip records of open and aborted transactions."
     )
     reload_interval_s: float = Field(1, gt=0, description="Interval between checks of the store for a newer model.")
-    transform_port: int = Field(8020, ge=0, le=65535, description=help_texts.TRANSFORM_PORT)
+    metrics_port: int = Field(
+        8020, ge=0, le=65535, description="Port of /metrics, /healthz and /readyz; 0: any free one."
+    )
 
     @property
     def group(self) -> str:
@@ -58,34 +68,30 @@ class TransformSettings(ConsumerSettings):
             raise ValueError(f"not a comma-separated choice of {', '.join(EMITTED)}")
         return emit
 
-    @classmethod
-    def rules(cls) -> list[Rule[Self]]:
-        """The topics differ, and the output format can hold what is emitted."""
-        return [
-            *super().rules(),
-            Rule(
-                ("output_topic", "topic", "dead_letter_topic"),
-                lambda s: s.output_topic in (s.topic, s.dead_letter_topic),
-                "output_topic must be neither the topic itself nor the dead-letter topic",
-            ),
-            Rule(
-                ("output_format", "schema_registry_url"),
-                lambda s: s.output_format in ("avro", "protobuf") and s.schema_registry_url is None,
-                "output_format {s.output_format} needs schema_registry_url",
-            ),
-            Rule(
-                ("output_format", "format"),
-                lambda s: s.output_format in ("avro", "protobuf", "int8") and s.format == "arrow",
-                "output_format {s.output_format} holds one vector, and records of format arrow hold several",
-            ),
-            Rule(
-                ("output_format",),
-                lambda s: s.output_format == "arrow" and find_spec("pyarrow") is None,
-                "output_format arrow needs pyarrow, which is not installed: pip install 'streampca[arrow]'",
-            ),
-            Rule(
-                ("output_format", "emit"),
-                lambda s: s.output_format == "int8" and s.emit not in ("coordinates", "reconstruction"),
-                "output_format int8 has one scale: set emit to coordinates or to reconstruction",
-            ),
-        ]
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            ("output_topic", "topic", "dead_letter_topic"),
+            lambda s: s.output_topic in (s.topic, s.dead_letter_topic),
+            "output_topic must be neither the topic itself nor the dead-letter topic",
+        ),
+        Rule(
+            ("output_format", "schema_registry_url"),
+            lambda s: s.output_format in ("avro", "protobuf") and s.schema_registry_url is None,
+            "output_format {s.output_format} needs schema_registry_url",
+        ),
+        Rule(
+            ("output_format", "format"),
+            lambda s: s.output_format in ("avro", "protobuf", "int8") and s.format == "arrow",
+            "output_format {s.output_format} holds one vector, and records of format arrow hold several",
+        ),
+        Rule(
+            ("output_format",),
+            lambda s: s.output_format == "arrow" and find_spec("pyarrow") is None,
+            "output_format arrow needs pyarrow, which is not installed: pip install 'streampca[arrow]'",
+        ),
+        Rule(
+            ("output_format", "emit"),
+            lambda s: s.output_format == "int8" and s.emit not in ("coordinates", "reconstruction"),
+            "output_format int8 has one scale: set emit to coordinates or to reconstruction",
+        ),
+    )

@@ -75,7 +75,7 @@ class SchemaRegistry:
             if error.http_status_code in _REFUSED:
                 raise SourceError(
                     f"the schema registry {self._url} refuses access ({error.http_status_code}): check "
-                    "schema_registry_username and schema_registry_password"
+                    "schema_registry_login"
                 ) from None
             raise TimeoutError(f"the schema registry {self._url} does not answer as it should: {error}") from None
         except Exception as error:  # its HTTP client, and so its exceptions, change with its versions
@@ -88,9 +88,8 @@ def _configuration(settings: FormatSettings) -> dict[str, Any]:
         "timeout": _TIMEOUT_S,
         "max.retries": 0,  # the worker retries by itself
     }
-    if settings.schema_registry_username and settings.schema_registry_password:
-        password = settings.schema_registry_password.get_secret_value()
-        configuration["basic.auth.user.info"] = f"{settings.schema_registry_username}:{password}"
+    if settings.schema_registry_login:
+        configuration["basic.auth.user.info"] = settings.schema_registry_login.get_secret_value()
     if settings.schema_registry_cafile:
         configuration["ssl.ca.location"] = str(settings.schema_registry_cafile)
     return configuration

@@ -48,7 +48,7 @@ class FoldConfig:
         }
 
     def retention(self, steps_ms: NDArray[np.int64]) -> NDArray[np.float64]:
-        """λ of each message, the share of the past that it keeps, from the time by which it advanced the event time."""
+        """ρ of each message, the share of the past that it keeps, from the time by which it advanced the event time."""
         if self.half_life_messages:
             return np.full(len(steps_ms), 2.0 ** (-1.0 / self.half_life_messages))
         if self.half_life_seconds:
@@ -153,7 +153,7 @@ class Fold:
     position: int
     state: State
     pending: Array  # (p, d): vectors that do not fill a block; NaN where an entry is missing
-    retention: NDArray[np.float64]  # (p,): their λ
+    retention: NDArray[np.float64]  # (p,): their ρ
     event_time: EventTime
     stats: FoldStats
     last: LastRecord | None = None  # before `position`; None: nothing read yet, or its leader epoch is unknown

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import DamagedFileError
-from streampca.pca.anomaly import Calibration
 from streampca.pca.model import Model
+from streampca.pca.scoring import Calibration
 from streampca.stream import npz
 from streampca.stream.headers import ModelHeader
 

@@ -1,32 +1,28 @@
 """The metrics of `streampca transform` for Prometheus, kept by a listener."""
 
-from streampca.consumer_group.listener import BatchTransformed, MemberEvent, RecordRejected, TransactionEnded
-from streampca.consumer_group.metrics import MemberMetrics, MetricTables
+from prometheus_client import Counter, Gauge, Histogram
 
-_COUNTERS = (
-    ("records", ["outcome"], "Records of committed transactions, by outcome: read, written or rejected."),
-    ("transactions", ["outcome"], "Transactions by outcome: committed, aborted (a rebalance) or failed."),
+from streampca.consumer_group.listener import BatchTransformed, MemberEvent, RecordRejected, TransactionEnded
+from streampca.consumer_group.metrics import MemberMetrics, Row
+
+_TABLE: tuple[Row, ...] = (
+    (Counter, "records", ("outcome",), "Records of committed transactions, by outcome: read, written or rejected."),
+    (Counter, "transactions", ("outcome",), "Transactions by outcome: committed, aborted (a rebalance) or failed."),
+    (Gauge, "model_version", (), "Version of the model that was used last."),
+    (Gauge, "lag_messages", ("partition",), "Messages behind the log's end."),
+    (Histogram, "commit_duration_seconds", (), "Time to commit a transaction."),
 )
 _OUTCOMES = {"records": ("read", "written", "rejected"), "transactions": ("committed", "aborted", "failed")}
-_GAUGES = (
-    ("partitions_owned", "Partitions assigned to this member."),
-    ("broker_connected", "1 while a broker answers, otherwise 0; then the lag is stale."),
-    ("loop_last_tick_timestamp_seconds", "Time of the loop's last iteration."),
-    ("model_version", "Version of the model that was used last."),
-)
-_GAUGES_BY_PARTITION = (("lag_messages", "Messages behind the log's end."),)
-_DURATIONS = (("commit_duration_seconds", "Time to commit a transaction."),)
-_TABLES = MetricTables("streampca_transform_", _COUNTERS, _GAUGES, _GAUGES_BY_PARTITION, _DURATIONS)
 
 
 class TransformMetrics(MemberMetrics):
     """The metrics of one member and its partitions, in a registry of their own; all with the topic."""
 
     def __init__(self, topic: str) -> None:
-        super().__init__(topic, _TABLES)
+        super().__init__(topic, "streampca_transform_", _TABLE)
         for name, outcomes in _OUTCOMES.items():  # from the start, so that rates can be computed
             for outcome in outcomes:
-                self._counters[name].labels(outcome)
+                self._metrics[name].labels(outcome)
         self._open = {"read": 0, "written": 0, "rejected": 0}  # in the transaction that has not ended
 
     def notify(self, event: MemberEvent) -> None:
@@ -43,13 +39,13 @@ class TransformMetrics(MemberMetrics):
     def _on_batch(self, event: BatchTransformed) -> None:
         self._open["read"] += event.messages
         self._open["written"] += event.outputs
-        self._gauges["model_version"].set(event.version)
+        self._metrics["model_version"].set(event.version)
         self._set(event.partition, lag_messages=event.lag)
 
     def _on_end(self, event: TransactionEnded) -> None:
-        self._counters["transactions"].labels(event.outcome).inc()
+        self._metrics["transactions"].labels(event.outcome).inc()
         if event.outcome == "committed":
-            self._durations["commit_duration_seconds"].observe(event.seconds)
+            self._metrics["commit_duration_seconds"].observe(event.seconds)
             for outcome, count in self._open.items():
-                self._counters["records"].labels(outcome).inc(count)
+                self._metrics["records"].labels(outcome).inc(count)
         self._open = dict.fromkeys(self._open, 0)

@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.pca import anomaly
+from streampca.pca import scoring
 from streampca.pca.arrays import F64, Array
 from streampca.pca.model import Basis
 from streampca.stream.model_file import PublishedModel
@@ -68,17 +68,12 @@ class Projection:
 
     def _fields(self, published: PublishedModel, rows: Array) -> Fields:
         model = published.model
-        more_t2: F64 | float = 0.0
+        _, coordinates, residual, gaps_t2 = scoring.project(model, rows)
         with np.errstate(all="ignore"):
-            coordinates, residual = model.project(rows)
-            if np.isnan(residual).any():  # entries are missing
-                completed, more_t2, more_spe = anomaly.complete(model, rows)
-                coordinates, residual = model.project(completed)
-                residual = residual + more_spe
             shown = model.whiten(coordinates) if self.basis == "whitened" else coordinates
         found: Fields = {"coordinates": shown, "residual": residual}
         if "score" in self.emitted or self.needs_calibration:
-            scores = anomaly.score_projected(model, coordinates, residual, more_t2)
+            scores = scoring.score_projected(model, coordinates, residual, gaps_t2)
             found["score"] = scores.score
             found["p"] = _p_values(published, scores)
         if "reconstruction" in self.emitted:
@@ -88,10 +83,10 @@ class Projection:
         return {name: found[name] for name in wanted}
 
 
-def _p_values(published: PublishedModel, scores: anomaly.AnomalyScores) -> F64:
+def _p_values(published: PublishedModel, scores: scoring.Scores) -> F64:
     if published.calibration is None:
         return np.full(len(scores.score), np.nan)
-    return published.calibration.p_values(scores, anomaly.noise_variance(published.model)).score
+    return published.calibration.p_values(scores, published.model.noise_variance).score
 
 
 def _joined(parts: list[Fields]) -> Fields:

@@ -21,7 +21,7 @@ from streampca.consumer_group.listener import (
 from streampca.consumer_group.offset_gap import OffsetGapPolicy
 from streampca.consumer_group.rejects import RejectLimit, bad_record
 from streampca.errors import SourceError, StreampcaError
-from streampca.pca.conditional import incomplete
+from streampca.pca.gaps import rows_with_gaps
 from streampca.sources.base import DeadLetters, Source
 from streampca.stream import screening
 from streampca.stream.codec import Codec
@@ -171,7 +171,7 @@ class Worker:
         self._folds[partition] = fold = fold.after(event.last) if len(event.records) else fold
         seconds = time.perf_counter() - started
         messages, lag = event.count - len(learned.rejects), event.end - event.next
-        gaps = int(incomplete(event.decoded.vectors).sum()) if config.fold.learning.impute else 0
+        gaps = int(rows_with_gaps(event.decoded.vectors).sum()) if config.fold.learning.impute else 0
         self._listener.notify(BatchLearned(partition, fold, messages, learned.losses, seconds, lag, gaps))
 
     def _stop_at(self, event: Vectors, reject: Reject) -> NoReturn:

@@ -12,8 +12,8 @@ from fastapi import FastAPI
 from streampca.api import recent_vectors as module
 from streampca.api.app import create_app
 from streampca.api.recent_vectors import RecentVectors
-from streampca.pca import anomaly
-from streampca.pca.anomaly import Calibration
+from streampca.pca import scoring
+from streampca.pca.scoring import Calibration
 from streampca.settings import ServeSettings
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
@@ -64,8 +64,8 @@ def test_recent_vectors_along_the_requested_components_of_the_requested_version(
 
 def test_the_most_unusual_ones_are_described(store: MemoryStore, settings: ServeSettings) -> None:
     model = known_model(30)
-    past = anomaly.score(model, CHANCE.normal(size=(2000, D)))
-    calibration = Calibration.empty().with_scores(past, anomaly.noise_variance(model))
+    past = scoring.score(model, CHANCE.normal(size=(2000, D)))
+    calibration = Calibration.empty().with_scores(past, model.noise_variance)
     Models(store, TOPIC).save(replace(known(30), calibration=calibration))
     odd = model.mean + np.diag([0, -90.0, 40.0, 0, 0])[[2, 1]]
     with Client(create_app(store, settings)) as client:

@@ -1,4 +1,4 @@
-"""Losses over HTTP agree with `pca/anomaly.py`; p-values come from the model's past scores."""
+"""Losses over HTTP agree with `pca/scoring`; p-values come from the model's past scores."""
 
 import io
 from typing import Any
@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from streampca.api.app import create_app
-from streampca.pca import anomaly
-from streampca.pca.anomaly import Calibration
+from streampca.pca import scoring
 from streampca.pca.model import Model
+from streampca.pca.scoring import Calibration
 from streampca.settings import ServeSettings
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
@@ -25,8 +25,8 @@ PAST = CHANCE.normal(size=(500, D)) * 2
 
 def model_with_past() -> tuple[Model, Calibration]:
     model = known_model(30)
-    scores = anomaly.score(model, PAST)
-    return model, Calibration.empty().with_scores(scores, anomaly.noise_variance(model))
+    scores = scoring.score(model, PAST)
+    return model, Calibration.empty().with_scores(scores, model.noise_variance)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_vectors_with_gaps_get_what_is_to_be_expected_of_them(imputing: Client) 
     holes = np.where(CHANCE.random(VECTORS.shape) < 0.3, np.nan, VECTORS)
     holes[:, 0] = VECTORS[:, 0]
     nulls = [[None if np.isnan(entry) else entry for entry in row] for row in holes.tolist()]
-    filled, scores = anomaly.complete(model, holes).Y, anomaly.score(model, holes)
+    filled, scores = scoring.complete(model, holes).vectors, scoring.score(model, holes)
     with imputing as client:
         answers = {act: post(client, f"/v1/{act}", vectors=nulls) for act in ("score", "project", "reconstruct")}
         binary = client.post("/v1/project", content=npy(holes), headers={"content-type": "application/x-npy"}).json()
@@ -76,8 +76,8 @@ def test_gaps_are_refused_by_a_model_that_was_learned_without(calibrated: Client
 
 def test_scores(calibrated: Client) -> None:
     model, calibration = model_with_past()
-    scores = anomaly.score(model, VECTORS)
-    p = calibration.p_values(scores, anomaly.noise_variance(model))
+    scores = scoring.score(model, VECTORS)
+    p = calibration.p_values(scores, model.noise_variance)
     with calibrated as client:
         answer = post(client, "/v1/score", vectors=VECTORS.tolist())
     assert answer.pop("version") == 30
@@ -90,7 +90,7 @@ def test_contributions(calibrated: Client) -> None:
     with calibrated as client:
         answer = post(client, "/v1/score", vectors=VECTORS.tolist(), contributions=2)
         all_of_them = post(client, "/v1/score", vectors=VECTORS.tolist(), contributions=100)
-    which, values = anomaly.largest_contributions(model_with_past()[0], VECTORS, 2)
+    which, values = scoring.largest_contributions(model_with_past()[0], VECTORS, 2)
     assert [answer["t2_dimensions"], answer["spe_dimensions"]] == which.tolist()
     np.testing.assert_allclose(answer["t2_contributions"], values.t2)
     np.testing.assert_allclose(answer["spe_contributions"], values.spe)

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from streampca.commands import doctor_transform
+from streampca.commands import doctor, doctor_roles
+from streampca.commands.doctor_roles import TransformChecks
 from streampca.commands.doctor_topic import Check, TopicChecks
-from streampca.commands.doctor_transform import TransformChecks
 from streampca.errors import InputError, StoreError, TopicReplacedError
 from streampca.settings import TransformSettings
 from streampca.sources.base import Committed
@@ -22,7 +22,7 @@ from tests.command_line import assert_one_line, run
 def checks_of(store: Path, **settings: str) -> dict[str, Check]:
     """The checks by name; they have no broker."""
     read = TransformSettings.read(topic=TOPIC, output_topic="projected", store=str(store), **settings)
-    return dict(TransformChecks(read, TopicChecks(read)).checks(alone=True))
+    return dict(doctor.checks_of(None, read, TopicChecks(read)))
 
 
 def models_in(store: Path) -> Models:
@@ -61,8 +61,8 @@ def test_committed_offsets_say_what_the_outputs_are_and_of_which_topic(
     topic.bounds, topic.topic_id = {0: (0, 9), 1: (0, 5)}, "former"
     committed = {0: Position(7, LastRecord(6, 0)).as_committed("k=2 d=5", "former"), 1: Committed(5, "k=2 d=5")}
     group = SimpleNamespace(committed=lambda: committed, close=lambda: None)
-    monkeypatch.setattr(doctor_transform, "inspector_of", lambda settings: group)
-    checks = dict(TransformChecks(read, topic).checks(alone=True))
+    monkeypatch.setattr(doctor_roles, "inspector_of", lambda settings: group)
+    checks = dict(TransformChecks(read, topic).checks())
     checks["model"]()
     found = checks["transform group"]()
     assert found == f"{read.group} has offsets of 2 of 2 partitions, 2 behind; its outputs are of k=2 d=5"
@@ -71,13 +71,6 @@ def test_committed_offsets_say_what_the_outputs_are_and_of_which_topic(
         TopicReplacedError, match=r"deleted and created again .its id is new, .* partition 0 is of former"
     ):
         checks["transform group"]()
-
-
-def test_without_a_broker_its_checks_are_skipped(tmp_path: Path) -> None:
-    checks = checks_of(tmp_path)
-    skipped = ("topic", "output topic", "transactions", "transform group", "newest record")
-    assert [checks[name]() for name in skipped] == [None] * 5
-    assert checks["output schema"]() == "not needed for output_format json"
 
 
 def test_mistakes_in_the_settings_of_either_role_are_a_one_line_error() -> None:

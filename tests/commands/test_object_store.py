@@ -39,7 +39,7 @@ def test_fit_writes_and_inspect_reads_an_object(url: str, vectors: Path, capsys:
 
 
 def test_objects_and_buckets_that_do_not_exist(url: str, vectors: Path) -> None:
-    with pytest.raises(StoreError, match=f"cannot read {url}/model.npz: no such object"):
+    with pytest.raises(StoreError, match=f"cannot read {url}/model.npz: there is no such file"):
         inspect.run(f"{url}/model.npz", as_json=True)
     with pytest.raises(StoreError, match="holds no checkpoints and no models"):
         inspect.run(url, as_json=True)

@@ -37,6 +37,6 @@ def test_a_signal_while_it_connects_to_brokers_stops_it(tmp_path: Path, monkeypa
         return SimpleNamespace(stop=causes.append, run=lambda: None)
 
     monkeypatch.setattr(transform, "_build", build)
-    settings = TransformSettings(topic=TOPIC, output_topic="projected", store=tmp_path, transform_port=0)  # type: ignore[call-arg]
+    settings = TransformSettings(topic=TOPIC, output_topic="projected", store=tmp_path, metrics_port=0)  # type: ignore[call-arg]
     transform.run(settings)
     assert causes == ["SIGTERM"]

@@ -201,14 +201,14 @@ def test_invalid_requests_and_closed_connections_do_no_harm(server: HealthServer
 
 
 def test_a_port_in_use_is_an_error_that_names_the_setting(server: HealthServer, health: HealthListener) -> None:
-    with pytest.raises(StreampcaError, match=rf"127\.0\.0\.1:{server.port}.*worker_port") as error:
+    with pytest.raises(StreampcaError, match=rf"127\.0\.0\.1:{server.port}.*metrics_port") as error:
         HealthServer("127.0.0.1", server.port, CollectorRegistry(), health)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(("host", "port"), [("203.0.113.1", 0), ("no such host", 0), ("127.0.0.1", 70000)])
 def test_an_invalid_address_is_an_error_of_one_line(health: HealthListener, host: str, port: int) -> None:
-    with pytest.raises(StreampcaError, match="worker_host") as error:
+    with pytest.raises(StreampcaError, match="host and metrics_port") as error:
         HealthServer(host, port, CollectorRegistry(), health)
     assert "\n" not in str(error.value)
 

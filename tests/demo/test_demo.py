@@ -8,9 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 
@@ -94,51 +92,6 @@ def test_finds_the_subspace_and_projects_until_it_is_stopped(tmp_path: Path) -> 
     assert learned == topic["newest_model"] > 10_000
     assert set(topic["partitions"]) == {"0", "1", "2", "3"}
     assert [path.name for path in tmp_path.iterdir()] == ["store"]  # its temporary folder is gone
-
-
-def test_the_page_has_live_data(tmp_path: Path) -> None:
-    """The page's requests return recent projections, a history of versions, and the status of worker and transform."""
-    process = start("--port", 0, folder=tmp_path)
-    try:
-        assert process.stdout is not None
-        address = process.stdout.readline().removeprefix("page").strip()
-        wait_until(lambda: len(set(fetch(address, "v1/recent").get("at", []))) >= 3)
-        assert len(fetch(address, "v1/recent")["at"]) > 16
-        wait_until(lambda: len(fetch(address, "v1/history")["models"]) >= 3)
-        reports: list[dict[str, Any]] = []
-
-        def work() -> bool:
-            reports[:] = fetch(address, "v1/workers").get("workers", [])
-            return sorted(report["state"] for report in reports) == ["learning", "transforming"] and all(
-                set(report["partitions"]) == {"0", "1", "2", "3"}
-                and report["trouble"] is None
-                and report["messages_per_second"] > 0
-                for report in reports
-            )
-
-        wait_until(work)
-        [transform] = [report["transform"] for report in reports if report["transform"]]
-        assert (transform["output_topic"], transform["awaits"]) == ("readings-projected", None)
-        assert "<!doctype html>" in httpx.get(address, timeout=60).text.lower()
-    finally:
-        process.send_signal(signal.SIGTERM)
-        sys.stdout.writelines(process.communicate(timeout=WITHIN_S))  # pytest shows it if this failed
-
-
-def fetch(address: str, path: str) -> dict[str, Any]:
-    """The JSON at this path; empty while there is no server."""
-    try:
-        content: dict[str, Any] = httpx.get(address + path, timeout=60).json()
-    except httpx.TransportError:
-        return {}
-    return content
-
-
-def wait_until(condition: Callable[[], bool], within_s: float = WITHIN_S) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -19,9 +19,9 @@ KINDS: dict[str, type[Settings]] = {
     "transform": TransformSettings,
 }  # fmt: skip
 PORTS = {
-    "worker": WorkerSettings.model_fields["worker_port"].default,
+    "worker": WorkerSettings.model_fields["metrics_port"].default,
     "serve": ServeSettings.model_fields["port"].default,
-    "transform": TransformSettings.model_fields["transform_port"].default,
+    "transform": TransformSettings.model_fields["metrics_port"].default,
 }
 SETTINGS = {f"STREAMPCA_{name.upper()}" for kind in KINDS.values() for name in kind.model_fields}
 

@@ -17,7 +17,7 @@ from tests.deploy.commands import effective_settings
 CHART = files.ROOT / "docker" / "helm" / "streampca"
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
-OF_THE_CHART = {"group_instance_id", "store", "host", "port", "transform_port", "worker_host", "worker_port"}
+OF_THE_CHART = {"group_instance_id", "store", "host", "port", "metrics_port"}
 
 
 def accepts(**changed: Any) -> bool:

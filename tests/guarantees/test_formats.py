@@ -97,7 +97,7 @@ def test_a_worker_waits_for_an_unavailable_registry(
             return [line.rpartition(" ")[2] for line in lines if line.startswith(f"{name}{{")]
 
         try:
-            worker = members.start(worker_port=port)
+            worker = members.start(metrics_port=port)
             members.wait(lambda: worker.count("decoding stalled"), "a log line about the registry")
             members.wait(lambda: metric("streampca_stalled") == ["1.0"], "the metric")
             assert metric("streampca_consumer_lag_messages") == [f"{ROWS}.0"]
@@ -133,11 +133,13 @@ def test_doctor_checks_the_schema_of_outputs(
     broker: Broker, registry: RegistryProcess, topic: str, tmp_path: Path, new_client: NewClient
 ) -> None:
     broker.create_topic(topic, 1)
-    command = ["doctor", "--topic", topic, "--output-topic", f"{topic}-out", "--output-format", "avro"]
+    command = ["doctor", "--topic", topic, "--output-topic", f"{topic}-out"]
     command += ["--bootstrap-servers", broker.bootstrap, "--store", str(tmp_path)]
 
     def doctor() -> str:
-        return command_line.run(*command, STREAMPCA_SCHEMA_REGISTRY_URL=registry.url).stdout
+        return command_line.run(
+            *command, STREAMPCA_OUTPUT_FORMAT="avro", STREAMPCA_SCHEMA_REGISTRY_URL=registry.url
+        ).stdout
 
     subject, client = f"{topic}-out-value", new_client(registry.url)
     assert f"✓ output schema: {registry.url} accepts it as {subject}" in doctor()
@@ -216,13 +218,12 @@ def test_passwords_and_errors_of_a_registry(new_client: NewClient) -> None:
     """With a fake registry: Apicurio's supports passwords only with an identity provider."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), FakeRegistry) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        login = {"schema_registry_username": "ann", "schema_registry_password": "secret"}
         url = f"http://127.0.0.1:{server.server_port}"
-        good = new_client(url, **login)
+        good = new_client(url, schema_registry_login="ann:secret")
         assert good.get(1) == WriterSchema("AVRO", '"bytes"', {})
         with pytest.raises(TimeoutError, match="disk full"):
             good.get(7)
-        for other in ({}, login | {"schema_registry_password": "wrong"}):
-            with pytest.raises(SourceError, match="schema_registry_password"):
+        for other in ({}, {"schema_registry_login": "ann:wrong"}):
+            with pytest.raises(SourceError, match="schema_registry_login"):
                 new_client(url, **other).get(1)
         server.shutdown()

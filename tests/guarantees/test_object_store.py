@@ -72,9 +72,9 @@ def test_learning_continues_while_the_store_is_away(
 ) -> None:
     """The store hangs, then answers 503: nothing is lost, and a line of the log begins the outage and ends it."""
     broker.create_topic(topic, 1)
-    (worker_port,) = free_ports(1)
+    (metrics_port,) = free_ports(1)
     with (
-        group(broker, topic, tmp_path, store=url, worker_port=worker_port) as members,
+        group(broker, topic, tmp_path, store=url, metrics_port=metrics_port) as members,
         SidecarProcess(url, topic=topic) as sidecar,
     ):
         worker = members.start()
@@ -84,13 +84,13 @@ def test_learning_continues_while_the_store_is_away(
         members.wait(lambda: httpx.get(ready, timeout=60).status_code == 200, "a model")
         proxy.begin(Fault("hang"))
         broker.produce(topic, 0, as_json(vectors(1000, seed=2)))
-        members.wait(lambda: metric(worker_port, "streampca_next_offset") == 2000, "learning during the outage")
+        members.wait(lambda: metric(metrics_port, "streampca_next_offset") == 2000, "learning during the outage")
         members.wait(lambda: worker.count("checkpoint postponed"), "an error")
         members.wait(lambda: "store cannot be read" in httpx.get(ready, timeout=60).text, "a sidecar that is not ready")
-        assert metric(worker_port, 'outcome="error"') >= 1
+        assert metric(metrics_port, 'outcome="error"') >= 1
         proxy.begin(Fault("status", 503, "SlowDown"))
         broker.produce(topic, 0, as_json(vectors(1000, seed=3)))
-        members.wait(lambda: metric(worker_port, "streampca_next_offset") == 3000, "learning during the outage")
+        members.wait(lambda: metric(metrics_port, "streampca_next_offset") == 3000, "learning during the outage")
         proxy.end()
         members.wait_until_learned()
         members.wait(lambda: httpx.get(ready, timeout=60).status_code == 200, "a sidecar that is ready again")

@@ -47,7 +47,7 @@ class Stack:
     rounds: int = 0
 
     def start_worker(self) -> None:
-        self.workers.start(worker_port=self.worker_port, dead_letter_topic=f"{self.workers.topic}-dead")
+        self.workers.start(metrics_port=self.worker_port, dead_letter_topic=f"{self.workers.topic}-dead")
 
     def start_sidecar(self) -> None:
         self.sidecar = SidecarProcess(self.workers.store, topic=self.workers.topic, port=self.sidecar_port).__enter__()
@@ -56,7 +56,7 @@ class Stack:
     def start_transform(self) -> ForkedProcess:
         settings = {
             "topic": self.workers.topic, "output_topic": f"{self.workers.topic}-output", "store": self.workers.store,
-            "dead_letter_topic": f"{self.workers.topic}-dead", "transform_port": self.transform_port,
+            "dead_letter_topic": f"{self.workers.topic}-dead", "metrics_port": self.transform_port,
             "bootstrap_servers": self.workers.broker.bootstrap, "log_format": "json",
         }  # fmt: skip
         environment = {f"STREAMPCA_{name.upper()}": str(value) for name, value in settings.items()}

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from playwright.sync_api import Browser, Page, expect
 
-from streampca.pca import anomaly
-from streampca.pca.anomaly import Calibration
+from streampca.pca import scoring
+from streampca.pca.scoring import Calibration
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from streampca.stores.worker_status import (
@@ -235,8 +235,8 @@ def test_recent_vectors_along_any_two_components(models: Models, opened: Opened)
 
 def test_shows_how_unusual_recent_vectors_are(models: Models, opened: Opened) -> None:
     model = known_model(10)
-    past = anomaly.score(model, np.random.default_rng(0).normal(size=(999, 5)))
-    calibration = Calibration.empty().with_scores(past, anomaly.noise_variance(model))
+    past = scoring.score(model, np.random.default_rng(0).normal(size=(999, 5)))
+    calibration = Calibration.empty().with_scores(past, model.noise_variance)
     models.save(replace(known(10), calibration=calibration))
     page = opened()
     status(page, "Serving version 10")

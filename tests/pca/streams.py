@@ -61,3 +61,10 @@ def excess(components: F64, covariance: F64) -> float:
     best = np.linalg.eigvalsh(covariance)[: len(covariance) - len(components)].sum()
     loss = np.trace(covariance) - np.trace(components @ covariance @ components.T)
     return float(loss / best - 1)
+
+
+def with_gaps(X: F64, share: float, seed: int = 0) -> F64:
+    """X (n, d) with this share of the entries missing at random, but not more than half of a row."""
+    random = np.random.default_rng(seed).random(X.shape)
+    limit = np.minimum(share, np.sort(random, axis=1)[:, X.shape[1] // 2])
+    return np.where(random < limit[:, None], np.nan, X)

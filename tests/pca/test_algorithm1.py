@@ -99,27 +99,6 @@ def test_rotating_and_scaling_the_factor_changes_only_the_step(
     assert close(other.C @ other.C_pinv, plain.C @ plain.C_pinv, 1e-8)
 
 
-@given(sizes, etas)
-@settings(max_examples=50, deadline=None)
-def test_an_invertible_change_of_the_factor_keeps_residuals_and_projector(
-    size: tuple[int, int, int], eta: float
-) -> None:
-    """C → CQ: the same projector and residual; the step then follows x' = Q⁻¹x, C'Q⁻¹ = C − h' r xᵀ(QQᵀ)⁻¹."""
-    d, k, seed = size
-    C, Y = start(d, k, seed)
-    random = np.random.default_rng(seed + 1)
-    Q = np.linalg.qr(random.standard_normal((k, k)))[0] @ np.diag(random.uniform(0.5, 2, k))
-    plain, changed = Factor.of(C), Factor.of(C @ Q)
-    assert close(changed.C @ changed.C_pinv, plain.C @ plain.C_pinv, 1e-9)
-    stepped, loss = algorithm1.meyer(changed, Y[0], eta)
-    x = plain.C_pinv @ Y[0]
-    r = C @ x - Y[0]
-    metric = np.linalg.inv(Q @ Q.T)
-    assert loss == pytest.approx(r @ r, rel=1e-8, abs=1e-12)
-    h = eta / (1 + eta * (x @ metric @ x))
-    assert close(stepped.C @ np.linalg.inv(Q), C - h * np.outer(r, metric @ x), 1e-8)
-
-
 def test_messages_in_the_span_do_not_change_the_factor() -> None:
     factor = Factor.of(np.eye(4)[:, :2])
     for y in (np.array([3.0, -1, 0, 0]), np.zeros(4)):

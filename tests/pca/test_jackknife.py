@@ -161,13 +161,6 @@ def test_equal_streams_have_no_error_and_axes_without_variance_are_unknown() -> 
     assert error.axes == pytest.approx([0, np.pi / 2], abs=1e-6)
 
 
-def test_axes_that_only_one_group_has_count_as_unknown() -> None:
-    states = [one_pass(np.outer(np.arange(60.0), np.eye(4)[i]), LearningConfig(4, 4))[0] for i in range(4)]
-    error = estimated(states, 4, 4)
-    assert error.subspace <= 4
-    assert error.axes == pytest.approx([np.pi / 2] * 4)
-
-
 @pytest.mark.parametrize("exponent", [-480, 480])
 def test_the_scale_of_the_data_does_not_matter(exponent: int) -> None:
     config = LearningConfig(6, 2, 2)

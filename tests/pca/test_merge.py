@@ -27,14 +27,6 @@ def folds(streams: list[F64], config: LearningConfig) -> list[State]:
     return [one_pass(X, config)[0] for X in streams]
 
 
-def subtotals(states: list[State], size: int, columns: int) -> list[State]:
-    """The pooled states of so many at a time, as workers share the merging of many partitions."""
-    pools = [Pool(columns) for _ in range(0, len(states), size)]
-    for number, state in enumerate(states):
-        pools[number // size].add(state)
-    return [pool.state() for pool in pools]
-
-
 @given(st.integers(0, 2**32 - 1), st.lists(st.integers(1, 400), min_size=1, max_size=6), st.integers(1, 6))
 @settings(max_examples=60, deadline=None)
 def test_with_all_columns_the_pooled_covariance_is_exact(seed: int, sizes: list[int], d: int) -> None:
@@ -56,16 +48,10 @@ def test_neither_order_nor_grouping_matters(seed: int, order: list[int]) -> None
     for other in (
         merge([states[i] for i in order], 4),
         merge([merge(states[:2], 4), merge(states[2:], 4)], 4),
-        merge(subtotals(states, 2, 4), 4),
     ):
         assert close(learned(other), learned(plain), 1e-11)
         assert other.mean == pytest.approx(plain.mean, rel=1e-11, abs=1e-11)
         assert other.total_variance == pytest.approx(plain.total_variance, rel=1e-11)
-
-
-def test_with_few_columns_order_affects_only_rounding() -> None:
-    states = folds([gaussian(1, 900, 1 / np.arange(1, 31.0), offset=m) for m in range(8)], LearningConfig(30, 4, 6))
-    assert close(learned(merge(states[::-1], 10)), learned(merge(states, 10)), 1e-11)
 
 
 def test_older_folds_have_less_weight() -> None:
@@ -121,9 +107,9 @@ def test_cuts_lose_little_of_very_many_folds(alike: bool) -> None:
     for state in states:
         uncut.add(state)
     best = excess(axes.principal(uncut.state(d).C, k)[0], exact)
-    for merged in (merge(states, config.columns), merge(subtotals(states, 16, config.columns), config.columns)):
-        assert merged.C.shape == (d, config.columns)
-        assert excess(axes.principal(merged.C, k)[0], exact) <= best + 1e-4
+    merged = merge(states, config.columns)
+    assert merged.C.shape == (d, config.columns)
+    assert excess(axes.principal(merged.C, k)[0], exact) <= best + 1e-4
 
 
 def test_memory_does_not_grow_with_the_number_of_folds() -> None:

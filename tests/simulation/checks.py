@@ -131,7 +131,7 @@ class Checks:
             if newest < self._newest_model.get(volume, 0):
                 self._world.report(f"the newest model was version {self._newest_model[volume]}, now it is {newest}")
             self._newest_model[volume] = newest
-        elif path.startswith(_CHECKPOINTS) and name.endswith(".npz") and "/subtotals/" not in path:
+        elif path.startswith(_CHECKPOINTS) and name.endswith(".npz"):
             partition = int(posixpath.basename(posixpath.dirname(path)))
             self._note_oldest(partition)
             if file:

@@ -1,7 +1,5 @@
 """Checkpoints in a store: the newest intact one, pruning, and concurrent readers."""
 
-import threading
-from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +8,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from streampca.errors import DamagedFileError, StoreError
-from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import Crash, MemoryStore
@@ -230,24 +227,3 @@ def test_a_reader_whose_files_are_pruned_finds_newer_ones() -> None:
     checkpoints.save(checkpoint(10))
     store.after_listing = [20, 30, 40]
     assert newest_position(checkpoints) == 40
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["directory", "memory"])
-def test_a_concurrent_reader_sees_intact_checkpoints_in_order(kind: str, tmp_path: Path) -> None:
-    store: Store = DirectoryStore(tmp_path) if kind == "directory" else MemoryStore()
-    checkpoints = Checkpoints(store, "readings", keep=2)
-    checkpoints.save(checkpoint(1))
-    files = [checkpoint(position) for position in range(2, 120)]
-    writer = threading.Thread(target=lambda: deque(map(checkpoints.save, files)))
-    seen = []
-    with capture_logs() as logs:
-        writer.start()
-        while writer.is_alive():
-            seen.append(newest_position(checkpoints))
-        writer.join()
-    assert logs == []
-    assert None not in seen
-    assert seen == sorted(seen, key=lambda position: position or 0)
-    assert newest_position(checkpoints) == 119
-    assert checkpoints.offsets(0) == [118, 119]

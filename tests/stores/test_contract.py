@@ -100,11 +100,6 @@ def test_a_store_names_its_place_in_full(store: Store, tmp_path: Path) -> None:
     assert store.snapshot("a").place == store.place
 
 
-def test_an_empty_file_is_a_file(store: Store) -> None:
-    store.write("a/b", b"")
-    assert store.read("a/b") == b""
-
-
 def test_a_missing_file_raises_file_not_found(store: Store) -> None:
     for name in ("absent", "absent/file"):
         with pytest.raises(FileNotFoundError):
@@ -142,13 +137,6 @@ def test_names_that_could_leave_the_store_are_refused(store: Store, name: str) -
     for action in (store.read, store.names, store.delete, *writes):
         with pytest.raises(StoreError, match="is not a valid file name"):
             action(name)
-
-
-@pytest.mark.parametrize("topic", ["a", "my.topic_1-x", "...", ".hidden", "A" * 249])
-def test_every_valid_topic_name_can_be_a_folder(store: Store, topic: str) -> None:
-    store.write(f"models/{topic}/1", b"x")
-    assert store.names(f"models/{topic}") == [f"models/{topic}/1"]
-    assert store.names("models") == [f"models/{topic}"]
 
 
 @pytest.mark.parametrize("store", ["directory", "memory"], indirect=True)

@@ -114,17 +114,6 @@ def test_a_model_pruned_after_listing_is_skipped(models: Models, store: MemorySt
     assert newest.version == 1
 
 
-def test_other_files_are_ignored(models: Models, store: MemoryStore) -> None:
-    for name in ("notes.txt", "1.npz", "0000000000000000000x.npz", f"{7:020d}.npz.bak", f"{7:021d}.npz"):
-        store.write(f"models/readings/{name}", b"")
-    assert models.versions() == []
-
-
-def test_topics_are_separate(store: MemoryStore) -> None:
-    Models(store, "one").save(a_published(1))
-    assert Models(store, "other").versions() == []
-
-
 def test_a_failed_write_changes_nothing(models: Models, store: MemoryStore) -> None:
     models.save(a_published(1))
     store.fail_writes(1)

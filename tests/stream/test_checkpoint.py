@@ -22,7 +22,7 @@ from streampca.stream import npz
 from streampca.stream.checkpoint import Checkpoint, decode, encode
 from streampca.stream.event_time import EventTime
 from streampca.stream.fold import Fold, FoldConfig, FoldStats
-from tests.stream.streams import bits, checkpoint_of, fold_config, fold_of, folded, vectors
+from tests.stream.streams import bits, fold_config, fold_of, folded, vectors
 
 EXAMPLES = {
     "empty": (fold_config(), 0),
@@ -111,51 +111,6 @@ def test_numpy_can_load_the_file(name: str) -> None:
         np.testing.assert_array_equal(arrays["C"], fold.state.C)
         r = fold.state.rank
         np.testing.assert_allclose(arrays["C_pinv"] @ arrays["C"], np.eye(r), atol=1e-4)
-
-
-@pytest.mark.slow
-def test_any_changed_byte_is_detected() -> None:
-    fold, config = example("after warm-up")
-    data = bits(fold, config)
-    random = np.random.default_rng(0)
-    for place in range(len(data)):
-        for flip in {0xFF, 1 << int(random.integers(8)), int(random.integers(1, 256))}:
-            damaged = bytearray(data)
-            damaged[place] ^= flip
-            assert_detected(bytes(damaged), data)
-
-
-def test_any_truncation_is_detected() -> None:
-    fold, config = example("after warm-up")
-    data = bits(fold, config)
-    for length in range(len(data)):
-        assert_detected(data[:length], data)
-        assert_detected(data[length + 1 :], data)
-
-
-@given(cut=st.tuples(st.floats(0, 1), st.floats(0, 1)), between=st.binary(max_size=20))
-@settings(max_examples=300, deadline=None)
-def test_any_replaced_slice_is_detected(cut: tuple[float, float], between: bytes) -> None:
-    fold, config = example("during warm-up")
-    data = bits(fold, config)
-    start, end = sorted(int(share * len(data)) for share in cut)
-    assert_detected(data[:start] + between + data[end:], data)
-
-
-@given(data=st.binary(max_size=200))
-@settings(deadline=None)
-def test_arbitrary_bytes_are_refused(data: bytes) -> None:
-    with pytest.raises(DamagedFileError):
-        decode(data)
-
-
-def assert_detected(damaged: bytes, data: bytes) -> None:
-    """The damaged file is refused, or decodes to what was written."""
-    try:
-        loaded = decode(damaged)
-    except DamagedFileError:
-        return
-    assert encode(loaded) == data
 
 
 def forged(header: Mapping[str, Any] = {}, arrays: Mapping[str, Any] = {}) -> bytes:
@@ -266,10 +221,3 @@ def test_the_bytes_do_not_depend_on_the_order_of_rejects() -> None:
     other = fold.reject(["not_finite"]).reject(["too_large"])
     assert asdict(one.stats) == asdict(other.stats)
     assert bits(one, config) == bits(other, config)
-
-
-def test_a_checkpoint_contains_its_settings_and_partition() -> None:
-    fold, config = example("empty")
-    checkpoint = checkpoint_of(fold, config, partition=7, topic="x")
-    assert decode(encode(checkpoint)).settings == config.as_dict()
-    assert decode(encode(checkpoint)).partition == 7

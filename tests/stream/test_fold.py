@@ -1,6 +1,5 @@
 """The fold of a partition: the same bits for any chunks; its values equal those of plain loops and NumPy."""
 
-from dataclasses import asdict
 from itertools import accumulate
 from typing import Any
 
@@ -10,12 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampca.pca import algorithm1, axes, learning
-from streampca.pca.axes import model_of
 from streampca.pca.blocked import gauge
-from streampca.pca.merge import merge
 from streampca.stream import checkpoint as files
 from streampca.stream.fold import Fold, FoldConfig
-from tests.stream.streams import WARM_UP, D, bits, checkpoint_of, covariance, fold_config, fold_of, folded, vectors
+from tests.stream.streams import WARM_UP, D, bits, covariance, fold_config, fold_of, folded, vectors
 
 CONFIGS = {
     "plain": fold_config(),
@@ -142,18 +139,6 @@ def test_the_published_state_contains_every_message(n: int) -> None:
         np.testing.assert_allclose(state.mean, V.mean(axis=0), atol=1e-12)
         np.testing.assert_allclose(state.C @ state.C.T, covariance(V), atol=1e-10)
         assert state.total_variance == pytest.approx(np.trace(covariance(V)), abs=1e-12)
-
-
-def test_messages_are_pending_during_warm_up() -> None:
-    config = fold_config()
-    fold = fold_of(vectors(WARM_UP - 1), config)
-    assert (fold.state.count, fold.state.rank, len(fold.pending)) == (0, 0, WARM_UP - 1)
-    assert fold.stats.with_loss == 0
-
-
-def weights_of(retention: list[float]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Each message's weight at the end: the product of the retentions after it."""
-    return np.array([np.prod(retention[i + 1 :]) for i in range(len(retention))])
 
 
 def test_a_half_life_in_messages_weights_by_message_count() -> None:
@@ -312,43 +297,6 @@ def test_offsets_removed_by_retention_are_counted() -> None:
     fold = fold.skip(100).skip(130)
     assert (fold.position, fold.stats.gap) == (130, 90)
     assert Fold.empty(config.learning).skip(100).stats.gap == 0  # no position yet, so nothing is lost
-
-
-def test_an_empty_fold() -> None:
-    config = fold_config()
-    fold = Fold.empty(config.learning)
-    assert fold.position == -1
-    assert asdict(fold.stats)["learned"] == 0
-    assert fold.provisional(config.learning).count == 0
-    assert fold.learn(vectors(0), [], -1, config)[0].position == -1
-
-
-def test_settings_are_plain_values() -> None:
-    config = fold_config(half_life_seconds=3.0)
-    values = config.as_dict()
-    assert {type(value) for value in values.values()} <= {int, float, str, bool, type(None)}
-    assert (values["start"], values["block"], values["half_life_seconds"]) == (WARM_UP, learning.BLOCK, 3.0)
-    assert fold_config(warm_up=None).as_dict()["start"] == 200
-
-
-def test_merged_folds_have_the_covariance_of_all_messages() -> None:
-    config = fold_config(components=D)
-    parts = [vectors(n, seed=n) for n in (3, 90, 250)]
-    state = merge([fold_of(V, config).provisional(config.learning) for V in parts], D)
-    model = model_of(state, D)
-    np.testing.assert_allclose(
-        model.components.T * model.explained_variance @ model.components, covariance(np.vstack(parts)), atol=1e-9
-    )
-
-
-def test_checkpoint_bytes_identify_a_fold() -> None:
-    """The tests above compare checkpoint bytes, which differ if any number of the fold does."""
-    config = fold_config()
-    fold = fold_of(vectors(150), config)
-    other = vectors(150)
-    other[3, 2] = other[3, 2] * (1 + 1e-12)
-    assert bits(fold_of(other, config), config) != bits(fold, config)
-    assert files.encode(checkpoint_of(fold, config)) == bits(fold, config)
 
 
 @given(data=st.data())

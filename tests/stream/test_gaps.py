@@ -17,7 +17,7 @@ from streampca.stream import checkpoint as files
 from streampca.stream import compatibility, npz, screening
 from streampca.stream.codec import Codec
 from streampca.stream.fold import Fold, FoldConfig
-from tests.pca.test_missing import with_gaps
+from tests.pca.streams import with_gaps
 from tests.stream.streams import D, bits, checkpoint_of, fold_config, fold_of, vectors
 from tests.stream.structured import READING, arrow, avro, avro_datum, avro_schema, memory, protobuf, reading
 from tests.stream.test_plausibility import event

@@ -184,17 +184,6 @@ def test_zero_switches_the_rule_off() -> None:
     assert bits(fold, config) == bits(fold_of(V, config, [1000 * i for i in range(600)]), config)
 
 
-def test_a_checkpoint_of_a_version_without_the_rule_is_continued_with_it() -> None:
-    """The rule needs nothing in a checkpoint that was not there before."""
-    config = fold_config()
-    saved = bits(fold_of(vectors(600), config), config)
-    checkpoint = files.decode(saved)
-    assert not any("implausible" in name for name in checkpoint.settings)
-    after = screening.learn(checkpoint.fold, event([np.full((1, D), 1e6)], [600]), config, FACTOR)
-    assert [reject.reason for reject in after.rejects] == ["implausible"]
-    assert after.fold.position == 601
-
-
 def test_one_call_learns_all_blocks_of_an_ordinary_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Vectors are compared one by one only if a sum of squares cannot rule out that any is implausible."""
     config, calls = fold_config(), []

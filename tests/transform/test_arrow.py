@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampca.pca import anomaly
-from streampca.pca.anomaly import Calibration
+from streampca.pca import scoring
+from streampca.pca.scoring import Calibration
 from streampca.settings.transform import EMITTED
 from streampca.sources.kafka_python.patches.batches import RawName
 from streampca.sources.transactions import Outgoing
@@ -49,8 +49,8 @@ RECORDS = st.lists(
 def model() -> PublishedModel:
     """A model with past scores."""
     found = known(7)
-    scores = anomaly.score(found.model, np.random.default_rng(1).normal(size=(500, D)))
-    return replace(found, calibration=Calibration.empty().with_scores(scores, anomaly.noise_variance(found.model)))
+    scores = scoring.score(found.model, np.random.default_rng(1).normal(size=(500, D)))
+    return replace(found, calibration=Calibration.empty().with_scores(scores, found.model.noise_variance))
 
 
 def event(records: Sequence[PlainRecord], counts: Sequence[int]) -> Vectors:

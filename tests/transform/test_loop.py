@@ -18,8 +18,8 @@ from streampca.errors import (
     TopicReplacedError,
     exit_code_of,
 )
-from streampca.pca import anomaly
-from streampca.pca.anomaly import Calibration
+from streampca.pca import scoring
+from streampca.pca.scoring import Calibration
 from streampca.sources.memory import Do, Pause, Step
 from streampca.transform.arrow import ArrowPacker
 from streampca.transform.messages import ORIGIN
@@ -304,8 +304,8 @@ def test_only_unusual_records_are_written_on_request_and_all_are_committed() -> 
     world = World()
     vectors = world.append(0, 200)
     model = known(8)
-    scores = anomaly.score(model.model, vectors)
-    noise = anomaly.noise_variance(model.model)
+    scores = scoring.score(model.model, vectors)
+    noise = model.model.noise_variance
     calibration = Calibration.empty().with_scores(scores, noise)
     world.models.save(replace(model, calibration=calibration))
     Member(world, batch=30, only_p_below=0.1).run()

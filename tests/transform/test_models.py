@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from streampca.errors import InputError
-from streampca.pca import anomaly
-from streampca.pca.anomaly import Calibration
+from streampca.pca import scoring
+from streampca.pca.scoring import Calibration
 from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
@@ -60,7 +60,7 @@ def test_p_values_need_past_scores(models: Models, cache: ModelCache) -> None:
     assert "no past scores yet" in model.follow()
     with pytest.raises(InputError, match="version 3 has no past scores"):
         following(cache, 3, p=True).follow()
-    scores = anomaly.score(known(8).model, np.ones((3, 5)))
+    scores = scoring.score(known(8).model, np.ones((3, 5)))
     models.save(replace(known(8), calibration=Calibration.empty().with_scores(scores, 1.0)))
     cache.poll()
     assert (model.follow(), model.used.version) == ("", 8)

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
-from streampca.pca import anomaly
-from streampca.pca.anomaly import Calibration
+from streampca.pca import scoring
+from streampca.pca.scoring import Calibration
 from streampca.settings.transform import EMITTED
 from streampca.stream.model_file import PublishedModel
 from streampca.transform.encoding import encoder
@@ -26,8 +26,8 @@ ALL = Projection(EMITTED)
 def model(d: int, k: int) -> PublishedModel:
     """A model with past scores."""
     found = known(3, d=d, k=k)
-    scores = anomaly.score(found.model, np.random.default_rng(1).normal(size=(500, d)))
-    return replace(found, calibration=Calibration.empty().with_scores(scores, anomaly.noise_variance(found.model)))
+    scores = scoring.score(found.model, np.random.default_rng(1).normal(size=(500, d)))
+    return replace(found, calibration=Calibration.empty().with_scores(scores, found.model.noise_variance))
 
 
 @settings(max_examples=30)
@@ -61,12 +61,12 @@ def test_the_fields_are_those_of_the_model(gaps: bool) -> None:
     if gaps:
         vectors[::3, 2] = np.nan
     found = ALL.of(published, vectors, np.arange(100, 140))
-    coordinates, residual = published.model.project(anomaly.complete(published.model, vectors).Y)
-    scores = anomaly.score(published.model, vectors)
+    coordinates, residual = published.model.project(scoring.complete(published.model, vectors).vectors)
+    scores = scoring.score(published.model, vectors)
     assert gaps or np.array_equal(residual, scores.spe)
     residual = scores.spe
     assert published.calibration is not None
-    p = published.calibration.p_values(scores, anomaly.noise_variance(published.model)).score
+    p = published.calibration.p_values(scores, published.model.noise_variance).score
     expected = [coordinates, residual, scores.score, p, published.model.reconstruct(coordinates)]
     assert list(found) == list(EMITTED)
     for values, wanted in zip(found.values(), expected, strict=True):

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streampca.demo.display import sparkline
 from streampca.vectors.synthetic import FileVectors, LowRank, Truth
 
 
@@ -43,8 +42,3 @@ def test_a_file_is_streamed_repeatedly(tmp_path: Path) -> None:
     assert (vectors.dimensions, vectors.components) == (3, 3)
     pieces = list(itertools.islice(vectors.pieces(), 3))
     assert np.array_equal(np.concatenate(pieces), np.tile(Y, (3, 1)))
-
-
-def test_sparkline() -> None:
-    assert sparkline([0.0, 7.0, 3.5]) in ("▁█▄", "▁█▅")
-    assert sparkline([1.0, 1.0]) == "▁▁"

@@ -1,6 +1,5 @@
 """Listeners that record a worker's events or act on them."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -34,14 +33,3 @@ class EventRecorder(Listener):
             self.positions |= event.positions
         elif isinstance(event, BatchLearned):
             self.positions[event.partition] = event.fold.position
-
-
-class OnEvent(Listener):
-    """Calls `act` with every event of one type."""
-
-    def __init__(self, kind: type[E], act: Callable[[E], object]) -> None:
-        self._kind, self._act = kind, act
-
-    def notify(self, event: MemberEvent) -> None:
-        if isinstance(event, self._kind):
-            self._act(event)

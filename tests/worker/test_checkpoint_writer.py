@@ -95,14 +95,6 @@ def test_a_partition_is_released_after_the_running_save(thread: ThreadPoolExecut
     assert env.violations == []
 
 
-def test_full_disk_is_reported_and_the_save_retried(filled: Environment, thread: ThreadPoolExecutor) -> None:
-    filled.store.fail_writes(1)
-    worker = make_worker(filled, script=[100] * 4, save_executor=thread)
-    worker.run()
-    assert len(worker.recorder.of_type(CheckpointPostponed)) == 1
-    filled.assert_complete()
-
-
 def test_an_unexpected_exception_in_a_save_ends_the_worker(filled: Environment, thread: ThreadPoolExecutor) -> None:
     def bug(name: str) -> None:
         if name == "write":

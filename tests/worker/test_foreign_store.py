@@ -1,20 +1,15 @@
 """A store that is not the one the consumer group has written: nothing is learned twice, and nothing is deleted."""
 
-from dataclasses import replace
-
 import pytest
-from structlog.testing import capture_logs
 
 from streampca.consumer_group.listener import CheckpointPostponed, PartitionsAssigned, RestoreFailed
-from streampca.errors import ForeignStoreError, StoreError
+from streampca.errors import ForeignStoreError
 from streampca.sources.base import Committed
 from streampca.sources.memory import Do
 from streampca.stores import identity
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
-from streampca.stream.store_identity import StoreIdentity, identity_in
-from streampca.worker.listeners.log import WorkerLog
-from streampca.worker.listeners.metrics import WorkerMetrics
+from streampca.stream.store_identity import StoreIdentity
 from tests.stream.streams import vectors
 from tests.worker.environment import TOPIC, Environment
 from tests.worker.harness import make_worker
@@ -92,15 +87,6 @@ def test_members_that_join_together_with_two_stores_notice_each_other() -> None:
     assert len(env.calls("commit")) <= 3
 
 
-def test_offsets_of_a_release_that_named_no_store_are_accepted() -> None:
-    env = learned()
-    env.topic.metadata[0] = ""
-    env.send(0, vectors(50, seed=5))
-    make_worker(env).run()
-    env.assert_complete()
-    assert identity_in(env.topic.metadata[0]) == identity.ensure(env.store)
-
-
 def test_a_group_that_does_not_answer_is_asked_again_when_partitions_are_assigned() -> None:
     env = learned(2)
     env.store = MemoryStore()
@@ -173,19 +159,6 @@ def test_after_a_reset_the_store_is_used_as_it_is() -> None:
     env.assert_complete()
 
 
-def test_a_damaged_newest_checkpoint_still_falls_back() -> None:
-    """The group is ahead of what can be loaded, but not of the newest file's name."""
-    env = Environment()
-    for seed in range(3):
-        env.send(0, vectors(50, seed=seed))
-        make_worker(env).run()
-    env.store.damage(f"checkpoints/{TOPIC}/0/{150:020d}.npz")
-    worker = make_worker(env)
-    worker.run()
-    assert worker.recorder.of_type(PartitionsAssigned) == [PartitionsAssigned({0: 100})]
-    env.assert_complete()
-
-
 def test_saves_between_a_fallback_and_the_damaged_checkpoint_succeed() -> None:
     env = Environment()
     for seed in range(3):
@@ -226,22 +199,6 @@ def test_partitions_that_are_revoked_while_they_wait_are_dropped() -> None:
     assert worker.recorder.of_type(PartitionsAssigned) == []
 
 
-def test_a_volume_that_comes_back_keeps_its_checkpoints() -> None:
-    env = learned()
-    newest = env.checkpoints.newest(0)
-    assert newest
-    late = Checkpoints(env.store, TOPIC)
-    files = {name: env.store.read(name) for name in env.store.names(f"checkpoints/{TOPIC}/0")}
-    other = Environment()
-    other.send(0, vectors(60))
-    make_worker(other, batch=10).run()
-    behind = other.checkpoints.newest(0)
-    assert behind
-    with pytest.raises(StoreError, match=r"offset 100, which is ahead of this worker's, 60.*another volume"):
-        late.save(behind)
-    assert {name: env.store.read(name) for name in env.store.names(f"checkpoints/{TOPIC}/0")} == files
-
-
 def test_a_worker_saves_nothing_while_its_volume_is_unmounted() -> None:
     env = learned()
     env.send(0, vectors(150, seed=5))
@@ -263,25 +220,3 @@ def test_a_worker_saves_nothing_while_its_volume_is_unmounted() -> None:
     assert len(causes) >= 2
     assert all("no longer holds the checkpoint of partition 0 at offset 150" in cause for cause in causes)
     env.assert_complete()
-
-
-def test_a_volume_unmounted_before_the_first_save_is_noticed_too() -> None:
-    env = learned()
-    late = Checkpoints(env.store, TOPIC)
-    newest = late.newest(0)
-    assert newest
-    env.store._files = {}
-    with pytest.raises(StoreError, match=r"no longer holds the checkpoint of partition 0 at offset 100.*unmounted"):
-        late.save(replace(newest, fold=replace(newest.fold, position=120)))
-    assert env.store.names("checkpoints") == []
-
-
-def test_a_failed_restore_is_logged_once_and_counted() -> None:
-    metrics = WorkerMetrics(TOPIC)
-    logged = WorkerLog()
-    with capture_logs() as logs:
-        for event in [RestoreFailed("cannot read"), RestoreFailed("cannot read"), PartitionsAssigned({0: 5})]:
-            logged.notify(event)
-            metrics.notify(event)
-    assert [line["event"] for line in logs] == ["restoring failed", "partitions restored", "partitions assigned"]
-    assert metrics.registry.get_sample_value("streampca_restore_failures_total", {"topic": TOPIC}) == 2

@@ -122,15 +122,6 @@ def test_failed_publishing_is_logged_once_while_checkpoints_are_saved(logs: Logs
     assert events(logs) == ["publishing failed"]
 
 
-def test_an_error_that_returns_is_logged_again(logs: Logs) -> None:
-    listener, fold = WorkerLog(), fold_of(vectors(5), fold_config())
-    for _ in range(2):
-        listener.notify(CheckpointPostponed("disk full"))
-        listener.notify(CheckpointSaved(0, fold, 0.1))
-        listener.notify(CheckpointSaved(1, fold, 0.1))
-    assert events(logs) == ["checkpoint postponed", "checkpoint saved again"] * 2
-
-
 def test_rejected_records_are_logged_at_powers_of_ten(logs: Logs) -> None:
     env = Environment()
     env.send(0, [POISON] * 120 + [None] * 3)
@@ -186,14 +177,6 @@ def test_removed_offsets_are_an_error(logs: Logs) -> None:
     [line] = logs
     assert line["log_level"] == "error"
     assert (line["partition"], line["position"], line["to"]) == (3, 100, 180)
-
-
-def test_a_model_without_a_loss_is_logged(logs: Logs) -> None:
-    env = Environment()
-    env.send(0, vectors(5))
-    run_logged(env, [])
-    [line] = [line for line in logs if line["event"] == "model published"]
-    assert line["loss_ewma"] is None
 
 
 MEMBER = SourceStatus(connected=True, member=True)
@@ -274,14 +257,6 @@ def test_a_stalled_partition_is_logged_once_while_others_continue(logs: Logs) ->
     poll_for_a_minute(listener, clock)
     assert events(logs)[-4:-2] == ["decoding resumed", "caught up"]
     assert events(logs)[-1] == "idle"
-
-
-def test_only_the_first_model_is_logged_at_info(logs: Logs) -> None:
-    env = Environment()
-    env.send(0, vectors(300))
-    run_logged(env, [100, 100, 100])
-    models = [line for line in logs if line["event"] == "model published"]
-    assert [line["log_level"] for line in models] == ["info", "debug", "debug"]
 
 
 def test_the_last_line_has_the_saved_positions(logs: Logs) -> None:

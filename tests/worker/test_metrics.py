@@ -1,6 +1,5 @@
 """The worker's metrics after scripted runs and events, as Prometheus reads them."""
 
-import re
 import time
 from collections.abc import Callable
 
@@ -216,20 +215,6 @@ def test_there_is_no_loss_metric_before_the_first_loss(metrics: WorkerMetrics, r
     assert now("streampca_unseen_variance_ratio", **labels(1)) == 0.3
     assert now("streampca_loss_ewma", **labels(0)) is None
     assert now("streampca_pinv_error", **labels(0)) is None
-
-
-def test_two_workers_in_one_process_count_separately() -> None:
-    one, other = WorkerMetrics(TOPIC), WorkerMetrics(TOPIC)
-    one.notify(CheckpointPostponed("disk full"))
-    assert Samples(other.registry)("streampca_checkpoints_postponed_total") == 0
-
-
-def test_names_follow_the_conventions_of_prometheus(metrics: WorkerMetrics) -> None:
-    for family in metrics.registry.collect():
-        if family.name.startswith("process_"):  # the client's own
-            continue
-        assert re.fullmatch(r"streampca(_[a-z]+)+", family.name)
-        assert family.documentation.endswith(".")
 
 
 def test_described_lists_every_exposed_metric(metrics: WorkerMetrics, read: Callable[[], Samples]) -> None:

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from streampca.pca import anomaly
-from streampca.pca.anomaly import Calibration
+from streampca.pca import scoring
 from streampca.pca.arrays import Array
+from streampca.pca.scoring import Calibration
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.model_file import PublishedModel
 from streampca.worker.publisher import Publisher
@@ -36,8 +36,8 @@ class Stream(PublisherFixture):
 
 
 def scored(by: PublishedModel, V: Array, into: Calibration | None = None, kept: float = 1.0) -> Calibration:
-    scores = anomaly.score(by.model, V)
-    return (into or Calibration.empty()).with_scores(scores, anomaly.noise_variance(by.model), kept)
+    scores = scoring.score(by.model, V)
+    return (into or Calibration.empty()).with_scores(scores, by.model.noise_variance, kept)
 
 
 def same(published: PublishedModel, expected: Calibration) -> bool:
@@ -64,8 +64,8 @@ def test_pending_messages_are_scored_by_the_version_before(stream: Stream) -> No
     assert same(
         third, scored(second, third_pending, scored(first, np.concatenate(pending)), np.exp(-300 / third.version))
     )
-    scores = anomaly.score(second.model, third_pending)
-    expected = second.calibration.p_values(scores, anomaly.noise_variance(second.model))
+    scores = scoring.score(second.model, third_pending)
+    expected = second.calibration.p_values(scores, second.model.noise_variance)
     np.testing.assert_array_equal(stream.p_values, expected.score)
 
 

@@ -28,7 +28,7 @@ def test_a_worker_without_a_partition_is_ready_and_takes_over(
 
     with group(broker, topic, tmp_path, [client]) as members:
         for port in ports:
-            members.start(worker_port=port)
+            members.start(metrics_port=port)
         members.wait(lambda: all(map(ready, ports)), "two ready workers")
         figures = [httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=60).text for port in ports]
         owned = [f'streampca_partitions_owned{{topic="{topic}"}} {n}.0' in text for text in figures for n in (0, 1)]

@@ -29,7 +29,7 @@ from streampca.stores.worker_status import WorkerStatus, WorkerStatuses
 from streampca.stream.events import SourceStatus
 from streampca.worker.listeners.status import StatusListener
 from tests.stream.streams import fold_config, fold_of, vectors
-from tests.worker.environment import POISON, TOPIC, Environment
+from tests.worker.environment import TOPIC, Environment
 from tests.worker.harness import SynchronousExecutor, make_worker, worker_config
 
 NAME = "host-7"
@@ -310,23 +310,6 @@ def run_with_status(env: Environment, store: MemoryStore, **options: Any) -> Non
     with StatusListener(WorkerStatuses(store, TOPIC), NAME) as listener:
         worker.add_listener(listener)
         worker.run()
-
-
-def test_a_finished_worker_leaves_its_status(store: CountingStore) -> None:
-    env = Environment(partitions=2)
-    for partition in (0, 1):
-        env.send(partition, vectors(100, seed=partition))
-    run_with_status(env, store)
-    env.assert_complete()
-    assert (read_status(store).state, read_status(store).trouble) == ("stopped", None)
-
-
-def test_the_status_names_the_bad_record_that_stopped_the_worker(store: CountingStore) -> None:
-    env = Environment()
-    env.send(0, [POISON])
-    with pytest.raises(BadRecordError):
-        run_with_status(env, store)
-    assert "offset 0" in str(read_status(store).trouble)
 
 
 def test_failing_status_writes_do_not_disturb_the_worker(monkeypatch: pytest.MonkeyPatch, store: CountingStore) -> None:

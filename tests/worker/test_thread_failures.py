@@ -52,8 +52,7 @@ def build(settings, store, listener, check_threads):
 
 name, store = sys.argv[1:]
 command._build = build
-sys.argv[1:] = ["worker", "--topic", "readings", "--dimensions", "2", "--components", "1", "--store", store,
-                "--worker-port", "0"]
+sys.argv[1:] = ["worker", "--topic", "readings", "--dimensions", "2", "--components", "1", "--store", store]
 cli.main()
 """
 

@@ -4,14 +4,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from structlog.testing import capture_logs
 
 from streampca.consumer_group.listener import OffsetsSkipped
 from streampca.errors import OffsetGapError
 from streampca.sources.memory import Do
 from streampca.stream.checkpoint import encode
-from streampca.worker.listeners.log import WorkerLog
-from streampca.worker.listeners.metrics import WorkerMetrics
 from tests.stream.streams import vectors
 from tests.worker.environment import TOPIC, Environment
 from tests.worker.harness import WorkerFixture, make_worker, worker_config
@@ -111,19 +108,3 @@ def test_a_checkpoint_without_the_last_record_is_used_unchecked(env: Environment
     cut_and_grown(env)
     make_worker(env).run()
     assert env.position() == 150
-
-
-def test_truncation_is_logged_and_counted() -> None:
-    metrics, logged = WorkerMetrics(TOPIC), WorkerLog()
-    with capture_logs() as logs:
-        for listener in (metrics, logged):
-            listener.notify(OffsetsSkipped(0, 60, 100, truncated=True))
-    [line] = logs
-    assert line == {
-        "event": "log truncated, offsets skipped",
-        "partition": 0,
-        "position": 60,
-        "to": 100,
-        "log_level": "error",
-    }
-    assert metrics.registry.get_sample_value("streampca_offset_gap_messages_total", {"topic": TOPIC}) == 40

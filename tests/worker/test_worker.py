@@ -1,16 +1,12 @@
 """The worker in memory: what it learns and saves, when, and how it handles every error."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from streampca.consumer_group.listener import (
-    BatchLearned,
     CheckpointPostponed,
-    LoopTicked,
     MemberStopping,
     ModelPublished,
     OffsetsSkipped,
@@ -30,11 +26,9 @@ from streampca.errors import (
     TopicReplacedError,
 )
 from streampca.sources.memory import Do, MemorySource, Pause
-from streampca.stores.memory import Crash
 from streampca.stream.events import Assigned, OutOfRange
 from tests.stream.streams import fold_config, vectors
 from tests.worker.environment import POISON, Environment
-from tests.worker.events import OnEvent
 from tests.worker.harness import WorkerFixture, make_worker, worker_config
 from tests.worker.spies import Hook
 
@@ -177,14 +171,6 @@ def test_stop_finishes_the_batch_saves_publishes_and_leaves_the_group(filled: En
     assert worker.recorder.of_type(MemberStopping) == [MemberStopping("SIGTERM")]
 
 
-def test_loop_ticks_in_every_iteration(filled: Environment) -> None:
-    worker = make_worker(filled, script=[Pause()] * 20)
-    ticks: list[LoopTicked] = []
-    worker.add_listener(OnEvent(LoopTicked, ticks.append))
-    worker.run()
-    assert len(ticks) > 20
-
-
 # The group.
 
 
@@ -325,24 +311,6 @@ def test_full_disk_postpones_checkpoints_and_commits(filled: Environment) -> Non
     filled.assert_complete()
 
 
-def test_only_written_checkpoints_are_committed() -> None:
-    env = Environment(partitions=2)
-    for partition in (0, 1):
-        env.send(partition, vectors(50, seed=partition))
-    failing = {"writes": 0}
-
-    def second_write_fails(name: str) -> None:
-        failing["writes"] += name == "write"
-        if name == "write" and failing["writes"] == 2:
-            raise StoreError("disk full")
-
-    worker = make_worker(env, script=[50], hook=second_write_fails)
-    worker.run()
-    assert env.calls("save", "commit")[:2] == [("save", 0, 50), ("commit", {0: 50})]
-    assert worker.recorder.of_type(CheckpointPostponed) == [CheckpointPostponed("disk full")]
-    env.assert_complete()
-
-
 def test_worker_leaves_the_group_when_the_disk_stays_full(filled: Environment) -> None:
     filled.store.fail_writes(100)
     worker = make_worker(filled, script=[50] * 6)
@@ -417,15 +385,6 @@ def test_an_unexpected_exception_saves_nothing_and_leaves_the_group(filled: Envi
     assert worker.recorder.of_type(MemberStopping) == [MemberStopping("crashed")]
 
 
-def test_a_crash_during_a_write_loses_no_messages(filled: Environment) -> None:
-    worker = make_worker(filled, script=[100, Do(filled.store.crash_in_write), 100])
-    with pytest.raises(Crash):
-        worker.run()
-    assert filled.position() == 100
-    make_worker(filled).run()
-    filled.assert_complete()
-
-
 def test_a_topic_replaced_during_a_run_ends_the_worker_without_saving(filled: Environment) -> None:
     def replace_topic() -> None:
         filled.topic.create(1)
@@ -456,40 +415,6 @@ def test_settings_that_differ_from_the_checkpoint_are_refused_by_name(filled: En
     with pytest.raises(SettingsError, match=r"components=2 \(now 1\)"):
         make_worker(filled, worker_config(fold_config(components=1))).run()
     assert filled.calls("save", "commit", "seek", "publish") == []
-
-
-def test_does_not_start_from_zero_when_all_checkpoints_are_damaged(filled: Environment) -> None:
-    make_worker(filled).run()
-    for name in filled.store.names("checkpoints/readings/0"):
-        filled.store.damage(name)
-    filled.journal.clear()
-    with pytest.raises(DamagedFileError, match="every checkpoint of partition 0"):
-        make_worker(filled).run()
-    assert filled.calls("save", "commit", "seek", "publish") == []
-
-
-def test_falls_back_to_the_previous_checkpoint_when_the_newest_is_damaged(filled: Environment) -> None:
-    make_worker(filled, script=[100, 100, 100]).run()
-    filled.store.damage(filled.store.names("checkpoints/readings/0")[-1])
-    filled.journal.clear()
-    make_worker(filled).run()
-    assert filled.calls("seek") == [("seek", {0: 200})]
-    filled.assert_complete()
-
-
-def test_a_checkpoint_that_could_not_be_loaded_is_not_saved(filled: Environment) -> None:
-    worker = make_worker(filled, script=[100, 100])
-
-    def corrupt(batch: BatchLearned) -> None:
-        fold = worker.worker._folds[0]
-        if fold.position == 200:
-            worker.worker._folds[0] = replace(fold, state=replace(fold.state, mean=fold.state.mean * np.nan))
-
-    worker.add_listener(OnEvent(BatchLearned, corrupt))
-    with pytest.raises(DamagedFileError, match=r"partition 0 cannot be saved: mean holds values that are not finite"):
-        worker.run()
-    assert filled.position() == 100
-    assert filled.topic.committed == {0: 100}
 
 
 # Offsets that retention has removed.
@@ -566,8 +491,3 @@ def test_a_replaced_topic_is_not_mistaken_for_a_gap(trimmed: Environment) -> Non
     with pytest.raises(TopicReplacedError):
         make_worker(trimmed, worker_config(offset_gap="earliest"), [Do(replace_topic), 10]).run()
     assert trimmed.calls("save", "commit") == []
-
-
-def test_errors_that_end_a_worker_are_streampca_errors() -> None:
-    for kind in (BadRecordError, DamagedFileError, OffsetGapError, SettingsError, TopicReplacedError):
-        assert issubclass(kind, StreampcaError)

@@ -1,8 +1,8 @@
 """Weights of messages, and the running mean subtracted inside the block.
 
-A message v that keeps the share λ of the past (1: nothing is forgotten) is learned as
+A message v that keeps the share ρ of the past (1: nothing is forgotten) is learned as
 
-    w ← λw + 1        a = 1/w        y = √(1−a) (v − m)        m ← m + a(v − m)        Σ ← (1−a)Σ + a y yᵀ
+    w ← ρw + 1        a = 1/w        y = √(1−a) (v − m)        m ← m + a(v − m)        Σ ← (1−a)Σ + a y yᵀ
 
 so that Σ is exactly the weighted covariance about the weighted mean m. Over a stretch that starts at the mean m₀, with
 D the rows v_s − m₀, this is linear in D: Y = TD with T = diag(√(1−a)) L, where L (B×B) is lower-triangular with ones on
@@ -31,7 +31,7 @@ class Weights(NamedTuple):
 def weights(w: float, retention: F64, block: int, center: bool = True) -> Weights:
     """Weights of messages that follow an effective weight w, in blocks of `block` messages (the last may be shorter).
 
-    `retention` (n,) holds each message's λ.
+    `retention` (n,) holds each message's ρ.
     """
     eta, c, past, total = _weights(w, retention, block)
     return Weights(eta, eta if center else np.zeros(len(eta)), c, past, total)

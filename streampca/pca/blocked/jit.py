@@ -70,13 +70,14 @@ class _NamedFolder(UserProvidedCacheLocator):  # type: ignore[misc]  # numba has
 
 
 class _Files(CompileResultCacheImpl):  # type: ignore[misc]
-    """A function's files, valid while no module beside the function's own has changed."""
+    """A function's files, valid while no module beside the function's own, or beside this one, has changed."""
 
     _locator_classes = (_NamedFolder, *CompileResultCacheImpl._locator_classes)
 
     def __init__(self, function: Any) -> None:
         super().__init__(function)
-        self.locator.get_source_stamp = lambda: _digest(Path(function.__code__.co_filename).parent)
+        own = Path(function.__code__.co_filename).parent
+        self.locator.get_source_stamp = lambda: _digest(own) + _digest(Path(__file__).parent)
 
 
 class _FileBySignature(IndexDataCacheFile):  # type: ignore[misc]

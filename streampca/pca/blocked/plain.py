@@ -16,7 +16,7 @@ from streampca.pca.state import State
 def learn_block(state: State, V: Array, retention: F64, k: int, center: bool = True) -> tuple[State, Losses]:
     """Learn one block V (B, d) by Algorithm 1 with η = 1/w, and end in the unit gauge.
 
-    `retention` (B,) holds each message's λ; messages are scored by the first k columns of C. The state needs a factor
+    `retention` (B,) holds each message's ρ; messages are scored by the first k columns of C. The state needs a factor
     with K columns. Unlike the blocked update this declines no block, neither for a message that dwarfs the past nor for
     what is `unseen`.
     """

@@ -6,7 +6,7 @@ Within a stretch, Algorithm 1 needs nothing of size d but P = YC and G = YYᵀ. 
     p_t ← p_t + h_s (G_ts − p_t·x_s) x_s    for t > s                           (Cᵀy_t after C ← C − h r xᵀ, eq. 12)
     S ← Sherman–Morrison for CᵀC + h_s²‖r_s‖² x_s x_sᵀ
 
-and then, with X the rows x_s, M = striu(XXᵀ) + diag(1/h) and Z = M⁻¹X:     C ← C(I − XᵀZ) + YᵀZ.
+and then, with X the rows x_s, A = striu(XXᵀ) + diag(1/h) and Z = A⁻¹X:     C ← C(I − XᵀZ) + YᵀZ.
 
 `learn_stretch` does this for the small matrices; the caller makes the two products of size d. It takes 16 messages (a
 part) at a time: the last line also gives what a part does to the p of all later messages, P ← P(I − XᵀZ) + GZ, and to

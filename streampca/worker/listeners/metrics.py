@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping
 
 import numpy as np
+from prometheus_client import Counter, Gauge, Histogram
 
 from streampca.consumer_group.listener import (
     BatchLearned,
@@ -20,59 +21,46 @@ from streampca.consumer_group.listener import (
     RecordRejected,
     RestoreFailed,
 )
-from streampca.consumer_group.metrics import MemberMetrics, MetricTables
+from streampca.consumer_group.metrics import MemberMetrics, Row
 from streampca.worker.listeners.histogram import BulkHistogram
 
 _RATIO_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _P_BUCKETS = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
 
-# The metrics' names after "streampca_", with their help texts.
-_COUNTERS: tuple[tuple[str, list[str], str], ...] = (
-    ("messages", ["outcome"], "Messages processed, by outcome: learned or rejected."),
-    ("learn_seconds", [], "Time spent learning."),
-    ("dead_letters", ["reason"], "Records rejected, by reason."),
-    ("vectors_with_gaps", [], "Vectors that lack entries, with missing=impute."),
-    ("offset_gap_messages", [], "Offsets skipped: removed by retention, or replaced as the log was truncated."),
-    ("rebalances", ["event"], "Rebalance events: partitions assigned, revoked or lost."),
-    ("restore_failures", [], "Attempts to restore assigned partitions from the store that failed."),
-    ("checkpoints_postponed", [], "Checkpoint writes postponed after a failure."),
-    ("publish_failures", [], "Attempts to publish a model that failed."),
-)
-_GAUGES = (
-    ("partitions_owned", "Partitions assigned to this worker."),
-    ("broker_connected", "1 while a broker answers, otherwise 0; then lag and offsets are stale."),
-    ("loop_last_tick_timestamp_seconds", "Time of the worker loop's last iteration."),
-    ("published_version", "Version of the last model published: the number of messages learned."),
-    ("explained_variance_ratio", "Share of the variance explained by the last model published."),
-)
-_GAUGES_BY_PARTITION = (
-    ("loss_ewma", "Relative residual, exponentially weighted over the last 1000 messages or so."),
-    ("pinv_error", "Largest entry of |C†C − I| at the last checkpoint."),
-    (
-        "unseen_variance_ratio",
-        "Variance along the strongest direction that the factor could not see until recently, by the smallest served "
-        "one, at the last checkpoint; 0 without any.",
-    ),
-    ("missing_entries_ratio", "Share of the entries that messages lack, forgotten as the model forgets."),
-    ("consumer_lag_messages", "Consumer lag: messages behind the log's end."),
-    ("next_offset", "Offset of the next message to learn."),
-    ("event_time_lag_seconds", "Age of the newest record learned, by its own timestamp, when it was learned."),
-    ("stalled", "1 while records cannot be decoded because the schema registry does not answer, otherwise 0."),
-    ("timestamps_ahead", "Records with a timestamp more than a day ahead of their partition's event time."),
-    ("checkpoint_last_success_timestamp_seconds", "Time of the last checkpoint written."),
-)
-_DURATIONS = (
-    ("checkpoint_duration_seconds", "Time to write a checkpoint."),
-    ("publish_duration_seconds", "Time to merge the partitions' states and write a model."),
-)
-_TABLES = MetricTables("streampca_", _COUNTERS, _GAUGES, _GAUGES_BY_PARTITION, _DURATIONS)
+_PARTITION = ("partition",)
+_TABLE: tuple[Row, ...] = (
+    (Counter, "messages", ("outcome",), "Messages processed, by outcome: learned or rejected."),
+    (Counter, "learn_seconds", (), "Time spent learning."),
+    (Counter, "dead_letters", ("reason",), "Records rejected, by reason."),
+    (Counter, "vectors_with_gaps", (), "Vectors that lack entries, with missing=impute."),
+    (Counter, "offset_gap_messages", (), "Offsets skipped: removed by retention, or replaced in a truncated log."),
+    (Counter, "rebalances", ("event",), "Rebalance events: partitions assigned, revoked or lost."),
+    (Counter, "restore_failures", (), "Attempts to restore assigned partitions from the store that failed."),
+    (Counter, "checkpoints_postponed", (), "Checkpoint writes postponed after a failure."),
+    (Counter, "publish_failures", (), "Attempts to publish a model that failed."),
+    (Gauge, "published_version", (), "Version of the last model published: the number of messages learned."),
+    (Gauge, "explained_variance_ratio", (), "Share of the variance explained by the last model published."),
+    (Gauge, "loss_ewma", _PARTITION, "Relative residual, exponentially weighted over about the last 1000 messages."),
+    (Gauge, "pinv_error", _PARTITION, "Largest entry of |C†C − I| at the last checkpoint."),
+    (Gauge, "unseen_variance_ratio", _PARTITION, "Variance along the strongest direction that was not seen until "
+     "recently, by the smallest served one, at the last checkpoint."),
+    (Gauge, "missing_entries_ratio", _PARTITION, "Share of entries that messages lack, forgotten as models forget."),
+    (Gauge, "consumer_lag_messages", _PARTITION, "Consumer lag: messages behind the log's end."),
+    (Gauge, "next_offset", _PARTITION, "Offset of the next message to learn."),
+    (Gauge, "event_time_lag_seconds", _PARTITION, "Age of the newest record, by its timestamp, when it was learned."),
+    (Gauge, "stalled", _PARTITION, "1 while the schema registry does not answer, so that records cannot be decoded."),
+    (Gauge, "timestamps_ahead", _PARTITION, "Records with a timestamp more than a day ahead of the event time."),
+    (Gauge, "checkpoint_last_success_timestamp_seconds", _PARTITION, "Time of the last checkpoint written."),
+    (Histogram, "checkpoint_duration_seconds", (), "Time to write a checkpoint."),
+    (Histogram, "publish_duration_seconds", (), "Time to merge the partitions' states and write a model."),
+)  # fmt: skip
 
 
 class WorkerMetrics(MemberMetrics):
     """The metrics of one worker and its partitions, in a registry of their own; all with the topic."""
 
     def __init__(self, topic: str) -> None:
-        super().__init__(topic, _TABLES)
+        super().__init__(topic, "streampca_", _TABLE)
         self._loss_ratio = BulkHistogram(
             "streampca_prequential_loss_ratio",
             "Relative residual ‖r‖²/‖y‖² of each message, scored before it was learned.",
@@ -92,41 +80,41 @@ class WorkerMetrics(MemberMetrics):
             case BatchLearned():
                 self._on_batch(event)
             case RecordRejected():
-                self._counters["messages"].labels("rejected").inc()
-                self._counters["dead_letters"].labels(event.reason).inc()
+                self._metrics["messages"].labels("rejected").inc()
+                self._metrics["dead_letters"].labels(event.reason).inc()
             case CheckpointSaved():
                 self._on_checkpoint(event)
             case CheckpointPostponed():
-                self._counters["checkpoints_postponed"].inc()
+                self._metrics["checkpoints_postponed"].inc()
             case ModelPublished(model, seconds, p_values):
-                self._durations["publish_duration_seconds"].observe(seconds)
-                self._gauges["published_version"].set(model.version)
-                self._gauges["explained_variance_ratio"].set(float(model.model.explained_variance_ratio.sum()))
+                self._metrics["publish_duration_seconds"].observe(seconds)
+                self._metrics["published_version"].set(model.version)
+                self._metrics["explained_variance_ratio"].set(float(model.model.explained_variance_ratio.sum()))
                 if p_values is not None:
                     self._p_values.observe(p_values)
             case PublishFailed():
-                self._counters["publish_failures"].inc()
+                self._metrics["publish_failures"].inc()
             case PartitionStalled(partition, lag):
                 self._set(partition, stalled=1, consumer_lag_messages=lag)
             case PartitionResumed(partition):
                 self._set(partition, stalled=0)
             case OffsetsSkipped(_, position, to):
-                self._counters["offset_gap_messages"].inc(max(to - position, 0))
+                self._metrics["offset_gap_messages"].inc(max(to - position, 0))
             case RestoreFailed():
-                self._counters["restore_failures"].inc()
+                self._metrics["restore_failures"].inc()
             case PartitionsAssigned(positions):
                 self._on_assignment(positions)
             case PartitionsReleased(_, lost):
-                self._counters["rebalances"].labels("lost" if lost else "revoked").inc()
+                self._metrics["rebalances"].labels("lost" if lost else "revoked").inc()
 
     def _on_assignment(self, positions: Mapping[int, int]) -> None:
-        self._counters["rebalances"].labels("assigned").inc()
+        self._metrics["rebalances"].labels("assigned").inc()
         for partition in positions:
             self._set(partition, stalled=0)
 
     def _on_batch(self, batch: BatchLearned) -> None:
-        self._counters["messages"].labels("learned").inc(batch.messages)
-        self._counters["learn_seconds"].inc(batch.seconds)
+        self._metrics["messages"].labels("learned").inc(batch.messages)
+        self._metrics["learn_seconds"].inc(batch.seconds)
         fold, stats = batch.fold, batch.fold.stats
         self._set(
             batch.partition,
@@ -134,7 +122,7 @@ class WorkerMetrics(MemberMetrics):
             next_offset=fold.position,
             timestamps_ahead=fold.event_time.ahead,
         )
-        self._counters["vectors_with_gaps"].inc(batch.gaps)
+        self._metrics["vectors_with_gaps"].inc(batch.gaps)
         if fold.state.gaps is not None:
             self._set(batch.partition, missing_entries_ratio=float(fold.state.gaps.entries.mean()))
         if stats.last_ms >= 0:
@@ -146,7 +134,7 @@ class WorkerMetrics(MemberMetrics):
             self._loss_ratio.observe(residual[norm > 0] / norm[norm > 0])
 
     def _on_checkpoint(self, event: CheckpointSaved) -> None:
-        self._durations["checkpoint_duration_seconds"].observe(event.seconds)
+        self._metrics["checkpoint_duration_seconds"].observe(event.seconds)
         self._set(event.partition, checkpoint_last_success_timestamp_seconds=time.time())
         if event.fold.state.rank:
             self._set(event.partition, pinv_error=event.fold.state.pinv_error)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampca.pca.blocked import centring
-from tests.pca.streams import close, covariance, remaining_weights
+from tests.pca.streams import covariance, remaining_weights
 
 retentions = st.lists(st.sampled_from([0.0, 0.1, 0.5, 0.97, 0.999, 1.0]), min_size=1, max_size=40).map(np.array)
 
@@ -64,15 +64,6 @@ def test_the_weighted_sum_of_messages_is_the_weighted_covariance(retention: np.n
     Y *= np.sqrt(1 - weights.a)[:, None]
     exact = covariance(V, remaining_weights(retention))
     assert np.abs((weights.c[:, None] * Y).T @ Y - exact).max() <= 1e-11 * (1 + np.abs(exact).max())
-
-
-def test_without_forgetting_it_is_the_plain_covariance() -> None:
-    V = np.random.default_rng(0).standard_normal((50, 4))
-    weights = centring.weights(0.0, np.ones(50), 50)
-    Y = V.copy()
-    centring.subtract_running_mean(Y, weights.a)
-    Y *= np.sqrt(1 - weights.a)[:, None]
-    assert close((weights.c[:, None] * Y).T @ Y, covariance(V), 1e-13)
 
 
 @given(retentions, st.floats(0, 1e4), st.integers(0, 2**32 - 1))

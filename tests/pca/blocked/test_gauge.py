@@ -129,9 +129,3 @@ def test_the_unit_of_the_data_changes_no_bit_of_the_correction() -> None:
         assert good
         assert np.array_equal(scaled, R)
         assert np.array_equal(other, after * 2.0**exponent)
-
-
-def test_lower_right() -> None:
-    A = np.arange(16.0).reshape(4, 4)
-    for k in range(5):
-        assert np.array_equal(gauge.lower_right(A, k), A[k:, k:])

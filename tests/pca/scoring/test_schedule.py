@@ -6,11 +6,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampca.pca.anomaly import noise_variance, score
 from streampca.pca.axes import model_of
-from streampca.pca.calibrator import EVERY, SCORED, Calibrator, parts
 from streampca.pca.learning import LearningConfig
 from streampca.pca.learning import learn as learn_blocks
+from streampca.pca.scoring import score
+from streampca.pca.scoring.schedule import EVERY, SCORED, Calibrator, parts
 from streampca.pca.state import State
 from tests.pca.streams import gaussian
 
@@ -57,7 +57,7 @@ def test_p_is_uniform_and_merged_by_addition() -> None:
     one = calibrated([11_000])
     state, _ = learn_blocks(State.empty(6), X[:11_000], np.ones(11_000), CONFIG)
     model = model_of(state, 2)
-    p = one.calibration.p_values(score(model, X[11_000:]), noise_variance(model)).score
+    p = one.calibration.p_values(score(model, X[11_000:]), model.noise_variance).score
     assert abs(np.mean(p <= 0.1) - 0.1) < 0.04
     both = Calibrator.merged([one, calibrated([5000])]).calibration
     assert both.weight == one.calibration.weight + calibrated([5000]).calibration.weight

@@ -1,4 +1,4 @@
-"""The gaps of a block, filled: each missing entry by its conditional mean, by a factor that is frozen meanwhile.
+"""Fills the gaps of a block, in compiled code: each missing entry with its conditional mean, by a fixed factor.
 
 With y = v − m, the observed entries O of a message and C_O their rows of the factor C (d, k):
 
@@ -22,7 +22,7 @@ from streampca.pca.blocked.jit import compiled_with_free_sums, compiled_without_
 _ROWS = 16  # messages whose intermediate results fit the processor's cache
 
 
-class _Frozen(NamedTuple):
+class _Fixed(NamedTuple):
     """What does not change within a block."""
 
     mean: F64  # (d,)
@@ -47,14 +47,14 @@ def fill(V: Array, mean: F64, C: F64, ridge: F64, shares: F64) -> tuple[Array, F
         growth[j] = more[j] * (1.0 + more[j])
     for i in range(0, B, _ROWS):
         e = min(i + _ROWS, B)
-        _fill(V[i:e], filled[i:e], surplus[i:e], _Frozen(mean, C, whole, ridge, more, growth))
+        _fill(V[i:e], filled[i:e], surplus[i:e], _Fixed(mean, C, whole, ridge, more, growth))
     return filled, surplus
 
 
 @compiled_with_free_sums
-def _fill(V: Array, filled: Array, surplus: F64, frozen: _Frozen) -> None:  # pragma: no cover - compiled
+def _fill(V: Array, filled: Array, surplus: F64, fixed: _Fixed) -> None:  # pragma: no cover - compiled
     """Fill a few messages."""
-    mean, C, whole, ridge, more, growth = frozen
+    mean, C, whole, ridge, more, growth = fixed
     (B, d), missing = V.shape, np.zeros(len(V), np.int64)
     Y = np.empty((B, d))
     for s in range(B):
@@ -105,10 +105,10 @@ def _coordinates(V: Array, missing: Any, P: F64, C: F64, whole: F64, ridge: F64)
 @compiled_with_free_sums
 def _shorten(x: F64) -> None:  # pragma: no cover - compiled
     """x (k,) so that ‖x‖² ≤ k + √2k."""
-    square, most = 0.0, len(x) + math.sqrt(2.0 * len(x))
+    square, limit = 0.0, len(x) + math.sqrt(2.0 * len(x))
     for i in range(len(x)):
         square += x[i] * x[i]
-    scale = math.sqrt(most / square) if square > most else 1.0
+    scale = math.sqrt(limit / square) if square > limit else 1.0
     for i in range(len(x)):
         x[i] *= scale
 

@@ -6,18 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.decomposition import PCA
 
-from streampca.pca.anomaly import (
-    WINDOW,
-    AnomalyScores,
-    Calibration,
-    contributions,
-    largest_contributions,
-    noise_variance,
-    score,
-)
 from streampca.pca.arrays import F64
-from streampca.pca.histogram import BINS
 from streampca.pca.model import Model
+from streampca.pca.scoring import Calibration, Scores, contributions, largest_contributions, score
+from streampca.pca.scoring.calibration import BINS, WINDOW
 from tests.pca.streams import gaussian as gaussian_along
 
 D, K = 7, 3
@@ -35,8 +27,8 @@ def fitted(X: F64, k: int = K) -> Model:
     return Model(pca.components_, shrink * pca.explained_variance_, pca.mean_, float(X.var(axis=0).sum()), len(X))
 
 
-def scores_of(values: F64) -> AnomalyScores:
-    return AnomalyScores(values, values, values)
+def scores_of(values: F64) -> Scores:
+    return Scores(values, values, values)
 
 
 @given(st.integers(0, 100), st.sampled_from([np.float64, np.float32]))
@@ -45,7 +37,7 @@ def test_the_score_is_the_log_likelihood_of_probabilistic_pca(seed: int, dtype: 
     model = fitted(X)
     model = Model(*(a.astype(dtype) for a in (model.components, model.explained_variance, model.mean)),
                   model.total_variance, model.weight)  # fmt: skip
-    sigma2, U = noise_variance(model), model.components.astype(np.float64)
+    sigma2, U = model.noise_variance, model.components.astype(np.float64)
     covariance = U.T @ np.diag(model.explained_variance - sigma2) @ U + sigma2 * np.eye(D)
     Y = X - model.mean
     mahalanobis = np.einsum("ni,ij,nj->n", Y, np.linalg.inv(covariance), Y)
@@ -118,7 +110,7 @@ def test_without_past_scores_nothing_is_unusual() -> None:
 def test_p_of_a_gaussian_stream_is_uniform() -> None:
     X = gaussian(20_000, 3)
     model = fitted(X[:5000])
-    sigma2 = noise_variance(model)
+    sigma2 = model.noise_variance
     calibration = Calibration.empty()
     for i in range(5000, 15_000, 100):
         calibration = calibration.with_scores(score(model, X[i : i + 100]), sigma2)
@@ -140,7 +132,7 @@ def test_old_scores_are_forgotten() -> None:
 def test_the_squared_error_is_counted_in_units_of_the_noise() -> None:
     """A version whose σ² is another gives the same p to the same multiple of it."""
     one = Calibration.empty().with_scores(scores_of(np.arange(1.0, 100)), 4.0)
-    other = one.p_values(AnomalyScores(np.ones(1), np.array([8.0 * 50]), np.ones(1)), 8.0).spe
+    other = one.p_values(Scores(np.ones(1), np.array([8.0 * 50]), np.ones(1)), 8.0).spe
     assert other == one.p_values(scores_of(np.array([4.0 * 50])), 4.0).spe
 
 

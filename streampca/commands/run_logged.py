@@ -15,21 +15,26 @@ log = structlog.get_logger()
 S = TypeVar("S", bound=LogSettings)
 
 
-def with_logging(settings: S) -> S:
-    """Configure the log from the settings, and return them."""
+def read_logged(kind: type[S], given: Mapping[str, Any]) -> S:
+    """The settings of a command; the log is configured by them. Raises `SettingsError`."""
+    settings = kind.read(**given)
     logs.configure(settings.log_level, settings.log_format)
     return settings
 
 
 @contextlib.contextmanager
-def logged(given: Mapping[str, Any]) -> Iterator[None]:
-    """Configure the log from a command's options; log the error that ends the block, and exit with its code.
+def run_logged(kind: type[S], given: Mapping[str, Any]) -> Iterator[S]:
+    """Read the settings and configure the log; log the error that ends the block, and exit with its code.
 
     The settings of the log are read first, so that mistakes in all others are reported in its format.
     """
-    with_logging(_log_settings(given))
     try:
-        yield
+        of_log = LogSettings.read(given.get("config"))
+    except SettingsError:  # reading all settings will report it
+        of_log = LogSettings.model_validate({})
+    logs.configure(of_log.log_level, of_log.log_format)
+    try:
+        yield kind.read(**given)
     except StreampcaError as error:
         code = exit_code_of(error)
         log.error("fatal error", error=" ".join(str(error).split()), exit_code=code)
@@ -37,12 +42,3 @@ def logged(given: Mapping[str, Any]) -> Iterator[None]:
     except Exception as error:
         log.error("unexpected error", error=f"{type(error).__name__}: {error}", exit_code=1, exc_info=True)
         raise SystemExit(1) from None
-
-
-def _log_settings(given: Mapping[str, Any]) -> LogSettings:
-    """The settings of the log; the defaults if there is a mistake, which reading all settings will report."""
-    options = {name: value for name, value in given.items() if name in ("config", *LogSettings.model_fields)}
-    try:
-        return LogSettings.read(**options)
-    except SettingsError:
-        return LogSettings.model_validate({})

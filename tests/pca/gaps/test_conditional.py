@@ -5,12 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampca.pca import anomaly
+from streampca.pca import scoring
 from streampca.pca.arrays import F64
-from streampca.pca.model import Model
+from streampca.pca.axes import leading_model
+from streampca.pca.model import BLOCK, Model
+from streampca.pca.scoring.schedule import _in_place
 from streampca.pca.state import State
-from streampca.pca.state_scores import StateScorer
-from tests.pca.test_missing import with_gaps
+from tests.pca.streams import with_gaps
 
 D, K, NOISE = 9, 3, 0.2
 VARIANCE = np.array([5.0, 2.0, 1.0])
@@ -38,8 +39,8 @@ def test_completed_vectors_and_their_statistics_are_expected_values(seed: int, s
     model = a_model(seed)
     sigma, U = covariance_of(model), model.components.T
     Y = with_gaps(np.random.default_rng(seed).multivariate_normal(model.mean, sigma, 20), share, seed)
-    completed, scores = anomaly.complete(model, Y).Y, anomaly.score(model, Y)
-    of_state = StateScorer(a_state(model), K).scores(Y, 3)
+    completed, scores = scoring.complete(model, Y).vectors, scoring.score(model, Y)
+    of_state = scoring.score(leading_model(a_state(model), K), Y)
     for i, y in enumerate(Y):
         m, o = np.isnan(y), ~np.isnan(y)
         gain = sigma[np.ix_(m, o)] @ np.linalg.inv(sigma[np.ix_(o, o)])
@@ -58,16 +59,16 @@ def test_completed_vectors_and_their_statistics_are_expected_values(seed: int, s
 
 def test_a_vector_without_gaps_stays_as_it_is() -> None:
     model, Y = a_model(1), np.random.default_rng(1).standard_normal((4, D))
-    completed = anomaly.complete(model, Y)
-    assert completed.Y is Y
+    completed = scoring.complete(model, Y)
+    assert completed.vectors is Y
     assert not completed.t2.any()
     assert not completed.spe.any()
 
 
 def test_without_any_entry_a_vector_is_the_mean_and_scores_as_expected() -> None:
     model = a_model(2)
-    scores = anomaly.score(model, np.full((1, D), np.nan))
-    assert anomaly.complete(model, np.full((1, D), np.nan)).Y[0] == pytest.approx(model.mean)
+    scores = scoring.score(model, np.full((1, D), np.nan))
+    assert scoring.complete(model, np.full((1, D), np.nan)).vectors[0] == pytest.approx(model.mean)
     assert (scores.t2[0], scores.score[0]) == pytest.approx((K, D))
 
 
@@ -75,8 +76,7 @@ def test_other_vectors_change_no_bit_of_a_score() -> None:
     model = a_model(3)
     Y = with_gaps(np.random.default_rng(3).standard_normal((100, D)), 0.2)
     Y[::3] = 1.0
-    scorer = StateScorer(a_state(model), K)
-    whole = scorer.scores(Y, 0)
-    parts = [scorer.scores(Y[i : i + 7], i) for i in range(0, 100, 7)]
+    whole = _in_place(model, Y, 0)
+    parts = [_in_place(model, Y[i : i + 7], i % BLOCK) for i in range(0, 100, 7)]
     for name in whole._fields:
         assert np.concatenate([getattr(part, name) for part in parts]).tobytes() == getattr(whole, name).tobytes()

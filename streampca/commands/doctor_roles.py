@@ -1,23 +1,84 @@
-"""The checks of `streampca doctor` for transform: the model, where outputs go, and the right to write them."""
+"""The checks of `streampca doctor` for a worker and for transform, beside those of the topic."""
 
 import contextlib
 
 from streampca.commands.doctor_topic import Check, TopicChecks
 from streampca.commands.transform import codec_of, model_of
-from streampca.errors import SourceError, StoreError
-from streampca.settings import TransformSettings
+from streampca.commands.worker import worker_config_of
+from streampca.errors import DamagedFileError, SourceError, StoreError
+from streampca.settings import TransformSettings, WorkerSettings
 from streampca.sources import schema_registry
+from streampca.sources.base import Committed
 from streampca.sources.broker_errors import NoBrokerError
 from streampca.sources.choice import inspector_of, transactions_of
+from streampca.stores import identity
+from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import store_of
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
+from streampca.stream import compatibility
 from streampca.transform.encoding import schema_of
 from streampca.transform.models import shape_in
 from streampca.transform.outputs import too_few_partitions
 from streampca.transform.position import refuse_other_topic
 
 _MEMBER = "streampca-doctor"  # a member that never joins, for a transactional id of its own
+
+
+class WorkerChecks:
+    """The checks of one worker's settings."""
+
+    def __init__(self, settings: WorkerSettings, topic: TopicChecks) -> None:
+        self._settings, self._config, self._topic = settings, worker_config_of(settings), topic
+        self._store = store_of(settings.store)
+        self._checkpoints = Checkpoints(self._store, settings.topic)
+        self._committed: dict[int, Committed] = {}  # the group's, by partition
+
+    def checks(self) -> list[tuple[str, Check]]:
+        """Names and checks, in order: later ones need the earlier ones and those of the topic."""
+        return [("consumer group", self._group), ("checkpoints", self._checkpoints_fit)]
+
+    def newest_record(self) -> str | None:
+        """The newest record can be learned."""
+        return self._topic.newest_record(self._config.codec, self._settings.dimensions)
+
+    def store(self) -> str:
+        """The store can be written and read."""
+        self._store.check()
+        known = identity.find(self._store)
+        return f"{self._store.place} can be written and read; it has {f'the id {known.id}' if known else 'no id yet'}"
+
+    def _group(self) -> str | None:
+        if self._topic.bounds is None or self._topic.inspector is None:
+            return None
+        self._committed = self._topic.inspector.committed()
+        return self._topic.progress(self._settings.group_id, self._committed)
+
+    def _checkpoints_fit(self) -> str | None:
+        partitions = self._checkpoints.partitions()
+        self._refuse_foreign_store()
+        if not partitions:
+            return "none yet; the worker will start at the earliest record"
+        learned = 0
+        for partition in partitions:
+            checkpoint = self._checkpoints.newest(partition)
+            if checkpoint is None:
+                raise DamagedFileError(
+                    f"every checkpoint of partition {partition} is damaged; restore one, or use another store folder"
+                )
+            checkpoint = compatibility.with_settings(checkpoint, self._config.fold)
+            compatibility.refuse_other_topic(checkpoint, self._topic.topic_id or "")
+            self._topic.refuse_gap(partition, checkpoint.fold.position, "the checkpoint", "store folder")
+            learned += checkpoint.fold.stats.learned
+        return f"{len(partitions)} partitions, {learned:,} messages learned; they match the settings"
+
+    def _refuse_foreign_store(self) -> None:
+        topic, group = self._settings.topic, self._committed
+        ours = identity.find(self._store) or identity.absent(self._store)
+        compatibility.refuse_other_store(topic, {p: found.metadata for p, found in group.items()}, ours)
+        for partition, committed in group.items():
+            newest = self._checkpoints.offsets(partition)[-1:]
+            compatibility.refuse_foreign_store(topic, partition, committed.offset, newest[0] if newest else None)
 
 
 class TransformChecks:
@@ -30,26 +91,14 @@ class TransformChecks:
         self._model = model_of(settings, self._cache)
         self._has_model = self._has_output_topic = False
 
-    def checks(self, *, alone: bool) -> list[tuple[str, Check]]:
-        """Names and checks, in order: later ones need the earlier ones; `alone`: those of the topic, too."""
-        topic = self._topic
-        own: list[tuple[str, Check]] = [
+    def checks(self) -> list[tuple[str, Check]]:
+        """Names and checks, in order: later ones need the earlier ones and those of the topic."""
+        return [
             ("model", self._model_fits),
             ("output topic", self._output_topic),
             ("transactions", self._transactions),
             ("transform group", self._group),
             ("output schema", self._output_schema),
-        ]
-        if not alone:
-            return own
-        return [
-            ("clock", topic.clock),
-            ("broker", topic.broker),
-            ("topic", topic.topic),
-            ("dead-letter topic", topic.dead_letter_topic),
-            *own,
-            ("schema registry", topic.registry),
-            ("newest record", self._newest_record),
         ]
 
     def _model_fits(self) -> str:
@@ -127,7 +176,8 @@ class TransformChecks:
             )
         return f"{self._settings.schema_registry_url} accepts it as {subject}"
 
-    def _newest_record(self) -> str | None:
+    def newest_record(self) -> str | None:
+        """The newest record can be projected."""
         if not self._has_model:
             return None
         return self._topic.newest_record(codec_of(self._settings, self._model.used), self._model.used.model.dimensions)

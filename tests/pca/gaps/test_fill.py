@@ -9,26 +9,20 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn import datasets
 
-from streampca.pca import learning, missing
+from streampca.pca import learning
 from streampca.pca.arrays import F64
 from streampca.pca.axes import principal
 from streampca.pca.blocked import centring
 from streampca.pca.blocked.centring import Weights
+from streampca.pca.gaps import fill
 from streampca.pca.learning import LearningConfig
 from streampca.pca.merge import merge
 from streampca.pca.state import State
-from tests.pca.streams import close, covariance, excess, gaussian, learned, one_pass
+from tests.pca.streams import close, covariance, excess, gaussian, learned, one_pass, with_gaps
 
 D, K = 12, 3
 CONFIG = LearningConfig(D, K, 2, warm_up=40, impute=True)
 SPECTRUM = np.array([4.0, 3.0, 2.0, *[0.5] * (D - 3)])
-
-
-def with_gaps(X: F64, share: float, seed: int = 0) -> F64:
-    """X (n, d) with this share of the entries missing at random, but not more than half of a row."""
-    random = np.random.default_rng(seed).random(X.shape)
-    limit = np.minimum(share, np.sort(random, axis=1)[:, X.shape[1] // 2])
-    return np.where(random < limit[:, None], np.nan, X)
 
 
 def stream(n: int, seed: int = 0, offset: float = 3.0) -> F64:
@@ -67,7 +61,7 @@ def fits_of(V: F64, mean: F64, C: F64, variance: F64, total_variance: float) -> 
 def test_missing_entries_get_their_conditional_mean(seed: int, share: float) -> None:
     state, _ = one_pass(stream(600, seed), CONFIG)
     V = with_gaps(stream(30, seed + 1), share, seed)
-    filled = missing.fill(state, V, weights_of(state, len(V)), K, center=True)
+    filled = fill.fill(state, V, weights_of(state, len(V)), K, center=True)
     C, variance = state.C[:, :K], state.N.diagonal()[:K]
     plain = fits_of(V, state.mean, C, variance, state.total_variance)
     assert filled.V[np.isnan(V)] == pytest.approx(plain[np.isnan(V)], rel=1e-9, abs=1e-9)
@@ -77,7 +71,7 @@ def test_observed_residuals_are_divided_by_the_share_of_messages_that_show_them(
     state, _ = one_pass(stream(600), CONFIG)
     V = with_gaps(stream(100, 1), 0.3)
     V[::4] = stream(25, 2)
-    filled = missing.fill(state, V, weights_of(state, len(V)), K, center=True)
+    filled = fill.fill(state, V, weights_of(state, len(V)), K, center=True)
     gapped = np.isnan(V).any(axis=1)
     shares = np.maximum((~np.isnan(V[gapped])).mean(axis=0), 0.3)
     fits = fits_of(V, state.mean, state.C[:, :K], state.N.diagonal()[:K], state.total_variance)
@@ -99,7 +93,7 @@ def test_the_first_block_is_filled_by_em(center: bool) -> None:
     gaps = np.isnan(V)
     observed_mean = np.nanmean(V, axis=0) if center else np.zeros(D)
     X = np.where(gaps, observed_mean, V)
-    for _ in range(missing.FILLS):
+    for _ in range(fill.FILLS):
         mean = X.mean(axis=0) if center else np.zeros(D)
         sigma = (X - mean).T @ (X - mean) / len(X)
         variance, U = np.linalg.eigh(sigma)

@@ -1,11 +1,14 @@
-"""The estimator's parameters, checked when data first arrive."""
+"""What the estimator checks: its parameters, when data first arrive, and every slab of data."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streampca.pca.learning import LearningConfig
+
+_SLAB = 32 * 2**20  # bytes of an array, as float64, that are converted and checked at a time
 
 
 def config_of(estimator: Any, d: int) -> LearningConfig:
@@ -33,9 +36,18 @@ def config_of(estimator: Any, d: int) -> LearningConfig:
     return LearningConfig(d, k, estimator.oversampling, estimator.center, dtype.name, warm_up, impute)
 
 
-def finite_or_gaps(estimator: Any) -> dict[str, Any]:
+def slabs(X: Any) -> Iterator[Any]:
+    """Pieces of X in the order of its rows, one in memory at a time; X itself if it is small or not an array."""
+    if isinstance(X, np.ndarray) and X.ndim == 2 and X.size * 8 > _SLAB:
+        rows = max(1, _SLAB // (8 * X.shape[1]))
+        yield from (X[start : start + rows] for start in range(0, len(X), rows))
+    else:
+        yield X
+
+
+def finite_or_gaps(missing: str) -> dict[str, Any]:
     """The options of scikit-learn's `validate_data`: whether NaN is allowed."""
-    return {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan" if _imputes(estimator) else True}
+    return {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan" if missing == "impute" else True}
 
 
 def refuse_empty(V: NDArray[Any], config: LearningConfig) -> None:
@@ -44,5 +56,26 @@ def refuse_empty(V: NDArray[Any], config: LearningConfig) -> None:
         raise ValueError(f"row {int(empty.argmax())} has no entry")
 
 
-def _imputes(estimator: Any) -> bool:
-    return bool(estimator.missing == "impute")
+def refuse_large(V: NDArray[Any], config: LearningConfig) -> None:
+    """Raise `ValueError` for vectors (n, d) with an entry so large that squares overflow."""
+    peak = _peak(V)
+    if peak > config.largest_value:
+        raise ValueError(
+            f"the largest entry, {peak:.3g}, is beyond {config.largest_value:.3g}: squares of such vectors overflow in "
+            f"{config.dtype}; scale the data down"
+        )
+
+
+def refuse_small(V: NDArray[Any], config: LearningConfig) -> None:
+    """Raise `ValueError` if the squares of all entries underflow; single small vectors just count as zero."""
+    peak = _peak(V)
+    if 0 < peak < config.smallest_value:
+        raise ValueError(
+            f"no entry is beyond {peak:.3g}; below {config.smallest_value:.3g} squares underflow in {config.dtype}; "
+            "scale the data up"
+        )
+
+
+def _peak(V: NDArray[Any]) -> float:
+    """The largest magnitude of an entry that is not NaN, without a copy of the array."""
+    return float(np.maximum(np.fmax.reduce(V, axis=None), -np.fmin.reduce(V, axis=None)))

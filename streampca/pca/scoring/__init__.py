@@ -1,0 +1,35 @@
+"""How unusual vectors are by a model: T², SPE and a score of both, and their p-values. docs/mathematics.md, section 10.
+
+`scores` computes the statistics, `calibration` the share of past scores that are as high, and `schedule` says which
+messages of a stream are scored for that.
+"""
+
+from streampca.pca.scoring.calibration import Calibration
+from streampca.pca.scoring.scores import (
+    STATISTICS,
+    Contributions,
+    Projected,
+    Scores,
+    complete,
+    contributions,
+    largest_contributions,
+    log_likelihood,
+    project,
+    score,
+    score_projected,
+)
+
+__all__ = [
+    "STATISTICS",
+    "Calibration",
+    "Contributions",
+    "Projected",
+    "Scores",
+    "complete",
+    "contributions",
+    "largest_contributions",
+    "log_likelihood",
+    "project",
+    "score",
+    "score_projected",
+]

@@ -1,0 +1,103 @@
+"""What is a large score depends on the stream, so scores are compared with past ones.
+
+    p(s) = (1 + weight of past scores ≥ s) / (1 + weight of past scores)
+
+is the share of messages that are as unusual. docs/mathematics.md, section 10.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.pca.arrays import F64, Array
+from streampca.pca.scoring.scores import STATISTICS, Scores
+
+WINDOW = 20_000  # scores: the effective number of past ones
+
+_PER_OCTAVE = 32  # the number at one end of a bin is 2 % above that at the other
+_LOWEST, _OCTAVES = -32, 96
+BINS = _PER_OCTAVE * _OCTAVES
+_EDGES = 2.0 ** (np.arange(_PER_OCTAVE) / _PER_OCTAVE)
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Histograms of past scores: the weight of each bin, (3, BINS), rows as in `STATISTICS`.
+
+    A bin is 1/32 octave. SPE is counted as a multiple of σ². Several calibrations are merged by adding their weights.
+    """
+
+    weights: F64
+
+    @classmethod
+    def empty(cls) -> "Calibration":
+        """Without any score."""
+        return cls(np.zeros((len(STATISTICS), BINS)))
+
+    @classmethod
+    def from_table(cls, table: Array) -> "Calibration":
+        """From the rows of `table`. Raises `ValueError` if they are not such rows."""
+        weights = np.zeros((len(STATISTICS), BINS))
+        if table.dtype != np.float64 or table.ndim != 2 or table.shape[1] != 3 or not np.isfinite(table).all():
+            raise ValueError("not rows of a histogram, a bin and a weight")
+        which, found = table[:, :2], table[:, 2]
+        inside = (which == np.floor(which)) & (which >= 0) & (which < weights.shape)
+        if not (inside.all() and (found > 0).all() and len(np.unique(which, axis=0)) == len(which)):
+            raise ValueError("a histogram, bin or weight is out of range")
+        which = which.astype(np.intp)
+        weights[which[:, 0], which[:, 1]] = found
+        return cls(weights)
+
+    def table(self) -> F64:
+        """The bins that are not empty, (m, 3): the index of the statistic, the bin, its weight."""
+        which = np.nonzero(self.weights)
+        return np.column_stack([*which, self.weights[which]])
+
+    @property
+    def weight(self) -> float:
+        """The effective number of scores."""
+        return float(self.weights[0].sum())
+
+    def with_scores(self, scores: Scores, sigma2: float, kept: float = 1.0) -> "Calibration":
+        """With n more scores by a model with this σ². Older ones keep the share `kept` of their weight, as in `faded`.
+
+        So scores of models that knew less are forgotten.
+        """
+        return self.faded(kept, len(scores.score)).entered(scores, sigma2)
+
+    def faded(self, kept: float, n: int) -> "Calibration":
+        """With the share `kept` (0 to 1) of the weight, and less by n/WINDOW for n new scores."""
+        return Calibration(self.weights * (kept * (1 - 1 / WINDOW) ** n))
+
+    def entered(self, scores: Scores, sigma2: float) -> "Calibration":
+        """With n more scores by a model with this σ²; nothing is forgotten."""
+        weights = self.weights.copy()
+        for row, bins in zip(weights, _bins(scores, sigma2), strict=True):
+            np.add.at(row, bins, 1.0)
+        return Calibration(weights)
+
+    def p_values(self, scores: Scores, sigma2: float) -> Scores:
+        """p of each of n scores by a model with this σ²: near 0 if the vector is unusual, 1 without past scores."""
+        rows = zip(self._at_least, _bins(scores, sigma2), strict=True)
+        return Scores(*((1 + row[bins]) / (1 + row[0]) for row, bins in rows))
+
+    @cached_property
+    def _at_least(self) -> F64:
+        """The weight of each bin and those above it, (3, BINS)."""
+        return np.cumsum(self.weights[:, ::-1], axis=1)[:, ::-1]
+
+
+def _bins(scores: Scores, sigma2: float) -> list[NDArray[np.intp]]:
+    """The bins of n scores by a model with this σ²."""
+    with np.errstate(over="ignore"):
+        return [bins_of(values) for values in scores._replace(spe=scores.spe / sigma2)]
+
+
+def bins_of(values: F64) -> NDArray[np.intp]:
+    """The bin of each value; the first and the last hold all beyond them. Exact: no logarithm is rounded."""
+    mantissa, exponent = np.frexp(np.clip(values, 2.0**_LOWEST, 2.0 ** (_LOWEST + _OCTAVES)))
+    within = np.searchsorted(_EDGES, 2 * mantissa, side="right") - 1
+    bins: NDArray[np.intp] = np.minimum((exponent - 1 - _LOWEST) * _PER_OCTAVE + within, BINS - 1).astype(np.intp)
+    return bins

@@ -1,0 +1,71 @@
+"""Which messages of one stream are scored for its past scores: one block in sixteen, before it is learned.
+
+Which they are depends on their numbers alone, so no bit depends on how many arrive together.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from streampca.pca.arrays import Array
+from streampca.pca.axes import leading_model
+from streampca.pca.model import BLOCK, Model
+from streampca.pca.scoring.calibration import Calibration
+from streampca.pca.scoring.scores import Scores, score
+from streampca.pca.state import State
+
+SCORED = 256  # messages in a row
+EVERY = 16 * SCORED  # messages from the first of them to the first of the next
+
+
+def parts(V: Array, seen: int, first: int) -> Iterator[tuple[Array, int]]:
+    """Cuts messages (n, d), which follow `seen` others, into parts that are scored or not, each with an index.
+
+    The index is that of the part's first message among the 256 that are scored, or -1. The first block, of `first`
+    messages, and the one after it are not scored.
+    """
+    start = first + SCORED
+    while len(V):
+        index = (seen - start) % EVERY if seen >= start else -1
+        if 0 <= index < SCORED:
+            end = SCORED - index
+        else:
+            end, index = (EVERY - index if index >= 0 else start - seen), -1
+        yield V[:end], index
+        V, seen = V[end:], seen + end
+
+
+@dataclass(frozen=True, eq=False)
+class Calibrator:
+    """The past scores of a stream."""
+
+    calibration: Calibration = field(default_factory=Calibration.empty)
+    model: Model | None = None  # by which the current 256 messages are scored
+
+    def scored(self, state: Callable[[], State], k: int, V: Array, index: int) -> "Calibrator":
+        """With the scores of messages (n, d), the first of which is the one with this index among 256.
+
+        `state` gives the stream's state, in which they are not learned yet. Older scores keep e^(−n/w) of their weight,
+        with n the messages since then and w the state's weight.
+        """
+        model, calibration = self.model, self.calibration
+        if model is None or index == 0:
+            before = state()
+            model = leading_model(before, k)
+            calibration = calibration.faded(math.exp(-EVERY / before.weight), SCORED)
+        return Calibrator(calibration.entered(_in_place(model, V, index % BLOCK), model.noise_variance), model)
+
+    @classmethod
+    def merged(cls, calibrators: Sequence["Calibrator"]) -> "Calibrator":
+        """The past scores of several streams together."""
+        return cls(Calibration(np.sum([each.calibration.weights for each in calibrators], axis=0)))
+
+
+def _in_place(model: Model, V: Array, start: int) -> Scores:
+    """The scores of rows V (n, d), computed as the rows of a block from `start` on: so no other row changes a bit."""
+    end = start + len(V)
+    rows = np.zeros((-(-end // BLOCK) * BLOCK, V.shape[1]))
+    rows[start:end] = V
+    return Scores(*(values[start:end] for values in score(model, rows)))

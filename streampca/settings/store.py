@@ -1,0 +1,41 @@
+"""Settings of the log and of the store."""
+
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from streampca import store_url
+from streampca.settings.base import Rule, Settings
+from streampca.settings.kafka import TopicSettings
+
+
+class LogSettings(Settings):
+    """Settings of the log."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level that is logged.")
+    log_format: Literal["auto", "json", "human"] = Field(
+        "auto", description="Log format: json, human, or auto (human on a terminal)."
+    )
+
+
+class StoreSettings(TopicSettings, LogSettings):
+    """Settings shared by the worker and the sidecar."""
+
+    store: Annotated[
+        str,
+        BeforeValidator(lambda place: str(place) if isinstance(place, Path) else place),
+        AfterValidator(store_url.checked),
+    ] = Field(
+        "streampca-store",
+        min_length=1,
+        description="Folder of checkpoints and models, or a bucket: s3://, gs:// or az://bucket/prefix.",
+    )
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            ("store",),
+            lambda s: store_url.scheme_of(s.store) is not None and not store_url.is_supported(),
+            store_url.MISSING_PACKAGE,
+        ),
+    )

@@ -1,0 +1,73 @@
+"""Settings of `streampca worker`."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from streampca.settings.base import Rule
+from streampca.settings.consumer import ConsumerSettings
+from streampca.settings.kafka import GroupSettings
+
+
+class WorkerSettings(ConsumerSettings, GroupSettings):
+    """Settings of `streampca worker`."""
+
+    # The model. A checkpoint made with other values of these is refused.
+    dimensions: int = Field(ge=1, le=10_000_000, description="Length d of every vector.")
+    components: int = Field(ge=1, description="Number k of principal components to learn.")
+    oversampling: int | None = Field(
+        None, ge=0, description="Columns tracked beyond the k components; unset: max(10, 3k/5)."
+    )
+    center: bool = Field(True, description="Whether to subtract the running mean.")
+    half_life_messages: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Half-life of a message's weight, in messages; unset: nothing is forgotten.",
+    )
+    half_life_seconds: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Half-life of a message's weight, seconds of event time; unset: nothing is forgotten.",
+    )
+    dtype: Literal["float64", "float32"] = Field("float64", description="Floating-point type of the model.")
+    missing: Literal["refuse", "impute"] = Field(
+        "refuse", description="What to do with vectors that lack entries (null or NaN)."
+    )
+
+    # The input, beside its format.
+    implausible_factor: float = Field(
+        1e4,
+        ge=0,
+        allow_inf_nan=False,
+        description="Distance from the mean, in usual distances, at which vectors are rejected; 0: no limit.",
+    )
+
+    # Checkpoints and models.
+    checkpoint_interval_s: float = Field(5, gt=0, description="Maximum time between checkpoints, and between models.")
+    keep_models: int = Field(100, ge=1, description="Number of published models kept.")
+
+    @property
+    def group(self) -> str:
+        """The consumer group to join."""
+        return self.group_id
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            ("components", "dimensions"),
+            lambda s: s.components > s.dimensions,
+            "components ({s.components}) cannot exceed dimensions ({s.dimensions})",
+        ),
+        Rule(
+            ("implausible_factor",),
+            lambda s: 0 < s.implausible_factor < 10,
+            "implausible_factor ({s.implausible_factor:g}) would reject ordinary vectors: 0 for no limit, or at least "
+            "10",
+        ),
+        Rule(
+            ("half_life_messages", "half_life_seconds"),
+            lambda s: s.half_life_messages is not None and s.half_life_seconds is not None,
+            "half_life_messages and half_life_seconds exclude each other: set one",
+        ),
+    )
