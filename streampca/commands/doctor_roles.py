@@ -10,7 +10,7 @@ from streampca.settings import TransformSettings, WorkerSettings
 from streampca.sources import schema_registry
 from streampca.sources.base import Committed
 from streampca.sources.broker_errors import NoBrokerError
-from streampca.sources.choice import inspector_of, transactions_of
+from streampca.sources.clients import inspector_of, transactions_of
 from streampca.stores import identity
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import store_of

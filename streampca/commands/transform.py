@@ -14,7 +14,7 @@ from streampca.consumer_group.listener import Listener, Listeners, LoopTicked, M
 from streampca.consumer_group.status import StatusListener
 from streampca.settings import TransformSettings
 from streampca.sources import schema_registry
-from streampca.sources.choice import client_of, prefetching, transactions_of
+from streampca.sources.clients import client_of, prefetching, transactions_of
 from streampca.stores.choice import store_of
 from streampca.stores.model_cache import POLL_INTERVAL_S, ModelCache
 from streampca.stores.models import Models

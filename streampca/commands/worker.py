@@ -15,7 +15,7 @@ from streampca.pca.compilation import compile_kernels
 from streampca.pca.learning import LearningConfig
 from streampca.settings import WorkerSettings
 from streampca.sources import schema_registry
-from streampca.sources.choice import client_of, dead_letters_of, prefetching
+from streampca.sources.clients import client_of, dead_letters_of, prefetching
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import store_of

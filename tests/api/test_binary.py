@@ -138,19 +138,15 @@ HUGE[1] = 1e300
         (npy(np.array([None] * D), allow_pickle=True), NPY, 400, "an .npy array of |O, not of real numbers"),
         (b"", NPY, 400, "its header cannot be read"),
         (b'{"vectors": []}', NPY, 400, "its header cannot be read"),
-        (
-            VECTORS.tobytes()[:-1],
-            RAW,
-            422,
-            "vectors: 139 bytes are not a whole number of float32 numbers (4 bytes each)",
+        *(
+            (
+                body,
+                RAW,
+                422,
+                f"vectors: {len(body)} bytes are not a whole number of rows of 5 float32 numbers (20 bytes)",
+            )
+            for body in (VECTORS.tobytes()[:-1], VECTORS.tobytes()[:-4], b"[1]")
         ),
-        (
-            VECTORS.tobytes()[:-4],
-            RAW,
-            422,
-            "vectors: 136 bytes are not a whole number of rows of 5 float32 numbers (20 bytes)",
-        ),
-        (b"[1]", RAW, 422, "vectors: 3 bytes are not a whole number of float32 numbers (4 bytes each)"),
         (NOT_FINITE.tobytes(), RAW, 422, "vectors[2][3] must be a finite number, not null or NaN"),
         (b"\0" * 4 * D * 51, RAW, 413, "vectors has 51 rows, at most 50 are allowed: send fewer"),
         (b"\0" * 20_001, RAW, 413, "the body exceeds 20000 bytes: send fewer rows at once"),
