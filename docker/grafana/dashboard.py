@@ -147,7 +147,7 @@ REQUESTS = [
           query("sum by (act) (rate(streampca_projected_vectors_total[$__rate_interval]))", "{{act}}")),
     lines("Model age", "Age of the model that each sidecar serves.",
           query("streampca_model_age_seconds", "{{instance}}"), unit="s"),
-    lines("Limits reached", "Requests and connections refused or ended per minute, by the limit that they reached.",
+    lines("Limits reached", "Requests refused or ended per minute, by the limit that they reached.",
           query("60 * sum by (limit) (rate(streampca_limits_reached_total[$__rate_interval]))", "{{limit}}")),
 ]  # fmt: skip
 

@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from streampca.api.metrics import SidecarMetrics
 from streampca.api.request import UNCOUNTED_BYTES, no_memory
 
-READ_WITHIN_S = 30.0  # a client that takes longer for the next 64 KiB of its answer is disconnected
+READ_WITHIN_S = 30.0  # a client that takes longer for the next 128 KiB of its answer is disconnected
 BUFFERED_BYTES = 64 * 2**20  # all bodies and answers together; with models and two computations, 420 of 512 MiB
 
 _OTHER = "other"  # for unknown paths and those of /docs: paths as labels would have no bound
@@ -55,6 +55,8 @@ class Middleware:
             if message["type"] == "http.response.start":
                 code = message["status"]
                 message["headers"] = [*message.get("headers", ()), *_SECURITY, *_policy(scope, message)]
+            elif message.get("body") and not message.get("more_body"):
+                return await send(message)  # a short answer: it does not wait for the client
             try:
                 async with asyncio.timeout(READ_WITHIN_S):
                     await send(message)

@@ -14,11 +14,11 @@ import numpy as np
 
 from streampca.api.request import RequestError
 from streampca.pca import scoring
-from streampca.pca.arrays import F32, F64, Array
+from streampca.pca.arrays import F64, Array
 from streampca.pca.scoring import Scores
 from streampca.stream.model_file import PublishedModel
 
-Described = tuple[int, dict[str, Any]]  # a vector's place, and what is said of it
+Described = tuple[int, dict[str, Any]]  # a vector's index, and its description
 
 _MAX_VECTORS = 500
 _WORST, _DIMENSIONS = 5, 3  # vectors that are described, and dimensions of each
@@ -26,20 +26,19 @@ _MAX_BYTES = 8 * 1024 * 1024  # of all vectors together
 
 
 class RecentVectors:
-    """The vectors of the last requests, of one length, in float32. Safe to use from any thread."""
+    """The vectors of the last requests, of one length. Safe to use from any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._batches: deque[tuple[F32, float]] = deque()  # the vectors of a request, and its seconds since 1970
+        self._batches: deque[tuple[Array, float]] = deque()  # the vectors of a request, and its seconds since 1970
         self._count = 0  # of all vectors
         self._lock = threading.Lock()
 
     def add(self, vectors: Array) -> None:
         """Add vectors (n, d), in place of the oldest. If d differs from theirs, all old ones are dropped."""
         size = _most(vectors.shape[1])
-        with np.errstate(over="ignore"):  # numbers above float32's range become infinite; `project` leaves them out
-            last = vectors[max(len(vectors) - size, 0) :].astype(np.float32)
-        if not len(vectors):
+        last = vectors if len(vectors) <= size else vectors[len(vectors) - size :].copy()
+        if not len(last):
             return
         with self._lock:
             if self._batches and self._batches[0][0].shape[1] != vectors.shape[1]:
@@ -57,7 +56,7 @@ class RecentVectors:
         _check_component("y", y, model.n_components)
         vectors, at = self._snapshot(model.dimensions)
         with np.errstate(all="ignore"):
-            coordinates, residual = model.project(vectors.astype(np.float64))
+            coordinates, residual = model.project(vectors)
             finite = np.isfinite(residual) & np.isfinite(coordinates).all(axis=1)
             vectors, at, coordinates, residual = vectors[finite], at[finite], coordinates[finite], residual[finite]
             p, worst = _unusual(published, vectors, scoring.score_projected(model, coordinates, residual))
@@ -68,29 +67,29 @@ class RecentVectors:
             "worst": [{"at": float(at[i]), **about} for i, about in worst],
         }
 
-    def _snapshot(self, dimensions: int) -> tuple[F32, F64]:
+    def _snapshot(self, dimensions: int) -> tuple[Array, F64]:
         """The vectors (n, d) and times (n,), the oldest first; empty if theirs is another length."""
         with self._lock:
             batches = list(self._batches)
         if not batches or batches[0][0].shape[1] != dimensions:
-            return np.empty((0, dimensions), np.float32), np.empty(0)
+            return np.empty((0, dimensions)), np.empty(0)
         vectors = np.concatenate([batch for batch, _ in batches])
         at = np.repeat([at for _, at in batches], [len(batch) for batch, _ in batches])
         size = _most(dimensions)
-        return vectors[-size:] if size else vectors[:0], at[-size:] if size else at[:0]
+        return vectors[-size:], at[-size:]
 
 
 def _most(dimensions: int) -> int:
-    return min(_MAX_VECTORS, _MAX_BYTES // (4 * dimensions))
+    return min(_MAX_VECTORS, _MAX_BYTES // (8 * dimensions))
 
 
-def _unusual(published: PublishedModel, vectors: F32, scores: Scores) -> tuple[F64 | None, list[Described]]:
+def _unusual(published: PublishedModel, vectors: Array, scores: Scores) -> tuple[F64 | None, list[Described]]:
     """p of each vector (n, d), None without past scores; and the vectors with the highest scores, with their places."""
     model, p = published.model, None
     if published.calibration is not None:
         p = published.calibration.p_values(scores, model.noise_variance).score
     worst = np.argsort(-scores.score, kind="stable")[:_WORST]
-    found, values = scoring.largest_contributions(model, vectors[worst].astype(np.float64), _DIMENSIONS)
+    found, values = scoring.largest_contributions(model, vectors[worst], _DIMENSIONS)
     described = []
     for i, dimensions, contributions in zip(worst.tolist(), found[1].tolist(), values.spe.tolist(), strict=True):
         about = {"score": float(scores.score[i]), "p": None if p is None else float(p[i])}

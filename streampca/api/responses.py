@@ -2,7 +2,7 @@
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,11 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from streampca.api.compute import Answer
-from streampca.api.request import UNCOUNTED_BYTES
 from streampca.pca.arrays import Array
 
 JSON, NPZ = "application/json", "application/x-npz"
 
-_CHUNK_BYTES = 64 * 1024
+_CHUNK_BYTES = 128 * 1024  # each connection may have one that its client has not read
 _CHUNK_NUMBERS = 2048  # some 40 kB of JSON
 _MAX_WHOLE_NUMBERS = 32 * 1024  # a longer answer is serialized in chunks, while it is sent
 
@@ -26,13 +25,17 @@ class ChunkedResponse(StreamingResponse):
     """An answer that holds `nbytes` of memory until it is sent; between two chunks, other requests get their turn."""
 
     def __init__(self, chunks: Iterable[bytes], nbytes: int, media_type: str, headers: Mapping[str, str]) -> None:
-        super().__init__(_paced(chunks), headers=headers, media_type=media_type)
-        self._nbytes = nbytes
+        super().__init__((), headers=headers, media_type=media_type)
+        self._chunks, self._nbytes = chunks, nbytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer. Raises `RequestError` if there is no memory for it."""
         scope["hold"](self._nbytes)
-        await super().__call__(scope, receive, send)
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for chunk in self._chunks:  # without the task that a StreamingResponse starts to listen for the client's end
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await asyncio.sleep(0)
+        await send({"type": "http.response.body", "body": b""})
 
 
 def json_response(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -54,7 +57,7 @@ def answer_response(answer: Answer, accept: str = "") -> Response:
 def bytes_response(parts: Sequence[memoryview], media_type: str, headers: dict[str, str]) -> Response:
     """The concatenated parts; they are not copied as a whole."""
     size = sum(part.nbytes for part in parts)
-    if size <= UNCOUNTED_BYTES:
+    if size <= _CHUNK_BYTES:
         return Response(b"".join(parts), headers=headers, media_type=media_type)
     chunks = (bytes(part[i : i + _CHUNK_BYTES]) for part in parts for i in range(0, part.nbytes, _CHUNK_BYTES))
     return ChunkedResponse(chunks, size, media_type, headers | {"Content-Length": str(size)})
@@ -85,13 +88,6 @@ def accepts(accept: str, *media_types: str) -> bool:
 
 def _json(content: Any) -> bytes:
     return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
-
-
-async def _paced(chunks: Iterable[bytes]) -> AsyncIterator[bytes]:
-    """The chunks; between two of them other requests get their turn."""
-    for chunk in chunks:
-        yield chunk
-        await asyncio.sleep(0)
 
 
 def _json_chunks(fields: dict[str, Any]) -> Iterator[bytes]:

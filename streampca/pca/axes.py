@@ -37,8 +37,9 @@ def factor(state: State) -> Array:
 
 def turned(state: State, components: int) -> State:
     """A state with an exact covariance, with its leading axes times their standard deviations as columns."""
-    d, unit = len(state.C), power_of_two(state.total_variance)
-    variance, U = eigh(np.asarray(state.covariance) / unit, subset_by_index=(d - min(components, d), d - 1))
+    covariance = np.asarray(state.covariance)
+    d, unit = len(covariance), power_of_two(float(covariance.trace()))
+    variance, U = eigh(covariance / unit, subset_by_index=(d - min(components, d), d - 1))
     variance, U = variance[::-1] * unit, U[:, ::-1]
     known = variance > max(_EPS * d * variance[0], float(np.finfo(state.C.dtype).tiny))
     C = np.ascontiguousarray(U[:, known] * np.sqrt(variance[known]), state.C.dtype)

@@ -131,9 +131,8 @@ def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig)
 def _summed(state: State, Y: Array, P: F64, weights: Weights, config: LearningConfig) -> State:
     """The covariance after the centred messages Y (n, d), and its axes now and then."""
     weighted = np.sqrt(weights.c)[:, None] * Y.astype(np.float64, copy=False)
-    covariance = weighted.T @ weighted
-    if state.covariance is not None:
-        covariance += weights.past * state.covariance
+    before = state.C @ state.C.T if state.covariance is None else state.covariance  # None: empty, or just merged
+    covariance = weights.past * before.astype(np.float64, copy=False) + weighted.T @ weighted
     state, blocks = replace(state, covariance=covariance), -(-max(state.count - config.start, 0) // config.block)
     young = blocks < TURNS and blocks & (blocks - 1) == 0  # a power of two: axes change quickly at first
     return axes.turned(state, config.components) if young or blocks % TURNS == 0 else state

@@ -113,13 +113,6 @@ def test_refused_and_reconstructed_vectors_are_not_recent_ones(client: Client) -
     assert get_recent(client)["coordinates"] == []
 
 
-def test_vectors_that_overflow_float32_are_ignored(client: Client) -> None:
-    project(client, [VECTORS[0], [1e60, 0, 0, 0, 0], VECTORS[1]])
-    np.testing.assert_allclose(
-        get_recent(client, "?y=2")["coordinates"], known_model(20).project(VECTORS[:2])[0], rtol=1e-5, atol=1e-5
-    )
-
-
 def test_vectors_of_another_dimension_replace_the_old_ones(client: Client, app: FastAPI, models: Models) -> None:
     project(client, VECTORS)
     models.save(known(30, d=3))
@@ -147,17 +140,16 @@ def test_the_last_vectors_are_kept_in_order(monkeypatch: pytest.MonkeyPatch, siz
         assert first_numbers(recent) == came[-10:]
 
 
-@pytest.mark.parametrize(("d", "most"), [(1, 500), (784, 500), (3072, 500), (2**13, 256), (2**21, 1), (2**21 + 1, 0)])
+@pytest.mark.parametrize(("d", "most"), [(1, 500), (784, 500), (3072, 341), (2**12, 256), (2**20, 1), (2**20 + 1, 0)])
 def test_memory_is_bounded_for_vectors_of_any_length(d: int, most: int) -> None:
     recent = RecentVectors()
     for _ in range(2):
-        recent.add(np.zeros((min(most + 1, 300), d), np.float32))
+        recent.add(np.zeros((min(most + 1, 300), d)))
         recent.add(np.ones((1, d)))
     vectors, at = recent._snapshot(d)
     assert len(vectors) == len(at) == most
     assert vectors.nbytes <= 8 * 1024 * 1024
     assert sum(batch.nbytes for batch, _ in recent._batches) <= 16 * 1024 * 1024
-    assert vectors.dtype == np.float32
 
 
 def test_vectors_with_infinite_distances_are_ignored() -> None:
@@ -166,11 +158,3 @@ def test_vectors_with_infinite_distances_are_ignored() -> None:
     far = replace(published, model=replace(published.model, mean=np.full(D, 1e200)))
     assert recent.project(far, 1, 1)["coordinates"].tolist() == []
     assert len(recent.project(published, 1, 1)["coordinates"]) == len(VECTORS)
-
-
-def test_a_model_in_float32_projects_in_float64() -> None:
-    published, recent = known(1, dtype=np.float32), RecentVectors()
-    recent.add(VECTORS)
-    kept = VECTORS.astype(np.float32).astype(np.float64)
-    expected = published.model.project(kept)[0][:, :2]
-    np.testing.assert_allclose(recent.project(published, 1, 2)["coordinates"], expected, rtol=1e-12)

@@ -11,13 +11,38 @@ import pytest
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from streampca.version import __version__
-from tests.deploy import files, oci, services
+from tests.deploy import files, oci
 from tests.deploy.oci import wait_while_running
 from tests.kafka_broker import Broker
 from tests.ports import free_ports
 
-MEMORY = services.memory_limit("worker")
 pytestmark = pytest.mark.timeout(900)
+
+
+def environment_of_services(broker: Broker, topic: str) -> dict[str, str]:
+    """The environment of docker-compose.yml's services, with this broker and topic."""
+    shipped = {name: str(value) for name, value in files.services()["worker"]["environment"].items()}
+    del shipped["STREAMPCA_STORE"]  # the container's
+    return shipped | {
+        "STREAMPCA_BOOTSTRAP_SERVERS": broker.bootstrap,
+        "STREAMPCA_TOPIC": topic,
+        "STREAMPCA_DEAD_LETTER_TOPIC": f"{topic}-dead",
+        "STREAMPCA_GROUP_ID": topic,
+    }
+
+
+def memory_limit(service: str) -> int:
+    """A service's limit of memory, in bytes."""
+    limit = files.services()[service]["deploy"]["resources"]["limits"]["memory"]
+    return int(limit[:-1]) * {"M": 1 << 20, "G": 1 << 30}[limit[-1]]
+
+
+def is_ready(url: str) -> bool:
+    """Whether a URL answers with 200."""
+    try:
+        return httpx.get(url, timeout=30).is_success
+    except httpx.TransportError:
+        return False
 
 
 @pytest.fixture(scope="module")
@@ -32,17 +57,9 @@ def image() -> Iterator[oci.Image]:
 
 def output_of(image: oci.Image, folder: Path, *command: str, **environment: str) -> str:
     """The output of a command, which must succeed."""
-    with oci.running(image, command, environment, MEMORY, folder) as container:
+    with oci.running(image, command, environment, memory_limit("worker"), folder) as container:
         assert container.wait(240) == 0, container.log.read_text()
         return container.log.read_text()
-
-
-def test_the_image_has_the_dockerfiles_settings(image: oci.Image) -> None:
-    assert image.config["User"] == files.last_argument("USER")
-    assert image.config["StopSignal"] == files.last_argument("STOPSIGNAL")
-    assert set(image.config["ExposedPorts"]) == {f"{port}/tcp" for port in files.last_argument("EXPOSE").split()}
-    assert [*image.config["Entrypoint"], *image.config["Cmd"]] == ["streampca", "worker"]
-    assert image.config["Healthcheck"]["Test"][0] == "CMD"
 
 
 def test_it_holds_the_package_its_extras_and_no_tools(image: oci.Image, tmp_path: Path) -> None:
@@ -81,26 +98,26 @@ def test_worker_sidecar_and_producer_work_together_within_the_shipped_memory(
     addresses = {"worker": f"http://127.0.0.1:{ports[0]}", "sidecar": f"http://127.0.0.1:{ports[1]}"}
 
     def start(service: str) -> AbstractContextManager[oci.Container]:
-        environment = services.environment(broker, topic) | processor | {
-            "STREAMPCA_WORKER_PORT": str(ports[0]),
+        environment = environment_of_services(broker, topic) | processor | {
+            "STREAMPCA_METRICS_PORT": str(ports[0]),
             "STREAMPCA_PORT": str(ports[1]),
             "HEALTHCHECK_URL": f"{addresses.get(service)}/healthz",
         }  # fmt: skip
         command = [*image.config["Entrypoint"], *files.services()[service]["command"]]
-        return oci.running(image, command, environment, services.memory_limit(service), tmp_path)
+        return oci.running(image, command, environment, memory_limit(service), tmp_path)
 
     with start("worker") as worker, start("producer") as producer, start("sidecar") as sidecar:
         models = Models(DirectoryStore(tmp_path / "store"), topic)
         wait_while_running(worker, lambda: models.newest() is not None, "a model", 180)
-        wait_while_running(sidecar, lambda: services.is_ready(f"{addresses['sidecar']}/readyz"), "a ready sidecar")
-        wait_while_running(worker, lambda: services.is_ready(f"{addresses['worker']}/readyz"), "a ready worker")
+        wait_while_running(sidecar, lambda: is_ready(f"{addresses['sidecar']}/readyz"), "a ready sidecar")
+        wait_while_running(worker, lambda: is_ready(f"{addresses['worker']}/readyz"), "a ready worker")
         check = image.config["Healthcheck"]["Test"][1:]
         assert [worker.execute(*check), sidecar.execute(*check)] == [0, 0]
         model = httpx.get(f"{addresses['sidecar']}/v1/model", timeout=10).json()
         assert (model["dimensions"], model["components"]) == (128, 8)
         peaks = {name: c.peak_mib() for name, c in (("worker", worker), ("sidecar", sidecar), ("producer", producer))}
         print({name: f"{peak:.0f} MiB" for name, peak in peaks.items()})  # noqa: T201 - with pytest -s
-        assert all(peak < 0.8 * services.memory_limit(name) / 2**20 for name, peak in peaks.items()), peaks
+        assert all(peak < 0.8 * memory_limit(name) / 2**20 for name, peak in peaks.items()), peaks
         assert producer.stop() == 128 + 15
         assert sidecar.stop() == 0, sidecar.log.read_text()
         assert worker.stop() == 0, worker.log.read_text()

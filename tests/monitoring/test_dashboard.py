@@ -24,35 +24,9 @@ def test_the_dashboard_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_ids_are_unique_and_panels_do_not_overlap() -> None:
-    ids = [panel["id"] for panel in BOARD["panels"]]
-    assert len(set(ids)) == len(ids)
-    cells = [
-        (x, y)
-        for place in (panel["gridPos"] for panel in BOARD["panels"])
-        for x in range(place["x"], place["x"] + place["w"])
-        for y in range(place["y"], place["y"] + place["h"])
-    ]
-    assert len(set(cells)) == len(cells)
-    assert max(x for x, _ in cells) < 24
-
-
-def test_panels_have_titles_descriptions_and_units() -> None:
-    assert BOARD["uid"] == "streampca"
-    assert BOARD["schemaVersion"] >= 36
-    for panel in PANELS:
-        assert panel["title"]
-        assert panel["description"].endswith("."), panel["title"]
-        assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
-        refs = [target["refId"] for target in panel["targets"]]
-        assert len(set(refs)) == len(refs) > 0
-
-
 def test_data_source_and_topic_are_selected_in_the_dashboard() -> None:
     """So it can be imported into any Grafana, and shows one topic at a time."""
     (source,) = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yml").read_text())["datasources"]
-    scrape = yaml.safe_load((DOCKER / "prometheus/prometheus.yml").read_text())["global"]["scrape_interval"]
-    assert source["jsonData"]["timeInterval"] == scrape
     variables = {variable["name"]: variable for variable in BOARD["templating"]["list"]}
     assert list(variables) == ["source", "topic"]  # the second is looked up in the first
     assert (variables["source"]["type"], variables["source"]["query"]) == ("datasource", source["type"])

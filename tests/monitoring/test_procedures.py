@@ -1,7 +1,6 @@
 """The runbook's procedures: its own command lines, run on real workers, a real broker and a real store."""
 
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,23 +111,15 @@ def damage(members: Group, partition: int) -> None:
         path.write_bytes(path.read_bytes()[:-100])
 
 
-def test_one_damaged_partition_is_restored(learned: Group, shell: Shell) -> None:
+@pytest.mark.parametrize("page", [BACKUP_SECTION, section("Reset and replay")], ids=["restored", "learned again"])
+def test_one_damaged_partition(learned: Group, shell: Shell, page: str) -> None:
     bits = learned.files()
     damage(learned, 1)
     refused = learned.start()
     assert refused.wait() == 1
     assert "every checkpoint of partition 1" in refused.text()
-    (restore,) = lines(BACKUP_SECTION, "rm -r STORE")
+    (restore,) = lines(page, "rm -r STORE")
     shell(restore)
-    run_command(learned, "reset", "--yes")
-    assert_relearned(learned, bits)
-
-
-def test_one_damaged_partition_is_learned_again(learned: Group, shell: Shell) -> None:
-    bits = learned.files()
-    damage(learned, 1)
-    (removal,) = lines(section("Reset and replay"), "rm -r STORE")
-    shell(removal)
     run_command(learned, "reset", "--yes")
     assert_relearned(learned, bits)
 
@@ -147,21 +138,3 @@ def test_another_model_is_learned_beside_the_old_one(learned: Group) -> None:
         wait_until(lambda: httpx.get(f"{url}/readyz", timeout=60).status_code == 200, 60)
         model = httpx.get(f"{url}/v1/model", timeout=60).json()
     assert (model["version"], model["dimensions"], model["components"]) == (ROUNDS * 2000, D, K + 1)
-
-
-def test_workers_are_replaced_one_by_one(members: Group) -> None:
-    """A rolling upgrade to a release that can read the previous release's files."""
-    for _ in range(2):
-        members.start()
-    for round_ in range(ROUNDS):
-        produce(members, round_)
-        if round_ in (1, 2):
-            assert members.workers[round_ - 1].stop() == 0
-            members.start()
-    members.wait_until_learned()
-    bits = members.files()
-    for worker in members.workers:
-        worker.stop()
-    shutil.rmtree(members.store)
-    run_command(members, "reset", "--yes")
-    assert_relearned(members, bits)
