@@ -87,8 +87,9 @@ class ConfluentTransactions(ClientTransactions):
             raise TransactionFailedError("the brokers take no records")
 
     def _give_up(self, producer: Producer) -> None:
-        with contextlib.suppress(KafkaException):  # of a producer that is fenced
-            producer.poll(0)  # reports what was not delivered
+        if self._open:
+            with contextlib.suppress(KafkaException):  # of a producer that is fenced
+                producer.poll(0)  # reports what was not delivered
         producer.purge()
 
     def _text(self, error: Exception) -> str:
