@@ -1,7 +1,7 @@
 """Every benchmark, one after the other: `python -m benchmarks.all` (`make bench`).
 
-Each writes its tables into docs/performance.md; `streams`, which takes longest, writes docs/accuracy.md and is run only
-by name. Names run only those: `python -m benchmarks.all speed start`.
+Each writes its tables into docs/performance.md; `streams` and `hard_streams` write docs/accuracy.md and are run only by
+name. Names run only those: `python -m benchmarks.all speed start`.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from experiments.report import block, machine, write_block
 def main() -> None:
     """Run the benchmarks and print the table of bars."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = [*PARTS, "streams"]
+    names = [*PARTS, "streams", "hard_streams"]
     parser.add_argument("parts", nargs="*", choices=[*names, []], metavar="part", help=", ".join(names))
     parts = parser.parse_args().parts
     if not parts:

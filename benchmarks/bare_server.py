@@ -46,9 +46,9 @@ def serve(kind: str, size: int, dimensions: int) -> None:
         parse(await request.body())
         return Response(answer, media_type="application/json")
 
-    sockets = listen("127.0.0.1", 0)
-    print(f"http://127.0.0.1:{sockets[0].getsockname()[1]}/", flush=True)
-    uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run(sockets)
+    listening = listen("127.0.0.1", 0)
+    print(f"http://127.0.0.1:{listening.getsockname()[1]}/", flush=True)
+    uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run([listening])
 
 
 if __name__ == "__main__":

@@ -18,16 +18,21 @@ LINES, WORDS, PIECES = 40, 400, 20_000  # of a text: lines in a piece, commonest
 
 def real(seed: int, folder: Path | None) -> Iterator[Stream]:
     """Each table as it is and standardised, in random order and in its own."""
-    for name, table, y, ks in _scikit_learn():
-        for how, scaled in (("raw", table), ("standardised", table.standardised())):
-            yield Stream(f"{name}, {how}", "shuffled", scaled, _shuffled(len(table), seed), ks)
-            yield Stream(f"{name}, {how}", "sorted by target", scaled, np.argsort(y, kind="stable"), ks[-1:])
+    yield from tables(seed)
     for name, own, table, ks in _shipped():
         yield Stream(name, own, table, np.arange(len(table)), ks)
         yield Stream(name, "shuffled", table, _shuffled(len(table), seed), ks[-1:])
         yield Stream(f"{name}, standardised", own, table.standardised(), np.arange(len(table)), ks[-1:])
     if folder is not None:
         yield from _images(seed, folder)
+
+
+def tables(seed: int) -> Iterator[Stream]:
+    """The small ones, of scikit-learn."""
+    for name, table, y, ks in _scikit_learn():
+        for how, scaled in (("raw", table), ("standardised", table.standardised())):
+            yield Stream(f"{name}, {how}", "shuffled", scaled, _shuffled(len(table), seed), ks)
+            yield Stream(f"{name}, {how}", "sorted by target", scaled, np.argsort(y, kind="stable"), ks[-1:])
 
 
 def _images(seed: int, folder: Path) -> Iterator[Stream]:

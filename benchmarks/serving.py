@@ -67,7 +67,7 @@ def measured(folder: Path, size: Size) -> tuple[list[str], list[Bar]]:
     models.save(model(1))
     bars: list[Bar] = []
     rates, latencies, ratios = [], [], []
-    with SidecarProcess(folder / "store", topic=TOPIC, reload_interval_s=0.2, log_level="info") as process:
+    with SidecarProcess(folder / "store", topic=TOPIC, log_level="info") as process:
         url = f"{process.url()}/v1/project"
         for body in bodies(folder, size):
             cells, share, rate = throughput(url, body, size)

@@ -1,5 +1,6 @@
 """The sidecar's HTTP application: which path leads to which endpoint."""
 
+import ipaddress
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -8,15 +9,14 @@ import anyio.to_thread
 from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from streampca.api import page_schemas, schemas
+from streampca.api import schemas
 from streampca.api.endpoints import Endpoints
 from streampca.api.errors import add_error_handlers
 from streampca.api.history import HistoryReader
-from streampca.api.hosts import allowed_hosts
-from streampca.api.memory import MemoryBudget
 from streampca.api.metrics import SidecarMetrics
 from streampca.api.middleware import Middleware
 from streampca.api.model_loader import ModelLoader
@@ -29,10 +29,12 @@ from streampca.api.responses import NPZ
 from streampca.metrics import StoreMetrics
 from streampca.settings import ServeSettings
 from streampca.stores.base import Store
-from streampca.stores.model_cache import ModelCache
+from streampca.stores.model_cache import POLL_INTERVAL_S, ModelCache
 from streampca.stores.models import Models
 from streampca.stores.worker_status import WorkerStatuses
 from streampca.version import __version__
+
+_HIDDEN = {"include_in_schema": False}  # for the page alone
 
 Route = tuple[str, Callable[..., Awaitable[Response]], dict[str, Any]]
 
@@ -62,7 +64,7 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        cache.start(settings.reload_interval_s)
+        cache.start(POLL_INTERVAL_S)
         try:
             yield
         finally:
@@ -79,9 +81,9 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
         lifespan=lifespan,
     )
     app.state.model_cache = cache
-    budget = MemoryBudget(int(settings.buffers_mib * 2**20))
-    app.state.memory, app.state.metrics = budget, metrics
-    app.add_middleware(Middleware, metrics=metrics, budget=budget, hosts=allowed_hosts(settings))
+    if hosts := _allowed_hosts(settings):
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
+    app.add_middleware(Middleware, metrics=metrics)  # around the other one: last in, first called
     add_error_handlers(app, metrics)
     loader = ModelLoader(cache)
     endpoints = Endpoints(cache, loader, metrics, settings, recent)
@@ -92,6 +94,20 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
     app.add_api_route("/", page.index, methods=["GET", "HEAD"], include_in_schema=False)
     app.mount("/page", page)
     return app
+
+
+def _allowed_hosts(settings: ServeSettings) -> list[str]:
+    """The Host headers to answer; empty: any.
+
+    On a loopback address only local ones: otherwise a web page elsewhere could read the sidecar by DNS rebinding.
+    """
+    if settings.allowed_hosts is not None:
+        return [name.strip() for name in settings.allowed_hosts.split(",")]
+    try:
+        is_loopback = ipaddress.ip_address(settings.host).is_loopback
+    except ValueError:
+        is_loopback = settings.host.lower() == "localhost"
+    return ["localhost", "127.0.0.1", "[::1]", settings.host] if is_loopback else []
 
 
 def _add_routes(app: FastAPI, method: str, kind: type[APIRoute], routes: list[Route]) -> None:
@@ -127,7 +143,7 @@ def _get_routes(endpoints: Endpoints) -> list[Route]:
 
 def _page_routes(endpoints: PageEndpoints) -> list[Route]:
     return [
-        ("/v1/history", endpoints.history, route_docs(page_schemas.HistoryResponse, 422, 503)),
-        ("/v1/recent", endpoints.recent, route_docs(page_schemas.RecentResponse, *VERSION_ERRORS)),
-        ("/v1/workers", endpoints.workers, route_docs(page_schemas.WorkersResponse, 503)),
+        ("/v1/history", endpoints.history, _HIDDEN),
+        ("/v1/recent", endpoints.recent, _HIDDEN),
+        ("/v1/workers", endpoints.workers, _HIDDEN),
     ]

@@ -134,7 +134,7 @@ def _in_order(array: Array) -> Array:
     return np.ascontiguousarray(array, np.float64 if array.dtype.kind == "f" else array.dtype)
 
 
-def about(published: PublishedModel) -> Answer:
+def model_info(published: PublishedModel) -> Answer:
     """Everything about a model except its arrays of size d."""
     model = published.model
     fields = {

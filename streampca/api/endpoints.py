@@ -10,15 +10,14 @@ from fastapi import Query, Request, Response
 
 from streampca.api import compute
 from streampca.api.compute import Answer
-from streampca.api.memory import Lease
 from streampca.api.metrics import SidecarMetrics
 from streampca.api.model_loader import ModelLoader
 from streampca.api.parsing import R, check_size, parse
 from streampca.api.recent_vectors import RecentVectors
 from streampca.api.request import BINARY, NPY, RawRequest, read_request
-from streampca.api.responses import accepts, answer_response, binary_response, json_response, version_header
+from streampca.api.responses import accepts, answer_response, bytes_response, json_response, version_header
 from streampca.api.rows import Limits
-from streampca.api.schemas import ProjectRequest, ReconstructRequest, ScoreRequest, VersionNumber
+from streampca.api.schemas import ProjectRequest, ReconstructRequest, RowsRequest, ScoreRequest, VersionNumber
 from streampca.settings import ServeSettings
 from streampca.stores.model_cache import ModelCache, NotLoadedError
 from streampca.stream.model_file import PublishedModel
@@ -26,9 +25,11 @@ from streampca.stream.model_file import PublishedModel
 _MAX_INLINE_BYTES = 32 * 1024  # a shorter body is processed faster than a thread wakes up
 
 _MAX_THREADS = 2
+_MAX_NUMBERS = 1_000_000  # in a request, and in an answer: 8 MB, eight of which fit into what is buffered
 
 T = TypeVar("T")
 A = TypeVarTuple("A")
+Find = Callable[[int | None], PublishedModel]
 Act = Literal["project", "reconstruct", "score"]
 VersionQuery = Annotated[VersionNumber | None, Query(description="Version of the model; the newest if absent.")]
 
@@ -47,31 +48,31 @@ class Endpoints:
         self._cache, self._find = cache, loader.find
         self._metrics, self._settings, self._recent = metrics, settings, recent
         # A body of n bytes holds at most n/2 numbers; an answer may hold no more.
-        self._limits = Limits(settings.max_rows, min(settings.max_numbers, settings.max_body_bytes // 2))
+        self._limits = Limits(settings.max_rows, min(_MAX_NUMBERS, settings.max_body_bytes // 2))
         # Each may hold a parsed body and its results; parsing holds the GIL, so more threads would gain little.
         self._threads = anyio.CapacityLimiter(min(_MAX_THREADS, os.cpu_count() or 1))
 
     async def project(self, request: Request) -> Response:
         """Coordinates of vectors in the basis of the components, and each vector's distance from their plane."""
-        raw, lease = await read_request(request, self._settings.max_body_bytes), request.scope["lease"]
+        raw = await read_request(request, self._settings.max_body_bytes)
         if len(raw.body) > _MAX_INLINE_BYTES:
-            return await self._in_threads(raw, ProjectRequest, self._project, lease)
+            return await self._in_threads(raw, ProjectRequest, self._project)
         parsed = parse(raw, ProjectRequest)
-        return self._project(await self._find(parsed.version), parsed, raw.accept, lease)
+        return self._project(await self._find(parsed.version), parsed, raw.accept)
 
     async def reconstruct(self, request: Request) -> Response:
         """Vectors from coordinates; or vectors as the components reconstruct them, with the squared error of each."""
-        raw, lease = await read_request(request, self._settings.max_body_bytes), request.scope["lease"]
-        return await self._in_threads(raw, ReconstructRequest, self._reconstruct, lease)
+        raw = await read_request(request, self._settings.max_body_bytes)
+        return await self._in_threads(raw, ReconstructRequest, self._reconstruct)
 
     async def score(self, request: Request) -> Response:
         """How unusual vectors are: T², squared distance, score, p-values, and the dimensions that contribute most."""
-        raw, lease = await read_request(request, self._settings.max_body_bytes), request.scope["lease"]
-        return await self._in_threads(raw, ScoreRequest, self._score, lease)
+        raw = await read_request(request, self._settings.max_body_bytes)
+        return await self._in_threads(raw, ScoreRequest, self._score)
 
-    async def model(self, request: Request, version: VersionQuery = None) -> Response:
+    async def model(self, version: VersionQuery = None) -> Response:
         """A model's dimensions, variances, losses and position in the stream."""
-        return answer_response(compute.about(await self._find(version)), request.scope["lease"])
+        return answer_response(compute.model_info(await self._find(version)))
 
     async def models(self) -> Response:
         """The versions in the store."""
@@ -82,14 +83,13 @@ class Endpoints:
 
     async def components(self, request: Request, version: VersionQuery = None) -> Response:
         """The axes: JSON with variances and mean, or (Accept: application/x-npy) the matrix alone for `numpy.load`."""
-        published, lease = await self._find(version), request.scope["lease"]
+        published = await self._find(version)
         if not accepts(request.headers.get("accept", ""), *BINARY):
-            return answer_response(compute.components(published, self._limits), lease)
+            return answer_response(compute.components(published, self._limits))
         headers = version_header(published.version) | {
             "Content-Disposition": f'attachment; filename="components-{published.version}.npy"'
         }
-        lease.resize(published.model.components.nbytes)
-        return binary_response(compute.components_npy(published), NPY, headers)
+        return bytes_response(compute.components_npy(published), NPY, headers)
 
     async def healthz(self) -> Response:
         """Whether the process responds. For liveness probes."""
@@ -108,45 +108,38 @@ class Endpoints:
         text, content_type = self._metrics.text(request.headers.get("accept", ""))
         return Response(text, headers={"Content-Type": content_type})
 
-    def _project(self, published: PublishedModel, parsed: ProjectRequest, accept: str, lease: Lease) -> Response:
+    def _project(self, published: PublishedModel, parsed: ProjectRequest, accept: str) -> Response:
         answer = compute.project(published, parsed, self._limits)
         if answer.projected is not None:
             self._recent.add(answer.projected)
-        return self._respond("project", answer, accept, lease)
+        return self._respond("project", answer, accept)
 
-    def _reconstruct(
-        self, published: PublishedModel, parsed: ReconstructRequest, accept: str, lease: Lease
-    ) -> Response:
+    def _reconstruct(self, published: PublishedModel, parsed: ReconstructRequest, accept: str) -> Response:
         answer = compute.reconstruct(published, parsed, self._limits)
-        return self._respond("reconstruct", answer, accept, lease)
+        return self._respond("reconstruct", answer, accept)
 
-    def _score(self, published: PublishedModel, parsed: ScoreRequest, accept: str, lease: Lease) -> Response:
-        return self._respond("score", compute.score(published, parsed, self._limits), accept, lease)
+    def _score(self, published: PublishedModel, parsed: ScoreRequest, accept: str) -> Response:
+        return self._respond("score", compute.score(published, parsed, self._limits), accept)
 
-    async def _in_threads(
-        self, raw: RawRequest, schema: type[R], act: Callable[..., Response], lease: Lease
-    ) -> Response:
-        """Parse and answer in one turn of a thread, for each turn has to wait; in two if the model must be loaded."""
-        found = await self._in_thread(self._parse_and_answer, raw, schema, act, lease)
-        if isinstance(found, Response):
-            return found
-        return await self._in_thread(act, await self._find(found.version), found, raw.accept, lease)
+    async def _in_threads(self, raw: RawRequest, schema: type[RowsRequest], act: Callable[..., Response]) -> Response:
+        """Parse and answer in one turn of a thread; if the model must be loaded first, parse again afterwards.
 
-    def _parse_and_answer(
-        self, raw: RawRequest, schema: type[R], act: Callable[..., Response], lease: Lease
-    ) -> Response | R:
+        The numbers do not stay in memory meanwhile: there may be several times as many bytes as in the body.
+        """
+        try:
+            return await self._in_thread(self._parse_and_answer, raw, schema, act, self._cache.get_loaded)
+        except NotLoadedError as error:
+            published = await self._find(error.version)
+        return await self._in_thread(self._parse_and_answer, raw, schema, act, lambda _: published)
+
+    def _parse_and_answer(self, raw: RawRequest, schema: type[R], act: Callable[..., Response], find: Find) -> Response:
         check_size(raw, self._limits)
         parsed = parse(raw, schema)
-        lease.resize(len(raw.body) + parsed.nbytes())  # both stay in memory while the model is loaded
-        try:
-            published = self._cache.get_loaded(parsed.version)
-        except NotLoadedError:
-            return parsed
-        return act(published, parsed, raw.accept, lease)
+        return act(find(parsed.version), parsed, raw.accept)
 
-    def _respond(self, act: Act, answer: Answer, accept: str, lease: Lease) -> Response:
+    def _respond(self, act: Act, answer: Answer, accept: str) -> Response:
         self._metrics.count_vectors(act, answer.vectors)
-        return answer_response(answer, lease, accept)
+        return answer_response(answer, accept)
 
     async def _in_thread(self, act: Callable[[Unpack[A]], T], *arguments: *A) -> T:
         return await anyio.to_thread.run_sync(act, *arguments, limiter=self._threads)

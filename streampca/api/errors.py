@@ -5,10 +5,9 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from streampca.api.memory import no_memory
 from streampca.api.metrics import SidecarMetrics
 from streampca.api.parsing import describe
-from streampca.api.request import RequestError
+from streampca.api.request import RequestError, no_memory
 from streampca.api.responses import json_response
 from streampca.errors import DamagedFileError, StoreError
 from streampca.stores.model_cache import NoModelError, UnknownVersionError

@@ -22,7 +22,7 @@ METRICS = {
     "streampca_model_axis_error_radians": "Estimated standard error of each component's axis, counted from 1.",
     "streampca_model_load_failures_total": "Failed model loads, by cause: damaged, store or bug.",
     "streampca_projected_vectors_total": "Vectors projected, reconstructed or scored, by act.",
-    "streampca_limits_reached_total": "Requests and connections refused or ended because they reached a limit.",
+    "streampca_limits_reached_total": "Requests refused or ended because they reached a limit.",
     "streampca_request_duration_seconds": "Duration of requests, by route and status code.",
     **STORE_METRICS,
 }
@@ -34,10 +34,7 @@ _FIGURES: dict[str, Callable[[PublishedModel], float | None]] = {
     "streampca_model_loss_ewma": lambda published: published.loss_ewma,
     "streampca_model_subspace_error": lambda published: published.subspace_error,
 }
-LIMITS = (
-    "body_bytes", "rows", "numbers", "memory", "loads",
-    "connections", "headers_time", "body_time", "read_time", "malformed",
-)  # fmt: skip
+LIMITS = ("body_bytes", "rows", "numbers", "memory", "loads", "body_time", "read_time")
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -69,7 +66,7 @@ class SidecarMetrics:
         self._vectors[act].inc(vectors)
 
     def count_limit(self, limit: str) -> None:
-        """Count one request or connection that reached one of `LIMITS`."""
+        """Count one request that reached one of `LIMITS`."""
         self._limits[limit].inc()
 
     def text(self, accept: str) -> tuple[bytes, str]:

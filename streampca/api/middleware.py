@@ -1,18 +1,17 @@
-"""Middleware for every request: its host, its duration, its memory, and security headers."""
+"""Middleware for every request: its duration, its memory, the time to read its answer, and security headers."""
 
+import asyncio
 import time
-from collections.abc import Awaitable
 
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from streampca.api.hosts import host_name
-from streampca.api.memory import MemoryBudget
 from streampca.api.metrics import SidecarMetrics
-from streampca.api.responses import json_response
+from streampca.api.request import UNCOUNTED_BYTES, no_memory
+
+READ_WITHIN_S = 30.0  # a client that takes longer for the next 64 KiB of its answer is disconnected
+BUFFERED_BYTES = 64 * 2**20  # all bodies and answers together; with models and two computations, 420 of 512 MiB
 
 _OTHER = "other"  # for unknown paths and those of /docs: paths as labels would have no bound
-_AMBIGUOUS = {b"content-length", b"transfer-encoding"}  # together: proxies disagree where such a request ends
 _SECURITY = [(b"x-content-type-options", b"nosniff"), (b"x-frame-options", b"DENY")]
 _POLICY = b"content-security-policy"
 _NOTHING = (_POLICY, b"default-src 'none'; frame-ancestors 'none'")  # for all answers that are no page
@@ -23,50 +22,54 @@ _SWAGGER = (  # its page has a script of its own in it
 )
 
 
-class Middleware:
-    """Checks the host, measures each request from its headers to its response's last byte, adds security headers.
+class UnreadAnswerError(Exception):
+    """The client does not read its answer."""
 
-    `scope["lease"]` is the request's memory, released after that byte. All in one layer: a layer costs more than each.
+
+class Middleware:
+    """Measures each request from its headers to its response's last byte, and counts the bytes that it holds.
+
+    `scope["hold"](size)` says how many bytes its body or its answer needs from now on; it raises `RequestError` if all
+    requests together would hold more than `BUFFERED_BYTES`. All in one layer: a layer costs more than each task.
     """
 
-    def __init__(
-        self, app: ASGIApp, metrics: SidecarMetrics, budget: MemoryBudget, hosts: frozenset[str] | None
-    ) -> None:
-        self._app, self._metrics, self._budget, self._hosts = app, metrics, budget, hosts
+    def __init__(self, app: ASGIApp, metrics: SidecarMetrics) -> None:
+        self._app, self._metrics = app, metrics
+        self._buffered = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        began, code = time.perf_counter(), 500
-        lease = scope["lease"] = self._budget.lease()
+        began, code, held = time.perf_counter(), 500, 0
 
-        def note_status(message: Message) -> Awaitable[None]:
+        def hold(size: int) -> None:
+            nonlocal held
+            size = size if size > UNCOUNTED_BYTES else 0
+            buffered = self._buffered - held + size
+            if size > held and buffered > max(BUFFERED_BYTES, size):  # one request always fits
+                raise no_memory()
+            self._buffered, held = buffered, size
+
+        async def send_in_time(message: Message) -> None:
             nonlocal code
             if message["type"] == "http.response.start":
                 code = message["status"]
                 message["headers"] = [*message.get("headers", ()), *_SECURITY, *_policy(scope, message)]
-            return send(message)
+            try:
+                async with asyncio.timeout(READ_WITHIN_S):
+                    await send(message)
+            except TimeoutError:
+                raise UnreadAnswerError from None
 
+        scope["hold"] = hold
         try:
-            refused = self._refusal(dict(scope["headers"]))
-            await (refused or self._app)(scope, receive, note_status)
+            await self._app(scope, receive, send_in_time)
+        except UnreadAnswerError:  # the server closes the connection, as the answer is not complete
+            self._metrics.count_limit("read_time")
         finally:
-            lease.release()
+            hold(0)
             route = getattr(scope.get("route"), "path", None) or _OTHER
             self._metrics.observe_request(route, code, time.perf_counter() - began)
-
-    def _refusal(self, headers: dict[bytes, bytes]) -> Response | None:
-        if headers.keys() >= _AMBIGUOUS:
-            self._metrics.count_limit("malformed")
-            return _refused(400, "a request with both Content-Length and Transfer-Encoding is refused")
-        host = headers.get(b"host")
-        if self._hosts is None or host is None or host_name(host) in self._hosts:
-            return None
-        return _refused(421, f"the host {host_name(host)[:80]!r} is not allowed here: set STREAMPCA_ALLOWED_HOSTS")
-
-
-def _refused(status: int, error: str) -> Response:
-    return json_response({"error": error}, status, {"Connection": "close"})
 
 
 def _policy(scope: Scope, start: Message) -> list[tuple[bytes, bytes]]:

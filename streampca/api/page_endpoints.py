@@ -17,9 +17,7 @@ from streampca.settings import ServeSettings
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.worker_status import OUTDATED_AFTER_S, WorkerStatuses
 
-AfterQuery = Annotated[VersionNumber | None, Query(description="Only versions above this one; all if absent.")]
-XQuery = Annotated[int, Query(description="A component, counted from 1.")]
-YQuery = Annotated[int | None, Query(description="Another one; if absent, the second, if there is one.")]
+AfterQuery = Annotated[VersionNumber | None, Query()]  # only versions above this one; all if absent
 
 
 class PageEndpoints:
@@ -54,7 +52,7 @@ class PageEndpoints:
         }
         return json_response(content, headers=version_header(current.version) if current else None)
 
-    async def recent(self, version: VersionQuery = None, x: XQuery = 1, y: YQuery = None) -> Response:
+    async def recent(self, version: VersionQuery = None, x: int = 1, y: int = 1) -> Response:
         """The vectors projected most recently (at most 500, in memory only) along two components, with p-values."""
         published = await self._loader.find(version)
         content = await anyio.to_thread.run_sync(self._recent.project, published, x, y, limiter=self._recent_thread)

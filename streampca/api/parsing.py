@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from streampca.api import rows
-from streampca.api.memory import UNCOUNTED_BYTES
-from streampca.api.request import BINARY, RawRequest, RequestError
+from streampca.api.request import BINARY, UNCOUNTED_BYTES, RawRequest, RequestError
 from streampca.api.rows import Limits
 from streampca.api.schemas import RowsRequest
 from streampca.vectors.json import count, fast_fields, loads

@@ -6,6 +6,7 @@ few dimensions contribute to the scores of the most unusual ones.
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -22,35 +23,36 @@ Described = tuple[int, dict[str, Any]]  # a vector's place, and what is said of 
 _MAX_VECTORS = 500
 _WORST, _DIMENSIONS = 5, 3  # vectors that are described, and dimensions of each
 _MAX_BYTES = 8 * 1024 * 1024  # of all vectors together
-_FLUSH_EVERY, _MAX_PENDING_BYTES = 16, 32 * 1024  # additions per flush into the ring; a larger one is flushed at once
 
 
 class RecentVectors:
-    """A ring buffer of vectors of one length, in float32. Safe to use from any thread."""
+    """The vectors of the last requests, of one length, in float32. Safe to use from any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._ring: F32 = np.empty((0, 0), np.float32)
-        self._at = np.empty(0)  # seconds since 1970 of each
-        self._count = 0  # of all vectors added; the next one goes to _count % len(_ring)
-        self._pending: list[tuple[Array, float]] = []  # vectors and times that are not in the ring yet
+        self._batches: deque[tuple[F32, float]] = deque()  # the vectors of a request, and its seconds since 1970
+        self._count = 0  # of all vectors
         self._lock = threading.Lock()
 
     def add(self, vectors: Array) -> None:
-        """Replace the oldest vectors by these (n, d). If d differs from the ring's, all old ones are dropped."""
+        """Add vectors (n, d), in place of the oldest. If d differs from theirs, all old ones are dropped."""
+        size = _most(vectors.shape[1])
+        with np.errstate(over="ignore"):  # numbers above float32's range become infinite; `project` leaves them out
+            last = vectors[max(len(vectors) - size, 0) :].astype(np.float32)
+        if not len(vectors):
+            return
         with self._lock:
-            self._pending.append((vectors, self._clock()))
-            if len(self._pending) == _FLUSH_EVERY or vectors.nbytes > _MAX_PENDING_BYTES:
-                self._flush()
+            if self._batches and self._batches[0][0].shape[1] != vectors.shape[1]:
+                self._batches.clear()
+                self._count = 0
+            self._batches.append((last, self._clock()))
+            self._count += len(last)
+            while self._count - len(self._batches[0][0]) >= size and len(self._batches) > 1:
+                self._count -= len(self._batches.popleft()[0])
 
-    def project(self, published: PublishedModel, x: int, y: int | None) -> dict[str, Any]:
-        """The vectors along components x and y, counted from 1, the oldest first. Raises `RequestError`.
-
-        Without y it is the second component, or the first if there is only one.
-        """
+    def project(self, published: PublishedModel, x: int, y: int) -> dict[str, Any]:
+        """The vectors along components x and y, counted from 1, the oldest first. Raises `RequestError`."""
         model = published.model
-        if y is None:
-            y = min(2, model.n_components)
         _check_component("x", x, model.n_components)
         _check_component("y", y, model.n_components)
         vectors, at = self._snapshot(model.dimensions)
@@ -61,48 +63,25 @@ class RecentVectors:
             p, worst = _unusual(published, vectors, scoring.score_projected(model, coordinates, residual))
         return {
             "version": published.version,
-            "components": [x, y],
             "coordinates": np.ascontiguousarray(coordinates[:, [x - 1, y - 1]], np.float64),
-            "residual": np.ascontiguousarray(residual, np.float64),
-            "at": at,
             "p": p,
             "worst": [{"at": float(at[i]), **about} for i, about in worst],
         }
 
-    def _flush(self) -> None:
-        """Copy the pending vectors into the ring: in batches, since one copy costs more than a projection."""
-        with np.errstate(over="ignore"):  # numbers above float32's range become infinite; `project` leaves them out
-            for vectors, at in self._pending:
-                self._put(vectors, at)
-        self._pending.clear()
-
-    def _put(self, vectors: Array, at: float) -> None:
-        if vectors.shape[1] != self._ring.shape[1]:
-            self._reset(vectors.shape[1])
-        size = len(self._ring)
-        last = vectors[max(len(vectors) - size, 0) :]
-        if not len(last):
-            return
-        start = self._count % size
-        end = start + len(last)
-        places = slice(start, end) if end <= size else np.arange(start, end) % size
-        self._ring[places] = last
-        self._at[places] = at
-        self._count += len(last)
-
-    def _reset(self, dimensions: int) -> None:
-        size = min(_MAX_VECTORS, _MAX_BYTES // (4 * dimensions))
-        self._ring, self._at, self._count = np.empty((size, dimensions), np.float32), np.zeros(size), 0
-
     def _snapshot(self, dimensions: int) -> tuple[F32, F64]:
-        """Copies of the vectors (n, d) and times (n,), the oldest first; empty if the ring's have another length."""
+        """The vectors (n, d) and times (n,), the oldest first; empty if theirs is another length."""
         with self._lock:
-            self._flush()
-            size = len(self._ring)
-            if self._ring.shape[1] != dimensions or not size:
-                return np.empty((0, dimensions), np.float32), np.empty(0)
-            places = np.arange(max(self._count - size, 0), self._count) % size
-            return self._ring[places], self._at[places]
+            batches = list(self._batches)
+        if not batches or batches[0][0].shape[1] != dimensions:
+            return np.empty((0, dimensions), np.float32), np.empty(0)
+        vectors = np.concatenate([batch for batch, _ in batches])
+        at = np.repeat([at for _, at in batches], [len(batch) for batch, _ in batches])
+        size = _most(dimensions)
+        return vectors[-size:] if size else vectors[:0], at[-size:] if size else at[:0]
+
+
+def _most(dimensions: int) -> int:
+    return min(_MAX_VECTORS, _MAX_BYTES // (4 * dimensions))
 
 
 def _unusual(published: PublishedModel, vectors: F32, scores: Scores) -> tuple[F64 | None, list[Described]]:

@@ -1,5 +1,6 @@
 """An HTTP request before it is parsed: the bytes of its body, their media type, the query; and the client's errors."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -7,6 +8,9 @@ from starlette.requests import ClientDisconnect, Request
 
 NPY, RAW = "application/x-npy", "application/octet-stream"
 BINARY = (NPY, RAW)
+
+BODY_WITHIN_S = 60.0  # 16 MiB at 2 Mbit/s
+UNCOUNTED_BYTES = 64 * 1024  # a body or an answer up to this size holds no memory that others lack
 
 
 class RequestError(Exception):
@@ -17,6 +21,12 @@ class RequestError(Exception):
     ) -> None:
         super().__init__(text)
         self.status, self.limit, self.headers = status, limit, dict(headers or {})
+
+
+def no_memory() -> RequestError:
+    """The answer to a request that there is no memory for at the moment."""
+    text = "too many large requests at once: try again"
+    return RequestError(503, text, limit="memory", headers={"Retry-After": "1"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +41,6 @@ class RawRequest:
 
 async def read_request(request: Request, max_bytes: int) -> RawRequest:
     """Read the whole body; stop as soon as it is known to exceed `max_bytes`. Raises `RequestError`."""
-    try:
-        return await _read_request(request, max_bytes)
-    except RequestError as error:
-        error.headers["Connection"] = "close"  # or the server would read and discard the rest of the body
-        raise
-
-
-async def _read_request(request: Request, max_bytes: int) -> RawRequest:
     headers = dict(request.scope["headers"])
     encoding = headers.get(b"content-encoding", b"identity")
     if encoding != b"identity":
@@ -48,13 +50,19 @@ async def _read_request(request: Request, max_bytes: int) -> RawRequest:
         raise _too_long(max_bytes)
     media_type = _text(headers.get(b"content-type", b"")).partition(";")[0].strip().lower()
     query = dict(request.query_params) if request.scope["query_string"] else {}
-    return RawRequest(await _read(request, max_bytes), media_type, query, _text(headers.get(b"accept", b"")))
+    try:
+        async with asyncio.timeout(BODY_WITHIN_S):
+            body = await _read(request, max_bytes)
+    except TimeoutError:
+        text = f"the body did not arrive within {BODY_WITHIN_S:g} s: send fewer rows at once"
+        raise RequestError(408, text, limit="body_time", headers={"Connection": "close"}) from None
+    return RawRequest(body, media_type, query, _text(headers.get(b"accept", b"")))
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:
     """As `Request.stream`, without a generator, which costs more than a short body."""
     chunks, length, more = [], 0, True
-    lease = request.scope["lease"]
+    hold = request.scope["hold"]
     while more:
         message = await request.receive()
         if message["type"] == "http.disconnect":
@@ -64,7 +72,7 @@ async def _read(request: Request, max_bytes: int) -> bytes:
         length += len(chunk)
         if length > max_bytes:
             raise _too_long(max_bytes)
-        lease.resize(length)
+        hold(length)
         more = message.get("more_body", False)
     return b"".join(chunks)
 

@@ -2,16 +2,17 @@
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import orjson
 from fastapi import Response
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from streampca.api.compute import Answer
-from streampca.api.memory import UNCOUNTED_BYTES, Lease
+from streampca.api.request import UNCOUNTED_BYTES
 from streampca.pca.arrays import Array
 
 JSON, NPZ = "application/json", "application/x-npz"
@@ -19,7 +20,19 @@ JSON, NPZ = "application/json", "application/x-npz"
 _CHUNK_BYTES = 64 * 1024
 _CHUNK_NUMBERS = 2048  # some 40 kB of JSON
 _MAX_WHOLE_NUMBERS = 32 * 1024  # a longer answer is serialized in chunks, while it is sent
-_WHOLE_BYTES = 33  # of a number: 8 in the array, at most 25 in the JSON text
+
+
+class ChunkedResponse(StreamingResponse):
+    """An answer that holds `nbytes` of memory until it is sent; between two chunks, other requests get their turn."""
+
+    def __init__(self, chunks: Iterable[bytes], nbytes: int, media_type: str, headers: Mapping[str, str]) -> None:
+        super().__init__(_paced(chunks), headers=headers, media_type=media_type)
+        self._nbytes = nbytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer. Raises `RequestError` if there is no memory for it."""
+        scope["hold"](self._nbytes)
+        await super().__call__(scope, receive, send)
 
 
 def json_response(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -27,26 +40,24 @@ def json_response(content: Any, status: int = 200, headers: dict[str, str] | Non
     return Response(_json(content), status, headers, media_type=JSON)
 
 
-def answer_response(answer: Answer, lease: Lease, accept: str = "") -> Response:
-    """The answer in the form that the client accepts. Raises `RequestError` if there is no memory for it."""
+def answer_response(answer: Answer, accept: str = "") -> Response:
+    """The answer in the form that the client accepts."""
     headers = version_header(answer.version)
+    if accepts(accept, NPZ):
+        return bytes_response([npz(answer.fields)], NPZ, headers)
     nbytes = sum(value.nbytes for value in answer.fields.values() if isinstance(value, np.ndarray))
-    binary, whole = accepts(accept, NPZ), nbytes // 8 <= _MAX_WHOLE_NUMBERS
-    lease.resize(nbytes // 8 * _WHOLE_BYTES if whole and not binary else nbytes)
-    if binary:
-        return binary_response([npz(answer.fields)], NPZ, headers)
-    if whole:
-        return json_response(answer.fields, headers=headers)
-    return StreamingResponse(_paced(_joined(_json_chunks(answer.fields))), headers=headers, media_type=JSON)
+    if nbytes // 8 <= _MAX_WHOLE_NUMBERS:
+        return bytes_response([memoryview(_json(answer.fields))], JSON, headers)
+    return ChunkedResponse(_joined(_json_chunks(answer.fields)), nbytes, JSON, headers)
 
 
-def binary_response(parts: Sequence[memoryview], media_type: str, headers: dict[str, str]) -> Response:
+def bytes_response(parts: Sequence[memoryview], media_type: str, headers: dict[str, str]) -> Response:
     """The concatenated parts; they are not copied as a whole."""
     size = sum(part.nbytes for part in parts)
     if size <= UNCOUNTED_BYTES:
         return Response(b"".join(parts), headers=headers, media_type=media_type)
     chunks = (bytes(part[i : i + _CHUNK_BYTES]) for part in parts for i in range(0, part.nbytes, _CHUNK_BYTES))
-    return StreamingResponse(_paced(chunks), headers=headers | {"Content-Length": str(size)}, media_type=media_type)
+    return ChunkedResponse(chunks, size, media_type, headers | {"Content-Length": str(size)})
 
 
 def version_header(version: int) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """Rows of numbers in a request's body → an array, with an error that names the row and the column.
 
-JSON gives lists, `.npy` an array, and float32 numbers without a header a flat array: its rows are cut by `fit`,
-when the model, and so the length of a row, is known.
+JSON gives lists, `.npy` an array. Float32 numbers without a header are bytes until `fit`, which knows a row's length.
 """
 
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationInfo
 
-from streampca.api.request import NPY, RAW, RequestError
+from streampca.api.request import RAW, RequestError
 from streampca.pca.arrays import F64, Array
 from streampca.vectors import npy
 from streampca.vectors.json import may_hold_booleans
@@ -27,8 +26,8 @@ class Limits:
 
 
 def from_body(body: bytes, media_type: str, name: str) -> Array:
-    """The rows of a binary body: (n, width), or flat for `RAW`."""
-    return {NPY: _from_npy, RAW: _from_raw}[media_type](body, name)
+    """The rows of a binary body: (n, width); for `RAW` its bytes, which `fit` cuts into rows."""
+    return np.frombuffer(body, np.uint8) if media_type == RAW else _from_npy(body, name)
 
 
 def validate(value: Any, info: ValidationInfo) -> Array:
@@ -90,17 +89,11 @@ def _from_npy(body: bytes, name: str) -> Array:
     return array.reshape(1, -1) if array.ndim == 1 else array
 
 
-def _from_raw(body: bytes, name: str) -> Array:
-    if len(body) % 4:
-        raise RequestError(422, f"{name}: {len(body)} bytes are not a whole number of float32 numbers (4 bytes each)")
-    return np.frombuffer(body, "<f4")
-
-
-def _cut(numbers: Array, name: str, width: int) -> Array:
-    if numbers.size % width:
-        text = f"{name}: {numbers.nbytes} bytes are not a whole number of rows of {width} float32 numbers"
+def _cut(body: Array, name: str, width: int) -> Array:
+    if body.size % (4 * width):
+        text = f"{name}: {body.size} bytes are not a whole number of rows of {width} float32 numbers"
         raise RequestError(422, f"{text} ({4 * width} bytes)")
-    return numbers.reshape(-1, width)
+    return body.view("<f4").reshape(-1, width)
 
 
 @lru_cache(maxsize=16)

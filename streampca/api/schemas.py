@@ -68,11 +68,6 @@ class RowsRequest(BaseModel):
         """The names of the other fields: for a binary body they are query parameters."""
         return [name for name in cls.model_fields if name not in _ROW_FIELDS]
 
-    def nbytes(self) -> int:
-        """Bytes of all rows."""
-        found = [getattr(self, name) for name in self.row_fields()]
-        return sum(rows.nbytes for rows in found if rows is not None)
-
 
 class ProjectRequest(RowsRequest):
     """Vectors to project."""

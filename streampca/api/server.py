@@ -4,12 +4,14 @@ import contextlib
 import errno
 import gc
 import os
+import resource
 import signal
 import socket
 import sys
 from collections.abc import Iterator
 from functools import partial
 from types import FrameType
+from typing import Any
 
 import structlog
 import uvicorn
@@ -17,7 +19,6 @@ from prometheus_client import disable_created_metrics
 from threadpoolctl import threadpool_limits
 
 from streampca.api.app import create_app
-from streampca.api.protocol import ConnectionLimits, LimitedProtocol
 from streampca.errors import SettingsError
 from streampca.metrics import StoreMetrics
 from streampca.settings import ServeSettings
@@ -29,13 +30,13 @@ log = structlog.get_logger()
 
 _FINISH_WITHIN_S = 5  # for requests in flight at shutdown
 _KEEP_ALIVE_S = 75  # longer than load balancers do, so that they close idle connections and we do not
-_BACKLOG = 128  # also how many connections are accepted at once, before any of them is counted
+_BACKLOG = 128  # connections that are not accepted yet
+_MAX_FILES = 1024  # also of connections that send nothing: some 20 MB
+_FILES_EACH = 2  # that many for each connection that is answered: more get 503, and some remain for the store
 
 # Longest time that a thread which parses a large body may hold the GIL while the event loop waits for it. With Python's
 # default, ten times as long, the loop waits so long for each 64 KiB of another body.
 _SWITCH_INTERVAL_S = 0.0005
-
-_NOT_ON_THIS_MACHINE = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 
 
 def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | None = None) -> None:
@@ -45,14 +46,12 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
     and the error of a thread that has died.
     """
     Models(store, settings.topic).versions()  # fail at the start if the store cannot be read; later that is only logged
-    sockets = listen(settings.host, settings.port)
+    listening = listen(settings.host, settings.port)
     disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the number of series for no use
-    app = create_app(store, settings, store_metrics)
-    limits = ConnectionLimits(app.state.metrics.count_limit)
     server = uvicorn.Server(
         uvicorn.Config(
-            app,
-            http=partial(LimitedProtocol, limits=limits),  # type: ignore[arg-type]
+            create_app(store, settings, store_metrics),
+            http="h11",  # httptools, if it is installed, does not limit the length of headers
             backlog=_BACKLOG,
             log_config=None,
             log_level="warning",
@@ -61,6 +60,7 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
             proxy_headers=False,  # no answer depends on the client's address or scheme
             ws="none",
             lifespan="on",
+            limit_concurrency=_limit_files() // _FILES_EACH,
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=_FINISH_WITHIN_S,
         )
@@ -74,43 +74,38 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
     ):
         if place := store.missing():
             log.warning("store does not exist yet", path=place)
-        log.info("serving", url=f"http://{_shown(sockets[0])}", topic=settings.topic)
-        server.run(sockets=sockets)
+        log.info("serving", url=f"http://{_shown(listening)}", topic=settings.topic)
+        server.run(sockets=[listening])
         threads.raise_first()
     log.info("sidecar stopped")
 
 
-def listen(host: str, port: int) -> list[socket.socket]:
-    """A listening socket for each address of the host, all on one port. Raises `SettingsError`."""
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens on the first of the host's addresses which this machine has. Raises `SettingsError`."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
         raise SettingsError(f"cannot listen on {host}: {error.strerror or error} (set STREAMPCA_HOST)") from None
-    sockets: list[socket.socket] = []
-    absent: OSError | None = None
-    for family, address in dict.fromkeys((family, str(address[0])) for family, *_, address in found):
+    failure = OSError(errno.EADDRNOTAVAIL, "")
+    for family, _, _, _, address in found:
         try:
-            sockets.append(_bound(family, address, port))
+            return _bound(family, address)
         except OSError as error:
-            if error.errno in _NOT_ON_THIS_MACHINE:
-                absent = error
-                continue
-            raise _cannot_listen(host, port, error) from None
-        port = sockets[0].getsockname()[1]
-    if absent is not None and not sockets:
-        raise _cannot_listen(host, port, absent) from None
-    return sockets
+            failure = error
+            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                break
+    in_use = failure.errno == errno.EADDRINUSE
+    remedy = "stop the process there or set STREAMPCA_PORT" if in_use else "set STREAMPCA_HOST"
+    raise SettingsError(f"cannot listen on {host}:{port}: {os.strerror(failure.errno or 0)} ({remedy})")
 
 
-def _bound(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
+def _bound(family: socket.AddressFamily, address: tuple[Any, ...]) -> socket.socket:
     # With an explicit protocol: asyncio disables Nagle's algorithm only for sockets created as TCP; with it, every
     # answer on a kept-alive connection waits 40 ms for an acknowledgement.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        bound.bind((address, port))
+        bound.bind(address)
         bound.listen(_BACKLOG)
     except OSError:
         bound.close()
@@ -118,9 +113,12 @@ def _bound(family: socket.AddressFamily, address: str, port: int) -> socket.sock
     return bound
 
 
-def _cannot_listen(host: str, port: int, error: OSError) -> SettingsError:
-    remedy = "stop the process there or set STREAMPCA_PORT" if error.errno == errno.EADDRINUSE else "set STREAMPCA_HOST"
-    return SettingsError(f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)} ({remedy})")
+def _limit_files() -> int:
+    """Limit the files that the process may open, and with them its connections; returns their number."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = min(soft, _MAX_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+    return files
 
 
 def _shown(listening: socket.socket) -> str:

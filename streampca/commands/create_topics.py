@@ -8,8 +8,7 @@ from kafka.errors import AuthorizationError, KafkaError, NoError, TopicAlreadyEx
 from streampca.commands.console import console
 from streampca.errors import SourceError
 from streampca.settings import CreateTopicsSettings
-from streampca.sources.kafka_python.admin import admin_client
-from streampca.sources.kafka_python.connection import Connection
+from streampca.sources.kafka_python.connection import Connection, admin_client
 
 _BROKERS = -1  # the broker's own number
 _MAX_MESSAGE = "max.message.bytes"
@@ -77,5 +76,5 @@ def _create(connection: Connection, admin: Any, name: str, wanted: dict[str, Any
     if problem is TopicAlreadyExistsError:  # created by somebody else a moment ago
         return "exists"
     if issubclass(problem, AuthorizationError):
-        raise connection.sentences.not_authorized(f"create topic {name}")
+        raise connection.messages.not_authorized(f"create topic {name}")
     raise SourceError(f"topic {name} cannot be created: {answer['error_message'] or problem.__name__}")

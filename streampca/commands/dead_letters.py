@@ -16,8 +16,8 @@ from streampca.settings import DeadLettersSettings
 from streampca.sources.dead_letter_topic import (
     DeadLetter,
     DeadLetterTopic,
+    LetterStatus,
     ReplayProducer,
-    State,
     TopicReader,
 )
 from streampca.sources.kafka_python.replay import KafkaPythonReader, KafkaPythonReplayProducer
@@ -66,7 +66,7 @@ def preview(settings: DeadLettersSettings, chosen: LetterFilter) -> None:
     with closing(KafkaPythonReader(settings, settings.dead_letters)) as reader:
         groups = grouped(to_replay(reader, settings.topic, chosen))
     show(settings.dead_letters, groups)
-    count = sum(group.counts[State.WAITING] for group in groups)
+    count = sum(group.counts[LetterStatus.WAITING] for group in groups)
     console().print(f"{count} records would be sent to {settings.topic}; nothing was sent: add --send to send them")
 
 
@@ -78,7 +78,7 @@ def replay(settings: DeadLettersSettings, chosen: LetterFilter) -> None:
         closing(KafkaPythonReader(settings, settings.dead_letters)) as reader,
     ):
         letters = to_replay(reader, settings.topic, chosen)
-        known = known_partitions(letters, producer.partitions(), settings.topic)
+        known = known_partitions(letters, producer.partitions(settings.topic), settings.topic)
         count = send_all(producer, known, settings.dead_letters)
     console().print(f"{count} records were sent to {settings.topic}")
 
@@ -86,16 +86,16 @@ def replay(settings: DeadLettersSettings, chosen: LetterFilter) -> None:
 def to_replay(reader: TopicReader, topic: str, chosen: LetterFilter) -> Iterator[DeadLetter]:
     """The chosen letters of a topic's records that were not replayed yet."""
     for letter in DeadLetterTopic(reader).letters():
-        if letter.state == State.WAITING and letter.origin.topic == topic and chosen.accepts(letter):
+        if letter.status == LetterStatus.WAITING and letter.origin.topic == topic and chosen.accepts(letter):
             yield letter
 
 
-def known_partitions(letters: Iterable[DeadLetter], partitions: frozenset[int], topic: str) -> Iterator[DeadLetter]:
+def known_partitions(letters: Iterable[DeadLetter], partitions: int, topic: str) -> Iterator[DeadLetter]:
     """The letters. Raises `SourceError` at one whose partition the topic does not have any more."""
     for letter in letters:
-        if letter.origin.partition not in partitions:
+        if letter.origin.partition >= partitions:
             raise SourceError(
-                f"a dead letter is of partition {letter.origin.partition} of {topic}, which has {len(partitions)}; "
+                f"a dead letter is of partition {letter.origin.partition} of {topic}, which has {partitions}; "
                 "select others with --partition"
             )
         yield letter
@@ -138,7 +138,7 @@ class Group:
 
     reason: str
     topic: str
-    counts: Counter[State] = field(default_factory=Counter)
+    counts: Counter[LetterStatus] = field(default_factory=Counter)
     partitions: Counter[int] = field(default_factory=Counter)
     first_ms: int = -1
     last_ms: int = -1
@@ -147,7 +147,7 @@ class Group:
     def add(self, letter: DeadLetter) -> None:
         """Count a letter."""
         origin, stamp = letter.origin, letter.timestamp
-        self.counts[letter.state] += 1
+        self.counts[letter.status] += 1
         self.partitions[origin.partition] += 1
         if stamp >= 0:
             self.first_ms = min(self.first_ms, stamp) if self.first_ms >= 0 else stamp
@@ -162,7 +162,7 @@ class Group:
             "reason": self.reason,
             "topic": self.topic,
             "letters": self.counts.total(),
-            **{state.value: self.counts[state] for state in State},
+            **{status.value: self.counts[status] for status in LetterStatus},
             "partitions": {str(partition): count for partition, count in sorted(self.partitions.items())},
             "first_timestamp": _time(self.first_ms),
             "last_timestamp": _time(self.last_ms),
@@ -186,11 +186,11 @@ def show(dead_letter_topic: str, groups: Sequence[Group]) -> None:
         out.print(f"no such dead letters in {dead_letter_topic}")
         return
     table = Table(box=None, pad_edge=False)
-    for heading in ("reason", "topic", "partitions", *State, "first", "last"):
-        table.add_column(heading, justify="right" if heading in list(State) else "left")
+    for heading in ("reason", "topic", "partitions", *LetterStatus, "first", "last"):
+        table.add_column(heading, justify="right" if heading in list(LetterStatus) else "left")
     for group in groups:
         partitions = ", ".join(f"{partition}: {count}" for partition, count in sorted(group.partitions.items()))
-        counts = [str(group.counts[state]) for state in State]
+        counts = [str(group.counts[status]) for status in LetterStatus]
         first, last = (_time(stamp) or "–" for stamp in (group.first_ms, group.last_ms))
         table.add_row(group.reason, group.topic, partitions, *counts, first, last)
     out.print(table)

@@ -10,7 +10,7 @@ from streampca.settings import TransformSettings, WorkerSettings
 from streampca.sources import schema_registry
 from streampca.sources.base import Committed
 from streampca.sources.broker_errors import NoBrokerError
-from streampca.sources.choice import inspector_of, transactions_of
+from streampca.sources.clients import inspector_of, transactions_of
 from streampca.stores import identity
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import store_of
@@ -106,10 +106,10 @@ class TransformChecks:
             raise StoreError(f"there is no store at {place}: start a worker first, mount its volume, or correct store")
         self._models.versions()  # raises if the store cannot be read
         self._cache.poll()
-        if cause := self._model.follow():
+        if cause := self._model.refresh():
             return f"none yet, so transform will wait: {cause}"
         self._has_model = True
-        used = self._model.used
+        used = self._model.published
         scores = "without" if used.calibration is None else "with"
         k, d = used.model.n_components, used.model.dimensions
         return f"version {used.version} has {k} components of {d} dimensions, {scores} past scores"
@@ -150,7 +150,7 @@ class TransformChecks:
             committed = inspector.committed()
         for partition, found in committed.items():
             if self._has_model:
-                self._model.check(found.metadata)
+                self._model.require_shape(found.metadata)
             refuse_other_topic(self._settings.topic, partition, found, self._topic.topic_id or "")
             self._topic.refuse_gap(partition, found.offset, "the group's offset", "transform_group_id")
         shapes = {shape for found in committed.values() if (shape := shape_in(found.metadata))}
@@ -180,4 +180,6 @@ class TransformChecks:
         """The newest record can be projected."""
         if not self._has_model:
             return None
-        return self._topic.newest_record(codec_of(self._settings, self._model.used), self._model.used.model.dimensions)
+        return self._topic.newest_record(
+            codec_of(self._settings, self._model.published), self._model.published.model.dimensions
+        )

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from streampca.errors import BadRecordError, OffsetGapError, SourceError, StreampcaError
 from streampca.settings import ConsumerSettings
 from streampca.sources import schema_registry
-from streampca.sources.base import Committed, TopicInspector
+from streampca.sources.base import Committed
 from streampca.sources.broker_errors import TopicError
-from streampca.sources.choice import inspector_of
+from streampca.sources.clients import inspector_of
+from streampca.sources.kafka_python.inspector import KafkaPythonInspector
 from streampca.stream.codec import Codec
 
 _AHEAD_S = 300.0
@@ -27,7 +28,7 @@ class TopicChecks:
     def __init__(self, settings: ConsumerSettings) -> None:
         self._settings = settings
         self._topic_error: TopicError | None = None
-        self.inspector: TopicInspector | None = None
+        self.inspector: KafkaPythonInspector | None = None
         self.topic_id: str | None = None
         self.bounds: dict[int, tuple[int, int]] | None = None
         """Partition → first offset and end; None: not known."""

@@ -2,7 +2,10 @@
 
 import contextlib
 import ctypes
+import os
+import re
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -41,3 +44,9 @@ def stop_on_signals(stop: Callable[[str], object]) -> None:
 
     signal.signal(signal.SIGTERM, handle)
     signal.signal(signal.SIGINT, handle)
+
+
+def name_of_process() -> str:
+    """Host name and process id, in characters that a file of the store may have."""
+    host = re.sub(r"[^A-Za-z0-9._-]", "_", socket.gethostname())
+    return f"{host[:200]}-{os.getpid()}"

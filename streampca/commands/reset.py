@@ -9,8 +9,7 @@ from kafka.errors import GroupIdNotFoundError, GroupSubscribedToTopicError, Kafk
 from streampca.commands.console import console
 from streampca.errors import SourceError, StreampcaError
 from streampca.settings import ResetSettings
-from streampca.sources.kafka_python.admin import admin_client
-from streampca.sources.kafka_python.connection import Connection
+from streampca.sources.kafka_python.connection import Connection, admin_client
 
 _OF_MEMBERS = (GroupSubscribedToTopicError, NonEmptyGroupError)
 

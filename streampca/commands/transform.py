@@ -8,15 +8,15 @@ import structlog
 from threadpoolctl import threadpool_limits
 
 from streampca.commands.encoding import frame
-from streampca.commands.process import prepare, stop_on_signals
+from streampca.commands.process import name_of_process, prepare, stop_on_signals
 from streampca.consumer_group.health import HealthListener, HealthServer
 from streampca.consumer_group.listener import Listener, Listeners, LoopTicked, ModelAwaited
-from streampca.consumer_group.status import name_of_process
+from streampca.consumer_group.status import StatusListener
 from streampca.settings import TransformSettings
 from streampca.sources import schema_registry
-from streampca.sources.choice import client_of, prefetching, transactions_of
+from streampca.sources.clients import client_of, prefetching, transactions_of
 from streampca.stores.choice import store_of
-from streampca.stores.model_cache import ModelCache
+from streampca.stores.model_cache import POLL_INTERVAL_S, ModelCache
 from streampca.stores.models import Models
 from streampca.stores.worker_status import WorkerStatuses
 from streampca.stream.codec import Codec
@@ -27,10 +27,9 @@ from streampca.transform.log import TransformLog
 from streampca.transform.loop import TransformConfig, Transformer
 from streampca.transform.messages import Packer, RecordPacker
 from streampca.transform.metrics import TransformMetrics
-from streampca.transform.models import FollowedModel
+from streampca.transform.models import CurrentModel
 from streampca.transform.outputs import Outputs
 from streampca.transform.projection import Projection
-from streampca.transform.status import TransformStatusListener
 
 log = structlog.get_logger()
 
@@ -54,10 +53,10 @@ def run(settings: TransformSettings) -> None:
         model = model_of(settings, cache)
         stops: list[str] = []
         stop_on_signals(stops.append)
-        cache.start(settings.reload_interval_s)
+        cache.start(POLL_INTERVAL_S)
         reports = WorkerStatuses(store, settings.topic)
         try:
-            with TransformStatusListener(settings.output_topic, reports, name_of_process()) as status:
+            with StatusListener(reports, name_of_process(), output_topic=settings.output_topic) as status:
                 listener = Listeners(logged, metrics, health, status)
                 _wait_for_model(model, listener, stops)
                 if stops:
@@ -75,19 +74,19 @@ def run(settings: TransformSettings) -> None:
             logged.ended()
 
 
-def _wait_for_model(model: FollowedModel, listener: Listener, stops: Sequence[str]) -> None:
+def _wait_for_model(model: CurrentModel, listener: Listener, stops: Sequence[str]) -> None:
     """Return when there is a model, or a signal has come."""
-    while (cause := model.follow()) and not stops:
+    while (cause := model.refresh()) and not stops:
         listener.notify(LoopTicked())
         listener.notify(ModelAwaited(cause))
         time.sleep(_WAIT_S)
 
 
 def _build(
-    settings: TransformSettings, model: FollowedModel, listener: Listener, check_threads: Callable[[], None]
+    settings: TransformSettings, model: CurrentModel, listener: Listener, check_threads: Callable[[], None]
 ) -> Transformer:
     """A member that is about to join the group: every mistake that can be found earlier has been reported."""
-    codec = codec_of(settings, model.used)
+    codec = codec_of(settings, model.published)
     codec.decode([])  # raises if a package is missing or the schema registry is away
     outputs = Outputs(
         settings.output_topic,
@@ -117,10 +116,10 @@ def _packer(settings: TransformSettings) -> Packer:
     return RecordPacker(encoder(settings.output_format, _frame(settings)), several=settings.format == "arrow")
 
 
-def model_of(settings: TransformSettings, cache: ModelCache) -> FollowedModel:
+def model_of(settings: TransformSettings, cache: ModelCache) -> CurrentModel:
     """The model that records are projected with, from a cache of the topic's models."""
     needs_calibration = _projection_of(settings).needs_calibration
-    return FollowedModel(cache, settings.model_version, settings.output_topic, needs_calibration=needs_calibration)
+    return CurrentModel(cache, settings.model_version, settings.output_topic, needs_calibration=needs_calibration)
 
 
 def _projection_of(settings: TransformSettings) -> Projection:

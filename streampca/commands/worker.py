@@ -7,15 +7,15 @@ from collections.abc import Callable
 import structlog
 from threadpoolctl import threadpool_limits
 
-from streampca.commands.process import prepare, stop_on_signals
+from streampca.commands.process import name_of_process, prepare, stop_on_signals
 from streampca.consumer_group.health import HealthListener, HealthServer
 from streampca.consumer_group.listener import Listener, Listeners
-from streampca.consumer_group.status import name_of_process
+from streampca.consumer_group.status import StatusListener
 from streampca.pca.compilation import compile_kernels
 from streampca.pca.learning import LearningConfig
 from streampca.settings import WorkerSettings
 from streampca.sources import schema_registry
-from streampca.sources.choice import client_of, dead_letters_of, prefetching
+from streampca.sources.clients import client_of, dead_letters_of, prefetching
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import store_of
@@ -27,7 +27,6 @@ from streampca.thread_failures import ThreadFailures
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.listeners.log import WorkerLog
 from streampca.worker.listeners.metrics import WorkerMetrics
-from streampca.worker.listeners.status import StatusListener
 from streampca.worker.loop import Worker, WorkerConfig
 from streampca.worker.publisher import Publisher
 

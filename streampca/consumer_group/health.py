@@ -1,6 +1,5 @@
 """A member's HTTP port: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes."""
 
-import contextlib
 import errno
 import socket
 import threading
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
 _STUCK_AFTER_S = 60.0  # without a tick: longer than any single step of the loop takes, even with a slow disk
 _STARTED_AFTER_S = 300.0  # to the first tick: a throttled container may take minutes to compile its kernels
 _SETTLED_AFTER_S = 10.0  # in a group without partitions: another assignment often follows a first empty one
-_CONNECTION_S = 10.0  # the longest that a connection, which has one request, may last
-_MAX_CONNECTIONS = 64
-_TEXT = "text/plain; charset=utf-8"
 
 
 class HealthListener(Listener):
@@ -117,69 +113,36 @@ class HealthServer:
 
 
 def _app(registry: CollectorRegistry, health: HealthListener) -> "WSGIApplication":
-    """The WSGI application: prometheus_client's, with two more routes."""
+    """prometheus_client's application, with two more paths."""
     metrics = make_wsgi_app(registry)
     probes = {"/healthz": health.why_unhealthy, "/readyz": health.why_not_ready}
 
     def app(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
-        if method not in ("GET", "HEAD"):
-            status, text = "501 Not Implemented", f"{method} is not supported\n"
-        elif path == "/metrics":
-            body: Iterable[bytes] = metrics({**environ, "REQUEST_METHOD": "GET", "QUERY_STRING": ""}, start_response)
-            return [] if method == "HEAD" else body
-        elif path in probes:
+        path = environ["PATH_INFO"]
+        if path == "/metrics":
+            body: Iterable[bytes] = metrics(environ, start_response)
+            return body
+        if path in probes:
             reason = probes[path]()
             status, text = ("503 Service Unavailable", f"{reason}\n") if reason else ("200 OK", "ok\n")
         else:
             status, text = "404 Not Found", "there are /metrics, /healthz and /readyz\n"
-        start_response(status, [("Content-Type", _TEXT)])
-        return [] if method == "HEAD" else [text.encode()]
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+        return [text.encode()]
 
     return app
 
 
 class _Handler(WSGIRequestHandler):
+    timeout = 10.0  # for a client to send its request
+
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         """Log nothing: probes come every few seconds."""
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """Has a thread for each connection, and ends those that last too long, or that are too many: the oldest first."""
-
     daemon_threads = True  # the process's exit waits for no client
     request_queue_size = 128  # connections not accepted yet
-
-    def __init__(self, *arguments: Any) -> None:
-        self._started: dict[socket.socket, float] = {}  # when each connection began, the oldest first
-        self._lock = threading.Lock()  # of _started
-        super().__init__(*arguments)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Handle a new connection; the oldest gives way if there are too many."""
-        with self._lock:
-            if len(self._started) >= _MAX_CONNECTIONS:
-                self._end_oldest()
-            self._started[request] = time.monotonic()
-        super().process_request(request, client_address)
-
-    def service_actions(self) -> None:
-        """End what has lasted too long; called several times a second."""
-        with self._lock:
-            while self._started and next(iter(self._started.values())) < time.monotonic() - _CONNECTION_S:
-                self._end_oldest()
-
-    def shutdown_request(self, request: Any) -> None:
-        """Close a connection that has been handled."""
-        with self._lock:
-            self._started.pop(request, None)
-        super().shutdown_request(request)
-
-    def _end_oldest(self) -> None:
-        oldest = next(iter(self._started))
-        del self._started[oldest]
-        with contextlib.suppress(OSError):  # its thread, which now reads an end, has just closed it
-            oldest.shutdown(socket.SHUT_RDWR)
 
     def server_bind(self) -> None:
         """Bind without looking up the host's full name, which is slow where there is no name server."""

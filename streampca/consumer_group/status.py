@@ -4,37 +4,42 @@ The report is a convenience: if it cannot be written, the process continues. A t
 hangs does not stop the loop.
 """
 
-import os
-import re
-import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import structlog
 
 from streampca.consumer_group.listener import (
     BatchLearned,
     BatchTransformed,
+    CheckpointPostponed,
+    CheckpointSaved,
     Listener,
     LoopTicked,
     MemberEvent,
     MemberStopping,
+    ModelAwaited,
+    ModelPublished,
     PartitionResumed,
     PartitionsAssigned,
     PartitionsReleased,
     PartitionStalled,
+    PublishFailed,
+    RecordRejected,
     RestoreFailed,
     SourcePolled,
+    TransactionEnded,
 )
 from streampca.errors import StoreError, StreampcaError
 from streampca.stores.worker_status import (
     OUTDATED_AFTER_S,
     PartitionStatus,
     State,
+    TransformStatus,
     WorkerStatus,
     WorkerStatuses,
 )
@@ -48,17 +53,15 @@ _RARELY_AFTER = 5  # failures in a row
 _LAST_REPORT_AFTER_S = 2.0  # longest wait for the report before it
 _WAITING_AFTER_S = 5.0  # without a message
 _RATE_OVER_S = 10.0
-_LONGEST_NAME = 200
 
 
-class MemberStatus(Listener):
+class StatusListener(Listener):
     """Reports every few seconds while the loop runs, and at once when partitions are assigned or released.
 
     A context manager around the member's run: the error that ends it is in the last report.
-    `clock` gives seconds since 1970, `ticks` is monotonic.
+    `clock` gives seconds since 1970, `ticks` is monotonic. With `output_topic`, it is a member of transform, whose
+    records count when their transaction is committed.
     """
-
-    working: State  # the state after messages
 
     def __init__(
         self,
@@ -67,6 +70,7 @@ class MemberStatus(Listener):
         clock: Callable[[], float] = time.time,
         ticks: Callable[[], float] = time.monotonic,
         executor: Executor | None = None,
+        output_topic: str | None = None,
     ) -> None:
         self._reports, self._name, self._clock, self._ticks = reports, name, clock, ticks
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="status")
@@ -74,20 +78,15 @@ class MemberStatus(Listener):
         self._failures = 0  # to write, in a row
         self._started_at = clock()
         self._state: State = "starting"
+        self._working: State = "learning" if output_topic is None else "transforming"  # after messages
+        self._transform = None if output_topic is None else TransformStatus(output_topic=output_topic)
+        self._open_written = self._open_rejected = 0  # in the transaction that has not ended
         self._problems: dict[str, str] = {}  # what fails → why
         self._stalled: set[int] = set()
         self._partitions: dict[int, PartitionStatus | BatchLearned | BatchTransformed] = {}
         self._messages = 0
         self._last_message = self._next_report = ticks()
         self._samples: deque[tuple[float, int]] = deque([(self._last_message, 0)])  # time, messages
-
-    def details(self) -> dict[str, Any]:
-        """More fields of the report."""
-        return {}
-
-    def status_of(self, partition: int) -> PartitionStatus:
-        """The progress on a partition that is assigned."""
-        return _status_of(self._partitions[partition])
 
     def __enter__(self) -> Self:
         try:
@@ -117,12 +116,24 @@ class MemberStatus(Listener):
                 self._on_tick()
             case SourcePolled(status):
                 self._on_poll(status)
+            case BatchLearned() | BatchTransformed():
+                self._on_batch(event)
             case PartitionStalled():
                 self._on_stall(event)
             case PartitionResumed(partition):
                 self._on_decoded(partition)
             case RestoreFailed(cause):
                 self._problems["restore"] = cause
+            case CheckpointPostponed(cause):
+                self._problems["checkpoint"] = cause
+            case PublishFailed(cause):
+                self._problems["model"] = cause
+            case CheckpointSaved(partition):
+                self._problems.pop("checkpoint", None)
+            case ModelPublished():
+                self._problems.pop("model", None)
+            case RecordRejected():
+                self._open_rejected += 1
             case PartitionsAssigned(positions):
                 self._on_assignment(positions)
             case PartitionsReleased(partitions):
@@ -130,17 +141,38 @@ class MemberStatus(Listener):
             case MemberStopping():
                 self._state = "stopping"
                 self._report()
+        if self._transform:
+            self._update(self._transform, event)
+
+    def _update(self, transform: TransformStatus, event: MemberEvent) -> None:
+        match event:
+            case BatchTransformed():
+                transform.model_version = event.version
+                self._open_written += event.outputs
+            case TransactionEnded(outcome):
+                if outcome == "committed":
+                    transform.written += self._open_written
+                    transform.rejected += self._open_rejected
+                    transform.committed_at = self._clock()
+                    self._problems.pop("transaction", None)
+                elif outcome == "failed":
+                    self._problems["transaction"] = event.cause
+                self._open_written = self._open_rejected = 0
+            case ModelAwaited(cause):
+                transform.awaits = cause
+            case SourcePolled():  # it reads only with a model
+                transform.awaits = None
 
     def _on_batch(self, batch: BatchLearned | BatchTransformed) -> None:
         self._partitions[batch.partition] = batch
         if batch.messages:
             self._messages += batch.messages
             self._last_message = self._ticks()
-            self._state = self.working
+            self._state = self._working
 
     def _on_assignment(self, positions: Mapping[int, int]) -> None:
         self._problems.pop("restore", None)
-        self._partitions |= {p: _status(position, None) for p, position in positions.items()}
+        self._partitions |= {p: PartitionStatus(position=position) for p, position in positions.items()}
         if self._state == "starting":
             self._state = "waiting"
         self._report()
@@ -155,7 +187,7 @@ class MemberStatus(Listener):
     def _on_stall(self, event: PartitionStalled) -> None:
         self._stalled.add(event.partition)
         self._problems["decoding"] = event.cause
-        known = self.status_of(event.partition)
+        known = self._status_of(event.partition)
         self._partitions[event.partition] = known.model_copy(update={"lag": event.lag})
 
     def _on_decoded(self, partition: int) -> None:
@@ -173,7 +205,7 @@ class MemberStatus(Listener):
         now = self._ticks()
         if now < self._next_report:
             return
-        if self._state == self.working and now - self._last_message >= _WAITING_AFTER_S:
+        if self._state == self._working and now - self._last_message >= _WAITING_AFTER_S:
             self._state = "waiting"
         self._report()
 
@@ -190,8 +222,8 @@ class MemberStatus(Listener):
             started_at=self._started_at,
             updated_at=self._clock(),
             messages_per_second=0.0 if self._state == "stopped" else self._rate(),
-            partitions={str(p): self.status_of(p) for p in sorted(self._partitions)},
-            **self.details(),
+            partitions={str(p): self._status_of(p) for p in sorted(self._partitions)},
+            transform=self._transform and self._transform.model_copy(),
         )
         self._in_flight = self._executor.submit(self._write, report)
 
@@ -205,6 +237,23 @@ class MemberStatus(Listener):
         else:
             self._failures = 0
 
+    def _status_of(self, partition: int) -> PartitionStatus:
+        match self._partitions[partition]:
+            case BatchTransformed(next=position, lag=lag):
+                return PartitionStatus(position=position, lag=lag)
+            case BatchLearned(fold=fold, lag=lag):
+                stats = fold.stats
+                return PartitionStatus(
+                    position=fold.position,
+                    lag=lag,
+                    learned=stats.learned,
+                    rejected=sum(stats.rejected.values()),
+                    loss_ewma=stats.loss_ewma / stats.norm_ewma if stats.norm_ewma > 0 else None,
+                    shortened=fold.state.shortened,
+                )
+            case known:
+                return known
+
     def _rate(self) -> float:
         now = self._ticks()
         self._samples.append((now, self._messages))
@@ -212,30 +261,3 @@ class MemberStatus(Listener):
             self._samples.popleft()
         before, messages = self._samples[0]
         return (self._messages - messages) / (now - before) if now > before else 0.0
-
-
-def name_of_process() -> str:
-    """Host name and process id, in characters that a file of the store may have."""
-    host = re.sub(r"[^A-Za-z0-9._-]", "_", socket.gethostname())
-    return f"{host[:_LONGEST_NAME]}-{os.getpid()}"
-
-
-def _status(position: int, lag: int | None) -> PartitionStatus:
-    return PartitionStatus(position=position, lag=lag, learned=None, rejected=None, loss_ewma=None)
-
-
-def _status_of(known: PartitionStatus | BatchLearned | BatchTransformed) -> PartitionStatus:
-    match known:
-        case PartitionStatus():
-            return known
-        case BatchTransformed():
-            return _status(known.next, known.lag)
-    stats = known.fold.stats
-    return PartitionStatus(
-        position=known.fold.position,
-        lag=known.lag,
-        learned=stats.learned,
-        rejected=sum(stats.rejected.values()),
-        shortened=known.fold.state.shortened,
-        loss_ewma=stats.loss_ewma / stats.norm_ewma if stats.norm_ewma > 0 else None,
-    )

@@ -1,14 +1,12 @@
 """An in-memory Kafka broker: librdkafka's mock cluster, which is part of confluent-kafka.
 
-It retains some 5 MB per partition, has four partitions a topic and creates topics on demand. kafka-python cannot
-negotiate a protocol version with it and needs `API_VERSION`, in which topics have no ids yet.
+It retains some 5 MB per partition, has four partitions a topic and creates topics on demand.
 """
 
 from typing import Any
 
 from streampca.errors import StreampcaError
 
-API_VERSION = "2.1"
 RETAINED_BYTES = 5 * 1024 * 1024 * 4  # per topic
 
 

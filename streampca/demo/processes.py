@@ -23,7 +23,7 @@ class ChildProcess:
         self.command, self.log = command, log
         with log.open("wb") as output:
             self._process = subprocess.Popen(  # noqa: S603 - our own program
-                [sys.executable, "-m", "streampca", command],
+                [sys.executable, "-m", "streampca.commands.demo_process", command],
                 env={**inherited, **variables},
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from streampca.demo import processes, projection
-from streampca.demo.broker import API_VERSION, EmbeddedBroker
+from streampca.demo.broker import EmbeddedBroker
 from streampca.demo.display import DemoStatus, Display, phase_of
 from streampca.demo.output import Output
 from streampca.demo.processes import ChildProcess
@@ -165,7 +165,6 @@ def _of_both(broker: EmbeddedBroker, store: str) -> dict[str, object]:
         "topic": TOPIC,
         "dead_letter_topic": DEAD_LETTERS,
         "bootstrap_servers": broker.address,
-        "kafka_api_version": API_VERSION,
         "store": store,
         "format": "float32",
         "on_offset_gap": "earliest",  # the in-memory broker may have dropped records before the start

@@ -202,7 +202,8 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         if self.gauge == "unit":
             return OnlineLearner(UnitGauge(config), 1.0 if self.half_life is None else 2.0 ** (-1.0 / self.half_life))
         random = check_random_state(self.random_state)
-        C0 = np.linalg.qr(random.standard_normal((d, config.columns)))[0]
+        columns = min(config.components + config.beyond, d)
+        C0 = np.linalg.qr(random.standard_normal((d, columns)))[0]
         return OnlineLearner(FreeGauge(config, C0, self.step or PowerStep()))
 
 

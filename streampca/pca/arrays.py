@@ -1,4 +1,4 @@
-"""Types of arrays for annotations."""
+"""Types of arrays for annotations, and their scale."""
 
 from typing import Any
 
@@ -8,3 +8,8 @@ from numpy.typing import NDArray
 Array = NDArray[np.floating[Any]]  # float32 or float64
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
+
+
+def power_of_two(scale: float) -> float:
+    """The power of two next to a scale, or 1 if it is 0: dividing by it changes no bit, and squares do not overflow."""
+    return float(np.ldexp(1.0, np.frexp(scale)[1])) if scale else 1.0

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import eigh
 
-from streampca.pca.arrays import F64, Array
+from streampca.pca.arrays import F64, Array, power_of_two
 from streampca.pca.model import Model
 from streampca.pca.state import State
 
@@ -37,9 +37,9 @@ def factor(state: State) -> Array:
 
 def turned(state: State, components: int) -> State:
     """A state with an exact covariance, with its leading axes times their standard deviations as columns."""
-    d = len(state.C)
-    variance, U = eigh(state.covariance, subset_by_index=(d - min(components, d), d - 1))
-    variance, U = variance[::-1], U[:, ::-1]
+    d, unit = len(state.C), power_of_two(state.total_variance)
+    variance, U = eigh(np.asarray(state.covariance) / unit, subset_by_index=(d - min(components, d), d - 1))
+    variance, U = variance[::-1] * unit, U[:, ::-1]
     known = variance > max(_EPS * d * variance[0], float(np.finfo(state.C.dtype).tiny))
     C = np.ascontiguousarray(U[:, known] * np.sqrt(variance[known]), state.C.dtype)
     return replace(state, C=C, N=np.diag(variance[known]))

@@ -151,7 +151,9 @@ def _moved(state: State, Y: Array, P: F64, weights: Weights, config: LearningCon
         coefficients = ritz.strongest(rows, limit, config.rounding)
     coefficients = coefficients.astype(C.dtype)
     C = C @ coefficients[:r] + Y.T @ coefficients[r:]
-    return replace(state, C=C, N=(C.T @ C).astype(np.float64))
+    N = (C.T @ C).astype(np.float64)
+    known = int(np.sum(N.diagonal() > config.smallest_value**2))
+    return replace(state, C=np.ascontiguousarray(C[:, :known]), N=N[:known, :known].copy())
 
 
 def _algorithm1(P: F64, G: F64, N: F64, r: int, eta: F64) -> F64:
@@ -167,7 +169,7 @@ def _algorithm1(P: F64, G: F64, N: F64, r: int, eta: F64) -> F64:
 def _losses(state: State, P: F64, norm: F64, weights: Weights, surplus: F64, config: LearningConfig) -> Losses:
     """The losses of messages with these P = Y [C | F] and ‖v − m‖², by the k leading axes of the state."""
     k = min(config.components, state.rank)
-    explained = (P[:, :k] ** 2 / state.N.diagonal()[:k]).sum(axis=1) / np.maximum(1 - weights.a, _TINY)
+    explained = ((P[:, :k] / np.sqrt(state.N.diagonal()[:k])) ** 2).sum(axis=1) / np.maximum(1 - weights.a, _TINY)
     outside = 1 - config.components / config.dimensions
     norm = np.maximum(norm - surplus, 0.0)
     return Losses(np.clip(norm + surplus * (1 - outside) - explained, 0.0, norm), norm)

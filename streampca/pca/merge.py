@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from streampca.pca import axes
-from streampca.pca.arrays import F64, Array
+from streampca.pca.arrays import F64, Array, power_of_two
 from streampca.pca.state import Gaps, State
 
 _MOST_GROUPS = 8  # more cost more, and improve the estimate of the sampling error little
@@ -128,12 +128,14 @@ def _shared(before: Gaps | None, past: float, added: Gaps | None, new: float) ->
 def _leading(parts: Sequence[tuple[float, Array]], most: int, dtype: Any) -> tuple[Array, F64]:
     """As `axes.leading` of F, but from the smaller Gram matrix where that is faster and accurate enough."""
     F = np.hstack([factor * columns.astype(np.float64, copy=False) for factor, columns in parts])
-    d, n = F.shape
+    (d, n), unit = F.shape, power_of_two(float(np.abs(F).max(initial=0.0)))
+    F /= unit  # so that no square overflows
     squares, vectors = np.linalg.eigh(F @ F.T if d <= n else F.T @ F)
     squares, vectors = squares[::-1][:most], vectors[:, ::-1][:, :most]
     if min(d, n) <= _GROUPED and not (len(squares) and squares[-1] > _GRADED * squares[0]):
-        return axes.leading(F, most, dtype)
+        C, squares = axes.leading(F, most, dtype)
+        return unit * C, unit**2 * squares
     r = int(np.sum(squares > axes.tolerance(np.float64) * squares[0])) if squares[0] > 0 else 0
     squares, vectors = squares[:r], vectors[:, :r]
     C = vectors * np.sqrt(squares) if d <= n else F @ vectors
-    return np.ascontiguousarray(C, dtype), squares
+    return np.ascontiguousarray(unit * C, dtype), unit**2 * squares

@@ -42,19 +42,14 @@ class ServeSettings(StoreSettings):
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0: any free one.")
     allowed_hosts: str | None = Field(
         None,
-        pattern=r"^[^,\s]+(\s*,\s*[^,\s]+)*$",
+        pattern=r"^(\*|(\*\.)?[^*,\s]+)(\s*,\s*(\*|(\*\.)?[^*,\s]+))*$",
         description="Host names that requests may be for, comma-separated; *: any.",
     )
     max_body_bytes: int = Field(16 * 1024 * 1024, ge=1024, description="Maximum size of a request body.")
     max_rows: int = Field(10_000, ge=1, description="Maximum number of vectors in a request.")
-    max_numbers: int = Field(1_000_000, ge=1, description="Maximum count of numbers in a request, and in an answer.")
-    buffers_mib: float = Field(
-        64, gt=0, description="Memory for bodies being received and answers being sent, MiB; beyond it, 503."
-    )
     model_max_age_s: float | None = Field(
         None, gt=0, description="Model age above which /readyz answers 503; unset: no limit."
     )
-    reload_interval_s: float = Field(1, gt=0, description="Interval between checks of the store for a newer model.")
 
 
 class ProduceSettings(TopicSettings, KafkaSettings, FormatSettings, LogSettings):

@@ -26,9 +26,6 @@ class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterS
     kafka_client: Literal["kafka-python", "confluent"] = Field(
         "kafka-python", description="Kafka client; confluent is faster and needs streampca[fast]."
     )
-    isolation_level: Literal["read_committed", "read_uncommitted"] = Field(
-        "read_committed", description="Whether to skip records of open and aborted transactions."
-    )
     session_timeout_s: float = Field(
         15, gt=0, allow_inf_nan=False, description="Seconds without heartbeats after which the group removes a member."
     )
@@ -37,8 +34,6 @@ class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterS
         pattern=TOPIC_NAME,
         description="Static member id, unique in the group: a quick restart then moves no partition.",
     )
-    max_poll_records: int = Field(2000, ge=1, description="Maximum number of records per poll.")
-    prefetch_mib: float = Field(32, gt=0, le=1024, description="Prefetch limit, MiB.")
     host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
     metrics_port: int = Field(
         8010, ge=0, le=65535, description="Port of /metrics, /healthz and /readyz; 0: any free one."

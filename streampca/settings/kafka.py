@@ -28,9 +28,6 @@ class KafkaSettings(Settings):
     ssl_keyfile: Path | None = Field(None, description="Private key of the client certificate, PEM.")
     ssl_password: SecretStr | None = Field(None, description="Password of the private key.")
     ssl_check_hostname: bool = Field(True, description="Whether to verify that a broker's certificate names its host.")
-    kafka_api_version: str | None = Field(
-        None, pattern=r"^\d+(\.\d+)+$", description="Protocol version of the brokers; unset: detected."
-    )
 
     @field_validator("bootstrap_servers")
     @classmethod

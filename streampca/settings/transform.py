@@ -35,10 +35,6 @@ class TransformSettings(ConsumerSettings):
     transform_group_id: str = Field(
         "streampca-transform-<topic>", min_length=1, description="Consumer group of `streampca transform`."
     )
-    isolation_level: Literal["read_committed"] = Field(
-        "read_committed", description="Whether to skip records of open and aborted transactions."
-    )
-    reload_interval_s: float = Field(1, gt=0, description="Interval between checks of the store for a newer model.")
     metrics_port: int = Field(
         8020, ge=0, le=65535, description="Port of /metrics, /healthz and /readyz; 0: any free one."
     )

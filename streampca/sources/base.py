@@ -13,6 +13,12 @@ from typing import NamedTuple, Protocol
 from streampca.stream.events import Event, SourceStatus
 from streampca.stream.record import NO_RECORDS, LastRecord, Record
 
+MAX_POLL_RECORDS = 2000
+"""At most so many records a poll: enough to share its overhead, few enough that the next poll is soon."""
+
+PREFETCH_MIB = 32
+"""Limit of the records read ahead: several fetches, so that learning never waits for one."""
+
 
 class Committed(NamedTuple):
     """An offset that the group has committed, with the text that the member which committed it has added."""
@@ -72,31 +78,6 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Leave the group, within 3 seconds. Closing twice is harmless. No events are returned afterwards."""
-
-
-class TopicInspector(Protocol):
-    """Answers questions about a topic and the consumer group, without joining the group.
-
-    All methods raise `SourceError` when brokers refuse or do not answer within some seconds.
-    """
-
-    def topic_id(self) -> str:
-        """As `Source.topic_id`."""
-
-    def check_topic(self, name: str) -> int:
-        """The number of partitions of another topic; raises unless it exists and may be written to."""
-
-    def offsets(self) -> dict[int, tuple[int, int]]:
-        """The earliest offset and the end of each partition."""
-
-    def committed(self) -> dict[int, Committed]:
-        """The group's committed offsets, of the partitions that have one."""
-
-    def newest_record(self, ends: Mapping[int, int]) -> tuple[int, Record] | None:
-        """The newest of the last records of these partitions, with its partition; None if none came in time."""
-
-    def close(self) -> None:
-        """Close the connections."""
 
 
 class DeadLetters(Protocol):

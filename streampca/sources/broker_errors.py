@@ -1,4 +1,4 @@
-"""The errors of brokers that waiting cannot fix, as sentences; they are the same for every Kafka client."""
+"""The errors of brokers that waiting cannot fix, as messages; they are the same for every Kafka client."""
 
 from streampca.errors import SourceError
 from streampca.settings import KafkaSettings
@@ -13,7 +13,7 @@ class NoBrokerError(SourceError):
 
 
 class BrokerErrors:
-    """The sentences for one topic on one cluster."""
+    """The messages for one topic on one cluster."""
 
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
         self._topic, self._at = topic, f"at {settings.bootstrap_servers}"
@@ -56,13 +56,6 @@ class BrokerErrors:
         return SourceError(
             f"records of topic {self._topic} are compressed, and what reads them is not installed ({text}): "
             "pip install 'kafka-python[lz4,snappy,zstd]'"
-        )
-
-    def letter_too_large(self) -> SourceError:
-        """The topic is a dead-letter topic and does not accept a record."""
-        return SourceError(
-            f"a record is too large for the dead-letter topic {self._topic}, which must take a little more than "
-            f"the topic itself; raise max.message.bytes of {self._topic}"
         )
 
     def record_too_large(self) -> SourceError:

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
+from streampca.stream.record import Record
+
 Headers: TypeAlias = list[tuple[str, bytes | None]]
 
 _PREFIX = "__connect.errors."
 _NAMES = [_PREFIX + name for name in ("topic", "partition", "offset", "exception.class.name", "exception.message")]
 _TIMESTAMP = f"{_PREFIX}timestamp"
-UNREADABLE = f"{_PREFIX}headers"  # in place of headers that a client cannot read
 
 
 def dead_letter_headers(topic: str, partition: int, offset: int, reason: str, message: str) -> Headers:
@@ -19,6 +20,13 @@ def dead_letter_headers(topic: str, partition: int, offset: int, reason: str, me
     """
     values = (topic, str(partition), str(offset), reason, message)
     return [(name, value.encode(errors="backslashreplace")) for name, value in zip(_NAMES, values, strict=True)]
+
+
+def letter_of(topic: str, partition: int, record: Record, reason: str, message: str) -> "Letter":
+    """The dead letter of a record of that topic."""
+    errors = dead_letter_headers(topic, partition, record.offset, reason, message)
+    timestamp = record.timestamp if record.timestamp >= 0 else None
+    return Letter(record.value, record.key, [*record.headers, *errors], timestamp)
 
 
 class Origin(NamedTuple):

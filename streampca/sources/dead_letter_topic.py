@@ -1,14 +1,14 @@
 """The letters of a dead-letter topic, with what was replayed of them, and the interface to read and replay them."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from streampca.sources.dead_letter_headers import UNREADABLE, Origin, origin_of
+from streampca.sources.dead_letter_headers import Origin, origin_of
 from streampca.sources.replay_marks import Range, contains, marked_in, merged, replay_headers
-from streampca.sources.transactions import Outgoing
+from streampca.sources.transactions import Outgoing, OutgoingFields
 from streampca.stream.record import Record
 
 
@@ -32,20 +32,19 @@ class ReplayProducer(Protocol):
     `send` was in its end: then all of it may be.
     """
 
-    def send(self, records: Sequence[Outgoing]) -> None:
+    def send(self, records: Iterable[OutgoingFields]) -> None:
         """Send records as one transaction, and return when it is committed."""
 
     def close(self) -> None:
         """Close the connections."""
 
 
-class State(StrEnum):
+class LetterStatus(StrEnum):
     """What a replay does with a letter."""
 
     WAITING = "waiting"  # sends it
     REPLAYED = "replayed"  # was sent
     REPEATED = "repeated"  # an earlier letter is of the same record, which a worker has rejected twice after a crash
-    INCOMPLETE = "incomplete"  # the letter does not hold all of the record
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class DeadLetter:
     offset: int
     record: Record
     origin: Origin
-    state: State
+    status: LetterStatus
 
     @property
     def timestamp(self) -> int:
@@ -94,21 +93,14 @@ class DeadLetterTopic:
                 continue
             identity = _identity(record, origin)
             if contains(self._replayed.get(partition, ()), record.offset):
-                state = State.REPLAYED
-            elif identity in seen:
-                state = State.REPEATED
+                status = LetterStatus.REPLAYED
             else:
-                state = State.WAITING if _is_whole(record, origin) else State.INCOMPLETE
+                status = LetterStatus.REPEATED if identity in seen else LetterStatus.WAITING
             seen.add(identity)
-            yield DeadLetter(partition, record.offset, record, origin, state)
+            yield DeadLetter(partition, record.offset, record, origin, status)
 
 
 def _identity(record: Record, origin: Origin) -> bytes:
     """The same for two letters of one record; a topic that was created again has other records at its offsets."""
     content = (origin.topic, origin.partition, origin.offset, record.key, record.value)
     return hashlib.blake2b(repr(content).encode(), digest_size=16).digest()
-
-
-def _is_whole(record: Record, origin: Origin) -> bool:
-    is_lost = origin.reason == "too_many_bytes" and not record.value  # stands for a batch that could not be read
-    return not is_lost and all(name != UNREADABLE for name, _ in origin.headers)

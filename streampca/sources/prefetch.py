@@ -36,13 +36,13 @@ class Prefetch:
     def __init__(
         self,
         source: Source,
-        most_records: int,
-        most_bytes: int,
+        max_records: int,
+        max_bytes: int,
         decode: Callable[[Records], Event],
         threads: Threads = OS_THREADS,
     ) -> None:
         """Start the thread. It calls `decode`, too; an error of `decode` is raised by the worker's `poll`."""
-        self._source, self._most_records, self._most_bytes = source, most_records, most_bytes
+        self._source, self._max_records, self._max_bytes = source, max_records, max_bytes
         self._decode = decode
         self._threads, self._changed = threads, threads.condition()
         self._queue = EventQueue()
@@ -146,7 +146,7 @@ class Prefetch:
             done.set_exception(error)
 
     def _may_poll(self) -> bool:
-        has_room = self._queue.records < self._most_records and self._queue.size < self._most_bytes
+        has_room = self._queue.records < self._max_records and self._queue.size < self._max_bytes
         return self._begun and self._blocking is None and has_room
 
     def _poll(self) -> None:

@@ -59,5 +59,5 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
 
 def contains(ranges: Sequence[Range], offset: int) -> bool:
     """Whether an offset is in one of these merged ranges."""
-    place = bisect.bisect_right(ranges, (offset, 2**63)) - 1
-    return place >= 0 and ranges[place][0] <= offset <= ranges[place][1]
+    index = bisect.bisect_right(ranges, (offset, 2**63)) - 1
+    return index >= 0 and ranges[index][0] <= offset <= ranges[index][1]

@@ -17,6 +17,8 @@ from streampca.stream.model_file import PublishedModel
 
 log = structlog.get_logger()
 
+POLL_INTERVAL_S = 1.0  # a list request each; workers publish every 5 s by default
+
 _OLD_VERSIONS_LOADED = 4
 _DAMAGED_RETRIED_AFTER_S = 60.0
 _STOPPED_WITHIN_S = 2.0
@@ -32,6 +34,10 @@ class UnknownVersionError(StreampcaError):
 
 class NotLoadedError(StreampcaError):
     """The version is not in memory; the store may have it."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(f"version {version} is not loaded")
+        self.version = version
 
 
 class ModelCache:
@@ -78,7 +84,7 @@ class ModelCache:
             raise NoModelError(self._no_model_text())
         with self._lock:
             if version not in self._older:
-                raise NotLoadedError(f"version {version}")
+                raise NotLoadedError(version)
             self._older.move_to_end(version)
             return self._older[version]
 

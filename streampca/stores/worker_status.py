@@ -15,10 +15,10 @@ class PartitionStatus(BaseModel):
     """A member's progress on one of its partitions; null: not known yet, or of transform, which learns nothing."""
 
     position: int = Field(description="Next offset to read; -1: the earliest record.")
-    lag: int | None = Field(description="Consumer lag: messages behind the log's end.")
-    learned: int | None = Field(description="Messages of the partition learned so far, by any worker.")
-    rejected: int | None = Field(description="Records of the partition rejected so far.")
-    loss_ewma: float | None = Field(description="Relative residual ‖r‖²/‖y‖² over the last 1000 messages or so.")
+    lag: int | None = Field(None, description="Consumer lag: messages behind the log's end.")
+    learned: int | None = Field(None, description="Messages of the partition learned so far, by any worker.")
+    rejected: int | None = Field(None, description="Records of the partition rejected so far.")
+    loss_ewma: float | None = Field(None, description="Relative residual ‖r‖²/‖y‖² over the last 1000 messages or so.")
     shortened: int | None = Field(None, description="Messages learned nearer to the mean than they were.")
 
 
@@ -26,11 +26,11 @@ class TransformStatus(BaseModel):
     """What a member of `streampca transform` has written since its start."""
 
     output_topic: str
-    model_version: int | None = Field(description="Version of the model used last; null: none yet.")
-    awaits: str | None = Field(description="Why there is no model to project with yet.")
-    written: int = Field(description="Records written to the output topic by committed transactions.")
-    rejected: int = Field(description="Records rejected in committed transactions.")
-    committed_at: float | None = Field(description="When the last one was committed, seconds since 1970.")
+    model_version: int | None = Field(None, description="Version of the model used last; null: none yet.")
+    awaits: str | None = Field(None, description="Why there is no model to project with yet.")
+    written: int = Field(0, description="Records written to the output topic by committed transactions.")
+    rejected: int = Field(0, description="Records rejected in committed transactions.")
+    committed_at: float | None = Field(None, description="When the last one was committed, seconds since 1970.")
 
 
 class WorkerStatus(BaseModel):

@@ -20,7 +20,7 @@ from streampca.stream.events import Records, Undecoded, Vectors
 from streampca.stream.formats import reader_of
 from streampca.stream.formats.base import MAX_BATCH_BYTES, Reader
 from streampca.stream.formats.schemas import Schemas
-from streampca.stream.record import UnreadValue, timestamps_of, values_of
+from streampca.stream.record import timestamps_of, values_of
 from streampca.vectors.packing import NULL_HINT, VectorBytes, VectorError, check_size
 
 REASONS = (
@@ -37,7 +37,7 @@ REASONS = (
 
 # Limits of a value with one vector: for each number, and for all else. Topics take 1 MiB by default; the Python objects
 # that a value becomes may take a hundred times its bytes.
-_NUMBER_BYTES, _MAX_OTHER_BYTES = 32, 4 * 2**20
+_NUMBER_BYTES, _MAX_OTHER_BYTES = 32, 8 * 2**20
 _LARGE_BATCH = 8 * 2**20  # bytes of vectors that are decoded at once; the last value may exceed it
 
 
@@ -140,19 +140,17 @@ class Codec:
         return rows, places, rejects, len(values)
 
     def _read(self, value: bytes) -> VectorBytes:
-        if isinstance(value, UnreadValue):
-            raise VectorError("too_many_bytes", value.message)
         check_size(len(value), self._max_bytes)
         return self._reader.read(value)
 
     def _checked(
         self, vectors: Array, places: NDArray[np.int64], counts: NDArray[np.int64], rejects: list[Reject]
     ) -> Decoded:
-        good = self._good(vectors)
-        if self.min_observed is not None and not good.all():
-            vectors = np.where(np.isnan(vectors), np.nan, vectors)  # one NaN of the many, for the same bits
-            good[~good] = self._good_with_gaps(vectors[~good])
-        if not good.all():
+        squares = np.vdot(vectors, vectors)
+        if not squares <= np.float64(self.largest_value) ** 2 / 2:  # or no square is NaN or large; half: for rounding
+            if self.min_observed is not None and np.isnan(squares):
+                vectors = np.where(np.isnan(vectors), np.nan, vectors)  # one NaN of the many, for the same bits
+            good = self._good(vectors)
             values = np.repeat(np.arange(len(places)), counts)  # the value of each vector
             bad, first = np.unique(values[~good], return_index=True)
             rows = np.flatnonzero(~good)[first]
@@ -162,22 +160,13 @@ class Codec:
         return Decoded(vectors, places[counts > 0], sorted(rejects), counts[counts > 0])
 
     def _good(self, vectors: Array) -> NDArray[np.bool_]:
-        """Which vectors are finite and small enough."""
-        limit = np.float64(self.largest_value)
-        if np.vdot(vectors, vectors) <= limit**2 / 2:  # the half is for rounding
-            return np.ones(len(vectors), np.bool_)  # no square is NaN or larger than their sum
-        # The maximum and the minimum, since np.abs would write a copy of all numbers. NaN passes through both and
-        # compares false.
-        good: NDArray[np.bool_] = vectors.max(axis=1, initial=0.0) <= limit
-        good &= vectors.min(axis=1, initial=0.0) >= -limit
-        return good
-
-    def _good_with_gaps(self, vectors: Array) -> NDArray[np.bool_]:
-        """As `_good`, of vectors that may have gaps."""
-        missing = np.isnan(vectors)
-        good: NDArray[np.bool_] = self._good(np.where(missing, 0.0, vectors))
-        good &= self.dimensions - missing.sum(axis=1) >= (self.min_observed or 0)
-        return good
+        """Which vectors are finite and small enough, apart from gaps, and have enough entries."""
+        sizes, found = np.abs(vectors), self.dimensions
+        if self.min_observed is not None:
+            missing = np.isnan(vectors)
+            sizes[missing], found = 0.0, self.dimensions - missing.sum(axis=1)
+        good: NDArray[np.bool_] = sizes.max(axis=1, initial=0.0) <= np.float64(self.largest_value)  # false for NaN
+        return good & (found >= (self.min_observed or 0))
 
     def _reason_of(self, vector: Array) -> tuple[str, str]:
         missing = np.isnan(vector)

@@ -57,17 +57,6 @@ class PlainRecord:
     leader_epoch: int = -1
 
 
-class UnreadValue(bytes):
-    """The empty value of a record that stands for others, which the source cannot read; says why."""
-
-    def __new__(cls, message: str) -> "UnreadValue":
-        value = super().__new__(cls)
-        value.message = message
-        return value
-
-    message: str
-
-
 class Batch(Sequence[Record]):
     """Records that provide their columns without creating an object for each record."""
 

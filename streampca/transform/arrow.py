@@ -83,17 +83,8 @@ def _headers(headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> Column:
     """Lists of structures: a map could not hold a name twice in every reader."""
     names = [name for own in headers for name, _ in own]
     values = [value for own in headers for _, value in own]
-    pairs = pa.StructArray.from_arrays([_texts(names), pa.array(values, pa.binary())], ["key", "value"])
+    pairs = pa.StructArray.from_arrays([pa.array(names, pa.string()), pa.array(values, pa.binary())], ["key", "value"])
     return pa.ListArray.from_arrays(pa.array(np.cumsum([0, *map(len, headers)]), pa.int32()), pairs)
-
-
-def _texts(names: list[str]) -> Column:
-    """Names that are not UTF-8 get escapes: a client may have read such."""
-    try:
-        return pa.array(names, pa.string())
-    except UnicodeEncodeError:
-        raw = [name.encode(errors="surrogateescape") for name in names]
-        return pa.array([name.decode(errors="backslashreplace") for name in raw], pa.string())
 
 
 def _sizes(column: Column) -> NDArray[np.int64]:

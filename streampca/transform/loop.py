@@ -100,7 +100,7 @@ class Transformer:
     def _turn(self, clock: Callable[[], float]) -> None:
         """One iteration of the loop."""
         try:
-            self._model.follow()
+            self._model.refresh()
             for event in self._source.poll(_POLL_S):
                 if not self._pending:
                     self._begun_at = clock()
@@ -195,6 +195,6 @@ class Transformer:
         committed: Mapping[int, Committed] = self._source.committed(self._source.partitions())
         self._topic_id = self._source.topic_id()
         for partition, found in committed.items():
-            self._model.check(found.metadata)
+            self._model.require_shape(found.metadata)
             refuse_other_topic(self._config.topic, partition, found, self._topic_id)
         return {p: position_in(committed[p]) if p in committed else Position(-1) for p in partitions}

@@ -10,34 +10,34 @@ _NO_PAST_SCORES = "the newest model has no past scores yet, which p-values need;
 _SHAPE = re.compile(r"k=([0-9]+) d=([0-9]+)")
 
 
-class FollowedModel:
+class CurrentModel:
     """The model in use, from a cache that somebody polls."""
 
     def __init__(self, cache: ModelCache, version: int | None, output: str, *, needs_calibration: bool) -> None:
         """`output` is the topic that the outputs are written to, for errors."""
         self._cache, self._version, self._output = cache, version, output
         self._needs_calibration = needs_calibration
-        self._used: PublishedModel | None = None
+        self._model: PublishedModel | None = None
 
     @property
-    def used(self) -> PublishedModel:
-        """The model that `follow` has found last. Raises `ValueError` before."""
-        if self._used is None:
+    def published(self) -> PublishedModel:
+        """The model that `refresh` has found last. Raises `ValueError` before."""
+        if self._model is None:
             raise ValueError("no model is in use yet")
-        return self._used
+        return self._model
 
     @property
     def shape(self) -> str:
         """Components and dimensions of the model, as committed with offsets."""
-        return _shape(self.used)
+        return _shape(self.published)
 
-    def follow(self) -> str:
+    def refresh(self) -> str:
         """Use the newest model, or the one asked for; returns why there is none yet, or "".
 
         Raises `InputError` if the version cannot be used, or has another shape than the one before.
         """
         try:
-            found = self._used if self._used and self._version is not None else self._cache.get(self._version)
+            found = self._model if self._model and self._version is not None else self._cache.get(self._version)
         except NoModelError as error:
             return str(error)
         except UnknownVersionError:
@@ -48,18 +48,18 @@ class FollowedModel:
         if self._needs_calibration and found.calibration is None:
             if self._version is not None:
                 raise InputError(f"model version {self._version} has no past scores, which p-values need")
-            return "" if self._used else _NO_PAST_SCORES
-        if self._used is not None:
-            self._require_shape(found, _shape(self._used))
-        self._used = found  # not earlier: another thread projects with it
+            return "" if self._model else _NO_PAST_SCORES
+        if self._model is not None:
+            self._require(found, _shape(self._model))
+        self._model = found  # not earlier: another thread projects with it
         return ""
 
-    def check(self, committed: str) -> None:
+    def require_shape(self, committed: str) -> None:
         """Raise `InputError` unless the model has the shape that was committed with offsets."""
         if written := shape_in(committed):
-            self._require_shape(self.used, written)
+            self._require(self.published, written)
 
-    def _require_shape(self, found: PublishedModel, written: str) -> None:
+    def _require(self, found: PublishedModel, written: str) -> None:
         if _shape(found) != written:
             raise InputError(
                 f"{self._output} holds outputs of {_in_words(written)}, but model version {found.version} has "

@@ -16,7 +16,7 @@ from streampca.stream.events import Records, Undecoded, Vectors
 from streampca.stream.model_file import PublishedModel
 from streampca.stream.record import LastRecord, Record, headers_of, keys_of, last_of, offsets_of
 from streampca.transform.messages import Packer, Selection
-from streampca.transform.models import FollowedModel
+from streampca.transform.models import CurrentModel
 from streampca.transform.projection import Projection
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ class Outputs:
 
     topic: str
     codec: Codec
-    model: FollowedModel
+    model: CurrentModel
     projection: Projection  # computes `emitted`, and p if `only_p_below` is set
     packer: Packer
     source_topic: str
@@ -81,7 +81,7 @@ class Outputs:
 
     def project(self, event: Vectors) -> Projected:
         """Project decoded records with the model in use."""
-        published, decoded, records = self.model.used, event.decoded, event.records
+        published, decoded, records = self.model.published, event.decoded, event.records
         outputs, written = self._of(published, event)
         if not decoded.rejects:
             decoded, records = decoded._replace(vectors=np.zeros((0, 0))), RecordCount(records)

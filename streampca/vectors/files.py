@@ -1,6 +1,5 @@
 """Reads vectors from .npy, .csv and .jsonl files, in pieces, so that a file may be larger than memory."""
 
-import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,6 +10,8 @@ import numpy as np
 
 from streampca.errors import InputError
 from streampca.pca.arrays import Array
+from streampca.vectors.json import loads
+from streampca.vectors.packing import NumberPacker, VectorError, type_name
 
 _PIECE_BYTES = 1 << 20
 _PIECE_ROWS = 4096
@@ -78,11 +79,11 @@ def _jsonl(path: Path, gaps: bool) -> Rows:
     """A JSON array of numbers on each line."""
 
     def parse(line: str) -> list[float]:
-        row = json.loads(line)
-        kinds = {int, float, type(None)} if gaps else {int, float}
-        if not isinstance(row, list) or not all(type(entry) in kinds for entry in row):
-            raise ValueError("not a JSON array of numbers")
-        return [math.nan if entry is None else float(entry) for entry in row]
+        row = loads(line.encode(), nan=gaps)
+        if not isinstance(row, list):
+            raise VectorError("undecodable", f"expected a JSON array of numbers, not {type_name(row)}")
+        numbers: list[float] = np.frombuffer(NumberPacker(len(row), gaps=gaps).pack(row, booleans=True)).tolist()
+        return numbers
 
     return _text(path, parse, lambda line: False, gaps)
 
@@ -123,7 +124,7 @@ def _lines(
             number += 1
             try:
                 row = parse(line)
-            except (ValueError, RecursionError) as error:
+            except (ValueError, RecursionError, VectorError) as error:
                 raise InputError(f"{path}, row {number}: {error}") from None
             yield number, row, file.tell()
 

@@ -12,7 +12,7 @@ VectorBytes = bytes | memoryview
 """The numbers of a vector in memory, or those of several vectors, one after the other."""
 
 NULL_HINT = " (missing=impute learns vectors with gaps)"
-_MOST_NAMES, _NAME_LENGTH = 8, 32
+_MAX_NAMES, _NAME_LENGTH, _MAX_LENGTH = 8, 32, 400
 
 
 class VectorError(Exception):
@@ -67,8 +67,8 @@ def missing_field(field: str, name: str, found: Any, kind: str) -> VectorError:
 
 def listed(names: Collection[object]) -> str:
     """The first of these names, quoted and shortened."""
-    first = [_quoted(str(each)) for each in itertools.islice(names, _MOST_NAMES)]
-    return (", ".join(first) or "none") + (f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else "")
+    first = ", ".join(repr(str(name)[:_NAME_LENGTH]) for name in itertools.islice(names, _MAX_NAMES)) or "none"
+    return first[:_MAX_LENGTH] + (f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")
 
 
 def check_length(length: int, dimensions: int) -> None:
@@ -98,8 +98,3 @@ def type_name(value: Any) -> str:
         dict: "an object", list: "an array", str: "a string", bytes: "bytes", bool: "a boolean", type(None): "null",
     }  # fmt: skip
     return names.get(type(value), "a number" if isinstance(value, int | float) else f"a {type(value).__name__}")
-
-
-def _quoted(name: str) -> str:
-    text = repr(name[:_NAME_LENGTH])
-    return text if len(name) <= _NAME_LENGTH and len(text) <= 2 * _NAME_LENGTH else f"{text[:_NAME_LENGTH]}…"

@@ -31,6 +31,10 @@ class Client:
     def request(self, method: str, path: str, **more: Any) -> httpx.Response:
         return self._portal.call(partial(self._client.request, method, path, **more))
 
+    async def asynchronous(self, method: str, path: str, **more: Any) -> httpx.Response:
+        """Within the body of another request."""
+        return await self._client.request(method, path, **more)
+
     def get(self, path: str, **more: Any) -> httpx.Response:
         return self.request("GET", path, **more)
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 from fastapi import FastAPI
 
+from streampca.api import app as app_module
 from streampca.api.app import create_app
 from streampca.settings import ServeSettings
 from streampca.stores.memory import MemoryStore
@@ -27,10 +28,16 @@ def models(store: MemoryStore) -> Models:
     return models
 
 
+@pytest.fixture(autouse=True)
+def _poll_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is polled once; tests call `poll` for more."""
+    monkeypatch.setattr(app_module, "POLL_INTERVAL_S", 3600.0)
+
+
 @pytest.fixture
 def settings() -> ServeSettings:
-    """Small limits. The store is polled once; tests call `poll` for more."""
-    return ServeSettings(topic=TOPIC, max_body_bytes=20_000, max_rows=50, reload_interval_s=3600)
+    """Small limits."""
+    return ServeSettings(topic=TOPIC, max_body_bytes=20_000, max_rows=50)
 
 
 @pytest.fixture

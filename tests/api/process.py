@@ -20,11 +20,13 @@ PROGRAM = """
 import json, sys, warnings
 warnings.simplefilter("error")
 from streampca import logs
+from streampca.api import app
 from streampca.api.server import run
 from streampca.errors import StreampcaError
 from streampca.settings import ServeSettings
 from streampca.stores.choice import store_of
 logs.configure("info", "json")
+app.POLL_INTERVAL_S = 0.02
 settings = ServeSettings(**json.loads(sys.argv[1]))
 try:
     run(settings, store_of(settings.store))
@@ -54,7 +56,7 @@ class SidecarProcess:
     process: ForkedProcess | subprocess.Popen[bytes]
 
     def __init__(self, store: Path | str, *, forked: bool = True, **settings: Any) -> None:
-        self._settings = {"topic": TOPIC, "store": str(store), "port": 0, "reload_interval_s": 0.02} | settings
+        self._settings = {"topic": TOPIC, "store": str(store), "port": 0} | settings
         self._forked = forked
         self._read = 0  # bytes of the log
 

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from streampca.api.app import create_app
 from streampca.api.history import HistoryReader
-from streampca.settings import ServeSettings
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from streampca.stream.model_file import PublishedModel
@@ -67,19 +65,6 @@ def test_only_later_versions_on_request(client: Client, models: Models, app: Fas
     assert after(10) == [20, 30]
 
 
-@pytest.mark.parametrize("after", ["-1", "x", "1.5", str(2**63)])
-def test_invalid_versions_are_refused(client: Client, after: str) -> None:
-    answer = client.get(f"/v1/history?after={after}")
-    assert answer.status_code == 422
-    assert answer.json()["error"].startswith("after: ")
-
-
-def test_without_a_model_the_history_is_empty(settings: ServeSettings) -> None:
-    with Client(create_app(MemoryStore(), settings)) as client:
-        content = client.get("/v1/history").json()
-        assert (content["version"], content["models"]) == (None, [])
-
-
 def test_each_file_is_read_once(counting: Counting) -> None:
     history = HistoryReader(counting)
     assert versions(history.after(-1)) == [10, 20, 30]
@@ -90,11 +75,6 @@ def test_each_file_is_read_once(counting: Counting) -> None:
 def test_a_model_loaded_for_serving_is_not_read_again(store: MemoryStore, client: Client) -> None:
     store.damage(file_of(20), 500)  # after it was loaded
     assert versions(client.get("/v1/history").json()["models"]) == [10, 20]
-
-
-def test_a_version_that_is_not_requested_is_not_read(counting: Counting) -> None:
-    assert versions(HistoryReader(counting).after(20)) == [30]
-    assert counting.read == [30]
 
 
 def test_a_damaged_version_is_skipped_and_not_read_again(counting: Counting, store: MemoryStore) -> None:

@@ -58,7 +58,7 @@ def slow() -> SlowStore:
 
 
 def served(store: SlowStore) -> Client:
-    return Client(create_app(store, ServeSettings(topic=TOPIC, reload_interval_s=3600)))
+    return Client(create_app(store, ServeSettings(topic=TOPIC)))
 
 
 def begin(store: SlowStore) -> None:

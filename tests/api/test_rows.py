@@ -23,7 +23,6 @@ from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from tests.api.client import Client
 from tests.api.known import TOPIC, known
-from tests.api.test_binary import NPY, npy
 from tests.api.test_errors import BODIES, NUMBERS, error_of
 
 CHANCE = np.random.default_rng(0)
@@ -97,27 +96,6 @@ def test_requests_and_errors_are_the_same_without_simdjson(
         body = body[:place] + scar + body[place + chance.randrange(2) :]
     for schema in (ProjectRequest, ReconstructRequest):
         assert outcome(body, schema, simdjson=True) == outcome(body, schema, simdjson=False), body
-
-
-@pytest.mark.parametrize("number", [0, -3, 2**53 + 1, 2**63, 2**64 - 1, -(2**63), 10**30])
-def test_integers_are_rounded_to_float64(number: int) -> None:
-    assert parsed(b'{"vectors": [[%d]]}' % number).tolist() == [[float(number)]]
-
-
-@pytest.mark.parametrize("text", [b'{"vectors": [[1, true]]}', b'{"basis": "principal", "vectors": [[false, 1]]}'])
-def test_booleans_are_not_numbers(text: bytes) -> None:
-    with pytest.raises(RequestError, match="must be a number, not a boolean"):
-        parsed(text)
-
-
-@pytest.mark.parametrize("others", [{}, {"basis": "whitened", "version": 1}])
-def test_json_and_npy_bodies_get_the_same_answer(client: Client, others: dict[str, Any]) -> None:
-    query = "&".join(f"{name}={value}" for name, value in others.items())
-    for rows in (TABLE, TABLE.round(3), TABLE.astype(np.float32).astype(np.float64)):
-        answer = client.post("/v1/project", content=as_json(rows, **others))
-        binary = client.post(f"/v1/project?{query}", content=npy(rows), headers={"Content-Type": NPY})
-        assert answer.status_code == binary.status_code == 200
-        assert answer.content == binary.content
 
 
 def test_errors_in_long_bodies_are_as_precise_as_in_short_ones(client: Client) -> None:

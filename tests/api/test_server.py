@@ -245,16 +245,6 @@ def test_answers_on_a_persistent_connection_are_not_delayed(models: Models, tmp_
     assert min(seconds[5:]) < 0.03
 
 
-def test_all_addresses_of_a_host_share_one_port() -> None:
-    sockets = listen("localhost", 0)
-    try:
-        assert all(listening.proto == socket.IPPROTO_TCP for listening in sockets)
-        assert len({listening.getsockname()[1] for listening in sockets}) == 1
-    finally:
-        for listening in sockets:
-            listening.close()
-
-
 def test_it_starts_fast_and_imports_nothing_heavy(models: Models, tmp_path: Path) -> None:
     program = (
         "import sys, streampca.api.server, streampca.stores.directory; "

@@ -3,7 +3,6 @@
 import time
 from typing import Any
 
-from streampca.api import page_schemas
 from streampca.stores.memory import MemoryStore
 from streampca.stores.worker_status import PartitionStatus, WorkerStatus, WorkerStatuses
 from tests.api.client import Client
@@ -23,7 +22,6 @@ def report(store: MemoryStore, name: str, age: float) -> WorkerStatus:
 def workers(client: Client) -> list[dict[str, Any]]:
     answer = client.get("/v1/workers")
     assert answer.status_code == 200
-    page_schemas.WorkersResponse.model_validate(answer.json(), strict=True)
     found: list[dict[str, Any]] = answer.json()["workers"]
     return found
 

@@ -78,10 +78,13 @@ def test_the_stderr_of_a_failing_child_is_shown() -> None:
     assert "missing 4 required positional arguments" in found.stderr
 
 
-def test_the_streams_benchmark_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "block_name", "table"), [("streams", "streams", "accuracy"), ("hard_streams", "hard", "hard_streams")]
+)
+def test_the_streams_benchmarks_run(name: str, block_name: str, table: str, tmp_path: Path) -> None:
     page = tmp_path / "accuracy.md"
-    page.write_text("<!-- streams -->\nold figures\n<!-- /streams -->\n")
-    command = [sys.executable, "-m", "benchmarks.streams", "--smallest", "--seed", "1", "--page", str(page)]
+    page.write_text(f"<!-- {block_name} -->\nold figures\n<!-- /{block_name} -->\n")
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--smallest", "--seed", "1", "--page", str(page)]
     subprocess.run(command, cwd=ROOT, check=True, timeout=250)
-    assert block(page.read_text(), "streams").startswith("| stream |")
-    assert page.with_suffix(".csv").read_text().count("\n") > 10
+    assert block(page.read_text(), block_name).startswith("| stream |")
+    assert page.with_name(f"{table}.csv").read_text().count("\n") > 10

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from streampca.pca.learning import LearningConfig
+from streampca.sources.base import MAX_POLL_RECORDS
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import store_of
 from streampca.stream.checkpoint import Checkpoint
@@ -74,6 +75,7 @@ class Group:
     settings: Mapping[str, Any] = field(default_factory=dict)
     clients: Sequence[str] = ("kafka-python",)
     forked: bool = True
+    program: str = COMMAND_LINE
     workers: list[WorkerProcess] = field(default_factory=list)
 
     @property
@@ -89,12 +91,12 @@ class Group:
     def checkpoints(self) -> Checkpoints:
         return Checkpoints(store_of(self.place), self.topic)
 
-    def start(self, program: str = COMMAND_LINE, **settings: Any) -> WorkerProcess:
+    def start(self, program: str | None = None, **settings: Any) -> WorkerProcess:
         """Start another worker; a forked one runs `program`."""
         number = len(self.workers)
         client = {"kafka_client": self.clients[number % len(self.clients)]}
         log = self.folder / f"worker-{number}.log"
-        worker = WorkerProcess(self._environment(client | settings), log, self.forked, program)
+        worker = WorkerProcess(self._environment(client | settings), log, self.forked, program or self.program)
         self.workers.append(worker)
         return worker
 
@@ -174,6 +176,11 @@ class Group:
             worker.kill()
 
 
+def with_polls_of(records: int) -> str:
+    """A program whose polls return at most so many records: it can be interrupted before it has read all."""
+    return f"from streampca.sources import base; base.MAX_POLL_RECORDS = {records}; {COMMAND_LINE}"
+
+
 @contextmanager
 def group(
     broker: BrokerClient,
@@ -185,7 +192,8 @@ def group(
 ) -> Iterator[Group]:
     """A group whose workers are killed at the end. What is measured (memory, time) must not be `forked`."""
     folder.mkdir(parents=True, exist_ok=True)
-    members = Group(broker, topic, folder, settings, clients, forked)
+    program = with_polls_of(settings.pop("poll_records", MAX_POLL_RECORDS))
+    members = Group(broker, topic, folder, settings, clients, forked, program)
     try:
         yield members
     finally:

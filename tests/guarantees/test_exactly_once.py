@@ -66,7 +66,7 @@ def test_workers_killed_at_random_moments_give_the_same_bits(broker: Broker, top
     rng = random.Random(20)
     broker.create_topic(topic, PARTITIONS)
     disk = HangingDisk(tmp_path / "disk")
-    with group(broker, topic, tmp_path / "killed", BOTH_CLIENTS, max_poll_records=25) as members:
+    with group(broker, topic, tmp_path / "killed", BOTH_CLIENTS, poll_records=25) as members:
         for kill in range(KILLS):
             fill(broker, topic, MESSAGES_PER_KILL // 2, seed=rng.randrange(2**31))
             worker = members.start(disk.program, checkpoint_interval_s=rng.choice([0.02, 0.1, 0.3]))
@@ -106,7 +106,7 @@ def test_workers_that_join_leave_and_are_killed_give_the_same_bits(broker: Broke
     rng = random.Random(7)
     broker.create_topic(topic, PARTITIONS)
     with group(
-        broker, topic, tmp_path / "rebalanced", BOTH_CLIENTS, max_poll_records=25, checkpoint_interval_s=0.1
+        broker, topic, tmp_path / "rebalanced", BOTH_CLIENTS, poll_records=25, checkpoint_interval_s=0.1
     ) as members:
         running: list[WorkerProcess] = []
         for step in range(12):

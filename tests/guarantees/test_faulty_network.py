@@ -22,7 +22,7 @@ SILENCE_S = 2.5  # longer than the session
 def test_a_faulty_network_changes_no_bit(broker: Broker, topic: str, tmp_path: Path, client: str) -> None:
     broker.create_topic(topic, 2)
     parts = [as_json(rows) for rows in np.array_split(vectors(8000, seed=6), 8)]
-    settings = {"bootstrap_servers": f"127.0.0.1:{broker.proxy}", "max_poll_records": 100}
+    settings = {"bootstrap_servers": f"127.0.0.1:{broker.proxy}", "poll_records": 100}
     with (
         FaultyProxy(broker.proxy, broker.proxied) as proxy,
         group(broker, topic, tmp_path, [client], **settings) as members,

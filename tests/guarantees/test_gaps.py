@@ -32,7 +32,7 @@ def test_a_kill_changes_no_bit_of_a_model_of_messages_with_nulls(broker: Broker,
     broker.produce(topic, 0, values)
     with group(
         broker, topic, tmp_path, BOTH_CLIENTS, dead_letter_topic=dead_letter_topic, missing="impute",
-        max_poll_records=40, checkpoint_interval_s=0.1,
+        poll_records=40, checkpoint_interval_s=0.1,
     ) as members:  # fmt: skip
         members.learn_with_kills(KILLS)
         files, newest = members.files(), members.newest()[0]

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.guarantees.harness import as_json, group, vectors
+from tests.guarantees.harness import group
 from tests.guarantees.worker_process import WorkerProcess
 from tests.kafka_broker import Broker
 
@@ -44,7 +44,7 @@ def test_a_small_record_that_becomes_large_is_rejected(broker: Broker, topic: st
     dead = broker.create_topic(f"{topic}-dead", 1)
     broker.create_topic(topic, 1)
     broker.produce(topic, 0, [*good, bomb, *large, bomb])
-    settings = {"dead_letter_topic": dead, "dimensions": WIDE, "format": "arrow", "field": "v", "max_poll_records": 500}
+    settings = {"dead_letter_topic": dead, "dimensions": WIDE, "format": "arrow", "field": "v"}
     with group(broker, topic, tmp_path, [client], False, **settings) as members:
         worker = members.start()
         members.wait_until_learned(120)
@@ -53,22 +53,3 @@ def test_a_small_record_that_becomes_large_is_rejected(broker: Broker, topic: st
     assert dict(stats.rejected) == {"too_many_bytes": 2}
     assert stats.learned == len(good) + len(zeros) * (60 + 12 * 3)
     assert [record.value for record in broker.read_all(dead)] == [bomb, bomb]
-
-
-def test_small_batches_that_become_large_are_rejected_or_read_a_few_at_a_time(
-    broker: Broker, topic: str, tmp_path: Path
-) -> None:
-    """With kafka-python; librdkafka has its own limits (docs/guarantees.md)."""
-    broker.create_topic(topic, 1)
-    producer = broker.producer(compression_type="zstd", max_request_size=2**28, linger_ms=0)
-    good = as_json(vectors(300, seed=3))
-    for value in [*good, bytes(100 * MIB), *[bytes(8 * MIB)] * 60, *good]:
-        producer.send(topic, value, partition=0)
-    producer.flush(60)
-    producer.close()
-    with group(broker, topic, tmp_path, ["kafka-python"], False, on_bad_record="skip") as members:
-        worker = members.start()
-        members.wait_until_learned(120)
-        assert peak_mib(worker) < LIMIT_MIB
-        stats = members.newest()[0].fold.stats
-    assert (stats.learned, dict(stats.rejected)) == (600, {"too_many_bytes": 1, "undecodable": 60})

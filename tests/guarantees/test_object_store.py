@@ -42,7 +42,7 @@ def test_workers_that_are_killed_join_and_leave_give_the_bits_of_a_disk(
 ) -> None:
     rng = random.Random(15)
     broker.create_topic(topic, PARTITIONS)
-    settings = {"store": url, "max_poll_records": 25, "checkpoint_interval_s": 0.05}
+    settings = {"store": url, "poll_records": 25, "checkpoint_interval_s": 0.05}
     with group(broker, topic, tmp_path / "killed", BOTH_CLIENTS, **settings) as members:
         running: list[WorkerProcess] = []
         for step in range(ROUNDS):

@@ -14,15 +14,15 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 OUTAGE_S = 20
 
 
-@pytest.mark.parametrize(("client", "max_poll_records"), [("kafka-python", 2), ("confluent", 1)])
+@pytest.mark.parametrize(("client", "poll_records"), [("kafka-python", 2), ("confluent", 1)])
 def test_a_broker_outage_changes_no_bit(
-    stoppable: Broker, topic: str, tmp_path: Path, client: str, max_poll_records: int
+    stoppable: Broker, topic: str, tmp_path: Path, client: str, poll_records: int
 ) -> None:
     stoppable.create_topic(topic, 2)
     rows = np.split(vectors(16_000, seed=3), [7500, 15_000, 15_500])
     for partition in (0, 1):
         stoppable.produce(topic, partition, as_json(rows[partition]))
-    settings = {"max_poll_records": max_poll_records, "checkpoint_interval_s": 0.3}
+    settings = {"poll_records": poll_records, "checkpoint_interval_s": 0.3}
     with group(stoppable, topic, tmp_path, [client], **settings) as members:
         worker = members.start()
         members.wait(lambda: members.positions().keys() == {0, 1}, "first checkpoints")

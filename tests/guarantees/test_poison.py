@@ -61,7 +61,7 @@ def test_poison_goes_to_the_dead_letter_topic_and_changes_no_bit(
         tmp_path,
         clients,
         dead_letter_topic=dead_letter_topic,
-        max_poll_records=25,
+        poll_records=25,
         checkpoint_interval_s=0.1,
     ) as members:
         for saves in range(1, kills + 1):

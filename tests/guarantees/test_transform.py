@@ -20,7 +20,7 @@ from streampca.transform.encoding import encoder
 from streampca.transform.projection import Projection
 from tests.api.known import known
 from tests.forked import ForkedProcess
-from tests.guarantees.harness import BOTH_CLIENTS, CODEC, D, K, as_json, vectors
+from tests.guarantees.harness import BOTH_CLIENTS, CODEC, D, K, as_json, vectors, with_polls_of
 from tests.kafka_broker import Broker, wait_until
 from tests.transform.origin import origin_of_output
 
@@ -47,12 +47,12 @@ class Members:
         values = {
             "bootstrap_servers": self.broker.bootstrap, "topic": self.topic, "output_topic": f"{self.topic}-output",
             "dead_letter_topic": f"{self.topic}-dead", "store": self.folder / "store", "session_timeout_s": 2,
-            "metrics_port": 0, "log_format": "json", "emit": ",".join(FIELDS), "max_poll_records": 50,
+            "metrics_port": 0, "log_format": "json", "emit": ",".join(FIELDS),
             "kafka_client": BOTH_CLIENTS[number % 2], **settings,
         }  # fmt: skip
         environment = {f"STREAMPCA_{name.upper()}": str(value) for name, value in values.items()}
         log = self.folder / f"member-{number}.log"
-        self.started.append(ForkedProcess(["transform"], {**os.environ, **environment}, log))
+        self.started.append(ForkedProcess(["transform"], {**os.environ, **environment}, log, program=with_polls_of(50)))
         return self.started[-1]
 
     def text(self) -> str:

@@ -26,12 +26,6 @@ from tests.page.browser import Complaints
 
 Opened = Callable[..., Page]
 
-_JUMPS = """
-new PerformanceObserver((list) => {
-  for (const entry of list.getEntries()) window.jumps = (window.jumps ?? 0) + entry.value;
-}).observe({ type: "layout-shift", buffered: true });
-"""
-
 
 def status(page: Page, text: str) -> None:
     expect(page.locator("#status")).to_contain_text(text)
@@ -158,15 +152,6 @@ def test_a_pasted_vector_is_projected_by_the_selected_version(models: Models, op
     expect(page.locator("#recent-empty")).to_be_hidden()
 
 
-def test_the_example_is_one_standard_deviation_along_the_first_component(models: Models, opened: Opened) -> None:
-    models.save(known(10))
-    page = opened()
-    page.get_by_role("button", name="Fill in an example").click()
-    expect(page.locator("#vector")).not_to_have_value("")
-    page.get_by_role("button", name="Project").click()
-    expect(page.locator("#coordinates td:nth-child(3)")).to_have_text([re.compile("1.00"), re.compile("0.00")])
-
-
 def test_errors_in_a_vector_are_shown_in_a_sentence(browser: Browser, models: Models, sidecar: str) -> None:
     models.save(known(10))
     with browser.new_context() as context:
@@ -207,18 +192,6 @@ def test_components_are_pictures_if_a_shape_is_entered(models: Models, opened: O
     page.get_by_label("Show vectors as pictures of").fill("2×2×3")
     page.keyboard.press("Enter")
     expect(canvas).to_have_attribute("width", "2")
-
-
-def test_colours_show_the_signs_of_a_component(models: Models, opened: Opened) -> None:
-    models.save(known(10))
-    page = opened()
-    canvas = page.locator("#components canvas").first
-    expect(canvas).to_be_visible()
-    pixels = canvas.evaluate("c => [...c.getContext('2d').getImageData(0, 0, c.width, 1).data]")
-    red_over_blue = [pixels[4 * i] - pixels[4 * i + 2] for i in range(5)]
-    axis = known_model(10).components[0]
-    large = np.abs(axis) > 0.1 * np.abs(axis).max()
-    assert (np.sign(red_over_blue) == np.sign(axis))[large].all()
 
 
 def test_recent_vectors_along_any_two_components(models: Models, opened: Opened) -> None:
@@ -283,17 +256,6 @@ def test_shows_what_members_of_transform_write_and_wait_for(store: DirectoryStor
     expect(page.locator("#members tr").last.locator("td")).to_have_text(["new", "<i>out</i>", *"–––", "0", "0", "–"])
     expect(page.locator("#workers")).to_have_text("No worker has reported within the last hour.")
     expect(page.locator("#partitions tr")).to_have_count(0)
-
-
-def test_the_layout_is_stable_while_models_are_published(page: Page, models: Models, sidecar: str) -> None:
-    page.add_init_script(_JUMPS)
-    models.save(known(10))
-    page.goto(sidecar)
-    for version in (20, 30):
-        status(page, f"Serving version {version - 10}")
-        models.save(known(version))
-    status(page, "Serving version 30")
-    assert page.evaluate("window.jumps ?? 0") < 0.01
 
 
 def test_fits_a_phone_in_the_dark(browser: Browser, models: Models, sidecar: str) -> None:

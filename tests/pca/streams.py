@@ -1,7 +1,10 @@
 """Streams, one pass over them, and NumPy's results, shared by the tests of the mathematics."""
 
+from dataclasses import replace
+
 import numpy as np
 
+from streampca.pca import axes
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig, learn
 from streampca.pca.losses import Losses
@@ -45,10 +48,15 @@ def covariance(X: F64, weights: F64 | None = None, center: bool = True) -> F64:
     return (X * (weights / weights.sum())[:, None]).T @ X
 
 
+def state_of(C: F64) -> State:
+    """A state with the factor C (d, r)."""
+    return replace(State.empty(len(C)), C=C, N=C.T @ C)
+
+
 def learned(state: State) -> F64:
-    """C Cᵀ in float64."""
-    C = state.C.astype(np.float64)
-    return C @ C.T
+    """The covariance as the state knows it, in float64."""
+    F = axes.factor(state).astype(np.float64)
+    return F @ F.T
 
 
 def close(A: F64, B: F64, tolerance: float) -> bool:

@@ -90,7 +90,7 @@ def test_agrees_with_merging_all_but_one_group(partitions: int, dtype: str) -> N
     groups = [merge(states[j::MOST], config.columns) for j in range(min(partitions, MOST))]
 
     def of(chosen: list[State]) -> F64:
-        return axes.principal(merge(chosen, config.columns).C, 3)[0]
+        return axes.principal(merge(chosen, config.columns), 3)[0]
 
     without = [of([*groups[:j], *groups[j + 1 :]]) for j in range(len(groups))]
     weights = np.array([group.weight for group in groups])
@@ -103,7 +103,7 @@ def average_ratio(batches: list[list[State]], k: int, columns: int) -> F64:
     found, true = [], []
     for states in batches:
         error = estimated(states, k, columns)
-        merged = axes.principal(merge(states, columns).C, k)[0]
+        merged = axes.principal(merge(states, columns), k)[0]
         total, each = squared_sines(merged, np.eye(merged.shape[1])[:k])
         found.append([error.subspace, *error.axes**2])
         true.append([total, *np.arcsin(np.sqrt(each)) ** 2])

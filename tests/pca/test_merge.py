@@ -79,7 +79,7 @@ def test_merged_parts_are_as_accurate_as_one_pass() -> None:
     config = LearningConfig(40, 5)
     for split in (np.array_split(X, 20), np.array_split(X[np.argsort(X[:, 0])], 20)):
         state = merge(folds(split, config), config.columns)
-        assert excess(axes.principal(state.C, 5)[0], exact) <= 2e-3
+        assert excess(axes.principal(state, 5)[0], exact) <= 2e-3
         assert close(state.N, state.C.T @ state.C, 1e-11)
         assert state.total_variance == pytest.approx(np.trace(exact), rel=1e-9)
 
@@ -90,7 +90,7 @@ def test_merging_by_gram_matrices_agrees_with_singular_values(d: int, n: int, de
     """Also where the smallest wanted variance is far below what a Gram matrix holds."""
     F = np.random.default_rng(5).standard_normal((d, n)) * 10 ** np.linspace(0, -decades, n)
     plain, variance = axes.leading(F, 15, np.float64)
-    fast, same = merging._leading([merging._Part(1.0, F)], 15, np.float64)
+    fast, same = merging._leading([(1.0, F)], 15, np.float64)
     assert same == pytest.approx(variance, rel=1e-9)
     assert close(fast @ fast.T, plain @ plain.T, 1e-9)
     assert close(fast.T @ fast, np.diag(same), 1e-9)
@@ -106,10 +106,10 @@ def test_cuts_lose_little_of_very_many_folds(alike: bool) -> None:
     uncut = Pool(config.columns, uncut=10_000)
     for state in states:
         uncut.add(state)
-    best = excess(axes.principal(uncut.state(d).C, k)[0], exact)
+    best = excess(axes.principal(uncut.state(d), k)[0], exact)
     merged = merge(states, config.columns)
     assert merged.C.shape == (d, config.columns)
-    assert excess(axes.principal(merged.C, k)[0], exact) <= best + 1e-4
+    assert excess(axes.principal(merged, k)[0], exact) <= best + 1e-4
 
 
 def test_memory_does_not_grow_with_the_number_of_folds() -> None:

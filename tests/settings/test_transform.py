@@ -32,7 +32,6 @@ def test_what_is_emitted_is_a_list_of_names() -> None:
         ({"output_format": "avro"}, "output_format avro needs schema_registry_url"),
         ({"output_format": "int8"}, "int8 has one scale: set emit to coordinates"),
         ({"output_format": "int8", "emit": "coordinates", "format": "arrow"}, "holds one vector"),
-        ({"isolation_level": "read_uncommitted"}, "isolation_level"),
     ],
 )
 def test_mistakes_are_reported(options: dict[str, str], message: str) -> None:

@@ -5,12 +5,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from kafka.admin import MemberToRemove
 
 from streampca.settings import WorkerSettings
+from streampca.sources import base
 from streampca.sources.base import DeadLetters, Source
-from streampca.sources.confluent.dead_letters import ConfluentDeadLetters
 from streampca.sources.confluent.source import ConfluentSource
 from streampca.sources.kafka_python.dead_letters import KafkaPythonDeadLetters
 from streampca.sources.kafka_python.source import KafkaPythonSource
@@ -24,15 +25,14 @@ from tests.kafka_broker import Broker
 class Backend(ABC):
     """A topic with its producers, administrator and consumer group."""
 
-    earliest_timestamp = 0  # that a dead letter can have
-
     def __init__(self, name: str) -> None:
         self.name = name
         self.opened: list[Source] = []
 
-    def open(self, **settings: Any) -> Source:
+    def open(self, poll_records: int = base.MAX_POLL_RECORDS, **settings: Any) -> Source:
         """Another member of the group, closed at the end of the test."""
-        self.opened.append(self._open(**settings))
+        with mock.patch.object(base, "MAX_POLL_RECORDS", poll_records):
+            self.opened.append(self._open(**settings))
         return self.opened[-1]
 
     def close(self) -> None:
@@ -76,7 +76,7 @@ class InMemory(Backend):
         self.topic = MemoryTopic(partitions, topic)
 
     def _open(self, **settings: Any) -> Source:
-        return MemorySource(self.topic, batch=settings.get("max_poll_records", 1000))
+        return MemorySource(self.topic, batch=base.MAX_POLL_RECORDS)
 
     def append(self, partition: int, values: Sequence[bytes | None]) -> None:
         self.topic.append(partition, *values)
@@ -125,8 +125,8 @@ class InMemoryPrefetching(InMemory):
         self.members: list[tuple[Source, MemorySource]] = []
 
     def _open(self, **settings: Any) -> Source:
-        member = MemorySource(self.topic, batch=settings.get("max_poll_records", 1000))
-        source = Prefetch(member, most_records=20, most_bytes=1000, decode=unchanged)
+        member = MemorySource(self.topic, batch=base.MAX_POLL_RECORDS)
+        source = Prefetch(member, max_records=20, max_bytes=1000, decode=unchanged)
         self.members.append((source, member))
         return source
 
@@ -138,7 +138,6 @@ class InMemoryPrefetching(InMemory):
 
 class OnKafka(Backend):
     source: Callable[[WorkerSettings], Source] = KafkaPythonSource
-    letters: Callable[[WorkerSettings], DeadLetters] = KafkaPythonDeadLetters
 
     def __init__(self, broker: Broker, topic: str, partitions: int) -> None:
         super().__init__(topic)
@@ -191,19 +190,17 @@ class OnKafka(Backend):
 
     def dead_letters(self) -> tuple[DeadLetters, Callable[[], Sequence[Record]]]:
         dead = self.broker.create_topic(f"{self.topic}-dead")
-        return self.letters(self.settings(dead_letter_topic=dead)), lambda: self.broker.read_all(dead)
+        return KafkaPythonDeadLetters(self.settings(dead_letter_topic=dead)), lambda: self.broker.read_all(dead)
 
 
 class OnConfluent(OnKafka):
     source = ConfluentSource
-    letters = ConfluentDeadLetters
-    earliest_timestamp = 1  # to librdkafka, 0 means the current time
 
 
 class OnConfluentPrefetching(OnConfluent):
     def _open(self, **settings: Any) -> Source:
         return Prefetch(
-            ConfluentSource(self.settings(**settings)), most_records=5000, most_bytes=1_000_000, decode=unchanged
+            ConfluentSource(self.settings(**settings)), max_records=5000, max_bytes=1_000_000, decode=unchanged
         )
 
 

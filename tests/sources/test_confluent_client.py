@@ -1,17 +1,16 @@
 """How librdkafka is configured and which of its errors are final; without a broker."""
 
 import base64
-from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Uuid
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, KafkaError, Uuid
 
 from streampca.errors import SettingsError
 from streampca.settings import WorkerSettings, consumer
 from streampca.sources.broker_errors import BrokerErrors
 from streampca.sources.confluent.batch import ConfluentBatch
-from streampca.sources.confluent.client import consumer_options, is_final, source_error
+from streampca.sources.confluent.client import is_final, source_error
 from streampca.sources.confluent.connection import printed_id
 from streampca.stream.record import timestamps_of, values_of
 
@@ -25,39 +24,6 @@ def test_without_the_extra_the_setting_is_an_error(monkeypatch: pytest.MonkeyPat
     with pytest.raises(SettingsError, match=r"pip install 'streampca\[fast\]'"):
         WorkerSettings.read(topic="t", dimensions=3, components=1, kafka_client="confluent")
     WorkerSettings.read(topic="t", dimensions=3, components=1)
-
-
-def test_connection_settings_are_passed_on(tmp_path: Path) -> None:
-    files = {name: tmp_path / name for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile")}
-    for path in files.values():
-        path.touch()
-    options = consumer_options(
-        settings(
-            security_protocol="SASL_SSL",
-            sasl_mechanism="SCRAM-SHA-256",
-            sasl_username="u",
-            sasl_password="p",  # noqa: S106
-            ssl_password="k",  # noqa: S106
-            ssl_check_hostname=False,
-            prefetch_mib=2,
-            session_timeout_s=20,
-            **files,
-        )
-    )
-    expected = {
-        "security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "u", "sasl.password": "p",
-        "ssl.ca.location": str(files["ssl_cafile"]), "ssl.certificate.location": str(files["ssl_certfile"]),
-        "ssl.key.location": str(files["ssl_keyfile"]), "ssl.key.password": "k",
-        "ssl.endpoint.identification.algorithm": "none", "queued.max.messages.kbytes": 1024,
-        "session.timeout.ms": 20_000, "heartbeat.interval.ms": 2000, "isolation.level": "read_committed",
-    }  # fmt: skip
-    assert {name: options[name] for name in expected} == expected
-
-
-@pytest.mark.parametrize("more", [{}, {"prefetch_mib": 0.001}, {"prefetch_mib": 1024, "session_timeout_s": 1}])
-def test_librdkafka_accepts_the_options(more: dict[str, Any]) -> None:
-    options = consumer_options(settings(bootstrap_servers="127.0.0.1:1", **more))
-    Consumer(options | {"log_level": 0}).close()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from kafka import KafkaConsumer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
-from streampca.sources.choice import client_of
+from streampca.sources.clients import client_of
 from streampca.sources.confluent import source as confluent
 from streampca.sources.kafka_python import source as kafka_python
 from tests.kafka_broker import Broker

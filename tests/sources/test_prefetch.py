@@ -6,18 +6,15 @@ from contextlib import closing, contextmanager
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
 
 from streampca.errors import SourceError
 from streampca.sources.memory import MemorySource, MemoryTopic, Pause, Step
 from streampca.sources.prefetch import Prefetch
 from streampca.stream.decoded import Decoded
 from streampca.stream.events import Assigned, Event, Lost, OutOfRange, Records, Revoked, Undecoded, Vectors
+from streampca.stream.record import offsets_of
 from tests.kafka_broker import wait_until
 from tests.sources.backends import unchanged
-
-PARTITIONS = 3
 
 
 class CountingSource(MemorySource):
@@ -174,19 +171,6 @@ def full_queue() -> Iterator[tuple[MemoryTopic, CountingSource, Prefetch]]:
         yield topic, inner, source
 
 
-@pytest.mark.parametrize("change", [Revoked, Lost])
-def test_queued_records_are_dropped_with_their_partition(
-    full_queue: tuple[MemoryTopic, CountingSource, Prefetch], change: type[Event]
-) -> None:
-    topic, inner, source = full_queue
-    with topic.lock:
-        topic.evict(inner) if change is Lost else topic.rebalance()
-    assert isinstance(next_event(source), Records)  # makes room in the queue, so the source is polled
-    final_polls(source, inner)
-    assert isinstance(next_event(source), change)
-    assert isinstance(next_event(source), Assigned)
-
-
 def test_queued_records_are_dropped_by_a_seek(full_queue: tuple[MemoryTopic, CountingSource, Prefetch]) -> None:
     _, inner, source = full_queue
     source.seek({0: 50})
@@ -263,83 +247,44 @@ def test_an_error_that_ends_the_thread_is_raised_by_every_call(monkeypatch: pyte
     assert not topic.is_joined(inner)
 
 
-class Consumer:
-    """Reads as a worker does; all share `saved`, like checkpoints."""
-
-    def __init__(self, topic: MemoryTopic, saved: dict[int, int], batch: int, records: int) -> None:
-        self.inner = CountingSource(topic, batch=batch)
-        self.source = Prefetch(self.inner, records, 10_000, unchanged)
-        self.saved, self.at = saved, dict[int, int]()
-
-    def poll(self) -> None:
-        with self.source._changed:
-            queue = self.source._queue
-            assert queue.records == sum(polled.records for polled in queue._waiting)
-            assert queue.size == sum(polled.size for polled in queue._waiting)
-        for event in self.source.poll(0.005):
-            match event:
-                case Records(partition, records, next_):
-                    assert [r.offset for r in records] == list(range(self.at[partition], next_))
-                    self.at[partition] = next_
-                case Assigned(partitions):
-                    self.at = {p: self.saved.get(p, 0) for p in partitions}
-                    self.source.seek(dict(self.at))
-                case Revoked(partitions) | Lost(partitions):
-                    assert partitions == self.at.keys()
-                    if isinstance(event, Revoked):
-                        self.saved.update(self.at)
-                    self.at = {}
-
-    def close(self) -> None:
-        self.source.close()
-        self.saved.update({p: at for p, at in self.at.items() if at >= self.saved.get(p, 0)})
+STEP = 3
 
 
-ACTIONS = st.one_of(
-    st.tuples(st.just("append"), st.integers(0, PARTITIONS - 1), st.integers(1, 60)),
-    st.tuples(st.just("poll"), st.integers(0, 5), st.integers(1, 8)),
-    st.tuples(st.just("join"), st.integers(1, 30), st.integers(1, 60)),
-    st.tuples(st.sampled_from(["evict", "leave", "seek"]), st.integers(0, 5), st.integers(0, 20)),
-)
+def decoded_in_steps(event: Records) -> Vectors:
+    """At most three records, as vectors of 100 numbers."""
+    records = event.records[:STEP]
+    n = len(records)
+    after = event.next if n == len(event.records) else event.records[n].offset
+    decoded = Decoded(np.zeros((n, 100)), np.arange(n), [], np.ones(n, np.int64))
+    return Vectors(event.partition, decoded, np.zeros(n, np.int64), records, after, event.end)
 
 
-# Without shrinking, because an example that ends in a timeout is slow enough once.
-@pytest.mark.slow
-@settings(max_examples=40, phases=[Phase.explicit, Phase.reuse, Phase.generate])
-@given(st.lists(ACTIONS, max_size=40))
-def test_every_record_arrives_once_and_in_order_for_any_schedule(actions: list[tuple[str, int, int]]) -> None:
-    topic, saved = MemoryTopic(PARTITIONS), dict[int, int]()
-    consumers = [Consumer(topic, saved, 10, 30)]
-    try:
-        for action, first, second in actions:
-            one = consumers[first % len(consumers)]
-            if action == "append":
-                topic.append(first, *[b"value"] * second)
-            elif action == "join" and len(consumers) < 3:
-                consumers.append(Consumer(topic, saved, first, second))
-            elif action == "poll":
-                for _ in range(second):
-                    one.poll()
-            elif action == "evict":
-                with topic.lock:
-                    if not one.inner.evicted:
-                        topic.evict(one.inner)
-            elif action == "leave" and len(consumers) > 1:
-                consumers.remove(one)
-                one.close()
-            elif action == "seek" and one.at:
-                partition = min(one.at)
-                one.at[partition] = min(one.at[partition], second)
-                one.source.seek({partition: one.at[partition]})
+def test_every_record_arrives_once_and_in_order() -> None:
+    topic = MemoryTopic(2)
+    for partition in range(2):
+        topic.append(partition, *[b"x"] * 100)
+    offsets: dict[int, list[int]] = {0: [], 1: []}
+    with closing(Prefetch(MemorySource(topic, batch=10), 10_000, 4000, decoded_in_steps)) as source:
+        assert wait_until(lambda: source.poll(0.5)) == [Assigned(frozenset({0, 1}))]
+        source.seek({0: None, 1: None})
+        while sum(map(len, offsets.values())) < 200:
+            for event in wait_until(lambda: source.poll(0.5)):
+                assert isinstance(event, Vectors)
+                assert event.count <= STEP
+                offsets[event.partition] += offsets_of(event.records).tolist()
+    assert offsets == {0: list(range(100)), 1: list(range(100))}
 
-        def all_read() -> bool:
-            for consumer in consumers:
-                consumer.poll()
-            at = {p: o for consumer in consumers for p, o in consumer.at.items()}
-            return at == {p: log.end for p, log in enumerate(topic.logs)}
 
-        wait_until(all_read, 60, "the end of every partition")
-        assert all(c.inner.threads <= {"prefetch"} for c in consumers)
-    finally:
-        for consumer in consumers:
-            consumer.source.close()
+def test_what_is_not_decoded_yet_is_dropped_at_a_seek() -> None:
+    topic = MemoryTopic()
+    topic.append(0, *[b"x"] * 20)
+    with closing(Prefetch(MemorySource(topic, batch=10), 10_000, 1, decoded_in_steps)) as source:
+        wait_until(lambda: source.poll(0.5))
+        source.seek({0: None})
+        [event] = wait_until(lambda: source.poll(0.5))
+        assert isinstance(event, Vectors)
+        assert offsets_of(event.records).tolist() == [0, 1, 2]
+        source.seek({0: 15})
+        [event] = wait_until(lambda: source.poll(0.5))
+        assert isinstance(event, Vectors)
+        assert offsets_of(event.records).tolist() == [15, 16, 17]

@@ -9,7 +9,7 @@ import pytest
 
 from streampca.errors import SourceError
 from streampca.sources.base import Committed, Source
-from streampca.sources.choice import client_of, transactions_of
+from streampca.sources.clients import client_of, transactions_of
 from streampca.sources.memory import MemorySource, MemoryTopic
 from streampca.sources.memory.transactions import MemoryTransactions, written_records
 from streampca.sources.transactions import Outgoing, TransactionFailedError, Transactions

@@ -28,7 +28,7 @@ def test_a_partition_that_was_verified_does_not_make_others_return_records_again
 ) -> None:
     log.append(0, [b"%d" % i for i in range(100)])
     log.append(1, [b"1", b"2", b"3"])
-    source = log.open(max_poll_records=5)
+    source = log.open(poll_records=5)
     assert isinstance(source, ConfluentSource)
     reader = Reader(source)
     reader.assigned()

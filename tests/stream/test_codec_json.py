@@ -107,20 +107,3 @@ def test_the_error_names_the_first_entry_that_is_not_a_number() -> None:
         Reject(1, "undecodable", "entry 1 must be a number, not a string"),
         Reject(2, "undecodable", "entry 1 must be a number, not null (missing=impute learns vectors with gaps)"),
     ]
-
-
-def test_valid_and_invalid_values_in_one_batch() -> None:
-    values = [
-        b"[1, 2, 3, 4]",
-        None,
-        b"[1, 2, 3, 9007199254740993.0]",
-        b"[1, 2, 3]",
-        b"[5, 6, 7, 8]",
-        b"[1, 2, 3, true]",
-    ]
-    decoded = Codec("json", D, 1e150).decode(values)
-    assert decoded.vectors.tolist() == [[1, 2, 3, 4], [1, 2, 3, 9007199254740992], [5, 6, 7, 8]]
-    assert decoded.places.tolist() == [0, 2, 4]
-    assert [(reject.place, reject.reason) for reject in decoded.rejects] == [
-        (1, "no_value"), (3, "wrong_length"), (5, "undecodable"),
-    ]  # fmt: skip

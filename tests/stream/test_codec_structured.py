@@ -288,60 +288,14 @@ def test_protobuf_fields_without_a_vector_are_rejected(field: str, words: str) -
     assert words in message
 
 
-@pytest.mark.parametrize(
-    ("schema", "words"),
-    [
-        (WriterSchema("PROTOBUF", "syntax"), "cannot be compiled"),
-        (WriterSchema("PROTOBUF", 'import "a.proto";'), "cannot be compiled"),
-        (WriterSchema("PROTOBUF", "", {"../a.proto": ""}), "no name of a file"),
-        (GOOD, "is AVRO, not PROTOBUF"),
-    ],
-)
-def test_unusable_protobuf_schemas_are_rejected(schema: WriterSchema, words: str) -> None:
-    one = codec("protobuf", "v", memory(schema))
-    for _ in range(2):
-        reason, message = only_reject(one.decode([framed(1, b"\0")]))
-        assert reason == "undecodable"
-        assert words in message
-
-
 # The registry.
-
-
-class CountingSchemas(MemorySchemas):
-    def __init__(self, *schemas: WriterSchema) -> None:
-        super().__init__(dict(enumerate(schemas, 1)))
-        self.requested: list[int] = []
-
-    def get(self, schema_id: int) -> WriterSchema:
-        self.requested.append(schema_id)
-        return super().get(schema_id)
-
-
-@pytest.mark.parametrize(
-    ("kind", "field", "good", "make"),
-    [
-        ("avro", "v", GOOD, lambda schema_id: avro(GOOD, avro_datum(ROW, "v"), schema_id)),
-        ("protobuf", "doubles", READING, lambda schema_id: protobuf(reading(doubles=ROW), schema_id)),
-    ],
-)
-def test_a_known_schema_is_fetched_once_and_an_unknown_one_again(
-    kind: str, field: str, good: WriterSchema, make: Callable[[int], bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("streampca.stream.formats.schemas._UNKNOWN_S", 0.0)
-    schemas = CountingSchemas(good)
-    one = codec(kind, field, schemas)
-    assert [reject.reason for reject in one.decode([make(1), make(9), make(1)]).rejects] == ["unknown_schema"]
-    schemas.schemas[9] = good
-    assert len(one.decode([make(1), make(9), make(9)]).vectors) == 3
-    assert schemas.requested == [1, 9, 9]
 
 
 @pytest.mark.parametrize(("kind", "field"), [("avro", "v"), ("protobuf", "doubles")])
 def test_an_unavailable_registry_rejects_no_records(kind: str, field: str) -> None:
     good = GOOD if kind == "avro" else READING
     value = WHOLE if kind == "avro" else protobuf(reading(doubles=ROW))
-    schemas = CountingSchemas(good)
+    schemas = memory(good)
     one = codec(kind, field, schemas)
     schemas.away = True
     assert [reject.reason for reject in one.decode([None, b"?"]).rejects] == ["no_value", "undecodable"]

@@ -232,7 +232,7 @@ def plain_losses(config: FoldConfig, V: Any, stamps: list[int]) -> tuple[list[fl
         if i >= WARM_UP:
             if (i - WARM_UP) % learning.BLOCK == 0:
                 before, after = (fold_of(V[:n], config, stamps[:n]).state for n in (i, i + learning.BLOCK))
-                rows, variance = axes.principal(before.C, before.rank)
+                rows, variance = axes.principal(before, before.rank)
                 C, S = rows.T * np.sqrt(variance), np.diag(1 / variance)
                 absorbed = after.older == 1  # for a large weight, or for what C could not see
                 assert absorbed >= (a[i : i + learning.BLOCK].max() > gauge.LARGEST_SHARE)

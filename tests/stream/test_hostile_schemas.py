@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streampca.errors import SourceError
 from streampca.stream.codec import Codec
 from streampca.stream.formats.protoc import compiled
 from streampca.stream.formats.schemas import MemorySchemas, WriterSchema
@@ -157,15 +156,3 @@ def test_an_unexpected_error_rejects_its_record_only(monkeypatch: pytest.MonkeyP
     decoded = decoder.decode([b"good", b"odd", b"good"])
     assert decoded.places.tolist() == [0, 2]
     assert decoded.rejects == [(1, "undecodable", "it cannot be decoded (ZeroDivisionError)")]
-
-
-@pytest.mark.parametrize("error", [TimeoutError("away"), SourceError("refused")])
-def test_the_registrys_errors_reject_nothing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    schemas = memory()
-
-    def get(schema_id: int) -> WriterSchema:
-        raise error
-
-    monkeypatch.setattr(schemas, "get", get)
-    with pytest.raises(type(error)):
-        Codec("protobuf", D, 1e150, field="v", schemas=schemas).decode([framed(1, b"\0")])

@@ -38,8 +38,8 @@ def reason(value: bytes, kind: str = "arrow") -> str:
 
 
 @pytest.mark.parametrize("kind", ["json", "npy", "avro", "protobuf"])
-def test_a_value_may_have_4_mib_beside_its_numbers(kind: str) -> None:
-    limit = 4 * MIB + 32 * D
+def test_a_value_may_have_8_mib_beside_its_numbers(kind: str) -> None:
+    limit = 8 * MIB + 32 * D
     assert reason(framed(1, bytes(limit - 5)), kind) not in ("", "too_many_bytes")
     assert reason(framed(1, bytes(limit - 4)), kind) == "too_many_bytes"
 

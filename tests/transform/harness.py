@@ -20,7 +20,7 @@ from streampca.stream.model_file import PublishedModel
 from streampca.transform.encoding import encoder
 from streampca.transform.loop import TransformConfig, Transformer
 from streampca.transform.messages import Packer, RecordPacker
-from streampca.transform.models import FollowedModel
+from streampca.transform.models import CurrentModel
 from streampca.transform.outputs import Outputs
 from streampca.transform.projection import Projection
 from tests.api.known import TOPIC, D, known
@@ -105,8 +105,8 @@ class Member:
         self.cache = ModelCache(world.models)
         self.cache.poll()
         projection = Projection(("coordinates", "residual"), with_p=only_p_below is not None)
-        self.model = FollowedModel(self.cache, None, OUTPUT, needs_calibration=projection.needs_calibration)
-        assert self.model.follow() == ""
+        self.model = CurrentModel(self.cache, None, OUTPUT, needs_calibration=projection.needs_calibration)
+        assert self.model.refresh() == ""
         codec = Codec("float64", D, 1e150)
         outputs = Outputs(OUTPUT, codec, self.model, projection, packer or JSON, TOPIC, DEAD, only_p_below)
         self.source = DecodingSource(world.topic, outputs.read, script, batch)

@@ -15,6 +15,7 @@ from streampca.consumer_group.listener import (
     SourcePolled,
     TransactionEnded,
 )
+from streampca.consumer_group.status import StatusListener
 from streampca.errors import InputError
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import MemoryStore
@@ -22,7 +23,6 @@ from streampca.stores.worker_status import TransformStatus, WorkerStatus, Worker
 from streampca.stream.events import SourceStatus
 from streampca.transform.log import TransformLog
 from streampca.transform.metrics import TransformMetrics
-from streampca.transform.status import TransformStatusListener
 from tests.clock import Clock
 from tests.transform.harness import Member, World
 from tests.worker.harness import SynchronousExecutor
@@ -71,12 +71,12 @@ def store() -> MemoryStore:
     return MemoryStore()
 
 
-def status_listener(store: MemoryStore, clock: Clock) -> TransformStatusListener:
+def status_listener(store: MemoryStore, clock: Clock) -> StatusListener:
     reports = WorkerStatuses(store, "t")
-    return TransformStatusListener("projected", reports, "host-7", clock, clock, SynchronousExecutor())
+    return StatusListener(reports, "host-7", clock, clock, SynchronousExecutor(), output_topic="projected")
 
 
-def reported(listener: TransformStatusListener, store: MemoryStore, clock: Clock) -> WorkerStatus:
+def reported(listener: StatusListener, store: MemoryStore, clock: Clock) -> WorkerStatus:
     """The report that is due within a minute."""
     clock.now += 61.0
     listener.notify(LoopTicked())
@@ -134,11 +134,11 @@ def test_a_store_that_may_only_be_read_does_not_disturb(store: MemoryStore) -> N
 
 def test_a_status_does_not_create_a_store(tmp_path: Path) -> None:
     reports = WorkerStatuses(DirectoryStore(tmp_path / "store"), "t")
-    with TransformStatusListener("projected", reports, "host-7") as listener:
+    with StatusListener(reports, "host-7", output_topic="projected") as listener:
         listener.notify(ModelAwaited("there is no store"))
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "store").mkdir()
-    with TransformStatusListener("projected", reports, "host-7"):
+    with StatusListener(reports, "host-7", output_topic="projected"):
         pass
     assert [report.state for report in reports.all()] == ["stopped"]
 

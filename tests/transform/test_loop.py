@@ -248,14 +248,6 @@ def test_records_that_retention_has_removed_end_it_or_are_skipped() -> None:
     assert member.events.of_type(OffsetsSkipped) == [OffsetsSkipped(0, 2, 4)]
 
 
-def test_the_error_of_a_log_that_lost_records_names_settings_of_transform() -> None:
-    world = World()
-    world.append(0, 6)
-    world.topic.committed[0] = 9
-    with pytest.raises(OffsetGapError, match=r"beyond the end of the log .*start over with another output_topic and"):
-        Member(world).run()
-
-
 def test_a_log_that_was_cut_between_two_members_ends_the_next_or_is_skipped() -> None:
     world = World()
     world.append(0, 6)

@@ -11,7 +11,7 @@ from streampca.pca.scoring import Calibration
 from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
-from streampca.transform.models import FollowedModel
+from streampca.transform.models import CurrentModel
 from tests.api.known import TOPIC, known
 
 
@@ -25,18 +25,18 @@ def cache(models: Models) -> ModelCache:
     return ModelCache(models)
 
 
-def following(cache: ModelCache, version: int | None = None, *, p: bool = False) -> FollowedModel:
-    return FollowedModel(cache, version, "output", needs_calibration=p)
+def following(cache: ModelCache, version: int | None = None, *, p: bool = False) -> CurrentModel:
+    return CurrentModel(cache, version, "output", needs_calibration=p)
 
 
 def test_it_is_the_newest(models: Models, cache: ModelCache) -> None:
     model = following(cache)
-    assert "no model has been published yet" in model.follow()
+    assert "no model has been published yet" in model.refresh()
     for version in (3, 8):
         models.save(known(version))
         cache.poll()
-        assert model.follow() == ""
-        assert model.used.version == version
+        assert model.refresh() == ""
+        assert model.published.version == version
     assert model.shape == "k=2 d=5"
 
 
@@ -45,46 +45,46 @@ def test_it_is_the_version_asked_for(models: Models, cache: ModelCache) -> None:
     models.save(known(8))
     cache.poll()
     model = following(cache, 3)
-    assert (model.follow(), model.used.version) == ("", 3)
+    assert (model.refresh(), model.published.version) == ("", 3)
     models.save(known(9, k=3))
     cache.poll()
-    assert (model.follow(), model.used.version) == ("", 3)
+    assert (model.refresh(), model.published.version) == ("", 3)
     with pytest.raises(InputError, match="no model version 4"):
-        following(cache, 4).follow()
+        following(cache, 4).refresh()
 
 
 def test_p_values_need_past_scores(models: Models, cache: ModelCache) -> None:
     models.save(known(3))
     cache.poll()
     model = following(cache, p=True)
-    assert "no past scores yet" in model.follow()
+    assert "no past scores yet" in model.refresh()
     with pytest.raises(InputError, match="version 3 has no past scores"):
-        following(cache, 3, p=True).follow()
+        following(cache, 3, p=True).refresh()
     scores = scoring.score(known(8).model, np.ones((3, 5)))
     models.save(replace(known(8), calibration=Calibration.empty().with_scores(scores, 1.0)))
     cache.poll()
-    assert (model.follow(), model.used.version) == ("", 8)
+    assert (model.refresh(), model.published.version) == ("", 8)
     models.save(known(9))  # without any: the one before stays in use
     cache.poll()
-    assert (model.follow(), model.used.version) == ("", 8)
+    assert (model.refresh(), model.published.version) == ("", 8)
 
 
 def test_another_shape_is_refused(models: Models, cache: ModelCache) -> None:
     models.save(known(3))
     cache.poll()
     model = following(cache)
-    model.follow()
-    model.check("")
-    model.check("k=2 d=5")
+    model.refresh()
+    model.require_shape("")
+    model.require_shape("k=2 d=5")
     with pytest.raises(InputError, match="output holds outputs of 3 components of 5 dimensions, but model version 3"):
-        model.check("k=3 d=5")
+        model.require_shape("k=3 d=5")
     models.save(known(8, d=6))
     cache.poll()
     with pytest.raises(InputError, match="holds outputs of 2 components of 5 dimensions, but model version 8"):
-        model.follow()
-    assert model.used.version == 3  # by which records are still being projected
+        model.refresh()
+    assert model.published.version == 3  # by which records are still being projected
 
 
 def test_there_is_none_before_it_is_found(cache: ModelCache) -> None:
     with pytest.raises(ValueError, match="no model"):
-        following(cache).used  # noqa: B018 - a property
+        following(cache).published  # noqa: B018 - a property

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampca.consumer_group.listener import BatchLearned, PartitionResumed, PartitionStalled
-from streampca.errors import BadRecordError, OffsetGapError, SourceError
+from streampca.errors import OffsetGapError, SourceError
 from streampca.pca.arrays import Array
 from streampca.sources.memory import Do, Pause
 from streampca.stream.checkpoint import Checkpoint, encode
@@ -107,14 +107,6 @@ def test_arrow_a_message_with_one_bad_vector_is_rejected_whole() -> None:
     assert newest(env) == learned_in_one_batch(env, V, [40, 50], 3, ["not_finite"])
 
 
-def test_arrow_the_worker_stops_before_a_bad_message_without_dead_letters() -> None:
-    env, V = Environment(), vectors(90)
-    env.send(0, [*arrows(V, [40, 50]), b"?", *arrows(V, [90])])
-    with pytest.raises(BadRecordError, match="offset 2"):
-        make_worker(env, config_for(env, "arrow")).run()
-    assert newest(env) == learned_in_one_batch(env, V, [40, 50], 2)
-
-
 def test_arrow_the_version_is_the_number_of_vectors() -> None:
     env, V = Environment(), vectors(90)
     env.send(0, arrows(V, [40, 50]))
@@ -208,15 +200,6 @@ def test_a_stalled_partition_is_released_in_a_rebalance() -> None:
     first.run()
     assert env.violations == []
     assert [env.position(p) for p in (0, 1)] == [40, 40]
-
-
-def test_an_unknown_schema_rejects_the_record() -> None:
-    env, V, schemas = Environment(), vectors(50), memory(SCHEMA)
-    env.send(0, [*avros(V[:20]), avro(SCHEMA, avro_datum([0.0] * D, "v"), 9), *avros(V[20:])])
-    worker = run_with(env, schemas, [], bad_records="dead_letter")
-    assert env.dead_letters == [(0, 20, "unknown_schema")]
-    assert worker.recorder.of_type(PartitionStalled) == []
-    assert newest(env) == learned_in_one_batch(env, V, [1] * 50, 51, ["unknown_schema"])
 
 
 def test_a_registry_that_denies_access_ends_the_worker() -> None:

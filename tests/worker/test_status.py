@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from streampca.commands.process import name_of_process
 from streampca.consumer_group.listener import (
     BatchLearned,
     CheckpointPostponed,
@@ -21,13 +22,12 @@ from streampca.consumer_group.listener import (
     PublishFailed,
     SourcePolled,
 )
-from streampca.consumer_group.status import name_of_process
+from streampca.consumer_group.status import StatusListener
 from streampca.errors import BadRecordError, StoreError
 from streampca.stores.base import is_part
 from streampca.stores.memory import MemoryStore
 from streampca.stores.worker_status import WorkerStatus, WorkerStatuses
 from streampca.stream.events import SourceStatus
-from streampca.worker.listeners.status import StatusListener
 from tests.stream.streams import fold_config, fold_of, vectors
 from tests.worker.environment import TOPIC, Environment
 from tests.worker.harness import SynchronousExecutor, make_worker, worker_config

@@ -5,9 +5,10 @@ A message v that keeps the share λ of the past (1: nothing is forgotten) is lea
     w ← λw + 1        a = 1/w        y = √(1−a) (v − m)        m ← m + a(v − m)        Σ ← (1−a)Σ + y (a yᵀ)
 
 so that Σ is exactly the weighted covariance about the weighted mean m. *Bounded influence*: no message adds more than a
-share q of the total variance. One that is farther from m than √(q·w·tr Σ) is moved to that distance first, so that no
-vector ruins a model, nothing is refused, and the scale still grows by q with each message if it must. As long as there
-is no variance to compare with, the limit is √10 times the median distance from the block's median.
+share q of the total variance. One with ‖v − m‖² > q·w·tr Σ is moved to that distance first, so that no vector ruins a
+model, nothing is refused, and the scale still grows by q with each message if it must. Ordinary messages, up to
+30 tr Σ, are left alone, and so are all while the memory is so short that it forgets an outlier soon. In a first block
+the limit is ten times the median distance from its median.
 """
 
 import math
@@ -19,7 +20,9 @@ from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked.jit import compiled, compiled_without_lock
 
 SHARE = 0.05  # q
-_MEDIANS = math.sqrt(10.0)  # distances from the median of the first block
+ORDINARY = 30.0  # times tr Σ: one variable that is Gaussian exceeds it in one of 10⁸ messages
+SHORT = 32.0  # messages of memory, w
+_MEDIANS = 10.0  # distances from the median of a first block
 
 
 class Weights(NamedTuple):
@@ -57,9 +60,8 @@ def centre(
     if total_variance <= smallest and share < np.inf:
         (V, first), share = _near_median(V), np.inf
     Y, norm, mean = np.empty(V.shape, V.dtype), np.empty(len(V)), mean.copy()
-    total, shortened = _centre(
-        read_only(V), mean, weights.a, weights.eta, weights.before, total_variance, share, Y, norm
-    )
+    scale = (float(total_variance), float(smallest), float(share))
+    total, shortened = _centre(read_only(V), mean, weights.a, weights.eta, weights.before, scale, Y, norm)
     return Centred(Y, norm, mean, total, first + shortened)
 
 
@@ -72,7 +74,8 @@ def read_only(A: Array) -> Array:
 
 def _near_median(V: Array) -> tuple[Array, int]:
     """The messages V (n, d), none farther from their median than √10 median distances, and how many were moved."""
-    D = V.astype(np.float64) - np.median(V, axis=0)
+    median = np.median(V, axis=0)
+    D = V.astype(np.float64) - median
     largest = np.abs(D).max(axis=1)
     lengths = largest * np.linalg.norm(D / np.maximum(largest, np.finfo(np.float64).tiny)[:, None], axis=1)
     apart = lengths[lengths > 0]  # of messages that are alike, as many as like, the distances say nothing
@@ -80,7 +83,7 @@ def _near_median(V: Array) -> tuple[Array, int]:
     far = lengths > limit
     if far.any():
         V = V.copy()
-        V[far] += (D[far] * (limit / lengths[far] - 1)[:, None]).astype(V.dtype)
+        V[far] = median + D[far] * (limit / lengths[far])[:, None]
     return V, int(far.sum())
 
 
@@ -100,22 +103,22 @@ def _weights(w: float, retention: F64) -> tuple[F64, F64, F64, float]:  # pragma
 
 @compiled_without_lock
 def _centre(
-    V: Array, mean: F64, a: F64, eta: F64, before: F64, total: float, share: float, Y: Array, norm: F64
+    V: Array, mean: F64, a: F64, eta: F64, before: F64, scale: tuple[float, float, float], Y: Array, norm: F64
 ) -> tuple[float, int]:  # pragma: no cover - compiled
     """Fill in Y and norm, and update the mean; returns the total variance and the number of shortened messages."""
-    (n, d), shortened = V.shape, 0
+    (n, d), shortened, (total, smallest, share) = V.shape, 0, scale
     for s in range(n):
         square = 0.0
         for j in range(d):
             y = V[s, j] - mean[j]
             square += y * y
-        limit, scale = share * before[s] * total, 1.0
-        if square > limit:
-            scale, square, shortened = math.sqrt(limit / square), limit, shortened + 1
-        root, step = math.sqrt(1.0 - a[s]), scale * a[s]
+        limit, kept = max(share * before[s], ORDINARY) * total, 1.0
+        if square > limit and before[s] >= SHORT and total > smallest:
+            kept, square, shortened = math.sqrt(limit / square), limit, shortened + 1
+        root, step = math.sqrt(1.0 - a[s]), kept * a[s]
         for j in range(d):
             y = V[s, j] - mean[j]
-            Y[s, j] = scale * root * y
+            Y[s, j] = kept * root * y
             mean[j] += step * y
         norm[s] = square
         total = (1.0 - eta[s]) * total + eta[s] * (1.0 - a[s]) * square

@@ -10,7 +10,7 @@ import numpy as np
 
 from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked import ritz
-from streampca.pca.blocked.centring import SHARE
+from streampca.pca.blocked.centring import ORDINARY, SHARE, SHORT
 from streampca.pca.learning import LearningConfig
 from streampca.pca.losses import Losses
 from streampca.pca.state import State
@@ -24,8 +24,9 @@ def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) 
     for s, v in enumerate(V):
         before, w = retention[s] * w, retention[s] * w + 1.0  # effective number of messages                 section 3
         y = v - m
-        if y @ y > SHARE * before * total:  # bounded influence                                              section 5
-            y, shortened = y * np.sqrt(SHARE * before * total / (y @ y)), shortened + 1
+        limit = max(SHARE * before, ORDINARY) * total  # bounded influence                                   section 5
+        if y @ y > limit > 0 and before >= SHORT:
+            y, shortened = y * np.sqrt(limit / (y @ y)), shortened + 1
         norm[s] = y @ y
         residual[s] = norm[s] - np.sum((axes.T @ y) ** 2 / np.vecdot(axes.T, axes.T))  # ‖r‖²                section 9
         eta[s] = 1 / w

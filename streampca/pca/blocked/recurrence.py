@@ -80,7 +80,8 @@ def _learn(P: F64, G: F64, S: F64, eta: F64) -> tuple[F64, F64, F64, F64]:  # pr
     return X, Z, p, growth
 
 
-# Written as loops, not as array expressions: numba takes seconds to compile those.
+# Written as loops, not as array expressions: numba takes seconds to compile those. No loop both stores and sums: it
+# would be compiled twice, and where arrays lie in memory would decide which code runs, in which order it sums.
 
 
 @compiled_with_free_sums
@@ -109,11 +110,13 @@ def _learn_part(i: int, e: int, block: _Block) -> None:  # pragma: no cover - co
         xx = xp = xu = 0.0
         for j in range(wide):
             x[j] = Sp[s - i, j]
+        for j in range(wide):
             xx += x[j] * x[j]
             xp += x[j] * p[s, j]
         _shrink_and_multiply(S, shrink, before, x, u)
         for j in range(wide):
             before[j] = u[j]
+        for j in range(wide):
             xu += x[j] * u[j]
         h[s] = eta[s] / (1.0 + eta[s] * xx)
         growth[s] = h[s] * h[s] * max(G[s, s] - xp, 0.0)  # rounding may make the residual negative

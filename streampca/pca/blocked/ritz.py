@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.pca.arrays import F64
+from streampca.pca.arrays import F64, power_of_two
 
 SPARE = 40  # ℓ, columns of F; measured, see docs/mathematics.md
 SKETCH = 8  # random combinations of a block in which new directions are looked for, beside F
@@ -36,7 +36,9 @@ class Rows(NamedTuple):
 
 def rows(N: F64, P: F64, G: F64, c: F64, past: float) -> Rows:
     """From N (r, r) of [C | F], P = Y [C | F] (B, r), G = YYᵀ (B, B), and the shares c (B,) and past."""
-    return Rows(np.block([[N, P.T], [P, G]]), np.sqrt(np.concatenate([np.full(len(N), past), c])), len(N))
+    gram = np.block([[N, P.T], [P, G]])  # its scale changes no coefficient, but squares must not overflow
+    root = np.sqrt(np.concatenate([np.full(len(N), past), c]))
+    return Rows(gram / power_of_two(float(gram.diagonal().max())), root, len(N))
 
 
 def strongest(rows: Rows, limit: int, rounding: float) -> F64:

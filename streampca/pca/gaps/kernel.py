@@ -74,7 +74,9 @@ def _fill(V: Array, filled: Array, surplus: F64, fixed: _Fixed) -> None:  # prag
             for j in range(d):
                 v, r = V[s, j], Y[s, j] - fits[s, j]
                 filled[s, j] = v + r * more[j] if v == v else mean[j] + fits[s, j]
-                total += r * r * growth[j] if v == v else 0.0
+            for j in range(d):  # a loop of its own: see recurrence.py
+                r = Y[s, j] - fits[s, j]
+                total += r * r * growth[j] if V[s, j] == V[s, j] else 0.0
         surplus[s] = total
 
 

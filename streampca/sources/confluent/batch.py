@@ -5,14 +5,9 @@ from typing import Any, TypeAlias, overload
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
 
-from streampca.sources.dead_letter_headers import UNREADABLE
 from streampca.stream.record import Batch, Record
 
 Message: TypeAlias = Any  # confluent_kafka.Message, whose types allow None everywhere
-
-UNREADABLE_HEADERS: list[tuple[str, bytes | None]] = [
-    (UNREADABLE, b"not readable with confluent-kafka: a header's name is not UTF-8")
-]
 
 
 class ConfluentRecord:
@@ -43,11 +38,7 @@ class ConfluentRecord:
 
     @property
     def headers(self) -> Sequence[tuple[str, bytes | None]]:
-        try:
-            return self._message.headers() or ()
-        except SystemError:  # a name is not UTF-8; the client has also left a list behind that must not be touched
-            self._message.set_headers(UNREADABLE_HEADERS)
-            return UNREADABLE_HEADERS
+        return self._message.headers() or ()
 
     @property
     def leader_epoch(self) -> int | None:
@@ -65,13 +56,13 @@ class ConfluentBatch(Batch):
         return len(self._messages)
 
     @overload
-    def __getitem__(self, place: int) -> Record: ...
+    def __getitem__(self, index: int) -> Record: ...
     @overload
-    def __getitem__(self, place: slice) -> "ConfluentBatch": ...
-    def __getitem__(self, place: int | slice) -> "Record | ConfluentBatch":
-        if isinstance(place, slice):
-            return ConfluentBatch(self._messages[place])
-        return ConfluentRecord(self._messages[place])
+    def __getitem__(self, index: slice) -> "ConfluentBatch": ...
+    def __getitem__(self, index: int | slice) -> "Record | ConfluentBatch":
+        if isinstance(index, slice):
+            return ConfluentBatch(self._messages[index])
+        return ConfluentRecord(self._messages[index])
 
     def values(self) -> list[bytes | None]:
         return [message.value() for message in self._messages]
@@ -87,10 +78,7 @@ class ConfluentBatch(Batch):
         return [message.key() for message in self._messages]
 
     def headers(self) -> list[Sequence[tuple[str, bytes | None]]]:
-        try:
-            return [message.headers() or () for message in self._messages]
-        except SystemError:  # a name is not UTF-8
-            return [ConfluentRecord(message).headers for message in self._messages]
+        return [message.headers() or () for message in self._messages]
 
 
 def _timestamp(message: Message) -> int:

@@ -8,6 +8,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from streampca.errors import SourceError
 from streampca.settings import ConsumerSettings, KafkaSettings
+from streampca.sources import base
 from streampca.sources.base import Committed
 from streampca.sources.broker_errors import BrokerErrors, one_line
 
@@ -98,7 +99,7 @@ def consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
         "enable.auto.offset.store": False,
         "auto.offset.reset": "error",  # a position out of range is an event, not a silent jump
         "enable.partition.eof": True,  # reports how far offsets without a record reach
-        "isolation.level": settings.isolation_level,
+        "isolation.level": "read_committed",
         "check.crcs": True,
         "session.timeout.ms": int(settings.session_timeout_s * 1000),
         "heartbeat.interval.ms": int(min(3.0, settings.session_timeout_s / 10) * 1000),
@@ -106,8 +107,8 @@ def consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
         "partition.assignment.strategy": "range",
         "max.partition.fetch.bytes": _FETCH_BYTES,
         "fetch.max.bytes": 4 * _FETCH_BYTES,
-        # Of all partitions together; one fetch more can be on its way. The other half waits decoded.
-        "queued.max.messages.kbytes": max(int(settings.prefetch_mib * 1024 / 2), 1),
+        # Limit over all partitions; one more fetch may be in flight. Decoded records use the other half.
+        "queued.max.messages.kbytes": base.PREFETCH_MIB * 1024 // 2,
         "fetch.queue.backoff.ms": 10,  # a full queue has room again soon; by default it is checked after a second
     }
 
@@ -146,15 +147,15 @@ def is_final(error: KafkaError) -> bool:
     return code in _FINAL if code <= 0 else code not in _TRANSIENT
 
 
-def source_error(error: KafkaError, sentences: BrokerErrors) -> SourceError:
-    """The sentence for a final error."""
+def source_error(error: KafkaError, messages: BrokerErrors) -> SourceError:
+    """The message for a final error."""
     code, text = error.code(), one_line(error.str())
     if code in _NO_TOPIC:
-        return sentences.no_topic()
+        return messages.no_topic()
     if _FENCED in text:
-        return sentences.fenced()
+        return messages.fenced()
     if code in _NOT_AUTHORIZED:
-        return sentences.not_authorized(text)
+        return messages.not_authorized(text)
     if code in _LOGIN_REFUSED:
-        return sentences.login_refused(text)
-    return sentences.other(text)
+        return messages.login_refused(text)
+    return messages.other(text)

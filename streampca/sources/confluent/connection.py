@@ -1,4 +1,4 @@
-"""What the source and the dead letters ask the cluster about their topic: its id, its partitions, whether it answers.
+"""What the source and the transactions ask the cluster about their topic: its id, its partitions, whether it answers.
 
 An admin client asks, beside the consumer or producer, which can only ask while it blocks. It asks once a second in the
 background, so a broker that hangs is noticed too.
@@ -11,7 +11,7 @@ from concurrent.futures import Future, wait
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, Uuid
-from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]  # its types miss the first
+from confluent_kafka.admin import AdminClient
 
 from streampca.errors import SourceError
 from streampca.settings import KafkaSettings
@@ -36,7 +36,7 @@ class Connection:
         """Raises `SourceError`, and `SettingsError` for certificates that cannot be used."""
         check_certificates(settings)
         self._servers, self._topic = settings.bootstrap_servers, topic
-        self.sentences = BrokerErrors(settings, topic)
+        self.messages = BrokerErrors(settings, topic)
         self._outages = OutageLog(settings.bootstrap_servers)
         self._errors: deque[KafkaError] = deque(maxlen=100)  # of the admin client, not handled yet
         self._last_error = ""
@@ -51,7 +51,7 @@ class Connection:
         try:
             self.topic_id(_START_S)
         except TimeoutError:
-            raise self.sentences.no_broker(self._last_error) from None
+            raise self.messages.no_broker(self._last_error) from None
 
     def topic_id(self, timeout_s: float = 2.0) -> str:
         """The topic's id, as Kafka's own tools print it; "" from brokers before 2.8, which have none.
@@ -76,17 +76,6 @@ class Connection:
         """The topic's partitions, at most some seconds old; never waits."""
         return self._partitions
 
-    def may_write(self) -> bool:
-        """Whether this user may write to the topic, if the brokers say so. Raises `SourceError`."""
-        answer = self._admin.describe_topics(
-            TopicCollection([self._topic]), include_authorized_operations=True, request_timeout=_START_S
-        )[self._topic]
-        try:
-            allowed = answer.result().authorized_operations  # None from brokers before 2.3
-        except KafkaException as exception:
-            raise self.source_error(exception.args[0]) from None
-        return allowed is None or AclOperation.WRITE in allowed
-
     def watch(self) -> None:
         """Ask the cluster once a second, without waiting, and log outages."""
         self._handle_errors()
@@ -99,14 +88,9 @@ class Connection:
             self._probe = self._request(_PROBE_TIMEOUT_S)
         self._outages.update(self.connected)
 
-    def note_answer(self) -> None:
-        """A broker has answered the consumer or producer."""
-        self.connected = True
-        self._outages.update(True)
-
     def source_error(self, error: KafkaError) -> SourceError:
-        """The sentence for an error that waiting cannot fix."""
-        return client.source_error(error, self.sentences)
+        """The message for an error that waiting cannot fix."""
+        return client.source_error(error, self.messages)
 
     def _request(self, timeout_s: float) -> "Future[Any]":
         """Ask for the description of the topic."""

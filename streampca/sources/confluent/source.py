@@ -15,6 +15,7 @@ import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from streampca.settings import ConsumerSettings
+from streampca.sources import base
 from streampca.sources.base import Committed
 from streampca.sources.confluent import client
 from streampca.sources.confluent.batch import ConfluentBatch, Message
@@ -36,7 +37,7 @@ class ConfluentSource:
     """See `streampca.sources.base.Source`."""
 
     def __init__(self, settings: ConsumerSettings) -> None:
-        self._topic, self._max_records = settings.topic, settings.max_poll_records
+        self._topic, self._max_records = settings.topic, base.MAX_POLL_RECORDS
         self._connection = Connection(settings, settings.topic)
         self._rebalance = RebalanceListener()
         self._assigned: frozenset[int] = frozenset()  # by the events returned so far
@@ -103,10 +104,15 @@ class ConfluentSource:
     def commit(self, positions: Mapping[int, int], metadata: str = "") -> None:
         if not self._connection.connected or not positions:
             return
+        offsets = {partition: Committed(position, metadata) for partition, position in positions.items()}
         try:
-            self._consumer.commit(offsets=[TopicPartition(self._topic, p, o, metadata) for p, o in positions.items()])
+            self._consumer.commit(offsets=self.named(offsets))
         except KafkaException as error:
             _log_failed_commit(error.args[0], [])
+
+    def named(self, offsets: Mapping[int, Committed]) -> list[TopicPartition]:
+        """Offsets as the client commits them."""
+        return [TopicPartition(self._topic, partition, *committed) for partition, committed in offsets.items()]
 
     def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
         wanted = [TopicPartition(self._topic, partition) for partition in partitions]

@@ -1,7 +1,7 @@
 """Verifies that the log still holds the last records that were read, before the next ones are.
 
 librdkafka verifies a position that comes with a leader epoch, but only when it learns who leads the partition. So a
-client of its own does it, which knows no leaders at first; one that has joined the group does.
+separate client does it: the group's client already knows the leaders and would skip the check.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -19,8 +19,8 @@ class Verification:
 
     def __init__(self, settings: ConsumerSettings, on_error: Callable[[KafkaError], None]) -> None:
         self._topic, self._on_error = settings.topic, on_error
-        few = {"max.partition.fetch.bytes": 1, "queued.min.messages": 1, "fetch.wait.max.ms": 10}
-        self._options = client.consumer_options(settings) | few | {"error_cb": on_error}
+        small = {"max.partition.fetch.bytes": 1, "queued.min.messages": 1, "fetch.wait.max.ms": 10}
+        self._options = client.consumer_options(settings) | small | {"error_cb": on_error}
         self._waiting: dict[int, LastRecord] = {}
         self._consumer: Consumer | None = None
 

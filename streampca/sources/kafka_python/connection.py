@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kafka import KafkaProducer
+from kafka.admin import KafkaAdminClient
 from kafka.errors import (
     AuthorizationError,
     FencedInstanceIdError,
@@ -39,6 +40,8 @@ _START_ANSWER_S = 3.0
 _NEW_TOPIC_S = 1.0  # how long to ask again for a missing topic: a new one may reach a broker late
 _SILENCE_S = 20.0  # without a byte from any broker: metadata are requested every ten seconds, heartbeats more often
 _CLOSE_S = 0.5
+api_version: tuple[int, int] | None = None
+"""Protocol version of the brokers; None: negotiated, which only the demo's broker cannot do."""
 _TOPIC_ERRORS = (UnknownTopicOrPartitionError, InvalidTopicError, AuthorizationError)
 
 
@@ -47,7 +50,6 @@ def options(settings: KafkaSettings) -> dict[str, Any]:
 
     kafka-python reads the certificates at every connection, so they may be replaced while it runs.
     """
-    version = settings.kafka_api_version
     return {
         "bootstrap_servers": [server.strip() for server in settings.bootstrap_servers.split(",")],
         "security_protocol": settings.security_protocol,
@@ -59,7 +61,7 @@ def options(settings: KafkaSettings) -> dict[str, Any]:
         "ssl_keyfile": settings.ssl_keyfile and str(settings.ssl_keyfile),
         "ssl_password": key_password(settings),
         "ssl_check_hostname": settings.ssl_check_hostname,
-        "api_version": version and tuple(int(part) for part in version.split(".")),
+        "api_version": api_version,
         "client_id": "streampca",
         "allow_auto_create_topics": False,
         "metadata_max_age_ms": 10_000,  # how soon new partitions are seen
@@ -74,7 +76,7 @@ class Connection:
 
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
         self._settings, self._servers, self._topic = settings, settings.bootstrap_servers, topic
-        self.sentences = BrokerErrors(settings, topic)
+        self.messages = BrokerErrors(settings, topic)
         self._outages = OutageLog(settings.bootstrap_servers)
         self._manager: PatchedConnectionManager  # set by `_open`
         self._described: frozenset[int] = frozenset()
@@ -165,34 +167,41 @@ class Connection:
     @property
     def connected(self) -> bool:
         """Whether any broker is connected now."""
-        return self._manager.connected
+        return self._manager.received_at is not None
 
     @property
     def answering(self) -> bool:
         """Whether a broker is connected and has sent something recently: connections can go dead silently."""
-        return self.connected and time.monotonic() - self._manager.received_at < _SILENCE_S
+        received_at = self._manager.received_at
+        return received_at is not None and time.monotonic() - received_at < _SILENCE_S
 
     def watch(self) -> None:
         """Log outages; to be called again and again."""
         self._outages.update(self.connected)
 
     def source_error(self, error: BaseException) -> SourceError:
-        """The sentence for an error that waiting cannot fix."""
+        """The message for an error that waiting cannot fix."""
         text = one_line(error)
         match error:
             case UnknownTopicOrPartitionError() | InvalidTopicError():
-                return self.sentences.no_topic()
+                return self.messages.no_topic()
             case FencedInstanceIdError():
-                return self.sentences.fenced()
+                return self.messages.fenced()
             case AuthorizationError():
-                return self.sentences.not_authorized(text)
+                return self.messages.not_authorized(text)
             case SaslAuthenticationFailedError() | UnsupportedSaslMechanismError() | IllegalSaslStateError():
-                return self.sentences.login_refused(text)
+                return self.messages.login_refused(text)
             case KafkaTimeoutError() | TimeoutError():
-                return self.sentences.no_broker(self._manager.last_failure)
+                return self.messages.no_broker(self._manager.last_failure)
             case UnsupportedCodecError():
-                return self.sentences.cannot_decompress(text)
-        return self.sentences.other(text)
+                return self.messages.cannot_decompress(text)
+        return self.messages.other(text)
+
+
+def admin_client(**given: Any) -> Any:
+    """An admin client; it refuses the options that only consumers and producers have, so they are left out."""
+    known = KafkaAdminClient.DEFAULT_CONFIG
+    return KafkaAdminClient(**{name: option for name, option in given.items() if name in known})
 
 
 def _close(client: Any) -> None:

@@ -17,13 +17,13 @@ from kafka.serializer import Serializer
 
 from streampca.errors import SourceError
 from streampca.settings import ConsumerSettings
-from streampca.sources.dead_letter_headers import Headers, Letter, dead_letter_headers
+from streampca.sources.client_transactions import REQUEST_BYTES
+from streampca.sources.dead_letter_headers import Headers, Letter, letter_of
 from streampca.sources.kafka_python.connection import Connection
 from streampca.sources.kafka_python.patches.producing import drop
 from streampca.stream.record import Record
 
-_REQUEST_BYTES = 100 * 1024 * 1024  # a broker's own limit: the topic's limit decides
-_DELIVERY_TIMEOUT_MS = 2**31 - 1  # waits for an absent broker without limit
+DELIVERY_TIMEOUT_MS = 2**31 - 1  # waits for an absent broker without limit
 _POLL_S = 0.5
 _CLOSE_TIMEOUT_S = 1.0
 
@@ -33,6 +33,14 @@ class Unwrap(Serializer):  # type: ignore[misc]  # kafka-python has no types
 
     def serialize(self, topic: str, headers: Headers, data: tuple[bytes | None]) -> bytes | None:
         return data[0]
+
+
+def sendable(
+    headers: Headers, partition: int | None, timestamp: int | None
+) -> tuple[list[tuple[str, bytes]], int | None, int | None]:
+    """Arguments of `KafkaProducer.send`. It cannot write a header without a value: it becomes an empty one."""
+    at = None if timestamp is None or timestamp < 0 else timestamp
+    return [(name, value or b"") for name, value in headers], partition, at
 
 
 class _Sent(NamedTuple):
@@ -59,9 +67,9 @@ class KafkaPythonDeadLetters:
             # order, and a repeated letter is recognised by the offset in its headers.
             enable_idempotence=False,
             max_in_flight_requests_per_connection=1,
-            delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
+            delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
             max_block_ms=5000,
-            max_request_size=_REQUEST_BYTES,
+            max_request_size=REQUEST_BYTES,
         )
         try:
             self._producer.partitions_for(self._topic)  # fetched here, so that `send` never waits for them
@@ -70,11 +78,7 @@ class KafkaPythonDeadLetters:
             raise self._connection.source_error(error) from None
 
     def send(self, partition: int, record: Record, reason: str, message: str) -> None:
-        errors = dead_letter_headers(self._source_topic, partition, record.offset, reason, message)
-        # kafka-python 3 cannot write a header without a value: it becomes an empty one.
-        headers: Headers = [(name, value or b"") for name, value in (*record.headers, *errors)]
-        timestamp = record.timestamp if record.timestamp >= 0 else None
-        self._send(Letter(record.value, record.key, headers, timestamp), alone=False)
+        self._send(letter_of(self._source_topic, partition, record, reason, message), alone=False)
 
     def flush(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
@@ -102,9 +106,8 @@ class KafkaPythonDeadLetters:
 
     def _send(self, letter: Letter, *, alone: bool) -> None:
         try:
-            future = self._producer.send(
-                self._topic, (letter.value,), letter.key, letter.headers, timestamp_ms=letter.timestamp
-            )
+            given = sendable(letter.headers, None, letter.timestamp)
+            future = self._producer.send(self._topic, (letter.value,), letter.key, *given)
         except KafkaError as error:
             raise self._source_error(error) from None
         self._unacknowledged.append(_Sent(letter, future, alone))
@@ -134,5 +137,5 @@ class KafkaPythonDeadLetters:
 
     def _source_error(self, error: BaseException) -> SourceError:
         if isinstance(error, MessageSizeTooLargeError | RecordListTooLargeError):
-            return self._connection.sentences.letter_too_large()
+            return self._connection.messages.record_too_large()
         return self._connection.source_error(error)

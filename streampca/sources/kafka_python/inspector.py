@@ -11,8 +11,7 @@ from kafka.errors import KafkaError
 
 from streampca.settings import ConsumerSettings
 from streampca.sources.base import Committed
-from streampca.sources.kafka_python.admin import admin_client
-from streampca.sources.kafka_python.connection import Connection
+from streampca.sources.kafka_python.connection import Connection, admin_client
 from streampca.sources.kafka_python.patches.membership import committed_offsets
 from streampca.stream.record import Record
 
@@ -20,7 +19,10 @@ _ANSWER_MS = 5000
 
 
 class KafkaPythonInspector:
-    """See `streampca.sources.base.TopicInspector`."""
+    """Answers questions about a topic and the consumer group, without joining the group.
+
+    All methods raise `SourceError` when brokers refuse or do not answer within some seconds.
+    """
 
     def __init__(self, settings: ConsumerSettings) -> None:
         self._settings = settings
@@ -30,27 +32,31 @@ class KafkaPythonInspector:
             group_id=settings.group,
             enable_auto_commit=False,
             auto_offset_reset="none",
-            isolation_level=settings.isolation_level,
+            isolation_level="read_committed",
         )
 
     def topic_id(self) -> str:
+        """As `Source.topic_id`."""
         return self._connection.topic_id()
 
     def check_topic(self, name: str) -> int:
+        """The number of partitions of another topic; raises unless it exists and may be written to."""
         connection = Connection(self._settings, name)
         with closing(connection.start(admin_client)) as admin:
             (found,) = admin.describe_topics([name])
         allowed = found.get("authorized_operations")  # none from brokers before 2.3
         if allowed and ACLOperation.WRITE.name not in allowed:
-            raise connection.sentences.not_writable()
+            raise connection.messages.not_writable()
         return len(found["partitions"])
 
     def offsets(self) -> dict[int, tuple[int, int]]:
+        """The earliest offset and the end of each partition."""
         partitions = [self._partition(p) for p in sorted(self._connection.partitions())]
         first, end = self._ask("beginning_offsets", partitions), self._ask("end_offsets", partitions)
         return {tp.partition: (first[tp], end[tp]) for tp in partitions}
 
     def committed(self) -> dict[int, Committed]:
+        """The group's committed offsets, of the partitions that have one."""
         partitions = [self._partition(p) for p in self._connection.partitions()]
         try:
             return committed_offsets(self._consumer, partitions, _ANSWER_MS)
@@ -58,6 +64,7 @@ class KafkaPythonInspector:
             raise self._connection.source_error(error) from None
 
     def newest_record(self, ends: Mapping[int, int]) -> tuple[int, Record] | None:
+        """The newest of the last records of these partitions, with its partition; None if none came in time."""
         self._consumer.assign([self._partition(p) for p in ends])
         for partition, end in ends.items():
             self._consumer.seek(self._partition(partition), end - 1)
@@ -70,6 +77,7 @@ class KafkaPythonInspector:
         return None
 
     def close(self) -> None:
+        """Close the connections."""
         self._consumer.close(autocommit=False, timeout_ms=1000)
 
     def _partition(self, number: int) -> TopicPartition:

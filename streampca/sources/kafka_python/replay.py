@@ -1,29 +1,23 @@
 """Reads a dead-letter topic, and sends records again in transactions, on kafka-python."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.errors import KafkaError, KafkaTimeoutError
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
 
 from streampca.errors import SourceError
 from streampca.settings import KafkaSettings
 from streampca.sources.kafka_python.connection import Connection
-from streampca.sources.kafka_python.dead_letters import Unwrap
 from streampca.sources.kafka_python.patches.fetching import position_of
-from streampca.sources.kafka_python.patches.producing import drop, transactional
-from streampca.sources.transactions import Outgoing
+from streampca.sources.kafka_python.transactions import KafkaPythonTransactions
+from streampca.sources.transactions import OutgoingFields, TransactionFailedError
 from streampca.stream.record import Record
 
 _ANSWER_MS = 5000
 _POLL_RECORDS, _FETCH_BYTES = 10_000, 4 * 1024 * 1024
 _STALLED_S = 60.0  # without progress
-_REQUEST_BYTES = 100 * 1024 * 1024  # a broker's own limit: the topic's limit decides
-_TRANSACTION_MS = 60_000  # after which brokers abort a transaction whose producer was killed
-_DELIVERY_TIMEOUT_MS = 50_000
-_CLOSE_S = 1.0
 
 
 class KafkaPythonReader:
@@ -79,60 +73,26 @@ class KafkaPythonReader:
             consumer.close(autocommit=False, timeout_ms=1000)
 
 
-class KafkaPythonReplayProducer:
+class KafkaPythonReplayProducer(KafkaPythonTransactions):
     """See `streampca.sources.dead_letter_topic.ReplayProducer`."""
+
+    begin_s, commit_s = 30.0, 60.0  # a person waits; brokers abort the transaction of a killed one after the latter
 
     def __init__(self, settings: KafkaSettings, topic: str, dead_letter_topic: str) -> None:
         """Both topics must exist."""
-        self._connection = Connection(settings, topic)
-        self._producer = self._connection.start(
-            KafkaProducer,
-            transactional_id=f"streampca-replay-{dead_letter_topic}",
-            transaction_timeout_ms=_TRANSACTION_MS,
-            value_serializer=Unwrap(),
-            delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
-            linger_ms=5,
-            max_block_ms=30_000,
-            max_request_size=_REQUEST_BYTES,
-        )
-        with self._failing():
-            self._producer.init_transactions()
+        super().__init__(settings, [topic, dead_letter_topic], f"streampca-replay-{dead_letter_topic}", self.commit_s)
+        with _failing():
+            self.recover()
 
-    def partitions(self) -> frozenset[int]:
-        """The partitions of the topic."""
-        return self._connection.partitions()
+    def send(self, records: Iterable[OutgoingFields]) -> None:
+        with _failing():
+            super().send(records)
+            self.commit({})
 
-    def send(self, records: Sequence[Outgoing]) -> None:
-        with self._failing():
-            self._producer.begin_transaction()
-            sent = [self._send(record) for record in records]
-            self._producer.flush(_TRANSACTION_MS / 1000)
-            for future in sent:
-                future.get(0)  # raises its error: the client would commit the other records
-            transactional(self._producer, "begin_commit", deadline=time.monotonic() + _TRANSACTION_MS / 1000)
 
-    def close(self) -> None:
-        try:
-            self._producer.close(timeout=_CLOSE_S)
-        except KafkaTimeoutError:
-            drop(self._producer, _CLOSE_S)
-
-    def _send(self, record: Outgoing) -> Any:
-        # kafka-python 3 cannot write a header without a value: it becomes an empty one.
-        headers = [(name, value or b"") for name, value in record.headers]
-        timestamp = record.timestamp if record.timestamp >= 0 else None
-        return self._producer.send(record.topic, (record.value,), record.key, headers, record.partition, timestamp)
-
-    @contextmanager
-    def _failing(self) -> Iterator[None]:
-        """Raise the errors of the client as `SourceError`; the next replay ends the transaction."""
-        try:
-            yield
-        except KafkaError as error:
-            drop(self._producer, _CLOSE_S)
-            causes = [cause for cause in error.args if isinstance(cause, KafkaError)]
-            cause = causes[0] if causes else error
-            raise SourceError(
-                f"{self._connection.source_error(cause)}; what was sent before is marked: start the replay again for "
-                "the rest"
-            ) from None
+@contextmanager
+def _failing() -> Iterator[None]:
+    try:
+        yield
+    except (TransactionFailedError, TimeoutError, SourceError) as error:
+        raise SourceError(f"{error}; what was sent before is marked: start the replay again for the rest") from None

@@ -16,6 +16,7 @@ from kafka.errors import KafkaError, LogTruncationError, OffsetOutOfRangeError, 
 from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata
 
 from streampca.settings import ConsumerSettings
+from streampca.sources import base
 from streampca.sources.base import Committed
 from streampca.sources.broker_errors import one_line
 from streampca.sources.kafka_python.connection import Connection
@@ -107,12 +108,18 @@ class KafkaPythonSource:
     def commit(self, positions: Mapping[int, int], metadata: str = "") -> None:
         if not self._connection.connected:
             return
-        text = ended(metadata)
-        offsets = {TopicPartition(self._topic, p): OffsetAndMetadata(o, text, -1) for p, o in positions.items()}
+        offsets = {partition: Committed(position, metadata) for partition, position in positions.items()}
         try:
-            self._consumer.commit(offsets, timeout_ms=_COMMIT_TIMEOUT_MS)
+            self._consumer.commit(self.named(offsets), timeout_ms=_COMMIT_TIMEOUT_MS)
         except KafkaError as error:
             log.warning("offsets not committed; lag tools will show older ones", error=one_line(error))
+
+    def named(self, offsets: Mapping[int, Committed]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Offsets as the client commits them. librdkafka reads metadata to the next zero, so they end with one."""
+        return {
+            TopicPartition(self._topic, partition): OffsetAndMetadata(offset, f"{metadata}\0", -1)
+            for partition, (offset, metadata) in offsets.items()
+        }
 
     def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
         wanted = [TopicPartition(self._topic, partition) for partition in partitions]
@@ -146,7 +153,8 @@ class KafkaPythonSource:
             self._forget(event.partitions)
             self.membership = None
             if isinstance(event, Assigned):
-                self.membership = self._consumer.group_metadata()
+                found = self._consumer.group_metadata()
+                self.membership = found if found.generation_id >= 0 else None
                 self._pause_new(event.partitions)
         return events
 
@@ -172,8 +180,6 @@ class KafkaPythonSource:
             if position is None or end is None:  # not fetched yet
                 continue
             before, records = self._reported[partition], fetched.get(tp, ())
-            if records and records[0].offset < before[0]:  # only if isolation_level has changed
-                records = [record for record in records if record.offset >= before[0]]
             next_ = max(position, before[0])
             now = (next_, max(end, next_))
             if now != before:
@@ -218,19 +224,14 @@ class KafkaPythonSource:
         return events
 
 
-def ended(metadata: str) -> str:
-    """The metadata of an offset as librdkafka commits and needs them, which reads to the next zero."""
-    return f"{metadata}\0"
-
-
 def _consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
     return {
         "group_id": settings.group,
         "group_instance_id": settings.group_instance_id,
         "enable_auto_commit": False,
         "auto_offset_reset": "none",  # a position out of range is an event, not a silent jump
-        "isolation_level": settings.isolation_level,
-        "max_poll_records": settings.max_poll_records,
+        "isolation_level": "read_committed",
+        "max_poll_records": base.MAX_POLL_RECORDS,
         "max_partition_fetch_bytes": _FETCH_BYTES,
         "session_timeout_ms": int(settings.session_timeout_s * 1000),
         "heartbeat_interval_ms": int(min(3.0, settings.session_timeout_s / 10) * 1000),

@@ -20,10 +20,10 @@ class Log:
         self.records.append(PlainRecord(self.end, value, timestamp, key, (), self.leader_epoch))
         self.end += 1
 
-    def read(self, position: int, most: int) -> list[PlainRecord]:
-        """The next records from a position on."""
+    def read(self, position: int, limit: int) -> list[PlainRecord]:
+        """Up to `limit` records from a position on."""
         first = bisect.bisect_left(self.records, position, key=lambda record: record.offset)
-        return self.records[first : first + most]
+        return self.records[first : first + limit]
 
     def trim(self, start: int) -> None:
         """Remove the records before an offset."""

@@ -125,10 +125,10 @@ class MemorySource:
         self._owned, self.granted = frozenset(), None
         self._read, self._reported, self._last = {}, {}, {}
 
-    def _records(self, most: int) -> list[Event]:
-        return [event for p in sorted(self._read) if (event := self._records_of(p, most))]
+    def _records(self, limit: int) -> list[Event]:
+        return [event for p in sorted(self._read) if (event := self._records_of(p, limit))]
 
-    def _records_of(self, partition: int, most: int) -> Event | None:
+    def _records_of(self, partition: int, limit: int) -> Event | None:
         log, position = self._topic.logs[partition], self._read[partition]
         last = self._last.get(partition)
         if last and (diverged := log.end_of(last.leader_epoch)) <= last.offset:
@@ -137,7 +137,7 @@ class MemorySource:
         if not log.start <= position <= log.end:
             del self._read[partition]
             return OutOfRange(partition, position, log.start, log.end)
-        records = log.read(position, most)
+        records = log.read(position, limit)
         if records:
             self._last[partition] = LastRecord(records[-1].offset, records[-1].leader_epoch)
         whole = not records or records[-1] is log.records[-1]

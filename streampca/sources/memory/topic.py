@@ -98,6 +98,6 @@ class MemoryTopic:
             return
         self._joined.append(member)
         if all(other in self._joined for other in self._members):
-            for place, other in enumerate(self._members):
-                other.granted = frozenset(range(place, len(self.logs), len(self._members)))
+            for index, other in enumerate(self._members):
+                other.granted = frozenset(range(index, len(self.logs), len(self._members)))
             self._joined = None

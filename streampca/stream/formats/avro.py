@@ -26,7 +26,7 @@ from streampca.vectors.packing import (
 )
 
 _SIZES = {"float": 4, "double": 8}
-_MOST_TYPES = 10_000  # in a schema, each use of a named type counted anew
+_MAX_TYPES = 10_000  # in a schema; a named type counts wherever it is used
 
 
 class AvroReader:
@@ -118,8 +118,8 @@ def _check_types(schema: Any, named: Mapping[str, Any]) -> None:
 
     def takes_bytes(schema: Any, around: tuple[str, ...]) -> bool:
         """Whether every value of a type takes at least a byte; `around`: the named types that it is part of."""
-        if next(uses) > _MOST_TYPES:
-            raise VectorError("undecodable", f"schemas of more than {_MOST_TYPES} types are not supported")
+        if next(uses) > _MAX_TYPES:
+            raise VectorError("undecodable", f"schemas of more than {_MAX_TYPES} types are not supported")
         if isinstance(schema, list):
             return bool([takes_bytes(branch, around) for branch in schema])
         if isinstance(schema, str):

@@ -13,7 +13,7 @@ from streampca.sources.transactions import OutgoingFields
 from streampca.stream.events import OutOfRange
 from streampca.stream.model_file import PublishedModel
 from streampca.transform.loop import Transformer
-from streampca.transform.models import FollowedModel
+from streampca.transform.models import CurrentModel
 from streampca.transform.position import Position
 from streampca.transform.projection import Fields, Projection
 from tests.simulation.patching import LOADS_OLDER_MODELS, Mutant, nothing, patched
@@ -127,7 +127,7 @@ TRANSFORM_MUTANTS: dict[str, tuple[Mutant, int]] = {
         12,
     ),
     "dead letters are not sent": (patched(ClusterTransactions, send=_drops_dead_letters), 1),
-    "models of another shape are used": (patched(FollowedModel, check=nothing), 35),
+    "models of another shape are used": (patched(CurrentModel, require_shape=nothing), 35),
     "the model goes back when a newer one is damaged": (LOADS_OLDER_MODELS, 189),
     "gaps are not counted": (patched(Assignment, skip_gap=_skips_silently), 1),
     "the last record is not committed": (patched(Position, as_committed=_commits_no_last_record), 1),

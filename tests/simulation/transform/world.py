@@ -17,7 +17,7 @@ from streampca.stores.models import Models
 from streampca.transform.encoding import encoder
 from streampca.transform.loop import TransformConfig, Transformer
 from streampca.transform.messages import RecordPacker
-from streampca.transform.models import FollowedModel
+from streampca.transform.models import CurrentModel
 from streampca.transform.outputs import Outputs
 from streampca.transform.projection import Projection
 from tests.api.known import known
@@ -93,10 +93,10 @@ class TransformWorld(Site):
         machine.worker = machine.source = None
         models = Models(self._store(machine), TOPIC)
         cache = ModelCache(models, self._wall, monotonic=lambda: self.scheduler.now)
-        model = FollowedModel(cache, self.plan.version, OUTPUT, needs_calibration=False)
+        model = CurrentModel(cache, self.plan.version, OUTPUT, needs_calibration=False)
         cache.poll()
         process.start(lambda: self._poll_models(cache))
-        while model.follow():
+        while model.refresh():
             self.scheduler.sleep(_WAIT_S)
         if machine.process is not process:  # replaced meanwhile
             return

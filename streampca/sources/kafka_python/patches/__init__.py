@@ -5,6 +5,6 @@ traceback; rebalance.py filters those it raises on purpose.
 """
 
 # Whichever of them is imported: all clients of this process are patched.
-from streampca.sources.kafka_python.patches import batches, fetching, membership
+from streampca.sources.kafka_python.patches import membership
 
-__all__ = ["batches", "fetching", "membership"]
+__all__ = ["membership"]

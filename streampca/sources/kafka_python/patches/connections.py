@@ -5,7 +5,7 @@
     opens but fails to initialise is retried without a pause: it is backed off from.
 `KafkaConnectionManager._build_transport`, `_sock_recv`
     What a broker sends just before it closes the connection is dropped, above all the reason of a refused login: it is
-    read. Notes also when anything was received, since connections can go dead silently.
+    read.
 `KafkaConnectionManager._conns`
     No public method says whether a broker is connected.
 `KafkaConnectionManager.cluster.config`
@@ -18,7 +18,6 @@
 The client class is passed to `KafkaConsumer` and `KafkaProducer` by their option `kafka_client`.
 """
 
-import time
 from typing import Any
 
 from kafka.errors import (
@@ -38,11 +37,10 @@ _REFUSALS = (SaslAuthenticationFailedError, UnsupportedSaslMechanismError, Illeg
 
 
 class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has no types
-    """Connections that keep a refusal, the last failure, and when anything was received."""
+    """Connections that keep a refusal and the last failure."""
 
     refusal: KafkaError | None = None
     last_failure: str = ""
-    received_at: float = 0.0  # monotonic
 
     def __init__(self, net: NetworkSelector, **configs: Any) -> None:
         super().__init__(net, **configs)
@@ -59,8 +57,6 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
 
         def receive_all() -> tuple[bytes, BaseException | None]:
             data, error = receive()
-            if data:
-                self.received_at = time.monotonic()
             return data, None if data else error  # the next call finds the end of the connection again
 
         transport._sock_recv = receive_all
@@ -81,9 +77,10 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
         await self._net.sleep(seconds)
 
     @property
-    def connected(self) -> bool:
-        """Whether any broker is connected."""
-        return any(conn.connected for conn in list(self._conns.values()))
+    def received_at(self) -> float | None:
+        """When a broker that is connected has last sent anything, by `time.monotonic`; None without one."""
+        transports = [conn.transport for conn in list(self._conns.values()) if conn.connected]
+        return max((transport.last_read for transport in transports if transport), default=None)
 
 
 class PatchedNetClient(KafkaNetClient):  # type: ignore[misc]

@@ -1,15 +1,21 @@
-"""Creates the source that the settings name; imports its client only then, since confluent_kafka is optional."""
+"""Creates the clients that the settings name. confluent_kafka is optional: it reads, and writes transactions."""
 
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from streampca.settings import ConsumerSettings
-from streampca.sources.base import DeadLetters, NoDeadLetters, Source, TopicInspector
+from streampca.sources import base
+from streampca.sources.base import DeadLetters, NoDeadLetters, Source
+from streampca.sources.kafka_python.dead_letters import KafkaPythonDeadLetters
+from streampca.sources.kafka_python.inspector import KafkaPythonInspector
+from streampca.sources.kafka_python.source import KafkaPythonSource
+from streampca.sources.kafka_python.transactions import KafkaPythonTransactions
 from streampca.sources.prefetch import Prefetch
 from streampca.sources.transactions import Transactions
 from streampca.stream.events import Event, Records
 
-_POLLS = 5  # prefetch at most as many records as so many polls return
+_POLLS = 5  # prefetch at most as many records as this many polls return
 
 
 def client_of(settings: ConsumerSettings) -> Source:
@@ -18,49 +24,34 @@ def client_of(settings: ConsumerSettings) -> Source:
         from streampca.sources.confluent.source import ConfluentSource
 
         return ConfluentSource(settings)
-    from streampca.sources.kafka_python.source import KafkaPythonSource
-
     return KafkaPythonSource(settings)
 
 
-def inspector_of(settings: ConsumerSettings) -> TopicInspector:
-    """Answers questions about the topic, on the client that the settings name. Raises `SourceError`."""
+def inspector_of(settings: ConsumerSettings) -> KafkaPythonInspector:
+    """Answers questions about the topic; the client that the settings name has connected once. Raises `SourceError`."""
     if settings.kafka_client == "confluent":
-        from streampca.sources.confluent.inspector import ConfluentInspector
-
-        return ConfluentInspector(settings)
-    from streampca.sources.kafka_python.inspector import KafkaPythonInspector
-
+        client_of(settings).close()
     return KafkaPythonInspector(settings)
 
 
 def dead_letters_of(settings: ConsumerSettings) -> DeadLetters:
     """Where rejected records are written to; nowhere without a dead-letter topic. Raises `SourceError`."""
-    if settings.dead_letter_topic is None:
-        return NoDeadLetters()
-    if settings.kafka_client == "confluent":
-        from streampca.sources.confluent.dead_letters import ConfluentDeadLetters
-
-        return ConfluentDeadLetters(settings)
-    from streampca.sources.kafka_python.dead_letters import KafkaPythonDeadLetters
-
-    return KafkaPythonDeadLetters(settings)
+    return NoDeadLetters() if settings.dead_letter_topic is None else KafkaPythonDeadLetters(settings)
 
 
 def transactions_of(settings: ConsumerSettings, source: Any, topics: Sequence[str]) -> Transactions:
     """Transactions of a source that `client_of` has created with the same settings. Raises `SourceError`."""
+    name = f"{settings.group}-{settings.group_instance_id or uuid.uuid4().hex}"
     if settings.kafka_client == "confluent":
         from streampca.sources.confluent.transactions import ConfluentTransactions
 
-        return ConfluentTransactions(settings, source, topics)
-    from streampca.sources.kafka_python.transactions import KafkaPythonTransactions
-
-    return KafkaPythonTransactions(settings, source, topics)
+        return ConfluentTransactions(settings, topics, name, settings.session_timeout_s, source)
+    return KafkaPythonTransactions(settings, topics, name, settings.session_timeout_s, source)
 
 
 def prefetching(source: Source, settings: ConsumerSettings, decode: Callable[[Records], Event]) -> Source:
     """Start a thread that polls the source and decodes its records."""
-    most_bytes = settings.prefetch_mib * 2**20
+    limit_bytes = base.PREFETCH_MIB * 2**20
     if settings.kafka_client == "confluent":  # librdkafka's own queue holds the other half
-        most_bytes /= 2
-    return Prefetch(source, _POLLS * settings.max_poll_records, max(int(most_bytes), 1), decode)
+        limit_bytes //= 2
+    return Prefetch(source, _POLLS * base.MAX_POLL_RECORDS, limit_bytes, decode)

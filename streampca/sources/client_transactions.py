@@ -1,0 +1,139 @@
+"""What the transactions of both clients have in common: when a producer is opened, used, and given up."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from streampca.errors import SourceError
+from streampca.settings import KafkaSettings
+from streampca.sources.base import Committed
+from streampca.sources.broker_errors import NoBrokerError
+from streampca.sources.transactions import OutgoingFields, TransactionFailedError
+
+ABORT_S = 2.0
+REQUEST_BYTES = 100 * 1024 * 1024  # a broker's own limit: the topic's limit decides
+
+
+class ClientTransactions(ABC):
+    """See `streampca.sources.transactions.Transactions`.
+
+    A producer whose transaction has failed is given up. The next one has the same name, with which a broker ends what
+    the old one has left open.
+    """
+
+    begin_s, commit_s = 5.0, 10.0  # time limits
+    client_error: type[Exception]  # what the client raises
+
+    def __init__(
+        self, settings: KafkaSettings, topics: Sequence[str], name: str, timeout_s: float, source: Any = None
+    ) -> None:
+        """`topics` are those that will be written to; they exist. Raises `SourceError`.
+
+        Brokers abort a transaction after `timeout_s`. Without a source, no offsets are committed.
+        """
+        self._settings, self._topics, self._name, self._timeout_s = settings, topics, name, timeout_s
+        self._source, self._producer, self._open = source, None, False
+        self._undelivered: list[tuple[Exception, str]] = []  # errors of this transaction's records, with their topics
+
+    @abstractmethod
+    def partitions(self, topic: str) -> int:
+        """See `Transactions`."""
+
+    @abstractmethod
+    def _create(self) -> Any:
+        """A producer."""
+
+    @abstractmethod
+    def _initialise(self, producer: Any) -> None:
+        """End the transactions of earlier producers of the same name."""
+
+    @abstractmethod
+    def _send(self, producer: Any, records: Iterable[OutgoingFields]) -> None:
+        """Add records to the transaction; calls `_fail` for those that cannot be sent."""
+
+    @abstractmethod
+    def _commit(self, producer: Any, offsets: Mapping[int, Committed]) -> None:
+        """Commit the transaction with the source's offsets; calls `_fail` for records that were not delivered."""
+
+    @abstractmethod
+    def _abort(self, producer: Any) -> None:
+        """Abort the transaction."""
+
+    @abstractmethod
+    def _give_up(self, producer: Any) -> None:
+        """Close the producer without sending what is left."""
+
+    @abstractmethod
+    def _text(self, error: Exception) -> str:
+        """The error in one line."""
+
+    @abstractmethod
+    def _refusal(self, error: Exception, topic: str) -> SourceError | None:
+        """The error as one that waiting cannot fix; None if the next transaction may succeed."""
+
+    def recover(self) -> None:
+        if self._producer is not None:
+            return
+        try:
+            self._producer = self._create()
+            self._initialise(self._producer)
+        except NoBrokerError as error:
+            raise TimeoutError(str(error)) from None
+        except self.client_error as error:
+            self._drop()
+            if refusal := self._refusal(error, self._topics[0]):
+                raise refusal from None
+            raise TimeoutError(f"no transaction can begin: {self._text(error)}") from None
+
+    def send(self, records: Iterable[OutgoingFields]) -> None:
+        self._send(self._begun(), records)
+
+    def commit(self, offsets: Mapping[int, Committed]) -> None:
+        producer = self._begun()
+        if self._source is not None and self._source.membership is None:
+            self._drop()
+            raise TransactionFailedError("the group has given this member up")
+        try:
+            self._commit(producer, offsets)
+        except self.client_error as error:
+            self._fail(error, self._topics[0])
+        self._open = False
+
+    def abort(self) -> None:
+        if self._producer is None or not self._open:
+            return
+        self._open = False
+        try:
+            self._abort(self._producer)
+        except self.client_error:
+            self._drop()  # the next producer of this name ends the transaction
+
+    def close(self) -> None:
+        self.abort()
+        self._drop()
+
+    def _begun(self) -> Any:
+        """The producer, in a transaction."""
+        if self._producer is None:
+            raise TransactionFailedError("the last transaction has failed")
+        if not self._open:
+            try:
+                self._producer.begin_transaction()
+            except self.client_error as error:
+                self._fail(error, self._topics[0])
+            self._open, self._undelivered = True, []
+        return self._producer
+
+    def _fail(self, error: Exception, topic: str) -> NoReturn:
+        """Give the producer up; raise the error of a record to that topic, or of the transaction."""
+        self._drop()
+        for each, its_topic in [*self._undelivered, (error, topic)]:
+            if refusal := self._refusal(each, its_topic):
+                raise refusal from None
+        raise TransactionFailedError(self._text(error)) from None
+
+    def _drop(self) -> None:
+        """Give the producer up, and what it has not sent."""
+        if self._producer is not None:
+            self._give_up(self._producer)
+        self._producer, self._open = None, False
