@@ -128,7 +128,7 @@ class StatusListener(Listener):
                 self._problems["checkpoint"] = cause
             case PublishFailed(cause):
                 self._problems["model"] = cause
-            case CheckpointSaved(partition):
+            case CheckpointSaved():
                 self._problems.pop("checkpoint", None)
             case ModelPublished():
                 self._problems.pop("model", None)
