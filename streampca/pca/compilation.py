@@ -26,7 +26,9 @@ def compile_kernels(config: LearningConfig, on_compile: Callable[[], None] = lam
     if config.impute:
         V[-1, 0] = np.nan
     with _first_compilation(on_compile):
-        learning.learn(State.empty(d, config.dtype), V, retention, small)
+        state, _ = learning.learn(State.empty(d, config.dtype), V[: len(V) // 2], retention[: len(V) // 2], small)
+        old = replace(state, count=learning.YOUNG)
+        learning.learn(old, V[len(V) // 2 :], retention[len(V) // 2 :], small)
 
 
 class _Once(event.Listener):  # type: ignore[misc]  # numba has no types

@@ -10,6 +10,7 @@ Each message is shortened if it is absurdly far away, and centred (blocked/centr
 Messages are scored by the k leading axes at the start of their block; in the first case, at the last turn.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,6 +28,7 @@ EXACT = 256  # dimensions up to which the covariance is kept: it is quicker, and
 BLOCK = 256  # messages
 WIDE, WIDE_BLOCK = 200, 1024  # from so many columns on, a longer block is faster
 _TINY = float(np.finfo(np.float64).tiny)
+YOUNG = 1024  # messages until which blocks are decomposed whole: short streams end before Algorithm 1 has converged
 TURNS = 16  # blocks from one turn of an exact covariance to its axes to the next
 
 
@@ -143,10 +145,12 @@ def _moved(state: State, Y: Array, P: F64, weights: Weights, config: LearningCon
     C, N, K, r = state.C, state.N, min(config.columns, state.rank), state.rank
     G = (Y @ Y.T).astype(np.float64)
     rows, limit = ritz.rows(N, P, G, weights.c, weights.past), config.columns + ritz.SPARE
-    try:
-        moved = _algorithm1(P[:, :K], G, N[:K, :K], r, weights.eta)
-        coefficients = ritz.restricted(rows, moved, limit, config.rounding)
-    except LinAlgError:  # at the start, and when C has lost a column
+    coefficients = None
+    if r and state.count > YOUNG:
+        with suppress(LinAlgError):  # C has lost a column
+            moved = _algorithm1(P[:, :K], G, N[:K, :K], r, weights.eta)
+            coefficients = ritz.restricted(rows, moved, limit, config.rounding)
+    if coefficients is None:
         coefficients = ritz.strongest(rows, limit, config.rounding)
     coefficients = coefficients.astype(C.dtype)
     C = C @ coefficients[:r] + Y.T @ coefficients[r:]
@@ -157,8 +161,6 @@ def _moved(state: State, Y: Array, P: F64, weights: Weights, config: LearningCon
 
 def _algorithm1(P: F64, G: F64, N: F64, r: int, eta: F64) -> F64:
     """Coefficients (r + n, K) of C after n messages: of the r columns [C | F] before, and of the messages."""
-    if not r:
-        raise LinAlgError("there is no C yet")
     X, Z, _, _ = recurrence.learn(P, G, np.asarray(np.linalg.inv(N)), eta)
     moved = np.zeros((r + len(P), len(N)))
     moved[: len(N)], moved[r:] = np.eye(len(N)) - X.T @ Z, Z

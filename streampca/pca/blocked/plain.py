@@ -11,7 +11,7 @@ import numpy as np
 from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked import ritz
 from streampca.pca.blocked.centring import ORDINARY, SHARE, SHORT
-from streampca.pca.learning import LearningConfig
+from streampca.pca.learning import YOUNG, LearningConfig
 from streampca.pca.losses import Losses
 from streampca.pca.state import State
 
@@ -45,7 +45,12 @@ def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) 
         return replace(after, covariance=(1 - shares.sum()) * state.covariance + (Y.T * shares) @ Y), losses
     K = min(config.columns, state.rank)
     rows = np.vstack([np.sqrt(1 - shares.sum()) * state.C.T, np.sqrt(shares)[:, None] * Y])
-    CF = rayleigh_ritz(rows, algorithm1(state.C[:, :K], Y, eta), state.rank, config.columns + ritz.SPARE)
+    limit = config.columns + ritz.SPARE
+    if after.count <= YOUNG:
+        U, sigma, _ = np.linalg.svd(rows.T, full_matrices=False)
+        CF = (U * sigma)[:, :limit]
+    else:
+        CF = rayleigh_ritz(rows, algorithm1(state.C[:, :K], Y, eta), state.rank, limit)
     return replace(after, C=CF, N=CF.T @ CF), losses
 
 
