@@ -1,7 +1,7 @@
 """The processor time to learn one message, beside other algorithms: `python -m benchmarks.speed [--only "784 × 20"]`.
 
-Microseconds a message of one thread in the steady state, after the first blocks: medians of nine rounds. The
-contestants take turns within each round, so a factor is the median of the rounds' ratios. They are
+Microseconds a message of one thread in the steady state, after the first blocks: medians of nine rounds (three at
+k = 512). The contestants take turns within each round, so a factor is the median of the rounds' ratios. They are
 
 - scikit-learn's IncrementalPCA with as many columns as our state holds (K + ℓ), in batches as large as our blocks,
 - the same by Gram matrices (experiments/baselines/incremental_gram.py): what is left is not scikit-learn's SVD,
@@ -36,6 +36,7 @@ SMALLEST = ((64, 8),)
 DTYPES = ("float64", "float32")
 COVARIANCE = 400  # dimensions up to which the covariance takes part
 ROUNDS, LEARNED, MESSAGES, SINGLE = 9, 2560, 4096, 100
+WIDE = 200  # components from which three rounds must do
 BATCHES = 4  # of each rival, a round
 BARS = (  # metric, contestant, sign, bar, size, dtype
     ("Time of a message, 64 × 8", "ours", "≤", 0.5, "64 × 8", "float64"),
@@ -83,8 +84,12 @@ class Row(NamedTuple):
     def cells(self) -> list[str]:
         """One line of the table."""
         rivals = ("sklearn", "gram", "covariance", "algorithm 1")
-        found = (f"{self.us(name):.3g}, {self.ratio(name):.2g}×" if name in self.times else "–" for name in rivals)
-        return [self.size, self.dtype, f"{self.us('ours'):.2g}", *found]
+        found = (f"{_digits(self.us(name))}, {self.ratio(name):.2g}×" if name in self.times else "–" for name in rivals)
+        return [self.size, self.dtype, _digits(self.us("ours")), *found]
+
+
+def _digits(us: float) -> str:
+    return f"{us:.0f}" if us >= 100 else f"{us:.2g}"
 
 
 def main() -> None:
@@ -97,7 +102,7 @@ def main() -> None:
         for d, k in SMALLEST if given.smallest else SIZES:
             for dtype in DTYPES:
                 if given.only in f"{d} × {k}":
-                    rows.append(measured(d, k, dtype, 1 if given.smallest else ROUNDS))
+                    rows.append(measured(d, k, dtype, 1 if given.smallest else 3 if k > WIDE else ROUNDS))
                     print(rows[-1].cells(), flush=True)
     head = ["d × k", "dtype", "streampca", "IncrementalPCA", "IncrementalPCA by Gram", "covariance", "Algorithm 1"]
     given.smallest = given.smallest or bool(given.only)
