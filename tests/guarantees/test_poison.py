@@ -25,9 +25,7 @@ POISON = [
     (b"[" + b",".join([b"1"] * 200_000) + b"]", "wrong_length"),
     (b"[" + b",".join([b"1e200"] * D) + b"]", "too_large"),
     (None, "no_value"),
-    (b"[" + b",".join([b"1e100"] * D) + b"]", "implausible"),
 ]
-START = 300  # messages; nothing is implausible before the first block is learned
 
 
 def stream_with_poison(seed: int) -> tuple[list[bytes | None], dict[int, tuple[bytes | None, str]], np.ndarray]:
@@ -38,7 +36,7 @@ def stream_with_poison(seed: int) -> tuple[list[bytes | None], dict[int, tuple[b
     poison = {}
     for value in as_json(clean):
         if rng.random() < 0.01:
-            bad = rng.choice(POISON if len(values) > START else POISON[:-1])
+            bad = rng.choice(POISON)
             poison[len(values)] = bad
             values.append(bad[0])
         values.append(value)

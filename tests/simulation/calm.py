@@ -3,7 +3,6 @@
 from collections.abc import Collection
 from dataclasses import replace
 
-from streampca.stream import screening
 from streampca.stream.checkpoint import Checkpoint, encode
 from streampca.stream.events import Records
 from streampca.stream.fold import Fold
@@ -36,7 +35,8 @@ class Calm:
             self.fold = replace(self.fold, position=jump.to, last=None, stats=stats)
         records = [record for record in self._course.records if self.fold.position <= record.offset < offset]
         event = self._config.codec.vectors_of(Records(self._partition, records, offset, offset))
-        fold, _, rejects = screening.learn(self.fold, event, self._config.fold, self._config.implausible_factor)
+        V, _, rejects, counts = event.decoded
+        fold, _ = self.fold.learn(V, event.timestamps, event.next, self._config.fold, counts)
         fold = fold.after(event.last) if records else fold
         self.fold = fold.reject([reject.reason for reject in rejects])
         self.rejected |= {records[reject.place] for reject in rejects}

@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 from streampca.errors import DamagedFileError, SettingsError
 from streampca.pca.arrays import F64, Array
 from streampca.stream import checkpoint as files
-from streampca.stream import compatibility, npz, screening
+from streampca.stream import compatibility, npz
 from streampca.stream.codec import Codec
 from streampca.stream.fold import Fold, FoldConfig
 from tests.pca.streams import with_gaps
 from tests.stream.streams import D, bits, checkpoint_of, fold_config, fold_of, vectors
 from tests.stream.structured import READING, arrow, avro, avro_datum, avro_schema, memory, protobuf, reading
-from tests.stream.test_plausibility import event
 
 CONFIGS = {
     "plain": fold_config(impute=True),
@@ -48,12 +47,10 @@ def stream(config: FoldConfig, n: int, seed: int, share: float = 0.3) -> Array:
 def test_chunks_and_restarts_change_no_bit(name: str, data: st.DataObject, seed: int) -> None:
     config, n = CONFIGS[name], 700
     V = stream(config, n, seed)
-    records = [v[None] for v in V]
-    whole, _, rejected = screening.learn(Fold.empty(config.learning), event(records, range(n)), config, 1e4)
-    assert len(rejected) < n / 5
+    whole = fold_of(V, config, range(n))
     fold, start = Fold.empty(config.learning), 0
     for cut in [*sorted(data.draw(st.lists(st.integers(0, n), max_size=6))), n]:
-        fold, _, _ = screening.learn(fold, event(records[start:cut], range(start, cut)), config, 1e4)
+        fold, _ = fold.learn(V[start:cut], range(start, cut), cut, config)
         fold, start = files.decode(bits(fold, config)).fold, cut
     assert bits(fold, config) == bits(whole, config)
 
@@ -108,16 +105,6 @@ def test_damaged_gaps_are_refused(header: dict[str, Any], arrays: dict[str, Any]
     fields, found = npz.decode(bits(fold_of(stream(config, 500, 1), config), config), files.KIND, files.FORMAT_VERSION)
     with pytest.raises(DamagedFileError):
         files.decode(npz.encode(fields | header, found | arrays))
-
-
-def test_implausible_vectors_with_gaps_are_rejected() -> None:
-    config = CONFIGS["plain"]
-    V = stream(config, 700, 2)
-    V[650] = [np.nan, 1e12, *V[650, 2:]]
-    records = event([v[None] for v in V], range(700))
-    fold, _, rejects = screening.learn(Fold.empty(config.learning), records, config, 1e4)
-    assert [(reject.place, reject.reason) for reject in rejects] == [(650, "implausible")]
-    assert fold.stats.learned == 699
 
 
 def values_of(rows: F64) -> dict[str, list[bytes]]:

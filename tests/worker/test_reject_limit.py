@@ -140,13 +140,6 @@ def test_skipping_stops_at_the_limit_too() -> None:
     assert env.position() is None
 
 
-def test_implausible_records_count() -> None:
-    env = Environment()
-    env.send(0, vectors(100))
-    env.send(0, 1e9 * vectors(600))
-    assert "as implausible" in refused(make_worker(env, config()))
-
-
 def test_a_bad_record_on_a_quiet_topic_is_sent_after_a_minute() -> None:
     env = Environment()
     env.send(0, [POISON])

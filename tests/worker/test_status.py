@@ -102,7 +102,7 @@ def test_states_from_start_to_stop(listener: StatusListener, store: CountingStor
         assert list(assigned.partitions) == ["0", "1"]
         assert assigned.partitions["0"].model_dump() == {
             "position": 40, "lag": None, "learned": None, "rejected": None, "loss_ewma": None,
-            "unseen_variance_ratio": None,
+            "shortened": None,
         }  # fmt: skip
         listener.notify(learned(200, lag=3))
         run_loop(listener, clocks, 4)
@@ -125,16 +125,6 @@ def test_partition_figures_come_from_its_fold(listener: StatusListener, store: C
     assert (partition.position, partition.lag, partition.learned, partition.rejected) == (fold.position, 7, 300, 3)
     assert partition.loss_ewma == pytest.approx(fold.stats.loss_ewma / fold.stats.norm_ewma)
     assert 0 < (partition.loss_ewma or 0) < 1
-
-
-def test_the_unseen_variance_is_that_of_the_last_checkpoint(listener: StatusListener, store: CountingStore) -> None:
-    batch = learned()
-    for event in (batch, CheckpointSaved(0, batch.fold, 0.1, 0.25), batch, MemberStopping("now")):
-        listener.notify(event)
-    assert read_status(store).partitions["0"].unseen_variance_ratio == 0.25
-    for event in (PartitionsReleased([0], lost=False), PartitionsAssigned({0: 5})):
-        listener.notify(event)
-    assert read_status(store).partitions["0"].unseen_variance_ratio is None
 
 
 def test_infinite_losses_are_left_out(listener: StatusListener, store: CountingStore) -> None:
