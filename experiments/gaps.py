@@ -77,7 +77,7 @@ def run(plan: Plan) -> None:
         model = model_of(fold.provisional(_config(V, k, impute=True).learning), k)
         excess = batch.excess(model.components.astype(np.float64), model.mean.astype(np.float64))
         results(plan).append(
-            (gaps, k, filled), (f"{excess:.4f}", f"{model.total_variance / variance:.4f}", f"{seconds:.2f}")
+            (gaps, k, filled), (f"{excess:.4f}", f"{model.total_variance / variance:.4f}", f"{seconds:.4f}")
         )
 
 

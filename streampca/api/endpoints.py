@@ -25,6 +25,7 @@ from streampca.stream.model_file import PublishedModel
 _MAX_INLINE_BYTES = 32 * 1024  # a shorter body is processed faster than a thread wakes up
 
 _MAX_THREADS = 2
+_MAX_ROWS = 10_000  # in a request: a batch of what people send
 _MAX_NUMBERS = 1_000_000  # in a request, and in an answer: 8 MB, eight of which fit into what is buffered
 
 T = TypeVar("T")
@@ -48,7 +49,7 @@ class Endpoints:
         self._cache, self._find = cache, loader.find
         self._metrics, self._settings, self._recent = metrics, settings, recent
         # A body of n bytes holds at most n/2 numbers; an answer may hold no more.
-        self._limits = Limits(settings.max_rows, min(_MAX_NUMBERS, settings.max_body_bytes // 2))
+        self._limits = Limits(_MAX_ROWS, min(_MAX_NUMBERS, settings.max_body_bytes // 2))
         # Each may hold a parsed body and its results; parsing holds the GIL, so more threads would gain little.
         self._threads = anyio.CapacityLimiter(min(_MAX_THREADS, os.cpu_count() or 1))
 

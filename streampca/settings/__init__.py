@@ -46,7 +46,6 @@ class ServeSettings(StoreSettings):
         description="Host names that requests may be for, comma-separated; *: any.",
     )
     max_body_bytes: int = Field(16 * 1024 * 1024, ge=1024, description="Maximum size of a request body.")
-    max_rows: int = Field(10_000, ge=1, description="Maximum number of vectors in a request.")
     model_max_age_s: float | None = Field(
         None, gt=0, description="Model age above which /readyz answers 503; unset: no limit."
     )

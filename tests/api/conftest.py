@@ -6,6 +6,7 @@ import pytest
 from fastapi import FastAPI
 
 from streampca.api import app as app_module
+from streampca.api import endpoints
 from streampca.api.app import create_app
 from streampca.settings import ServeSettings
 from streampca.stores.memory import MemoryStore
@@ -37,11 +38,12 @@ def _poll_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def settings() -> ServeSettings:
     """Small limits."""
-    return ServeSettings(topic=TOPIC, max_body_bytes=20_000, max_rows=50)
+    return ServeSettings(topic=TOPIC, max_body_bytes=20_000)
 
 
 @pytest.fixture
-def app(models: Models, store: MemoryStore, settings: ServeSettings) -> FastAPI:
+def app(models: Models, store: MemoryStore, settings: ServeSettings, monkeypatch: pytest.MonkeyPatch) -> FastAPI:
+    monkeypatch.setattr(endpoints, "_MAX_ROWS", 50)
     return create_app(store, settings)
 
 

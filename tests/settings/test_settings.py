@@ -119,10 +119,10 @@ def test_a_file_may_hold_settings_of_all_commands_but_no_unknown_ones(tmp_path: 
     file.write_text('topic = "t"\ndimensions = 3\ncomponents = 1\nport = 8001\n')
     assert WorkerSettings.read(file).dimensions == 3
     assert ServeSettings.read(file).port == 8001
-    file.write_text('topic = "t"\nprot = 8001\nmax_row = 7\n')
+    file.write_text('topic = "t"\nprot = 8001\nmax_body_byte = 7\n')
     assert mistakes(ServeSettings, file) == [
         f"{file}: prot is not a setting",
-        f"{file}: max_row is not a setting: did you mean max_rows?",
+        f"{file}: max_body_byte is not a setting: did you mean max_body_bytes?",
     ]
 
 
@@ -237,3 +237,12 @@ def test_passwords_in_urls_are_masked(url: str) -> None:
     rows, found = WorkerSettings.explain(topic="t", schema_registry_url=url)
     assert "secret" not in f"{rows}{found}"
     assert any(row.value.endswith(url[-4:]) for row in rows)
+
+
+def test_there_are_few_settings() -> None:
+    """A setting that nobody sets is a constant."""
+
+    def names(kind: type[Settings]) -> set[str]:
+        return set(kind.model_fields).union(*(names(each) for each in kind.__subclasses__()))
+
+    assert len(names(Settings)) <= 50
