@@ -47,8 +47,8 @@ def _images(seed: int, folder: Path) -> Iterator[Stream]:
             )
         patches = _patches_of(X, name)
         yield Stream(f"patches of {name}", "image after image", patches, np.arange(len(patches)), (1, 10, 30))
-        yield Stream(name, "shuffled", table, mixed, (5, 10, 20, 50, 100))
-        yield Stream(name, "sorted by label", table, np.argsort(y, kind="stable"), (5, 10, 20, 50, 100))
+        yield Stream(name, "shuffled", table, mixed, (5, 20, 100))
+        yield Stream(name, "sorted by label", table, np.argsort(y, kind="stable"), (5, 20, 100))
         if name == "mnist":
             yield Stream("mnist, standardised", "shuffled", table.standardised(), mixed, (20,))
             by_weight = np.argsort(X.sum(axis=1), kind="stable")

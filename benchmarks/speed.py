@@ -1,7 +1,7 @@
 """The processor time to learn one message, beside other algorithms: `python -m benchmarks.speed [--only "784 × 20"]`.
 
-Microseconds a message of one thread in the steady state, after the first blocks: medians of nine rounds. The
-contestants take turns within each round, so a factor is the median of the rounds' ratios. They are
+Microseconds a message of one thread in the steady state, after the first blocks: medians of nine rounds (three at
+k = 512). The contestants take turns within each round, so a factor is the median of the rounds' ratios. They are
 
 - scikit-learn's IncrementalPCA with as many columns as our state holds (K + ℓ), in batches as large as our blocks,
 - the same by Gram matrices (experiments/baselines/incremental_gram.py): what is left is not scikit-learn's SVD,
@@ -36,18 +36,16 @@ SMALLEST = ((64, 8),)
 DTYPES = ("float64", "float32")
 COVARIANCE = 400  # dimensions up to which the covariance takes part
 ROUNDS, LEARNED, MESSAGES, SINGLE = 9, 2560, 4096, 100
+WIDE = 200  # components from which three rounds must do
 BATCHES = 4  # of each rival, a round
-BARS = (  # metric, contestant, sign, bar, size, dtype
-    ("Time of a message, 64 × 8", "ours", "≤", 0.5, "64 × 8", "float64"),
-    ("Time of a message, 256 × 20", "ours", "≤", 3.0, "256 × 20", "float64"),
-    ("Speed-up over IncrementalPCA by Gram, 784 × 20, float64", "gram", "≥", 3.0, "784 × 20", "float64"),
-    ("Speed-up over IncrementalPCA by Gram, 784 × 20, float32", "gram", "≥", 4.5, "784 × 20", "float32"),
-    ("Speed-up over IncrementalPCA by Gram, 3072 × 20, float64", "gram", "≥", 3.0, "3072 × 20", "float64"),
-    ("Speed-up over IncrementalPCA by Gram, 3072 × 20, float32", "gram", "≥", 4.5, "3072 × 20", "float32"),
-    ("Speed-up over IncrementalPCA by Gram, 3072 × 100", "gram", "≥", 1.0, "3072 × 100", "float64"),
-    ("Speed-up over IncrementalPCA by Gram, 3072 × 512", "gram", "≥", 1.0, "3072 × 512", "float64"),
-    ("Time of an autocorrelated stream, of a shuffled one's", "autocorrelated", "≤", 1.2, "784 × 20", "float64"),
-)  # fmt: skip
+BARS: tuple[tuple[str, str, str, float, str, tuple[str, ...]], ...] = (  # metric, contestant, bar, dtype, sizes
+    ("Time of a message, 64 × 8", "ours", "≤", 0.5, "float64", ("64 × 8",)),
+    ("Time of a message, 256 × 20", "ours", "≤", 3.0, "float64", ("256 × 20",)),
+    ("Speed-up over Gram, k = 20, float64", "gram", "≥", 3.0, "float64", ("784 × 20", "3072 × 20")),
+    ("Speed-up over Gram, k = 20, float32", "gram", "≥", 4.5, "float32", ("784 × 20", "3072 × 20")),
+    ("Speed-up over Gram, d = 3072", "gram", "≥", 1.0, "float64", ("3072 × 20", "3072 × 100", "3072 × 512")),
+    ("Autocorrelated, as a multiple of shuffled", "autocorrelated", "≤", 1.2, "float64", ("784 × 20",)),
+)
 
 Timed = Callable[[], float]  # seconds a message
 
@@ -80,11 +78,17 @@ class Row(NamedTuple):
         """A contestant's time as a multiple of ours."""
         return median(other / ours for other, ours in zip(self.times[name], self.times["ours"], strict=True))
 
-    def cells(self) -> list[str]:
-        """One line of the table."""
-        rivals = ("sklearn", "gram", "covariance", "algorithm 1")
-        found = (f"{self.us(name):.3g}, {self.ratio(name):.2g}×" if name in self.times else "–" for name in rivals)
-        return [self.size, self.dtype, f"{self.us('ours'):.2g}", *found]
+
+def cells(pair: Sequence[Row]) -> list[str]:
+    """One line of the table: a size, in each dtype."""
+    rivals = ("sklearn", "gram", "covariance", "algorithm 1")
+    ours = "/".join(_digits(row.us("ours")) for row in pair)
+    factors = ("/".join(f"{row.ratio(name):.2g}×" if name in row.times else "–" for row in pair) for name in rivals)
+    return [pair[0].size, ours, *factors]
+
+
+def _digits(us: float) -> str:
+    return f"{us:.0f}" if us >= 100 else f"{us:.2g}"
 
 
 def main() -> None:
@@ -95,22 +99,23 @@ def main() -> None:
     rows = []
     with threadpool_limits(1):
         for d, k in SMALLEST if given.smallest else SIZES:
-            for dtype in DTYPES:
-                if given.only in f"{d} × {k}":
-                    rows.append(measured(d, k, dtype, 1 if given.smallest else ROUNDS))
-                    print(rows[-1].cells(), flush=True)
-    head = ["d × k", "dtype", "streampca", "IncrementalPCA", "IncrementalPCA by Gram", "covariance", "Algorithm 1"]
+            if given.only in f"{d} × {k}":
+                rounds = 1 if given.smallest else ROUNDS if k <= WIDE else 3
+                rows.append([measured(d, k, dtype, rounds) for dtype in DTYPES])
+                print({row.dtype: {name: _digits(row.us(name)) for name in row.times} for row in rows[-1]}, flush=True)
+    head = ["d × k", "streampca, µs", "IncrementalPCA", "by Gram", "covariance", "Algorithm 1"]
     given.smallest = given.smallest or bool(given.only)
-    publish(PART, given, table(head, [row.cells() for row in rows]), bars(rows))
+    publish(PART, given, table(head, [cells(pair) for pair in rows]), bars([row for pair in rows for row in pair]))
 
 
 def bars(rows: Sequence[Row]) -> Iterator[Bar]:
     """Those of the sizes that were measured."""
-    by_size = {(row.size, row.dtype): row for row in rows}
-    for metric, name, sign, bar, size, dtype in BARS:
-        if row := by_size.get((size, dtype)):
-            absolute = name == "ours"
-            yield Bar(metric, [row.us(name) if absolute else row.ratio(name)], sign, bar, "µs" if absolute else "×")
+    for metric, name, sign, bar, dtype, sizes in BARS:
+        if asked := [row for row in rows if row.dtype == dtype and row.size in sizes]:
+            if name == "ours":
+                yield Bar(metric, [row.us(name) for row in asked], sign, bar, "µs")
+            else:
+                yield Bar(metric, [row.ratio(name) for row in asked], sign, bar, "×")
 
 
 def measured(d: int, k: int, dtype: str, rounds: int) -> Row:

@@ -40,11 +40,9 @@ HEAD = (
 )  # fmt: skip
 ON_PAGE = tuple(name for name in HEAD if name not in ("rows", "bar met"))
 SHOWN = {  # stream, order and k of the rows on the page
-    ("digits, standardised", "shuffled", "20"),
-    ("patches of photos, 8 × 8 × 3", "row by row", "20"),
-    ("words in Python's library", "file by file", "20"),
     ("words in Python's library, standardised", "file by file", "100"),
-    ("1000 images of mnist", "shuffled", "20"),
+    ("breast_cancer, raw", "shuffled", "2"),
+    ("400 images of mnist", "shuffled", "50"),
     ("mnist", "shuffled", "20"),
     ("mnist", "sorted by label", "20"),
     ("mnist", "sorted by brightness", "20"),
