@@ -110,8 +110,8 @@ def test_imports_point_downwards(module: str, path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("streampca.pca.blocked.gauge", "from streampca.stream import fold"),
-        ("streampca.pca.blocked.gauge", "import streampca.errors"),
+        ("streampca.pca.blocked.ritz", "from streampca.stream import fold"),
+        ("streampca.pca.blocked.ritz", "import streampca.errors"),
         ("streampca.stream.fold", "from streampca.stores.base import Store"),
         ("streampca.stream.fold", "def f():\n    from ..settings import WorkerSettings"),
         ("streampca.sources.memory", "from streampca.stream.fold import Fold"),
@@ -137,7 +137,7 @@ def test_violations_are_detected(module: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("streampca.pca.blocked.gauge", "import numpy as np\nfrom streampca.pca import axes\nfrom .state import State"),
+        ("streampca.pca.blocked.ritz", "import numpy as np\nfrom streampca.pca import axes\nfrom .state import State"),
         ("streampca.sources.kafka_python.source", "from streampca.stream.record import Record"),
         ("streampca.worker.loop", "from streampca.sources.base import Source"),
         ("streampca.commands.worker", "from streampca.sources.kafka_python.source import KafkaPythonSource"),

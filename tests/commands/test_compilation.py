@@ -16,7 +16,7 @@ from streampca.commands import worker
 from streampca.consumer_group.listener import Listener
 from streampca.errors import SourceError
 from streampca.pca import compilation
-from streampca.pca.blocked import gauge
+from streampca.pca.blocked import centring
 from streampca.pca.learning import LearningConfig
 from streampca.settings import WorkerSettings
 from streampca.stores.directory import DirectoryStore
@@ -38,14 +38,14 @@ def kernels():
     return {f"{each.__module__}.{each.__name__}{signature}" for each in functions for signature in each.signatures
             if each.__module__.startswith("streampca")}
 
-dtype, center, impute = sys.argv[1], sys.argv[2] == "True", sys.argv[3] == "True"
-config = learning.LearningConfig(20, 3, 5, center, dtype, impute=impute)
+dtype, center, impute, d = sys.argv[1], sys.argv[2] == "True", sys.argv[3] == "True", int(sys.argv[4])
+config = learning.LearningConfig(d, 3, 5, center, dtype, impute=impute)
 compile_kernels(config)
 before = kernels()
-V = np.random.default_rng(0).standard_normal((config.start + 20 * config.block + 7, 20)).astype(dtype)
+V = np.random.default_rng(0).standard_normal((config.start + 20 * config.block + 7, d)).astype(dtype)
 if impute:
     V[::5, 3] = np.nan
-state, start = State.empty(20, dtype), 0
+state, start = State.empty(d, dtype), 0
 for size in (config.start, config.block, 18 * config.block, config.block, 7):
     state, _ = learning.learn(state, V[start : start + size], np.full(size, 0.999), config)
     start += size
@@ -55,11 +55,12 @@ print(json.dumps([sorted(before), sorted(kernels() - before)]))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("center", [True, False])
-def test_nothing_is_compiled_or_loaded_while_learning(dtype: str, center: bool) -> None:
-    impute = center  # one run of each dtype with gaps
-    before, after = json.loads(output_of(COMPARE, dtype, str(center), str(impute)))
-    assert any("update._learn" in kernel for kernel in before)
+@pytest.mark.parametrize(("d", "center"), [(20, True), (20, False), (300, True)])
+def test_nothing_is_compiled_or_loaded_while_learning(dtype: str, d: int, center: bool) -> None:
+    impute = center  # most with gaps
+    before, after = json.loads(output_of(COMPARE, dtype, str(center), str(impute), str(d)))
+    assert any("centring._centre" in kernel for kernel in before)
+    assert any("recurrence._learn" in kernel for kernel in before) == (d == 300)
     assert any("kernel.fill" in kernel for kernel in before) == impute
     assert after == []
 
@@ -84,7 +85,7 @@ worker._build(settings, DirectoryStore(settings.store), Listener(), lambda: None
 
 
 def test_only_the_first_start_logs_the_compilation(tmp_path: Path) -> None:
-    fill_cache(tmp_path / "cache", without="gauge.cholesky")
+    fill_cache(tmp_path / "cache", without="centring._centre")
     logged = [logged_until_joining(tmp_path) for _ in range(2)]
     assert [line["event"] for line in logged[0]] == ["compiling kernels", "kernels compiled"]
     assert logged[0][0]["expected_seconds"] > 0
@@ -95,8 +96,8 @@ def test_only_the_first_start_logs_the_compilation(tmp_path: Path) -> None:
 def fill_cache(folder: Path, without: str) -> None:
     """Fill a cache with all kernels but one: the first start has something to compile, and takes seconds."""
     compilation.compile_kernels(LearningConfig(5, 2))
-    there = folder / UserProvidedCacheLocator.get_suitable_cache_subpath(gauge.__file__)
-    here = gauge.cholesky.stats.cache_path  # type: ignore[attr-defined]
+    there = folder / UserProvidedCacheLocator.get_suitable_cache_subpath(centring.__file__)
+    here = centring._centre.stats.cache_path  # type: ignore[attr-defined]
     shutil.copytree(here, there, ignore=shutil.ignore_patterns("*.pyc", f"{without}-*"))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from streampca.stream import checkpoint, screening
+from streampca.stream import checkpoint
 from streampca.stream.events import Records
 from streampca.stream.fold import Fold
 from tests.guarantees.harness import BOTH_CLIENTS, CODEC, CONFIG, group, vectors
@@ -39,8 +39,9 @@ def test_a_kill_changes_no_bit_of_a_model_of_messages_with_nulls(broker: Broker,
     config = replace(CONFIG, learning=replace(CONFIG.learning, impute=True))
     codec = replace(CODEC, min_observed=CONFIG.learning.components)
     event = codec.vectors_of(Records(0, broker.read_all(topic), MESSAGES, MESSAGES))
+    learned, _, rejects, counts = event.decoded
     with threadpool_limits(1):
-        fold, _, rejects = screening.learn(Fold.empty(config.learning), event, config, 1e4)
+        fold, _ = Fold.empty(config.learning).learn(learned, event.timestamps, event.next, config, counts)
     fold = fold.reject([reject.reason for reject in rejects]).after(event.last)
     assert files[0] == checkpoint.encode(checkpoint.Checkpoint(topic, newest.topic_id, 0, fold, newest.settings))
     assert fold.state.gaps is not None
