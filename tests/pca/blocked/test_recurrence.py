@@ -1,8 +1,11 @@
 """A block equals Algorithm 1 message by message."""
 
+import subprocess
+import sys
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -89,3 +92,25 @@ def test_blocks_of_any_size_give_the_same_factor() -> None:
         results.append(C)
     for C in results[1:]:
         assert close(C, results[0], 1e-11)
+
+
+LEARN = """
+import hashlib
+import numpy as np
+import pytest
+from streampca.pca.blocked import recurrence
+random, digest = np.random.default_rng(0), hashlib.sha256()
+for K in (1, 2, 5, 8, 11, 16) * 20:
+    C, Y = random.standard_normal((30, K)), random.standard_normal((256, 30))
+    for found in recurrence.learn(Y @ C, Y @ Y.T, np.linalg.inv(C.T @ C), np.full(256, 0.03)):
+        digest.update(found.tobytes())
+print(digest.hexdigest())
+"""
+
+
+@pytest.mark.slow
+def test_all_processes_find_the_same_bits() -> None:
+    """Arrays lie elsewhere in each process: that must not decide which of two compiled loops runs."""
+    processes = [subprocess.Popen([sys.executable, "-c", LEARN], stdout=subprocess.PIPE) for _ in range(8)]
+    assert len({process.communicate(timeout=100)[0] for process in processes}) == 1
+    assert all(process.returncode == 0 for process in processes)
