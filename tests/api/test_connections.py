@@ -78,6 +78,7 @@ def test_the_answer_of_a_client_that_does_not_read_is_dropped(
 ) -> None:
     Models(DirectoryStore(tmp_path), TOPIC).save(known(2, d=500_000))
     url = sidecar.url()
+    wait_until(lambda: httpx.get(f"{url}/v1/model", timeout=60).headers["X-Model-Version"] == "2", 60)
     with connect(url) as client:
         client.sendall(COMPONENTS)
         wait_until(lambda: reached(url, "read_time") == 1, 60)

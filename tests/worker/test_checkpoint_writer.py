@@ -1,8 +1,9 @@
 """Saving checkpoints in a thread: learning continues, revocation waits."""
 
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
 
 import pytest
 
@@ -32,9 +33,20 @@ class SlowDisk:
             assert self.released.wait(_TIMEOUT_S)
 
 
+class SaveThread(ThreadPoolExecutor):
+    """Saves in a thread. The first publication, before anything is learned, is waited for: it would delay a save."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future = super().submit(fn, *args, **kwargs)
+        checkpoints = args[0]
+        if not checkpoints:
+            wait([future])
+        return future
+
+
 @pytest.fixture
 def thread() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(1) as executor:
+    with SaveThread(1) as executor:
         yield executor
 
 
