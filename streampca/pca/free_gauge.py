@@ -57,7 +57,7 @@ class FreeGauge:
     def empty(self) -> FreeState:
         """The state before the first message, with the factor C0."""
         C = np.ascontiguousarray(self.C0, self.config.dtype)
-        state = replace(State.empty(len(C), self.config.dtype), C=C, N=_gram(C))
+        state = replace(State.empty(len(C), self.config.dtype), C=C)
         return FreeState(state, np.zeros((C.shape[1], C.shape[1])))
 
     def next_block(self, state: FreeState) -> int:
@@ -79,12 +79,11 @@ class FreeGauge:
         eta = np.ascontiguousarray(self.step(np.arange(state.count + 1, state.count + n + 1)), np.float64)
         block = centring.centre(V, state.mean, state.total_variance, weights, share=np.inf)
         C, M = _together(free, block.Y, weights, eta)
-        if C is None or _growth(state.N, _gram(C)) > _LARGEST_GROWTH:
+        if C is None or _growth(_gram(state.C), _gram(C)) > _LARGEST_GROWTH:
             C, M = _one_by_one(free, block.Y, weights, eta)
         after = replace(
             state,
             C=C,
-            N=_gram(C),
             mean=block.mean,
             weight=weights.total,
             total_variance=block.total_variance,
@@ -95,13 +94,13 @@ class FreeGauge:
     def as_unit_gauge(self, state: FreeState) -> State:
         """The state with the factor C M^½, whose C Cᵀ estimates the covariance."""
         own, (variance, V) = state.state, np.linalg.eigh(state.M)
-        C, variance = axes.leading(own.C @ (V * np.sqrt(np.maximum(variance, 0))), len(V), own.C.dtype)
-        return replace(own, C=C, N=np.diag(variance))
+        C = axes.leading(own.C @ (V * np.sqrt(np.maximum(variance, 0))), len(V), own.C.dtype)
+        return replace(own, C=C)
 
 
 def _together(free: FreeState, Y: Array, weights: Weights, eta: F64) -> tuple[Array | None, F64]:
     """C and M after a block; None if C has lost a column."""
-    C, N = free.state.C, free.state.N
+    C, N = free.state.C, _gram(free.state.C)
     X, Z, p, _ = recurrence.learn(Y @ C, Y @ Y.T, np.asarray(np.linalg.inv(N), np.float64), eta)
     C = C @ (np.eye(len(N)) - X.T @ Z).astype(C.dtype) + Y.T @ Z.astype(C.dtype)
     try:
