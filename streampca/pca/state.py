@@ -31,8 +31,8 @@ class Gaps:
 class State:
     """Factor, mean and weight of a stream: CCᵀ estimates the covariance.
 
-    The first K columns are the C that Algorithm 1 learns, the others F, kept beside it. All are orthogonal (to rounding,
-    beside the longest), longest first, and linearly independent: a stream that has shown few directions has fewer.
+    The first K columns are the C that Algorithm 1 learns, the others F, kept beside it. All are orthogonal (to rounding
+    of the longest), longest first, and linearly independent: a stream that has shown few directions has fewer.
 
     Where d is small, the covariance is kept exactly, and the columns are its axes at the last turn.
     """

@@ -388,7 +388,7 @@ class TestBits:
 
     @staticmethod
     def _same(one: tuple[State, list[Losses]], other: tuple[State, list[Losses]]) -> None:
-        for name in ("C", "N", "mean", "weight", "total_variance", "count", "shortened"):
+        for name in ("C", "mean", "weight", "total_variance", "count", "shortened"):
             assert np.array_equal(getattr(one[0], name), getattr(other[0], name)), name
         for a, b in zip(one[1], other[1], strict=True):
             assert np.array_equal(a.residual, b.residual)

@@ -35,7 +35,7 @@ class Rows(NamedTuple):
 
 
 def rows(variance: F64, P: F64, G: F64, c: F64, past: float) -> Rows:
-    """From the squared lengths (r,) of [C | F], P = Y [C | F] (B, r), G = YYᵀ (B, B), and the shares c (B,) and past."""
+    """From the squared lengths (r,) of [C | F], P = Y [C | F] (B, r), G = YYᵀ (B, B), the shares c (B,) and past."""
     r = len(variance)
     root = np.sqrt(np.concatenate([np.full(r, past), c]))
     gram = np.empty((len(root), len(root)))
