@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -74,9 +73,7 @@ def _learn(rows: Rows, fold_config: FoldConfig) -> tuple[Fold, Calibrator, float
             vectors = vectors.astype(learning_config.dtype, copy=False)
             for part, place in parts(vectors, learned, first_block):
                 if place >= 0:
-                    calibrator = calibrator.scored(
-                        partial(getattr, fold, "state"), learning_config.components, part, place
-                    )
+                    calibrator = calibrator.scored(fold.state, learning_config.components, part, place)
                 position = fold.stats.learned + len(part)
                 fold, _ = fold.learn(part, [-1] * len(part), position, fold_config)
             stats = fold.stats

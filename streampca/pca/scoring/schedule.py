@@ -4,7 +4,7 @@ Which they are depends on their numbers alone, so no bit depends on how many arr
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -44,17 +44,16 @@ class Calibrator:
     calibration: Calibration = field(default_factory=Calibration.empty)
     model: Model | None = None  # by which the current 256 messages are scored
 
-    def scored(self, state: Callable[[], State], k: int, V: Array, index: int) -> "Calibrator":
+    def scored(self, state: State, k: int, V: Array, index: int) -> "Calibrator":
         """With the scores of messages (n, d), the first of which is the one with this index among 256.
 
-        `state` gives the stream's state, in which they are not learned yet. Older scores keep e^(−n/w) of their weight,
+        In the `state` they are not learned yet. Older scores keep e^(−n/w) of their weight,
         with n the messages since then and w the state's weight.
         """
         model, calibration = self.model, self.calibration
         if model is None or index == 0:
-            before = state()
-            model = leading_model(before, k)
-            calibration = calibration.faded(math.exp(-EVERY / before.weight), SCORED)
+            model = leading_model(state, k)
+            calibration = calibration.faded(math.exp(-EVERY / state.weight), SCORED)
         return Calibrator(calibration.entered(_in_place(model, V, index % BLOCK), model.noise_variance), model)
 
     @classmethod

@@ -41,7 +41,7 @@ def calibrated(sizes: list[int]) -> Calibrator:
                 state, _ = learn_blocks(state, X[learned:seen], np.ones(seen - learned), CONFIG)
                 learned = seen
             if place >= 0:
-                calibrator = calibrator.scored(lambda now=state: now, 2, part, place)  # type: ignore[misc]
+                calibrator = calibrator.scored(state, 2, part, place)
             seen += len(part)
     return calibrator
 
