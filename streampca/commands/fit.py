@@ -89,10 +89,10 @@ def _check(vectors: Array, before: int, path: Path, config: LearningConfig) -> N
         row = before + int(too_large.argmax()) + 1
         raise InputError(f"{path}, row {row}: beyond ±{config.largest_value:g} squares overflow")
     observed = (~np.isnan(vectors)).sum(axis=1)
-    if config.impute and (observed < config.components).any():
-        row = int((observed < config.components).argmax())
-        text = f"{observed[row]} of {config.dimensions} entries, fewer than components ({config.components})"
-        raise InputError(f"{path}, row {before + row + 1}: {text}")
+    if config.impute and (observed < config.min_observed).any():
+        row = int((observed < config.min_observed).argmax())
+        text = f"{observed[row]} of {config.dimensions} entries are there, at least {config.min_observed} are needed"
+        raise InputError(f"{path}, row {before + row + 1}: {text} with --components {config.components}")
 
 
 def _published(fold: Fold, calibrator: Calibrator, fold_config: FoldConfig) -> PublishedModel:

@@ -118,7 +118,7 @@ def worker_config_of(settings: WorkerSettings) -> WorkerConfig:
             settings.dtype,
             settings.field,
             schema_registry.schemas_of(settings),
-            settings.components if settings.missing == "impute" else None,
+            learning_config.min_observed if settings.missing == "impute" else None,
         ),
         bad_records="dead_letter" if settings.dead_letter_topic else settings.on_bad_record,
         max_rejected_share=settings.max_rejected_share,

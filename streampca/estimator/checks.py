@@ -45,9 +45,17 @@ def finite_or_gaps(missing: str) -> dict[str, Any]:
 
 
 def refuse_empty(V: NDArray[Any], config: LearningConfig) -> None:
-    """Raise `ValueError` for a row of V (n, d) that is nothing but a gap."""
-    if config.impute and (empty := np.isnan(V).all(axis=1)).any():
-        raise ValueError(f"row {int(empty.argmax())} has no entry")
+    """Raise `ValueError` for a row of V (n, d) that is nothing but a gap, or if most rows have too few entries."""
+    if not config.impute:
+        return
+    observed = (~np.isnan(V)).sum(axis=1)
+    if not observed.all():
+        raise ValueError(f"row {int(observed.argmin())} has no entry")
+    if observed.mean() < config.min_observed and config.components < config.dimensions:
+        raise ValueError(
+            f"rows have {observed.mean():.3g} of {config.dimensions} entries on average, and {config.min_observed} are "
+            "needed: filled entries would be worse than means; learn fewer components, or drop sparse features"
+        )
 
 
 def refuse_large(V: NDArray[Any], config: LearningConfig) -> None:

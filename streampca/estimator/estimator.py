@@ -139,7 +139,7 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
     def p_values(self, X: ArrayLike) -> F64:
         """Share of the learned rows that were at least as unusual when they were new, of shape (n_samples,).
 
-        One learned row in sixteen is compared with, each scored before it was learned; without any (fewer than some
+        The learned rows were scored before they were learned, in blocks; without any such score (fewer than some
         hundred rows learned) all are 1.
 
         Parameters

@@ -104,7 +104,6 @@ def model_of(state: State, components: int, reference: Array | None = None) -> M
 
 
 def leading_model(state: State, components: int) -> Model:
-    """As `model_of`, with axes of any sign, and no more than the state has: quicker, without an SVD of size d."""
-    state = state if state.covariance is None else turned(state, components)
+    """As `model_of`, with axes of any sign, and no more than the state has at hand: it decomposes nothing."""
     C, variance = state.C[:, :components].astype(np.float64, copy=False), state.variance[:components]
     return Model((C / np.sqrt(variance)).T, variance, state.mean, state.total_variance, state.weight)

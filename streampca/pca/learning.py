@@ -10,6 +10,7 @@ Each message is shortened if it is absurdly far away, and centred (blocked/centr
 Messages are scored by the k leading axes at the start of their block; in the first case, at the last turn.
 """
 
+import math
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -79,6 +80,11 @@ class LearningConfig:
     def smallest_value(self) -> float:
         """A stream whose entries or deviations are all smaller counts as constant: their squares underflow."""
         return 16 * float(np.sqrt(np.finfo(self.dtype).tiny))
+
+    @property
+    def min_observed(self) -> int:
+        """Entries that a message with gaps must have: with fewer, filling them is worse than taking the mean."""
+        return min(max(2 * self.components, math.ceil(0.3 * self.dimensions)), self.dimensions)
 
     def next_block(self, state: State) -> int:
         """Messages in the next block."""
