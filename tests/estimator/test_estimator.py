@@ -263,7 +263,7 @@ def test_it_works_in_pipelines_and_searches() -> None:
 def test_too_few_entries_are_refused_at_the_start() -> None:
     holes = np.where(np.random.default_rng(1).random(X.shape) < 0.6, np.nan, X)
     holes[:, 0] = 1
-    with pytest.raises(ValueError, match="rows have 5.* of 12 entries on average, and 6 are needed"):
+    with pytest.raises(ValueError, match=r"rows have 5.* of 12 entries on average, and 6 are needed"):
         ImplicitKrasulina(3, missing="impute").fit(holes)
 
 

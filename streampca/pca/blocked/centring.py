@@ -73,7 +73,7 @@ def read_only(A: Array) -> Array:
 
 
 def _near_median(V: Array) -> tuple[Array, int]:
-    """The messages V (n, d), none farther from their median than √10 median distances, and how many were moved."""
+    """The messages V (n, d), none farther from their median than ten median distances, and how many were moved."""
     median = np.median(V, axis=0)
     D = V.astype(np.float64) - median
     largest = np.abs(D).max(axis=1)
