@@ -20,6 +20,7 @@ SHARED_BY_SOURCES = [
 MAY_IMPORT = {
     "errors": [],
     "version": [],
+    "blas": [],
     "logs": [],
     "thread_failures": [],
     "common_settings": [],
@@ -55,10 +56,10 @@ MAY_IMPORT = {
     # These alone choose among concrete sources and stores.
     "commands": [
         "commands", "consumer_group", "worker", "transform", "sources", "stores", "stream", "vectors", "pca",
-        "settings", "common_settings", "errors", "logs", "thread_failures", "store_url", "api.server", "metrics",
+        "settings", "common_settings", "blas", "errors", "logs", "thread_failures", "store_url", "api.server", "metrics",
     ],
     "demo": ["demo", "stores", "stream.model_file", "vectors", "pca.arrays", "settings", "errors"],
-    "cli": ["commands", "demo.run", "settings", "common_settings", "logs", "errors", "version"],
+    "cli": ["commands", "demo.run", "blas", "settings", "common_settings", "logs", "errors", "version"],
     "__main__": ["cli"],
     "": ["pca", "estimator", "errors", "version"],  # the public API
 }  # fmt: skip
