@@ -277,7 +277,7 @@ def noticed(reader: Reader, letters: DeadLetters, logged: Sequence[Any]) -> bool
 def test_a_broker_that_hangs_is_not_connected(stoppable: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The connections stay open, but nothing comes over them. Both clients at once: silence takes time."""
     silence_s = 6.0
-    monkeypatch.setattr(connection, "_SILENCE_S", silence_s)
+    monkeypatch.setattr(connection, "_REQUEST_TIMEOUT_S", silence_s)
     monkeypatch.setattr(confluent_connection, "_PROBE_TIMEOUT_S", silence_s)
     logs = [OnKafka(stoppable, topic, 1), OnConfluent(stoppable, f"{topic}-confluent", 1)]
     readers = [Reader(log.open(session_timeout_s=PATIENCE_S)) for log in logs]

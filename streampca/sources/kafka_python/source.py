@@ -84,7 +84,7 @@ class KafkaPythonSource:
         return [*self._out_of_range_events(), *self._records(fetched)]
 
     def status(self) -> SourceStatus:
-        return SourceStatus(self._connection.answering, member=is_member(self._consumer))
+        return SourceStatus(self._connection.connected, member=is_member(self._consumer))
 
     def seek(self, positions: Mapping[int, int | None], last: Mapping[int, LastRecord] = NO_RECORDS) -> None:
         for partition, position in positions.items():
