@@ -81,6 +81,9 @@ class Message:
     def headers(self) -> None:
         return None
 
+    def leader_epoch(self) -> None:
+        return None
+
 
 def test_a_batch_has_records_and_columns() -> None:
     batch = ConfluentBatch([Message(5, (TIMESTAMP_CREATE_TIME, 17)), Message(9, (TIMESTAMP_NOT_AVAILABLE, 0))])

@@ -56,30 +56,30 @@ def connection_options(settings: KafkaSettings) -> dict[str, Any]:
 
 def consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
     """What the consumer is given."""
-    return connection_options(settings) | {
-        "group.id": settings.group,
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-        "auto.offset.reset": "error",  # a position out of range is an event, not a silent jump
-        "enable.partition.eof": True,  # reports how far offsets without a record reach
-        "isolation.level": "read_committed",
-        "check.crcs": True,
-        "session.timeout.ms": int(settings.session_timeout_s * 1000),
-        "heartbeat.interval.ms": int(min(3.0, settings.session_timeout_s / 10) * 1000),
-        # Every rebalance revokes all and assigns all, as with kafka-python: the two can share a group.
-        "partition.assignment.strategy": "range",
-        "max.partition.fetch.bytes": _FETCH_BYTES,
-        "fetch.max.bytes": 4 * _FETCH_BYTES,
-        # Limit over all partitions; one more fetch may be in flight. Decoded records use the other half.
-        "queued.max.messages.kbytes": base.PREFETCH_MIB * 1024 // 2,
-        "fetch.queue.backoff.ms": 10,  # a full queue has room again soon; by default it is checked after a second
-    }
-
-
-def member_options(settings: ConsumerSettings) -> dict[str, Any]:
-    """What a consumer that joins the group is given."""
-    known = {} if settings.group_instance_id is None else {"group.instance.id": settings.group_instance_id}
-    return consumer_options(settings) | known
+    identity = {} if settings.group_instance_id is None else {"group.instance.id": settings.group_instance_id}
+    return (
+        connection_options(settings)
+        | identity
+        | {
+            "group.id": settings.group,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",  # a position out of range is an event, not a silent jump
+            "enable.partition.eof": True,  # reports how far offsets without a record reach
+            "isolation.level": "read_committed",
+            "check.crcs": True,
+            "max.poll.interval.ms": int(max(base.MAX_POLL_INTERVAL_S, settings.session_timeout_s) * 1000),
+            "session.timeout.ms": int(settings.session_timeout_s * 1000),
+            "heartbeat.interval.ms": int(min(3.0, settings.session_timeout_s / 10) * 1000),
+            # Every rebalance revokes all and assigns all, as with kafka-python: the two can share a group.
+            "partition.assignment.strategy": "range",
+            "max.partition.fetch.bytes": _FETCH_BYTES,
+            "fetch.max.bytes": 4 * _FETCH_BYTES,
+            # Limit over all partitions; one more fetch may be in flight. Decoded records use the other half.
+            "queued.max.messages.kbytes": base.PREFETCH_MIB * 1024 // 2,
+            "fetch.queue.backoff.ms": 10,  # a full queue has room again soon; by default it is checked after a second
+        }
+    )
 
 
 def create(kind: Callable[..., C], options: dict[str, Any]) -> C:

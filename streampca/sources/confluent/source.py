@@ -21,14 +21,12 @@ from streampca.sources.confluent import client
 from streampca.sources.confluent.batch import ConfluentBatch, Message
 from streampca.sources.confluent.connection import Connection
 from streampca.sources.confluent.rebalance import RebalanceListener
-from streampca.sources.confluent.verification import Verification
 from streampca.stream.events import Assigned, Event, OutOfRange, Records, SourceStatus
 from streampca.stream.record import NO_RECORDS, LastRecord
 
 _MAX_WAIT_S = 0.05  # an event of a rebalance is returned after at most so long
 _OFFSETS_S = 3.0
 _CLOSE_S = 2.0
-_EARLIEST = -1  # a position that is not known yet
 
 log = structlog.get_logger()
 
@@ -44,12 +42,11 @@ class ConfluentSource:
         self._member_id = ""
         self._errors: list[KafkaError] = []  # of the client, not handled yet
         self._reported: dict[int, tuple[int, int]] = {}  # partitions being read: (next, end) as last returned
-        self._held: dict[int, int] = {}  # partitions not read until their last record was verified → position
+        self._last: dict[int, LastRecord] = {}  # read again first: a log that was cut has another one there
         self._out_of_range: dict[int, int] = {}  # partition → position, not returned yet
         self._subscribed = self._closed = False
         callbacks = {"error_cb": self._errors.append, "on_commit": _log_failed_commit}
-        self._verification = Verification(settings, self._errors.append)
-        self._consumer = client.create(Consumer, client.member_options(settings) | callbacks)
+        self._consumer = client.create(Consumer, client.consumer_options(settings) | callbacks)
 
     @property
     def membership(self) -> Any:
@@ -67,7 +64,6 @@ class ConfluentSource:
             self._consumer.subscribe([self._topic], **self._rebalance.callbacks())
             self._subscribed = True
         self._rebalance.proceed(self._consumer)
-        self._verify()  # not later: it assigns again, from positions that do not count the messages read below
         messages = [] if self._rebalance.events else self._consume(timeout_s)
         self._connection.watch()
         if self._rebalance.events:  # drops the messages: they were read before the rebalance
@@ -76,7 +72,8 @@ class ConfluentSource:
         ends = self._handle_failed(failed)
         good = [message for message in messages if not message.error()] if failed else messages
         self._raise_errors()
-        return [*self._out_of_range_events(), *self._records(good, ends)]
+        records = self._records(good, ends)
+        return [*self._out_of_range_events(), *records]
 
     def status(self) -> SourceStatus:
         # `on_lost` is not called for a member without partitions; but a member that joins again gets another id.
@@ -88,17 +85,15 @@ class ConfluentSource:
             if partition not in self._assigned:
                 raise ValueError(f"partition {partition} is not assigned")
             self._out_of_range.pop(partition, None)
-            self._reported[partition] = (_EARLIEST if position is None else position, -1)
-        self._verification.cancel(positions)
-        for partition in last:
-            self._held[partition], _ = self._reported.pop(partition)
-        self._verification.start(last)
+            self._reported[partition] = (OFFSET_BEGINNING if position is None else position, -1)
+            self._last.pop(partition, None)
+        self._last |= last
         self._assign()
 
     def pause(self, partitions: frozenset[int]) -> None:
         for partition in partitions:
             self._reported.pop(partition, None)
-        self._verification.cancel(partitions)
+            self._last.pop(partition, None)
         self._assign()
 
     def commit(self, positions: Mapping[int, int], metadata: str = "") -> None:
@@ -132,22 +127,17 @@ class ConfluentSource:
             return
         self._closed = self._rebalance.closing = True
         # Takes long when brokers are away, and has no timeout.
-        closing = threading.Thread(target=self._close, name="closing", daemon=True)
+        closing = threading.Thread(target=self._consumer.close, name="closing", daemon=True)
         closing.start()
         closing.join(_CLOSE_S)
         if closing.is_alive():
             log.warning("the group was not left in order", error=f"no answer within {_CLOSE_S:.0f} s")
 
-    def _close(self) -> None:
-        self._consumer.close()
-        self._verification.close()
-
     def _next_rebalance_event(self) -> Event:
         """Apply and return the first event; others may follow with the next polls."""
         event = self._rebalance.take()
         self._assigned = event.partitions if isinstance(event, Assigned) else frozenset()
-        self._reported, self._out_of_range = {}, {}
-        self._verification.close()
+        self._reported, self._out_of_range, self._last = {}, {}, {}
         return event
 
     def _consume(self, timeout_s: float) -> list[Message]:
@@ -165,20 +155,11 @@ class ConfluentSource:
         return messages
 
     def _assign(self) -> None:
-        """Let the client fetch the partitions that are being read, each from its position."""
+        """Let the client fetch the partitions that are being read, each from its position, or the record before it."""
         if not self._rebalance.events:  # else soon none of them is ours
-            self._consumer.assign([
-                TopicPartition(self._topic, partition, OFFSET_BEGINNING if next_ == _EARLIEST else next_)
-                for partition, (next_, _) in self._reported.items()
-            ])  # fmt: skip
-
-    def _verify(self) -> None:
-        """Start to read the partitions whose last record was verified; note those whose log has another one."""
-        same, gone = self._verification.poll()
-        self._out_of_range |= gone
-        if same:
-            self._reported |= {partition: (self._held[partition], -1) for partition in same}
-            self._assign()
+            positions = {partition: next_ for partition, (next_, _) in self._reported.items()}
+            positions |= {p: last.offset for p, last in self._last.items() if p in positions}
+            self._consumer.assign([TopicPartition(self._topic, p, position) for p, position in positions.items()])
 
     def _handle_failed(self, messages: Iterable[Message]) -> dict[int, int]:
         """Note positions out of range, and errors; returns the ends that were reached, by partition."""
@@ -188,8 +169,8 @@ class ConfluentSource:
             if error.code() == KafkaError._PARTITION_EOF:
                 ends[partition] = message.offset()
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-                position, _ = self._reported.pop(partition, (_EARLIEST, -1))
-                self._out_of_range[partition] = message.offset() if position == _EARLIEST else position
+                position, _ = self._reported.pop(partition, (OFFSET_BEGINNING, -1))
+                self._out_of_range[partition] = message.offset() if position == OFFSET_BEGINNING else position
             else:
                 self._errors.append(error)
         return ends
@@ -209,8 +190,10 @@ class ConfluentSource:
         for partition, run in groupby(messages, methodcaller("partition")):
             arrived.setdefault(partition, []).extend(run)
         events: list[Event] = []
-        for partition, before in self._reported.items():
-            batch = arrived.get(partition, [])
+        for partition, before in list(self._reported.items()):
+            batch = self._after_last(partition, arrived.get(partition, []), ends.get(partition, -1))
+            if partition in self._last or partition in self._out_of_range:
+                continue
             next_ = max(before[0], ends.get(partition, -1), batch[-1].offset() + 1 if batch else -1)
             _, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
             now = (next_, max(end, next_))
@@ -218,6 +201,21 @@ class ConfluentSource:
                 self._reported[partition] = now
                 events.append(Records(partition, ConfluentBatch(batch), *now))
         return events
+
+    def _after_last(self, partition: int, batch: list[Message], end: int) -> list[Message]:
+        """The messages from the position on; notes it as out of range if another record is before it.
+
+        A record that compaction has removed cannot be compared.
+        """
+        last, (position, _) = self._last.get(partition), self._reported[partition]
+        if last is None or (not batch and end < 0):
+            return batch
+        del self._last[partition]
+        is_other = batch and batch[0].offset() == last.offset and batch[0].leader_epoch() != last.leader_epoch
+        if is_other or 0 <= end < position:
+            del self._reported[partition]
+            self._out_of_range[partition] = position
+        return [message for message in batch if message.offset() >= position]
 
     def _out_of_range_events(self) -> list[Event]:
         events: list[Event] = []
@@ -229,6 +227,11 @@ class ConfluentSource:
                 self._errors.append(error.args[0])
                 continue
             del self._out_of_range[partition]
+            before = self._last.pop(partition, None)
+            if before and before.offset < first <= position <= last:  # retention has removed what comes before
+                self._reported[partition] = (position, -1)
+                self._assign()
+                continue
             replaced = position - 1 if first <= position <= last else None  # the last record, at least
             events.append(OutOfRange(partition, position, first, last, replaced))
         return events

@@ -233,6 +233,7 @@ def _consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
         "isolation_level": "read_committed",
         "max_poll_records": base.MAX_POLL_RECORDS,
         "max_partition_fetch_bytes": _FETCH_BYTES,
+        "max_poll_interval_ms": int(max(base.MAX_POLL_INTERVAL_S, settings.session_timeout_s) * 1000),
         "session_timeout_ms": int(settings.session_timeout_s * 1000),
         "heartbeat_interval_ms": int(min(3.0, settings.session_timeout_s / 10) * 1000),
         # Every rebalance revokes all and assigns all: more work than the cooperative protocol, but no partition
