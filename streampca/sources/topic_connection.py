@@ -34,6 +34,10 @@ class TopicConnection(ABC):
         """Whether a broker answers."""
 
     @abstractmethod
+    def partitions(self) -> frozenset[int]:
+        """The topic's partitions, at most some ten seconds old; never waits."""
+
+    @abstractmethod
     def _ask(self, timeout_s: float) -> str:
         """Ask a broker once for the topic's id, and note its partitions. Raises as `topic_id` does."""
 

@@ -209,17 +209,10 @@ def test_unusable_certificates_are_refused_before_connecting(
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.usefixtures("impatient")
 def test_options_refused_by_librdkafka_are_errors(broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    broker.create_topic(topic)
-    for options, text in (
-        ({"sasl.mechanism": "GSSAPI", "security.protocol": "SASL_PLAINTEXT"}, "does not take these settings"),
-        ({"security.protocol": "SSL", "bootstrap.servers": broker.tls_bootstrap}, "certificate verify failed"),
-        ({"bootstrap.servers": "127.0.0.1:1"}, "Connection refused"),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(confluent_client, "connection_options", lambda s, more=options: connection_options(s) | more)
-            assert text in refusal(ConfluentSource, settings_for(broker, topic))
+    more = {"sasl.mechanism": "GSSAPI", "security.protocol": "SASL_PLAINTEXT"}
+    monkeypatch.setattr(confluent_client, "connection_options", lambda s: connection_options(s) | more)
+    assert "does not take these settings" in refusal(ConfluentSource, settings_for(broker, topic))
 
 
 def test_a_session_timeout_refused_by_the_broker_is_an_error(broker: Broker, topic: str, kind: type[OnKafka]) -> None:

@@ -47,7 +47,6 @@ class Connection(TopicConnection):
             raise self.messages.no_broker(self._last_error) from None
 
     def partitions(self) -> frozenset[int]:
-        """The topic's partitions, at most some seconds old; never waits."""
         return self._described
 
     def watch(self) -> None:

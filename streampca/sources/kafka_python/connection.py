@@ -79,12 +79,9 @@ class Connection(TopicConnection):
         made = self.connect(kind, **more)
         try:
             self.topic_id(_START_ANSWER_S)
-        except TimeoutError as error:
+        except (TimeoutError, SourceError) as error:
             _close(made)
-            raise self.source_error(error) from None
-        except SourceError:
-            _close(made)
-            raise
+            raise error if isinstance(error, SourceError) else self.source_error(error) from None
         return made
 
     def connect(self, kind: Callable[..., Any], **more: Any) -> Any:
@@ -130,7 +127,6 @@ class Connection(TopicConnection):
         return response.topics[0]
 
     def partitions(self) -> frozenset[int]:
-        """The topic's partitions, at most some ten seconds old; never waits."""
         return frozenset(self._manager.cluster.partitions_for_topic(self._topic) or self._described)
 
     @property

@@ -5,7 +5,7 @@ from collections import deque
 from typing import Any
 
 from kafka import KafkaProducer
-from kafka.errors import KafkaError, KafkaTimeoutError
+from kafka.errors import KafkaError
 from kafka.serializer import Serializer
 
 from streampca.settings import ConsumerSettings
@@ -79,10 +79,7 @@ class KafkaPythonDeadLetters:
         self._connection.watch()
 
     def close(self) -> None:
-        try:
-            self._producer.close(timeout=_CLOSE_TIMEOUT_S)
-        except KafkaTimeoutError:  # records are unsent
-            drop(self._producer, _CLOSE_TIMEOUT_S / 2)
+        drop(self._producer, _CLOSE_TIMEOUT_S / 2)
 
     def _check_deadline(self, error: KafkaError, deadline: float) -> None:
         self._connection.watch()
