@@ -11,7 +11,7 @@ from streampca.errors import SourceError
 from streampca.settings import ConsumerSettings, KafkaSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
-from streampca.sources.broker_errors import BrokerErrors, one_line
+from streampca.sources.broker_errors import one_line
 
 C = TypeVar("C")
 
@@ -110,11 +110,6 @@ def is_final(error: KafkaError) -> bool:
     if code <= 0:
         return code in _FINAL
     return code not in _OF_GROUPS and not issubclass(for_code(code), RetriableError)
-
-
-def source_error(error: KafkaError, messages: BrokerErrors) -> SourceError:
-    """The message for a final error."""
-    return messages.of(protocol_code(error), one_line(error.str()))
 
 
 def protocol_code(error: KafkaError) -> int:

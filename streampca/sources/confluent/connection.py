@@ -63,7 +63,7 @@ class Connection(TopicConnection):
 
     def source_error(self, error: KafkaError) -> SourceError:
         """The message for an error that waiting cannot fix."""
-        return client.source_error(error, self.messages)
+        return self.messages.of(client.protocol_code(error), one_line(error.str()))
 
     def _request(self, timeout_s: float) -> "Future[Any]":
         """Ask for the description of the topic."""
