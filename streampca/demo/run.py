@@ -9,7 +9,6 @@ import time
 import urllib.request
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,30 +32,19 @@ _VECTORS_PER_REQUEST = 8  # for the page to show
 _REQUEST_TIMEOUT_S = 2.0
 
 
-@dataclass(frozen=True)
-class DemoOptions:
-    """The options of `streampca demo`."""
-
-    seconds: float | None = None  # from the first projection on
-    file: Path | None = None
-    rate: float = 2000.0
-    store: str | None = None  # a folder or a URL
-    port: int = 8000
-
-
-def run(options: DemoOptions) -> None:
+def run(seconds: float | None, file: Path | None, rate: float, store: str | None, port: int) -> None:
     """Run until `seconds` after the first projection, Ctrl-C or SIGTERM. Raises `StreampcaError` if a part fails."""
     synthetic = LowRank()
-    rows = open_rows(options.file) if options.file else synthetic.rows()
-    truth = None if options.file else synthetic.truth
+    rows = open_rows(file) if file else synthetic.rows()
+    truth = None if file else synthetic.truth
     ended = _end_on_signals()
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="streampca-demo-")))
-        place = options.store or str(folder / "store")
+        place = store or str(folder / "store")
         models = Models(_new_store(place), TOPIC)
         broker = stack.enter_context(contextlib.closing(EmbeddedBroker(TOPIC, DEAD_LETTERS, PROJECTED)))
         output = stack.enter_context(contextlib.closing(FirstRecord(broker, PROJECTED)))
-        port, metrics_port = processes.free_port(options.port), processes.free_port(0)
+        port, metrics_port = processes.free_port(port), processes.free_port(0)
         children: list[ChildProcess] = []
         stack.callback(processes.stop, children)
         connected = {"topic": TOPIC, "bootstrap_servers": broker.address, "format": "float32"}
@@ -67,17 +55,17 @@ def run(options: DemoOptions) -> None:
             "on_offset_gap": "earliest",  # the broker drops records of which it has too many
         }
         shape = {"dimensions": rows.dimensions, "components": min(_COMPONENTS, rows.dimensions)}
-        file = [str(options.file.absolute()), "--repeat"] if options.file else ["--synthetic"]
+        source = [str(file.absolute()), "--repeat"] if file else ["--synthetic"]
         for command, settings in (
             (["worker"], {**member, **shape, "checkpoint_interval_s": 1, "metrics_port": metrics_port}),
             (["serve"], {"topic": TOPIC, "store": place, "port": port}),
             (["transform"], {**member, "output_topic": PROJECTED, "metrics_port": 0}),
-            (["produce", *file, "--rate", str(options.rate)], connected),
+            (["produce", *source, "--rate", str(rate)], connected),
         ):
             children.append(ChildProcess(command, settings, folder / f"{command[0]}.log"))
         _print(display.addresses(broker.address, f"{TOPIC} and {PROJECTED}", port, metrics_port, place, folder))
         demo = _Demo(children, models, output, rows, truth)
-        demo.run(f"http://127.0.0.1:{port}/v1/project", folder / "request.json", options.seconds, ended)
+        demo.run(f"http://127.0.0.1:{port}/v1/project", folder / "request.json", seconds, ended)
         _print("stopping: the worker saves and leaves its group")
 
 
