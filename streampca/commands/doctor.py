@@ -58,11 +58,10 @@ def checks_of(
 
 def _read(kind: type[S], some: Collection[str], config: Path | None, options: Mapping[str, Any]) -> S | None:
     """The settings; None if of `some` none is given."""
-    own = {name: value for name, value in options.items() if name in kind.model_fields}
-    origins = {effective.name: effective.origin for effective in kind.explain(config, **own)[0]}
+    origins = {effective.name: effective.origin for effective in kind.explain(config, **options)[0]}
     if some and all(origins[name] == "missing" for name in some):
         return None
-    settings = kind.read(config, **own)
+    settings = kind.read(config, **options)
     logs.configure(settings.log_level, settings.log_format)
     return settings
 
