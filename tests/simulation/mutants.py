@@ -25,7 +25,7 @@ from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import Fold
 from streampca.worker.checkpoint_writer import CheckpointWriter, SaveResult
 from streampca.worker.checkpointer import Checkpointer
-from streampca.worker.held_rejects import HeldRejects
+from streampca.worker.loop import Worker
 from tests.simulation.patching import LOADS_OLDER_MODELS, Mutant, both, nothing, patched
 from tests.simulation.plan import plan_of
 from tests.simulation.run import PLANS, simulate
@@ -122,10 +122,6 @@ def _pause_keeps_queued(self: Prefetch, partitions: frozenset[int]) -> None:
     self._source.pause(partitions - self._released())
 
 
-def _drops_held(self: HeldRejects, partition: int) -> None:
-    self._held.pop(partition)
-
-
 MUTANTS: dict[str, tuple[Mutant, int]] = {
     "offsets are committed before the checkpoint is saved": (patched(Checkpointer, start_save=_commits_first), 1),
     "dead letters are not flushed before a save": (patched(Checkpointer, start_save=_does_not_flush), 1),
@@ -164,9 +160,7 @@ MUTANTS: dict[str, tuple[Mutant, int]] = {
     "a topic that was replaced is not noticed in a save": (patched(compatibility, refuse_replaced=nothing), 27),
     "a topic that was replaced is not noticed at a start": (patched(compatibility, refuse_other_topic=nothing), 27),
     "records that a cut has removed are not counted": (patched(Fold, skip=_skips_silently), 22),
-    "checkpoints pass rejects that are held back": (patched(HeldRejects, savable=lambda self, folds: dict(folds)), 8),
-    "rejects that were held back are dropped": (patched(HeldRejects, _release=_drops_held), 1),
-    "rejects are held back for ever": (patched(HeldRejects, release_when_due=nothing), 13),
+    "bad records end workers that have learned": (patched(Worker, _has_learned=lambda self: False), 2),
     "paused partitions are not resumed": (patched(PausedPartitions, retry_when_due=nothing), 47),
 }
 
