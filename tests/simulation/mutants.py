@@ -152,7 +152,7 @@ MUTANTS: dict[str, tuple[Mutant, int]] = {
         lambda: both(patched(numbered, write=_prunes_newer), patched(Checkpoints, _refuse_ahead=nothing)),
         439,
     ),
-    "a damaged checkpoint has no fallback": (patched(Checkpoints, newest=_never_falls_back), 12),
+    "a damaged checkpoint has no fallback": (patched(Checkpoints, newest=_never_falls_back), 14),
     "the reader goes back when its model's file is damaged": (LOADS_OLDER_MODELS, 628),
     "a restore that failed is not retried": (patched(Restorer, retry_when_due=nothing), 30),
     "a stale listing counts as no checkpoint": (patched(Checkpoints, _raise_unusable=_ignores_stale_listing), 30),

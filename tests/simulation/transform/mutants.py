@@ -147,7 +147,7 @@ TRANSFORM_MUTANTS: dict[str, tuple[Mutant, int]] = {
     "brokers accept producers that were replaced": (patched(Coordinator, _current=_accepts_any_epoch), 16),
     "offsets are read while a transaction has others": (
         patched(TransformSource, is_stable=lambda self, partitions: True),
-        12,
+        20,
     ),
     "dead letters are not sent": (patched(ClusterTransactions, send=_drops_dead_letters), 1),
     "models of another shape are used": (patched(CurrentModel, require_shape=nothing), 35),
