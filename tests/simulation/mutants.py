@@ -11,6 +11,7 @@ from typing import Any
 from unittest import mock
 
 from streampca.consumer_group.assignment import Assignment
+from streampca.consumer_group.listener import CheckpointSaved
 from streampca.consumer_group.paused import PausedPartitions
 from streampca.consumer_group.restorer import Restorer
 from streampca.errors import StaleListingError, StoreError
@@ -80,11 +81,12 @@ def _forgets_pending(self: Checkpointer, partition: int) -> Fold:
 
 def _takes_failed_for_saved(
     self: CheckpointWriter, stored: Checkpoints, checkpoints: Sequence[Checkpoint], result: SaveResult
-) -> None:
+) -> Sequence[Checkpoint]:
     for checkpoint in checkpoints:
         with suppress(StoreError):
             stored.save(checkpoint)
-        result.saved.append((checkpoint, 0.0))
+        result.events.append(CheckpointSaved(checkpoint.partition, checkpoint.fold, 0.0))
+    return checkpoints
 
 
 def _prunes_first(store: Any, folder: str, number: int, data: bytes, existing: list[int], keep: int) -> None:
