@@ -160,7 +160,7 @@ def test_what_does_not_fit_is_read_again(
     bucket: Bucket, two: tuple[Member, Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publisher, _ = two
-    cached = publisher.writer._publisher._cache._checkpoints[3]
+    cached = publisher.writer._publisher._inputs._cache[3]
     monkeypatch.setattr(merge_inputs, "CACHED_BYTES", 2 * merge_inputs._nbytes(cached))
     publisher.writer._publisher.forget()
     published_before = publisher.models.versions()
