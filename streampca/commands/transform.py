@@ -103,7 +103,7 @@ def _build(
     transactions = transactions_of(settings, client, topics)
     source = prefetching(client, settings, outputs.read)
     bad_records = "dead_letter" if settings.dead_letter_topic else settings.on_bad_record
-    config = TransformConfig(settings.topic, bad_records, settings.on_offset_gap, settings.max_rejected_share)
+    config = TransformConfig(settings.topic, bad_records, settings.on_offset_gap)
     return Transformer(config, source, transactions, outputs, listener, check_threads)
 
 

@@ -123,7 +123,6 @@ def worker_config_of(settings: WorkerSettings) -> WorkerConfig:
             learning_config.min_observed if settings.missing == "impute" else None,
         ),
         bad_records="dead_letter" if settings.dead_letter_topic else settings.on_bad_record,
-        max_rejected_share=settings.max_rejected_share,
         offset_gap=settings.on_offset_gap,
         checkpoint_interval_s=settings.checkpoint_interval_s,
     )
