@@ -7,6 +7,7 @@ from collections.abc import Callable
 import structlog
 from threadpoolctl import threadpool_limits
 
+from streampca.blas import kernels
 from streampca.commands.process import name_of_process, prepare, stop_on_signals
 from streampca.consumer_group.health import HealthListener, health_server
 from streampca.consumer_group.listener import Listener, Listeners
@@ -69,6 +70,7 @@ def _summary(settings: WorkerSettings, place: str) -> dict[str, str]:
         "group": settings.group_id,
         "store": place,
         "model": f"{settings.components} components of {settings.dimensions} dimensions",
+        "kernels": kernels(),
         "forgets": halved[0] if halved else "nothing",
         "bad_records": f"to {settings.dead_letter_topic}" if settings.dead_letter_topic else settings.on_bad_record,
     }
@@ -118,7 +120,7 @@ def worker_config_of(settings: WorkerSettings) -> WorkerConfig:
             settings.dtype,
             settings.field,
             schema_registry.schemas_of(settings),
-            settings.components if settings.missing == "impute" else None,
+            learning_config.min_observed if settings.missing == "impute" else None,
         ),
         bad_records="dead_letter" if settings.dead_letter_topic else settings.on_bad_record,
         offset_gap=settings.on_offset_gap,

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from streampca.settings.base import Rule
+from streampca.settings.base import Rules
 from streampca.settings.formats import FormatSettings
 from streampca.settings.kafka import TOPIC_NAME, DeadLetterSettings, KafkaSettings
 from streampca.settings.store import StoreSettings
@@ -41,9 +41,8 @@ class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterS
         """The consumer group to join."""
         raise NotImplementedError
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            ("kafka_client",),
+    RULES: ClassVar[Rules] = (
+        (
             lambda s: s.kafka_client == "confluent" and find_spec("confluent_kafka") is None,
             "kafka_client confluent needs confluent-kafka: pip install 'streampca[fast]'",
         ),

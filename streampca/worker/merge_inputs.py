@@ -60,4 +60,4 @@ def _without_pending(checkpoint: Checkpoint, config: LearningConfig) -> Checkpoi
 
 def _nbytes(checkpoint: Checkpoint) -> int:
     state = checkpoint.fold.state
-    return state.C.nbytes + state.N.nbytes + state.mean.nbytes
+    return state.C.nbytes + state.mean.nbytes

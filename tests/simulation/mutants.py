@@ -15,7 +15,7 @@ from streampca.consumer_group.listener import CheckpointSaved
 from streampca.consumer_group.restorer import Restorer
 from streampca.errors import StaleListingError, StoreError
 from streampca.pca.compilation import compile_kernels
-from streampca.sources.event_queue import EventQueue, Polled
+from streampca.sources.event_queue import EventQueue
 from streampca.sources.memory.log import Log
 from streampca.sources.prefetch import Prefetch
 from streampca.stores import directory, numbered
@@ -120,7 +120,7 @@ def _skips_silently(self: Fold, position: int, lost_from: int | None = None) -> 
 
 
 def _pause_keeps_queued(self: Prefetch, partitions: frozenset[int]) -> None:
-    self._source.pause(partitions - self._released())
+    self._source.pause(partitions - self._queue.released())
 
 
 MUTANTS: dict[str, tuple[Mutant, int]] = {
@@ -143,7 +143,13 @@ MUTANTS: dict[str, tuple[Mutant, int]] = {
     ),
     "prefetched records are not dropped at a rebalance": (patched(EventQueue, drop=nothing), 138),
     "prefetched records are not dropped at a pause": (patched(Prefetch, _pause=_pause_keeps_queued), 138),
-    "polling continues before a rebalance is handled": (patched(Polled, blocks_polling=False), 1),
+    "polling continues before a rebalance is handled": (
+        lambda: both(
+            patched(Prefetch, _may_poll=lambda self: self._begun),
+            patched(EventQueue, released=lambda self: frozenset()),
+        ),
+        1,
+    ),
     "pending vectors are forgotten": (patched(Checkpointer, _load=_forgets_pending), 2),
     "a store behind the group is accepted": (patched(compatibility, refuse_foreign_store=nothing), 833),
     "another store than the group's is accepted": (patched(compatibility, refuse_other_store=nothing), 24),
