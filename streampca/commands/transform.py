@@ -9,7 +9,7 @@ from threadpoolctl import threadpool_limits
 
 from streampca.commands.encoding import frame
 from streampca.commands.process import name_of_process, prepare, stop_on_signals
-from streampca.consumer_group.health import HealthListener, HealthServer
+from streampca.consumer_group.health import HealthListener, health_server
 from streampca.consumer_group.listener import Listener, Listeners, LoopTicked, ModelAwaited
 from streampca.consumer_group.status import StatusListener
 from streampca.settings import TransformSettings
@@ -45,7 +45,7 @@ def run(settings: TransformSettings) -> None:
     with (
         ThreadFailures() as threads,
         threadpool_limits(1),  # one BLAS thread: the same bits, and no threads competing for blocks this small
-        HealthServer(settings.host, settings.metrics_port, metrics.registry, health) as server,
+        health_server(settings.host, settings.metrics_port, metrics.registry, health) as server,
     ):
         store = store_of(settings.store, metrics.store.observe)
         log.info("transform starting", **_summary(settings, store.place), metrics=server.url)
