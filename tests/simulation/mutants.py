@@ -12,7 +12,6 @@ from unittest import mock
 
 from streampca.consumer_group.assignment import Assignment
 from streampca.consumer_group.listener import CheckpointSaved
-from streampca.consumer_group.paused import PausedPartitions
 from streampca.consumer_group.restorer import Restorer
 from streampca.errors import StaleListingError, StoreError
 from streampca.pca.compilation import compile_kernels
@@ -169,7 +168,7 @@ MUTANTS: dict[str, tuple[Mutant, int]] = {
     "a topic that was replaced is not noticed at a start": (patched(compatibility, refuse_other_topic=nothing), 27),
     "records that a cut has removed are not counted": (patched(Fold, skip=_skips_silently), 22),
     "bad records end workers that have learned": (patched(Worker, _has_learned=lambda self: False), 2),
-    "paused partitions are not resumed": (patched(PausedPartitions, retry_when_due=nothing), 47),
+    "paused partitions are not resumed": (patched(Assignment, _read_paused=nothing), 47),
 }
 
 
