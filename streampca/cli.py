@@ -7,15 +7,19 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from streampca.blas import choose_kernels
 from streampca.commands import cli_operations
-from streampca.commands.cli_options import Given, command
+from streampca.commands.cli_options import command
 from streampca.common_settings import SERVE, TRANSFORM, WORKER
 from streampca.errors import StreampcaError, exit_code_of
 from streampca.version import __version__
+
+if TYPE_CHECKING:
+    from streampca.settings import ProduceSettings, ServeSettings, TransformSettings, WorkerSettings
 
 app = typer.Typer(
     name="streampca",
@@ -42,8 +46,8 @@ def _options_of_all(
     pass
 
 
-@command(app, *WORKER)
-def worker(given: Given) -> None:
+@command(app, *WORKER, logs_errors=True)
+def worker(settings: "WorkerSettings") -> None:
     """Learn from a topic until stopped.
 
     Joins the consumer group, resumes each assigned partition from its newest checkpoint, and publishes the merged
@@ -52,32 +56,26 @@ def worker(given: Given) -> None:
 
     Example: streampca worker --topic readings --dimensions 128 --components 8
     """
-    from streampca.commands import worker as implementation
-    from streampca.commands.run_logged import run_logged
-    from streampca.settings import WorkerSettings
+    from streampca.commands.worker import run
 
-    with run_logged(WorkerSettings, given) as settings:
-        implementation.run(settings)
+    run(settings)
 
 
-@command(app, *SERVE)
-def serve(given: Given) -> None:
+@command(app, *SERVE, logs_errors=True)
+def serve(settings: "ServeSettings") -> None:
     """Serve projections onto the newest model over HTTP.
 
     Only reads the store, so any number of sidecars may run beside the workers. The API is described at /docs.
 
     Example: streampca serve --topic readings --port 8000
     """
-    from streampca.commands import serve as implementation
-    from streampca.commands.run_logged import run_logged
-    from streampca.settings import ServeSettings
+    from streampca.commands.serve import run
 
-    with run_logged(ServeSettings, given) as settings:
-        implementation.run(settings)
+    run(settings)
 
 
-@command(app, *TRANSFORM)
-def transform(given: Given) -> None:
+@command(app, *TRANSFORM, logs_errors=True)
+def transform(settings: "TransformSettings") -> None:
     """Project a topic into another topic, exactly once.
 
     Writes an output for each record, with its key, timestamp and headers, to the partition of the same number. Outputs
@@ -86,12 +84,9 @@ def transform(given: Given) -> None:
 
     Example: streampca transform --topic readings --output-topic readings-projected
     """
-    from streampca.commands import transform as implementation
-    from streampca.commands.run_logged import run_logged
-    from streampca.settings import TransformSettings
+    from streampca.commands.transform import run
 
-    with run_logged(TransformSettings, given) as settings:
-        implementation.run(settings)
+    run(settings)
 
 
 @app.command()
@@ -112,14 +107,14 @@ def demo(
     'streampca[demo]'), and neither Java nor Docker. The vectors have a low-rank structure that is known, so one can
     watch how well it is found.
     """
-    from streampca.demo import run as implementation
+    from streampca.demo.run import run
 
-    implementation.run(implementation.DemoOptions(seconds=seconds, file=file, rate=rate, store=store, port=port))
+    run(seconds, file, rate, store, port)
 
 
-@command(app, "topic", "format", "bootstrap_servers")
+@command(app, "topic", "format", "bootstrap_servers", logs_errors=True)
 def produce(
-    given: Given,
+    settings: "ProduceSettings",
     file: Annotated[Path | None, typer.Argument(help="Vectors as rows: .npy, .csv or .jsonl.", metavar="FILE")] = None,
     rate: Annotated[float | None, typer.Option(min=0.001, help="Messages per second; default: unlimited.")] = None,
     repeat: Annotated[bool, typer.Option("--repeat", help="Start again at the end of the file, endlessly.")] = False,
@@ -134,12 +129,9 @@ def produce(
 
     Example: streampca produce vectors.npy --topic readings --rate 1000 --format float32
     """
-    from streampca.commands import produce as implementation
-    from streampca.commands.run_logged import run_logged
-    from streampca.settings import ProduceSettings
+    from streampca.commands.produce import run
 
-    with run_logged(ProduceSettings, given) as settings:
-        implementation.run(settings, file, rate, repeat=repeat, synthetic=synthetic)
+    run(settings, file, rate, repeat=repeat, synthetic=synthetic)
 
 
 @app.command()
@@ -159,11 +151,10 @@ def fit(
 
     Example: streampca fit vectors.npy -o model.npz --components 20
     """
-    from streampca.commands import fit as implementation
+    from streampca.commands.fit import FitOptions, run
 
     dtype = "float32" if single else "float64"
-    options = implementation.FitOptions(components, oversampling, center, half_life, dtype, missing)
-    implementation.run(file, output, options)
+    run(file, output, FitOptions(components, oversampling, center, half_life, dtype, missing))
 
 
 @app.command()
@@ -174,9 +165,9 @@ def inspect(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """Show the content of a checkpoint, a model or a store."""
-    from streampca.commands import inspect as implementation
+    from streampca.commands.inspect import run
 
-    implementation.run(path, as_json=json)
+    run(path, as_json=json)
 
 
 app.add_typer(cli_operations.app)
@@ -186,6 +177,7 @@ def main() -> None:
     """Run the command line; an expected error is one line on stderr."""
     # A container's first process ignores signals that it does not handle; some commands replace this handler.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    choose_kernels()
     try:
         app()
     except StreampcaError as error:

@@ -11,9 +11,6 @@ CREDENTIALS = {
 }
 """Scheme → environment variables of a user's credentials."""
 
-VARIABLES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
-"""Scheme → prefix of the environment variables that configure its client."""
-
 MISSING_PACKAGE = "a store at a URL needs obstore: pip install 'streampca[object-store]'"
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")

@@ -12,14 +12,15 @@ ROOT = Path(streampca.__file__).parent
 
 SHARED_BY_SOURCES = [
     "sources.base", "sources.broker_errors", "sources.certificates", "sources.dead_letter_headers",
-    "sources.dead_letter_topic", "sources.outage_log", "sources.transactions", "stream.events", "stream.record",
-    "errors", "settings", "sources.client_transactions",
+    "sources.dead_letter_topic", "sources.transactions", "stream.events", "stream.record",
+    "errors", "settings", "sources.client_transactions", "sources.topic_connection", "sources.client_source",
 ]  # fmt: skip
 
 # Module prefix → prefixes of the modules that it may import; the longest matching entry applies.
 MAY_IMPORT = {
     "errors": [],
     "version": [],
+    "blas": [],
     "logs": [],
     "thread_failures": [],
     "common_settings": [],
@@ -55,10 +56,11 @@ MAY_IMPORT = {
     # These alone choose among concrete sources and stores.
     "commands": [
         "commands", "consumer_group", "worker", "transform", "sources", "stores", "stream", "vectors", "pca",
-        "settings", "common_settings", "errors", "logs", "thread_failures", "store_url", "api.server", "metrics",
+        "settings", "common_settings", "blas", "errors", "logs", "thread_failures", "store_url", "api.server",
+        "metrics",
     ],
     "demo": ["demo", "stores", "stream.model_file", "vectors", "pca.arrays", "settings", "errors"],
-    "cli": ["commands", "demo.run", "settings", "common_settings", "logs", "errors", "version"],
+    "cli": ["commands", "demo.run", "blas", "settings", "common_settings", "logs", "errors", "version"],
     "__main__": ["cli"],
     "": ["pca", "estimator", "errors", "version"],  # the public API
 }  # fmt: skip

@@ -1,11 +1,14 @@
 """The command line of what operators run beside the processes."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from streampca.commands.cli_options import Given, command
 from streampca.common_settings import CHECKED
+
+if TYPE_CHECKING:
+    from streampca.settings import CreateTopicsSettings, DeadLettersSettings, ResetSettings
 
 app = typer.Typer()
 dead_letters = typer.Typer(
@@ -24,9 +27,9 @@ def check(given: Given) -> None:
     Shows the origin of each: an option, the environment, the file, or the default. Settings of transform are shown if
     any is given. Contacts no broker. Exits with 2 if there is a mistake.
     """
-    from streampca.commands import check as implementation
+    from streampca.commands.check import run
 
-    raise typer.Exit(implementation.run(**given))
+    raise typer.Exit(run(**given))
 
 
 @command(app, *CHECKED)
@@ -38,14 +41,14 @@ def doctor(given: Given) -> None:
     group, schema; and only that if neither dimensions nor components are set. Exits with 1 if a check fails. Learns
     nothing, and changes no offset and no topic.
     """
-    from streampca.commands import doctor as implementation
+    from streampca.commands.doctor import run
 
-    raise typer.Exit(implementation.run(**given))
+    raise typer.Exit(run(**given))
 
 
 @command(app, "topic", "dead_letter_topic", "bootstrap_servers")
 def create_topics(
-    given: Given,
+    settings: "CreateTopicsSettings",
     partitions: Annotated[
         int | None, typer.Option(min=1, help="Partitions of the topic; default: the broker's.")
     ] = None,
@@ -59,17 +62,14 @@ def create_topics(
 
     Example: streampca create-topics --topic readings --dead-letter-topic readings-dead --partitions 6
     """
-    from streampca.commands import create_topics as implementation
-    from streampca.commands.run_logged import read_logged
-    from streampca.settings import CreateTopicsSettings
+    from streampca.commands.create_topics import run
 
-    settings = read_logged(CreateTopicsSettings, given)
-    implementation.run(settings, partitions, replication_factor, output_topic)
+    run(settings, partitions, replication_factor, output_topic)
 
 
 @command(app, "topic", "bootstrap_servers", "group_id")
 def reset(
-    given: Given,
+    settings: "ResetSettings",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Delete the group's committed offsets of the topic.
@@ -80,11 +80,9 @@ def reset(
 
     Example: streampca reset --topic readings --group-id streampca
     """
-    from streampca.commands import reset as implementation
-    from streampca.commands.run_logged import read_logged
-    from streampca.settings import ResetSettings
+    from streampca.commands.reset import run
 
-    implementation.run(read_logged(ResetSettings, given), ask=None if yes else typer.confirm)
+    run(settings, ask=None if yes else typer.confirm)
 
 
 _OF_LETTERS = ("topic", "dead_letter_topic", "bootstrap_servers")
@@ -92,7 +90,7 @@ _OF_LETTERS = ("topic", "dead_letter_topic", "bootstrap_servers")
 
 @command(dead_letters, *_OF_LETTERS, name="list")
 def list_(
-    given: Given,
+    settings: "DeadLettersSettings",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """List the dead letters by reason.
@@ -102,16 +100,14 @@ def list_(
 
     Example: streampca dead-letters list --topic readings --dead-letter-topic readings-dead
     """
-    from streampca.commands import dead_letters as implementation
-    from streampca.commands.run_logged import read_logged
-    from streampca.settings import DeadLettersSettings
+    from streampca.commands.dead_letters import list_letters
 
-    implementation.list_letters(read_logged(DeadLettersSettings, given), as_json=json)
+    list_letters(settings, as_json=json)
 
 
 @command(dead_letters, *_OF_LETTERS)
 def replay(
-    given: Given,
+    settings: "DeadLettersSettings",
     reason: Annotated[list[str] | None, typer.Option(help="Only letters with this reason; may be repeated.")] = None,
     partition: Annotated[
         list[int] | None, typer.Option(min=0, help="Only records of this partition of the topic; may be repeated.")
@@ -129,10 +125,7 @@ def replay(
     Example: streampca dead-letters replay --topic readings --dead-letter-topic readings-dead --reason wrong_length
     """
     from streampca.commands import dead_letters as implementation
-    from streampca.commands.run_logged import read_logged
-    from streampca.settings import DeadLettersSettings
 
-    settings = read_logged(DeadLettersSettings, given)
     times = [implementation.milliseconds(text, name) for text, name in ((since, "since"), (until, "until"))]
     chosen = implementation.LetterFilter(reason or (), partition or (), *times)
     (implementation.replay if send else implementation.preview)(settings, chosen)

@@ -29,8 +29,14 @@ class _SettingsCommand(TyperCommand):
         super().format_options(ctx, formatter)
 
 
-def command(app: typer.Typer, *settings: str, name: str | None = None) -> Callable[[Callable[..., None]], None]:
-    """Add a command whose first argument is a `Given` with these settings and `config`, which are its options."""
+def command(
+    app: typer.Typer, *settings: str, name: str | None = None, logs_errors: bool = False
+) -> Callable[[Callable[..., None]], None]:
+    """Add a command with these settings and `config` as options, which become its first argument.
+
+    That is an object of the class of settings that its annotation names, or a `Given`. With `logs_errors` the error
+    that ends the command is the last line of its log, instead of a line on stderr.
+    """
     option: Any = Annotated[str | None, typer.Option(metavar="VALUE")]
     kinds = {**dict.fromkeys(settings, option), "config": Config}
     options = [
@@ -39,12 +45,26 @@ def command(app: typer.Typer, *settings: str, name: str | None = None) -> Callab
     ]
 
     def decorate(function: Callable[..., None]) -> None:
+        first, *own = inspect.signature(function).parameters.values()
+
         @functools.wraps(function)
         def run(**arguments: Any) -> None:
-            function({name: arguments.pop(name) for name in kinds}, **arguments)
+            given = {name: arguments.pop(name) for name in kinds}
+            if first.annotation is Given:
+                function(given, **arguments)
+                return
+            from streampca import settings as classes
+            from streampca.commands.run_logged import read_logged, run_logged
 
-        _, *own = inspect.signature(function).parameters.values()
+            kind = getattr(classes, first.annotation)
+            if logs_errors:
+                with run_logged(kind, given) as read:
+                    function(read, **arguments)
+            else:
+                function(read_logged(kind, given), **arguments)
+
         by_keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+        run.__annotations__ = {}  # else typer would import the settings
         run.__signature__ = inspect.Signature([*options, *by_keyword])  # type: ignore[attr-defined]  # typer reads it
         app.command(name, cls=_SettingsCommand)(run)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from streampca import logs
+from streampca.blas import kernels
 from streampca.commands.console import console
 from streampca.commands.doctor_roles import TransformChecks, WorkerChecks
 from streampca.commands.doctor_topic import Check, TopicChecks
@@ -44,6 +45,7 @@ def checks_of(
     roles = [role for role in (of_worker, of_transform) if role]
     return [
         ("clock", topic.clock),
+        ("matrix kernels", kernels),
         *([("store", of_worker.store)] if of_worker else []),
         ("broker", topic.broker),
         ("topic", topic.topic),
@@ -56,11 +58,10 @@ def checks_of(
 
 def _read(kind: type[S], some: Collection[str], config: Path | None, options: Mapping[str, Any]) -> S | None:
     """The settings; None if of `some` none is given."""
-    own = {name: value for name, value in options.items() if name in kind.model_fields}
-    origins = {effective.name: effective.origin for effective in kind.explain(config, **own)[0]}
+    origins = {effective.name: effective.origin for effective in kind.explain(config, **options)[0]}
     if some and all(origins[name] == "missing" for name in some):
         return None
-    settings = kind.read(config, **own)
+    settings = kind.read(config, **options)
     logs.configure(settings.log_level, settings.log_format)
     return settings
 

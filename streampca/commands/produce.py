@@ -27,7 +27,9 @@ def run(settings: ProduceSettings, file: Path | None, rate: float | None, *, rep
 
     Raises `InputError` or `SourceError`.
     """
-    rows = _open(file, synthetic)
+    if (file is not None) == synthetic:
+        raise InputError("give either a file to send or --synthetic")
+    rows = open_rows(file) if file else LowRank().rows()
     sender = _Sender(settings)
     started = time.monotonic()
     try:
@@ -46,15 +48,6 @@ def run(settings: ProduceSettings, file: Path | None, rate: float | None, *, rep
     console().print(
         f"sent {sender.sent:,} messages of {rows.dimensions} dimensions to {settings.topic} in {seconds:.1f} s"
     )
-
-
-def _open(file: Path | None, synthetic: bool) -> Rows:
-    if file is not None and not synthetic:
-        return open_rows(file)
-    if file is not None or not synthetic:
-        raise InputError("give either a file to send or --synthetic")
-    vectors = LowRank()
-    return Rows(Path("synthetic"), vectors.dimensions, None, lambda: ((piece, 0.0) for piece in vectors.pieces()))
 
 
 def _rows(rows: Rows, repeat: bool) -> Iterator[tuple[Array, float]]:

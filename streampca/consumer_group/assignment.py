@@ -3,13 +3,21 @@
 from collections.abc import Callable, Collection, Mapping
 from typing import Generic, Protocol, Self, TypeVar
 
-from streampca.consumer_group.listener import Listener, OffsetsSkipped, PartitionsAssigned, PartitionsReleased
+from streampca.consumer_group.listener import (
+    Listener,
+    OffsetsSkipped,
+    PartitionResumed,
+    PartitionsAssigned,
+    PartitionsReleased,
+    PartitionStalled,
+)
 from streampca.consumer_group.offset_gap import OffsetGapPolicy
-from streampca.consumer_group.paused import PausedPartitions
 from streampca.consumer_group.restorer import Restorer
 from streampca.sources.base import Source
 from streampca.stream.events import OutOfRange, Undecoded
 from streampca.stream.record import LastRecord
+
+_PAUSE_S = 1.0  # of partitions whose records cannot be decoded for now, such as while the schema registry is away
 
 
 class Progress(Protocol):
@@ -47,7 +55,9 @@ class Assignment(Generic[P]):
         """
         self._gaps, self._source, self._listener = gaps, source, listener
         self._restorer = Restorer(restore, self._start_reading, listener)
-        self._paused = PausedPartitions(source, self.read, listener)
+        self._paused: set[int] = set()
+        self._stalled: set[int] = set()  # until records of theirs are decoded again
+        self._read_at: float | None = None  # the paused ones
         self.progress: dict[int, P] = {}
 
     def assign(self, partitions: Collection[int]) -> None:
@@ -62,13 +72,12 @@ class Assignment(Generic[P]):
         self._listener.notify(PartitionsReleased(restored, lost))
         return restored
 
-    def restart(self) -> frozenset[int]:
-        """Restore all partitions again, after a pause; returns them."""
+    def restart(self) -> None:
+        """Restore all partitions again, after a pause."""
         partitions = frozenset(self.progress)
         self._source.pause(partitions)
         self._forget(partitions)
         self._restorer.begin(partitions, wait=True)
-        return partitions
 
     def read(self, partitions: Collection[int]) -> None:
         """Read partitions from where their progress ends, if the log still holds the last records of these."""
@@ -78,11 +87,16 @@ class Assignment(Generic[P]):
 
     def pause(self, event: Undecoded) -> None:
         """Read no more records of a partition until it is time to retry, since they cannot be decoded for now."""
-        self._paused.pause(event.partition, event.end - event.position, event.cause)
+        self._source.pause(frozenset({event.partition}))
+        self._paused.add(event.partition)
+        self._stalled.add(event.partition)
+        self._listener.notify(PartitionStalled(event.partition, event.end - event.position, event.cause))
 
     def decoded(self, partition: int) -> None:
         """Records of the partition have been decoded."""
-        self._paused.decoded(partition)
+        if partition in self._stalled:
+            self._stalled.discard(partition)
+            self._listener.notify(PartitionResumed(partition))
 
     def skip_gap(self, event: OutOfRange) -> None:
         """Continue behind records that are lost, if the policy allows it. Raises `OffsetGapError`."""
@@ -103,7 +117,15 @@ class Assignment(Generic[P]):
         Raises `ForeignStoreError` if the group is still ahead of the store after a minute.
         """
         self._restorer.retry_when_due(now)
-        self._paused.retry_when_due(now)
+        self._read_paused(now)
+
+    def _read_paused(self, now: float) -> None:
+        """Read all paused partitions when the pause is over, which starts with the first call after `pause`."""
+        if self._paused and self._read_at is None:
+            self._read_at = now + _PAUSE_S
+        elif self._paused and self._read_at is not None and now >= self._read_at:
+            self.read(self._paused)
+            self._paused, self._read_at = set(), None
 
     def _start_reading(self, progress: Mapping[int, P]) -> None:
         self.progress |= progress
@@ -111,6 +133,7 @@ class Assignment(Generic[P]):
         self._listener.notify(PartitionsAssigned({p: restored.position for p, restored in progress.items()}))
 
     def _forget(self, partitions: Collection[int]) -> None:
-        self._paused.forget(partitions)
+        self._paused -= set(partitions)
+        self._stalled -= set(partitions)
         for partition in partitions:
             self.progress.pop(partition, None)

@@ -7,27 +7,46 @@ from typing import Any
 
 from streampca.errors import StreampcaError
 
-RETAINED_BYTES = 5 * 1024 * 1024 * 4  # per topic
+_SHOWN = 110  # characters of a value
 
 
 class EmbeddedBroker:
-    """A broker that runs until it is closed or the process ends."""
+    """A broker that runs until it is closed or the process ends. Raises `StreampcaError` without confluent-kafka."""
 
     def __init__(self, *topics: str) -> None:
-        self._client = client({"test.mock.num.brokers": 1, "bootstrap.servers": "embedded"})
-        broker = next(iter(self._client.list_topics(timeout=10).brokers.values()))
+        try:
+            from confluent_kafka import Producer  # here, since it is an optional extra
+        except ImportError:
+            raise StreampcaError("the demo needs confluent-kafka: pip install 'streampca[demo]'") from None
+        client = Producer({"log_level": 0, "test.mock.num.brokers": 1, "bootstrap.servers": "embedded"})
+        broker = next(iter(client.list_topics(timeout=10).brokers.values()))
         self.address = f"{broker.host}:{broker.port}"
-        self.partitions = {t: len(self._client.list_topics(t, timeout=10).topics[t].partitions) for t in topics}
+        self.partitions = {t: list(client.list_topics(t, timeout=10).topics[t].partitions) for t in topics}
+        self._client: Producer | None = client
 
     def close(self) -> None:
         """Stop the broker and lose its records."""
         self._client = None
 
 
-def client(configuration: dict[str, Any]) -> Any:
-    """A confluent-kafka producer that logs nothing. Raises `StreampcaError` if the package is not installed."""
-    try:
-        from confluent_kafka import Producer  # here, since it is an optional extra
-    except ImportError:
-        raise StreampcaError("the demo needs confluent-kafka: pip install 'streampca[demo]'") from None
-    return Producer({"log_level": 0, **configuration})
+class FirstRecord:
+    """The first record of a topic, as text."""
+
+    def __init__(self, broker: EmbeddedBroker, topic: str) -> None:
+        from confluent_kafka import Consumer, TopicPartition
+
+        self._consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "demo", "log_level": 0})
+        self._consumer.assign([TopicPartition(topic, partition, 0) for partition in broker.partitions[topic]])
+
+    def poll(self) -> str | None:
+        """Headers and value, if there is a record by now; never waits."""
+        message: Any = self._consumer.poll(0)
+        if message is None or message.error():
+            return None
+        value = message.value().decode()
+        headers = "  ".join(f"{name} {text.decode()}" for name, text in message.headers() or ())
+        return f"  {headers}\n  {value[:_SHOWN]}{' …' if len(value) > _SHOWN else ''}\n"
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._consumer.close()

@@ -1,29 +1,36 @@
-"""Child processes of the demo: the worker and the sidecar, each logging to a file."""
+"""Child processes of the demo, each logging to a file."""
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from streampca.errors import StreampcaError
 from streampca.settings.layers import PREFIX
 
+# kafka-python cannot negotiate a version with librdkafka's mock cluster, which speaks this one.
+_PROGRAM = """
+from streampca.cli import main
+from streampca.sources.kafka_python import connection
+connection.api_version = (2, 1)
+main()
+"""
+
 
 class ChildProcess:
     """A `streampca` command with its settings as environment variables; the parent's settings are not inherited."""
 
-    def __init__(self, command: str, settings: Mapping[str, object], log: Path) -> None:
+    def __init__(self, command: Sequence[str], settings: Mapping[str, object], log: Path) -> None:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
         variables = {PREFIX + name.upper(): str(value) for name, value in settings.items()}
-        self.command, self.log = command, log
+        self.command, self.log = command[0], log
         with log.open("wb") as output:
             self._process = subprocess.Popen(  # noqa: S603 - our own program
-                [sys.executable, "-m", "streampca.commands.demo_process", command],
+                [sys.executable, "-c", _PROGRAM, *command],
                 env={**inherited, **variables},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -35,24 +42,21 @@ class ChildProcess:
         """Raise `StreampcaError` with the last line of its log if it has exited."""
         code = self._process.poll()
         if code is not None:
-            raise StreampcaError(f"the {self.command} exited with code {code}: {self._last_line()}")
+            lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            cause = _error_in(lines[-1]) if lines else "it logged nothing"
+            raise StreampcaError(f"{self.command} exited with code {code}: {cause}")
 
     def terminate(self) -> None:
         """Send SIGTERM."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
+        self._process.terminate()
 
-    def wait(self, timeout_s: float = 10.0) -> int:
+    def wait(self, timeout_s: float) -> int:
         """Wait for the exit code; kill the process if it does not end in time."""
         try:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             return self._process.wait()
-
-    def _last_line(self) -> str:
-        lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return _error_in(lines[-1]) if lines else "it logged nothing"
 
 
 def _error_in(line: str) -> str:

@@ -1,174 +1,138 @@
 """`streampca demo`: runs a broker and every role of streampca on this machine and displays their progress."""
 
 import contextlib
+import json
 import signal
 import tempfile
 import threading
 import time
+import urllib.request
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from rich.console import Console
-
-from streampca.demo import processes, projection
-from streampca.demo.broker import EmbeddedBroker
-from streampca.demo.display import DemoStatus, Display, phase_of
-from streampca.demo.output import Output
+from streampca.demo import display, processes
+from streampca.demo.broker import EmbeddedBroker, FirstRecord
 from streampca.demo.processes import ChildProcess
-from streampca.demo.producer import DemoProducer
 from streampca.errors import SettingsError, StreampcaError
-from streampca.pca.arrays import F32
+from streampca.pca.arrays import Array
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import store_of
 from streampca.stores.models import Models
-from streampca.stream.model_file import PublishedModel
-from streampca.vectors.synthetic import FileVectors, LowRank, VectorStream
+from streampca.vectors.files import Rows, open_rows
+from streampca.vectors.synthetic import LowRank, Truth
 
 TOPIC, DEAD_LETTERS, PROJECTED = "readings", "readings-dead-letters", "readings-projected"
-_STATUS_EVERY_S = 0.5
+_COMPONENTS = 8
+_UPDATE_EVERY_S, _PRINT_EVERY_S, _PROJECT_EVERY_S = 0.5, 2.0, 1.0
 _FIRST_PROJECTION_WITHIN_S = 180.0  # the first start compiles, on a busy machine for minutes
-_PROJECT_EVERY_S = 1.0
 _VECTORS_PER_REQUEST = 8  # for the page to show
+_REQUEST_TIMEOUT_S = 2.0
 
 
-@dataclass(frozen=True)
-class DemoOptions:
-    """The options of `streampca demo`."""
-
-    seconds: float | None = None  # from the first projection on
-    file: Path | None = None
-    rate: float = 2000.0
-    store: str | None = None  # a folder or a URL
-    port: int = 8000
-
-
-def run(options: DemoOptions) -> None:
+def run(seconds: float | None, file: Path | None, rate: float, store: str | None, port: int) -> None:
     """Run until `seconds` after the first projection, Ctrl-C or SIGTERM. Raises `StreampcaError` if a part fails."""
-    vectors: VectorStream = FileVectors(options.file) if options.file else LowRank()
+    synthetic = LowRank()
+    rows = open_rows(file) if file else synthetic.rows()
+    truth = None if file else synthetic.truth
     ended = _end_on_signals()
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="streampca-demo-")))
-        place = options.store or str(folder / "store")
-        store = _new_store(place)
-        broker = EmbeddedBroker(TOPIC, DEAD_LETTERS, PROJECTED)
-        stack.callback(broker.close)
-        ports = processes.free_port(options.port), processes.free_port(0)
+        place = store or str(folder / "store")
+        models = Models(_new_store(place), TOPIC)
+        broker = stack.enter_context(contextlib.closing(EmbeddedBroker(TOPIC, DEAD_LETTERS, PROJECTED)))
+        output = stack.enter_context(contextlib.closing(FirstRecord(broker, PROJECTED)))
+        port, metrics_port = processes.free_port(port), processes.free_port(0)
         children: list[ChildProcess] = []
         stack.callback(processes.stop, children)
-        common = _of_both(broker, place)
-        shape = {"dimensions": vectors.dimensions, "components": vectors.components}
-        worker = {**common, **shape, "checkpoint_interval_s": 1, "metrics_port": ports[1]}
-        serve = {"topic": TOPIC, "store": place, "port": ports[0]}
-        transform = {**common, "output_topic": PROJECTED, "metrics_port": 0}
-        for name, settings in (("worker", worker), ("serve", serve), ("transform", transform)):
-            children.append(ChildProcess(name, settings, folder / f"{name}.log"))
-        output = Output(broker.address, PROJECTED, broker.partitions[PROJECTED])
-        stack.callback(output.close)
-        producer = DemoProducer(vectors, broker.address, TOPIC, broker.partitions[TOPIC], options.rate)
-        stack.callback(producer.stop)
-        display = stack.enter_context(Display(Console()))
-        display.note(_addresses(broker.address, ports, place, folder))
-        _Monitor(producer, children, Models(store, TOPIC), output, display, folder).run(
-            ports[0], options.seconds, ended
-        )
-        display.note("stopping: the worker saves and leaves its group")
+        connected = {"topic": TOPIC, "bootstrap_servers": broker.address, "format": "float32"}
+        member = {
+            **connected,
+            "store": place,
+            "dead_letter_topic": DEAD_LETTERS,
+            "on_offset_gap": "earliest",  # the broker drops records of which it has too many
+        }
+        shape = {"dimensions": rows.dimensions, "components": min(_COMPONENTS, rows.dimensions)}
+        source = [str(file.absolute()), "--repeat"] if file else ["--synthetic"]
+        for command, settings in (
+            (["worker"], {**member, **shape, "checkpoint_interval_s": 1, "metrics_port": metrics_port}),
+            (["serve"], {"topic": TOPIC, "store": place, "port": port}),
+            (["transform"], {**member, "output_topic": PROJECTED, "metrics_port": 0}),
+            (["produce", *source, "--rate", str(rate)], connected),
+        ):
+            children.append(ChildProcess(command, settings, folder / f"{command[0]}.log"))
+        _print(display.addresses(broker.address, f"{TOPIC} and {PROJECTED}", port, metrics_port, place, folder))
+        demo = _Demo(children, models, output, rows, truth)
+        demo.run(f"http://127.0.0.1:{port}/v1/project", folder / "request.json", seconds, ended)
+        _print("stopping: the worker saves and leaves its group")
 
 
-class _Monitor:
+class _Demo:
     """Checks all parts and displays their progress, twice a second."""
 
     def __init__(
-        self,
-        producer: DemoProducer,
-        children: list[ChildProcess],
-        models: Models,
-        output: Output,
-        display: Display,
-        folder: Path,
+        self, children: list[ChildProcess], models: Models, output: FirstRecord, rows: Rows, truth: Truth | None
     ) -> None:
-        self._vectors, self._producer, self._children = producer.vectors, producer, children
-        self._models, self._display, self._folder = models, display, folder
-        self._output: Output | None = output  # until one was shown
-        self._model: PublishedModel | None = None
+        self._children, self._models, self._rows, self._truth = children, models, rows, truth
+        self._output: FirstRecord | None = output  # until one was shown
         self._history: deque[tuple[float, int]] = deque(maxlen=11)  # time and messages learned, over 5 seconds
-        self._requests = _requests(producer.vectors)
-        self._next_request = 0.0  # seconds from the start
-        self._served_at: float | None = None  # first projection, seconds from the start
+        self._next_line = 0.0  # seconds from the start
 
-    def run(self, port: int, seconds: float | None, ended: threading.Event) -> None:
+    def run(self, url: str, request_file: Path, seconds: float | None, ended: threading.Event) -> None:
         """Run until the end. Raises `StreampcaError` if a part fails or nothing is served in time."""
-        started = time.monotonic()
-        self._producer.start(lambda: self._model.version if self._model else 0)
-        for elapsed in _ticks(started, ended):
+        started, requests = time.monotonic(), _requests(self._rows)
+        served_at, next_request = None, 0.0  # seconds from the start
+        while not ended.wait(_UPDATE_EVERY_S):
+            elapsed = time.monotonic() - started
             self._update(elapsed)
-            if self._served_at is None:
-                self._project(f"http://127.0.0.1:{port}", elapsed)
-            elif elapsed >= self._next_request:
-                self._next_request = elapsed + _PROJECT_EVERY_S
-                projection.project_for_page(f"http://127.0.0.1:{port}", next(self._requests))
-            if self._served_at is None and elapsed > _FIRST_PROJECTION_WITHIN_S:
+            if elapsed < next_request:
+                continue
+            next_request = elapsed + (_UPDATE_EVERY_S if served_at is None else _PROJECT_EVERY_S)
+            body = json.dumps({"vectors": next(requests).round(4).tolist()})
+            answer = _project(url, body)
+            if served_at is None and answer is not None:
+                served_at = elapsed
+                request_file.write_text(body, encoding="utf-8")
+                _print(display.projection(url, answer, request_file, elapsed))
+            if served_at is None and elapsed > _FIRST_PROJECTION_WITHIN_S:
                 raise StreampcaError(f"no projection within {_FIRST_PROJECTION_WITHIN_S:.0f} s")
-            if self._served_at is not None and seconds is not None and elapsed >= self._served_at + seconds:
+            if served_at is not None and seconds is not None and elapsed >= served_at + seconds:
                 return
 
     def _update(self, elapsed: float) -> None:
         for child in self._children:
             child.verify()
-        if self._producer.error is not None:
-            raise self._producer.error
-        self._model = self._models.newest() or self._model
-        self._history.append((elapsed, self._model.version if self._model else 0))
-        if self._output is not None and (first := self._output.first()):
-            self._display.note(first)
+        model = self._models.newest()
+        self._history.append((elapsed, model.version if model else 0))
+        if self._output is not None and (first := self._output.poll()):
+            _print(f"first output in topic {PROJECTED}:\n{first}")
             self._output = None
-        phase = "" if self._model else phase_of(self._children[0].log)
-        self._display.show(
-            DemoStatus(elapsed, self._producer.sent, self._rate(), self._model, self._vectors.truth, phase)
-        )
-
-    def _rate(self) -> float:
-        (t0, n0), (t1, n1) = self._history[0], self._history[-1]
-        return (n1 - n0) / (t1 - t0) if t1 > t0 else 0.0
-
-    def _project(self, address: str, elapsed: float) -> None:
-        if not projection.is_ready(address):
-            return
-        request_file = self._folder / "request.json"
-        vector = next(self._requests)[0]
-        try:
-            answer = projection.project(address, vector, request_file)
-        except OSError:  # retried at the next tick
-            return
-        self._served_at = elapsed
-        self._display.note(projection.describe(address, answer, request_file, elapsed))
+        if elapsed >= self._next_line:
+            self._next_line = elapsed + _PRINT_EVERY_S
+            (t0, n0), (t1, n1) = self._history[0], self._history[-1]
+            rate = (n1 - n0) / max(t1 - t0, _UPDATE_EVERY_S)
+            _print(display.progress(elapsed, model, rate, self._truth, self._children[0].log))
 
 
-def _requests(vectors: VectorStream) -> Iterator[F32]:
+def _requests(rows: Rows) -> Iterator[Array]:
     """The vectors of one request after the other, endlessly."""
-    for piece in vectors.pieces():
-        for start in range(0, len(piece), _VECTORS_PER_REQUEST):
-            yield piece[start : start + _VECTORS_PER_REQUEST]
+    while True:
+        for piece, _ in rows.pieces():
+            for start in range(0, len(piece), _VECTORS_PER_REQUEST):
+                yield piece[start : start + _VECTORS_PER_REQUEST]
 
 
-def _ticks(started: float, ended: threading.Event) -> Iterator[float]:
-    """Seconds since the start, twice a second, until `ended` is set."""
-    while not ended.wait(_STATUS_EVERY_S):
-        yield time.monotonic() - started
-
-
-def _of_both(broker: EmbeddedBroker, store: str) -> dict[str, object]:
-    """The settings of worker and transform."""
-    return {
-        "topic": TOPIC,
-        "dead_letter_topic": DEAD_LETTERS,
-        "bootstrap_servers": broker.address,
-        "store": store,
-        "format": "float32",
-        "on_offset_gap": "earliest",  # the in-memory broker may have dropped records before the start
-    }
+def _project(url: str, body: str) -> dict[str, Any] | None:
+    """The response for vectors, which the page then shows; None if it fails."""
+    request = urllib.request.Request(url, body.encode(), {"content-type": "application/json"})  # noqa: S310 - local
+    try:
+        with urllib.request.urlopen(request, timeout=_REQUEST_TIMEOUT_S) as answer:  # noqa: S310
+            found: dict[str, Any] = json.load(answer)
+            return found
+    except OSError:  # no model yet; or it is tried again soon
+        return None
 
 
 def _new_store(place: str) -> Store:
@@ -186,13 +150,5 @@ def _end_on_signals() -> threading.Event:
     return ended
 
 
-def _addresses(broker: str, ports: tuple[int, int], store: str, folder: Path) -> str:
-    return (
-        f"page     http://127.0.0.1:{ports[0]}/\n"
-        f"broker   {broker} (in memory), topics {TOPIC} and {PROJECTED}\n"
-        f"API      http://127.0.0.1:{ports[0]}/docs\n"
-        f"model    http://127.0.0.1:{ports[0]}/v1/model\n"
-        f"metrics  http://127.0.0.1:{ports[1]}/metrics (worker)  http://127.0.0.1:{ports[0]}/metrics (sidecar)\n"
-        f"store    {store}\n"
-        f"logs     {folder}/worker.log {folder}/serve.log {folder}/transform.log\n"
-    )
+def _print(text: str) -> None:
+    print(text, flush=True)  # noqa: T201

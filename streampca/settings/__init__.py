@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from streampca.settings.base import Rule, Settings
+from streampca.settings.base import Rules, Settings
 from streampca.settings.consumer import ConsumerSettings
 from streampca.settings.formats import Format, FormatSettings
 from streampca.settings.kafka import DeadLetterSettings, GroupSettings, KafkaSettings, TopicSettings
@@ -66,9 +66,8 @@ class ResetSettings(TopicSettings, KafkaSettings, GroupSettings, LogSettings):
 class DeadLettersSettings(DeadLetterSettings, KafkaSettings, LogSettings):
     """Settings of `streampca dead-letters`, which needs a dead-letter topic."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            ("dead_letter_topic",),
+    RULES: ClassVar[Rules] = (
+        (
             lambda s: s.dead_letter_topic is None,
             "dead_letter_topic is required: set STREAMPCA_DEAD_LETTER_TOPIC or pass --dead-letter-topic",
         ),

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, SecretStr, TypeAdapter, ValidationError, model_validator
@@ -18,12 +19,8 @@ MASK = "********"
 _LOGIN, _QUERY = re.compile(r"//.*@"), re.compile(r"(://[^?\s]*\?)[^'\"]*")
 
 
-class Rule(NamedTuple):
-    """A constraint between several settings; checked only when each of `names` is valid by itself."""
-
-    names: tuple[str, ...]
-    broken: Callable[[Any], bool]
-    sentence: str  # a template over `s`, the settings
+Rules = tuple[tuple[Callable[[Any], bool], str], ...]
+"""Constraints between settings: a function that tells whether one is broken, and a sentence, a template over `s`."""
 
 
 def existing_file(path: Path | None) -> Path | None:
@@ -46,13 +43,8 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    RULES: ClassVar[tuple[Rule, ...]] = ()
+    RULES: ClassVar[Rules] = ()
     """The constraints that a class adds to those of its bases."""
-
-    @classmethod
-    def rules(cls) -> list[Rule]:
-        """Constraints between several settings."""
-        return [rule for kind in reversed(cls.__mro__) for rule in vars(kind).get("RULES", ())]
 
     @classmethod
     def fields(cls) -> dict[str, FieldInfo]:
@@ -61,37 +53,49 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _check_rules(self) -> Self:
-        if sentences := [rule.sentence.format(s=self) for rule in self.rules() if rule.broken(self)]:
+        if sentences := self._broken_rules(self):
             raise ValueError("; ".join(sentences))
         return self
 
     @classmethod
+    def _broken_rules(cls, settings: object) -> list[str]:
+        """The sentences of the constraints that these settings break; those that lack a setting break none."""
+        sentences: list[str] = []
+        for broken, sentence in (rule for kind in reversed(cls.__mro__) for rule in vars(kind).get("RULES", ())):
+            try:
+                if broken(settings):
+                    sentences.append(sentence.format(s=settings))
+            except AttributeError:
+                if isinstance(settings, Settings):  # which lack none
+                    raise
+        return sentences
+
+    @classmethod
     def read(cls, config: Path | None = None, **options: Any) -> Self:
         """The effective settings. Raises one `SettingsError` that lists every mistake."""
-        gathered = cls._gather(config, options)
-        try:
-            settings = cls(**gathered.values)
-        except ValidationError as error:
-            raise SettingsError("; ".join(_mistakes(cls, gathered, error))) from None
-        if gathered.mistakes:
-            raise SettingsError("; ".join(gathered.mistakes))
+        settings, _, mistakes = cls._read(config, options)
+        if settings is None or mistakes:
+            raise SettingsError("; ".join(mistakes))
         return settings
 
     @classmethod
     def explain(cls, config: Path | None = None, **options: Any) -> tuple[list[Effective], list[str]]:
         """Every setting's effective value, and every mistake."""
-        gathered = cls._gather(config, options)
-        try:
-            values: Mapping[str, Any] = dict(cls(**gathered.values))
-            mistakes = gathered.mistakes
-        except ValidationError as error:
-            values = gathered.values
-            mistakes = _mistakes(cls, gathered, error)
+        settings, gathered, mistakes = cls._read(config, options)
+        values = gathered.values if settings is None else dict(settings)
         return [_effective(name, field, values, gathered.origins) for name, field in cls.fields().items()], mistakes
 
     @classmethod
-    def _gather(cls, config: Path | None, options: Mapping[str, Any]) -> Gathered:
-        return gather(cls.model_fields, set(all_fields(Settings)), options, config, os.environ)
+    def _read(cls, config: Path | None, options: Mapping[str, Any]) -> tuple[Self | None, Gathered, list[str]]:
+        """The settings unless one is wrong, their sources, and every mistake."""
+        gathered = gather(cls.model_fields, set(all_fields(Settings)), options, config, os.environ)
+        try:
+            return cls(**gathered.values), gathered, gathered.mistakes
+        except ValidationError as error:
+            single: list[dict[str, Any]] = [{**e} for e in error.errors() if e["loc"]]
+        wrong = {str(e["loc"][0]) for e in single}
+        broken = cls._broken_rules(SimpleNamespace(**_valid_values(cls, gathered.values, wrong)))
+        return None, gathered, [*gathered.mistakes, *(_sentence(cls, gathered, e) for e in single), *broken]
 
 
 def place(name: str, field: FieldInfo) -> tuple[bool, int, str]:
@@ -107,32 +111,20 @@ def all_fields(kind: type[Settings]) -> dict[str, FieldInfo]:
     return found
 
 
-def _mistakes(kind: type[Settings], gathered: Gathered, error: ValidationError) -> list[str]:
-    """Mistakes in the sources, in single settings, and in rules between valid settings."""
-    single: list[dict[str, Any]] = [{**e} for e in error.errors() if e["loc"]]
-    wrong = {str(e["loc"][0]) for e in single}
-    valid = kind.model_construct(None, **_valid_values(kind, gathered.values, wrong))
-    broken = [
-        rule.sentence.format(s=valid)
-        for rule in kind.rules()
-        if wrong.isdisjoint(rule.names) and rule.broken(valid)
-    ]  # fmt: skip
-    return gathered.mistakes + [_sentence(kind, gathered, e) for e in single] + broken
-
-
 def _valid_values(kind: type[Settings], values: Mapping[str, Any], wrong: set[str]) -> dict[str, Any]:
-    """Converted values of the settings that are valid by themselves."""
-    fields = {name: field for name, field in kind.model_fields.items() if name in values and name not in wrong}
-    types: dict[str, Any] = {name: Annotated[field.annotation, field] for name, field in fields.items()}
-    return {name: TypeAdapter(kind_of).validate_python(values[name]) for name, kind_of in types.items()}
+    """The settings that are valid by themselves, converted."""
+    valid: dict[str, Any] = {}
+    for name, field in kind.model_fields.items():
+        if name not in wrong:
+            type_: Any = Annotated[field.annotation, field]
+            valid[name] = TypeAdapter(type_).validate_python(values[name]) if name in values else field.default
+    return valid
 
 
 def _sentence(kind: type[Settings], gathered: Gathered, mistake: Mapping[str, Any]) -> str:
     name = str(mistake["loc"][0])
     if mistake["type"] == "missing":
         return f"{name} is required: set {PREFIX}{name.upper()} or pass --{name.replace('_', '-')}"
-    if mistake["type"] == "extra_forbidden":
-        return f"{name} is not a setting of this command"
     text = str(mistake["msg"]).removeprefix("Value error, ")
     field = kind.model_fields[name]
     got = MASK if _is_secret(field) else masked(repr(mistake["input"]))

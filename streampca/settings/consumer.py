@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from streampca.settings.base import Rule
+from streampca.settings.base import Rules
 from streampca.settings.formats import FormatSettings
 from streampca.settings.kafka import TOPIC_NAME, DeadLetterSettings, KafkaSettings
 from streampca.settings.store import StoreSettings
@@ -16,9 +16,6 @@ class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterS
 
     on_bad_record: Literal["stop", "skip"] = Field(
         "stop", description="What to do with bad records when no dead-letter topic is set."
-    )
-    max_rejected_share: float = Field(
-        0.5, ge=0, le=1, description="Share of rejects among 1,000 records at which to stop; 1: no limit."
     )
     on_offset_gap: Literal["fail", "earliest", "latest"] = Field(
         "fail", description="What to do when records disappeared before they were read."
@@ -44,9 +41,13 @@ class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterS
         """The consumer group to join."""
         raise NotImplementedError
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            ("kafka_client",),
+    @property
+    def bad_records(self) -> str:
+        """What to do with bad records: stop, skip or dead_letter."""
+        return "dead_letter" if self.dead_letter_topic else self.on_bad_record
+
+    RULES: ClassVar[Rules] = (
+        (
             lambda s: s.kafka_client == "confluent" and find_spec("confluent_kafka") is None,
             "kafka_client confluent needs confluent-kafka: pip install 'streampca[fast]'",
         ),

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 
-from streampca.settings.base import Rule, Settings, existing_file
+from streampca.settings.base import Rules, Settings, existing_file
 
 Format = Literal["json", "float32", "float64", "npy", "avro", "protobuf", "arrow"]
 
@@ -45,19 +45,13 @@ class FormatSettings(Settings):
 
     _is_there = field_validator("schema_registry_cafile")(existing_file)
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            ("field", "format"),
+    RULES: ClassVar[Rules] = (
+        (
             lambda s: s.field != "" and s.format not in _WITH_FIELDS,
             "format {s.format} has no fields: leave field unset",
         ),
-        Rule(
-            ("field", "format"),
-            lambda s: s.field == "" and s.format == "protobuf",
-            "format protobuf needs field",
-        ),
-        Rule(
-            ("schema_registry_url", "format"),
+        (lambda s: s.field == "" and s.format == "protobuf", "format protobuf needs field"),
+        (
             lambda s: s.schema_registry_url is None and s.format in _WITH_SCHEMAS,
             "format {s.format} needs schema_registry_url",
         ),

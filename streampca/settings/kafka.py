@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from streampca.settings.base import Rule, Settings, existing_file
+from streampca.settings.base import Rules, Settings, existing_file
 
 TOPIC_NAME = r"^[A-Za-z0-9._-]{1,249}$"  # what Kafka allows
 
@@ -40,42 +40,33 @@ class KafkaSettings(Settings):
 
     _are_there = field_validator("ssl_cafile", "ssl_certfile", "ssl_keyfile")(existing_file)
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            ("security_protocol", "sasl_mechanism"),
+    RULES: ClassVar[Rules] = (
+        (
             lambda s: s.security_protocol.startswith("SASL") and s.sasl_mechanism is None,
             "security_protocol {s.security_protocol} needs sasl_mechanism",
         ),
-        Rule(
-            ("security_protocol", "sasl_mechanism"),
+        (
             lambda s: not s.security_protocol.startswith("SASL") and s.sasl_mechanism is not None,
             "sasl_mechanism needs security_protocol SASL_PLAINTEXT or SASL_SSL",
         ),
-        Rule(
-            ("sasl_mechanism", "sasl_username", "sasl_password"),
+        (
             lambda s: s.sasl_mechanism not in (None, "GSSAPI") and not (s.sasl_username and s.sasl_password),
             "sasl_mechanism {s.sasl_mechanism} needs sasl_username and sasl_password",
         ),
-        Rule(
-            ("sasl_mechanism",),
+        (
             lambda s: s.sasl_mechanism == "GSSAPI" and find_spec("gssapi") is None,
             "sasl_mechanism GSSAPI needs the package gssapi and Kerberos' libraries: pip install gssapi",
         ),
-        Rule(
-            ("security_protocol", "ssl_cafile", "ssl_certfile", "ssl_keyfile"),
+        (
             lambda s: "SSL" not in s.security_protocol and any((s.ssl_cafile, s.ssl_certfile, s.ssl_keyfile)),
             "ssl_cafile, ssl_certfile and ssl_keyfile need security_protocol SSL or SASL_SSL",
         ),
-        Rule(
-            ("ssl_certfile", "ssl_keyfile"),
-            lambda s: s.ssl_keyfile is not None and s.ssl_certfile is None,
-            "ssl_keyfile needs ssl_certfile",
-        ),
+        (lambda s: s.ssl_keyfile is not None and s.ssl_certfile is None, "ssl_keyfile needs ssl_certfile"),
     )
 
 
 class TopicSettings(Settings):
-    """The topic."""
+    """The topic, which defaults of other settings may name."""
 
     topic: str = Field(pattern=TOPIC_NAME, description="Topic that holds the vectors.")
 
@@ -86,6 +77,13 @@ class TopicSettings(Settings):
             raise ValueError("not a valid topic name")
         return topic
 
+    @model_validator(mode="before")
+    @classmethod
+    def _name_topic(cls, values: dict[str, Any]) -> dict[str, Any]:
+        defaults = {name: field.default for name, field in cls.model_fields.items() if "<topic>" in str(field.default)}
+        topic = str(values.get("topic", "<topic>"))
+        return {name: default.replace("<topic>", topic) for name, default in defaults.items()} | values
+
 
 class DeadLetterSettings(TopicSettings):
     """The topic and its dead-letter topic."""
@@ -94,12 +92,8 @@ class DeadLetterSettings(TopicSettings):
         None, pattern=TOPIC_NAME, description="Dead-letter topic, for records that are rejected."
     )
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            ("dead_letter_topic", "topic"),
-            lambda s: s.dead_letter_topic == s.topic,
-            "dead_letter_topic must not be the topic itself",
-        ),
+    RULES: ClassVar[Rules] = (
+        (lambda s: s.dead_letter_topic == s.topic, "dead_letter_topic must not be the topic itself"),
     )
 
 
@@ -107,10 +101,3 @@ class GroupSettings(Settings):
     """The consumer group."""
 
     group_id: str = Field("streampca-<topic>", min_length=1, description="Consumer group of the workers.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _default_group(cls, values: Any) -> Any:
-        if isinstance(values, dict) and "topic" in values:
-            return {"group_id": f"streampca-{values['topic']}"} | values
-        return values

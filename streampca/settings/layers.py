@@ -42,7 +42,7 @@ def gather(
     """
     gathered = Gathered()
     for name, value in options.items():
-        if value is not None:
+        if value is not None and name in names:
             gathered.add(name, value, f"option --{name.replace('_', '-')}")
     for name in names:
         if value := environment.get(PREFIX + name.upper()):

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from streampca import store_url
-from streampca.settings.base import Rule, Settings
+from streampca.settings.base import Rules, Settings
 from streampca.settings.kafka import TopicSettings
 
 
@@ -32,9 +32,8 @@ class StoreSettings(TopicSettings, LogSettings):
         description="Folder of checkpoints and models, or a bucket: s3://, gs:// or az://bucket/prefix.",
     )
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            ("store",),
+    RULES: ClassVar[Rules] = (
+        (
             lambda s: store_url.scheme_of(s.store) is not None and not store_url.is_supported(),
             store_url.MISSING_PACKAGE,
         ),

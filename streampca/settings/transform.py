@@ -1,11 +1,11 @@
 """Settings of `streampca transform`."""
 
 from importlib.util import find_spec
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
-from streampca.settings.base import Rule
+from streampca.settings.base import Rules
 from streampca.settings.consumer import ConsumerSettings
 from streampca.settings.kafka import TOPIC_NAME
 
@@ -49,13 +49,6 @@ class TransformSettings(ConsumerSettings):
         """The names in `emit`."""
         return tuple(name.strip() for name in self.emit.split(","))
 
-    @model_validator(mode="before")
-    @classmethod
-    def _default_group(cls, values: Any) -> Any:
-        if isinstance(values, dict) and "topic" in values:
-            return {"transform_group_id": f"streampca-transform-{values['topic']}"} | values
-        return values
-
     @field_validator("emit")
     @classmethod
     def _names_what_exists(cls, emit: str) -> str:
@@ -64,29 +57,24 @@ class TransformSettings(ConsumerSettings):
             raise ValueError(f"not a comma-separated choice of {', '.join(EMITTED)}")
         return emit
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            ("output_topic", "topic", "dead_letter_topic"),
+    RULES: ClassVar[Rules] = (
+        (
             lambda s: s.output_topic in (s.topic, s.dead_letter_topic),
             "output_topic must be neither the topic itself nor the dead-letter topic",
         ),
-        Rule(
-            ("output_format", "schema_registry_url"),
+        (
             lambda s: s.output_format in ("avro", "protobuf") and s.schema_registry_url is None,
             "output_format {s.output_format} needs schema_registry_url",
         ),
-        Rule(
-            ("output_format", "format"),
+        (
             lambda s: s.output_format in ("avro", "protobuf", "int8") and s.format == "arrow",
             "output_format {s.output_format} holds one vector, and records of format arrow hold several",
         ),
-        Rule(
-            ("output_format",),
+        (
             lambda s: s.output_format == "arrow" and find_spec("pyarrow") is None,
             "output_format arrow needs pyarrow, which is not installed: pip install 'streampca[arrow]'",
         ),
-        Rule(
-            ("output_format", "emit"),
+        (
             lambda s: s.output_format == "int8" and s.emit not in ("coordinates", "reconstruction"),
             "output_format int8 has one scale: set emit to coordinates or to reconstruction",
         ),

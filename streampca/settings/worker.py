@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from streampca.settings.base import Rule
+from streampca.settings.base import Rules
 from streampca.settings.consumer import ConsumerSettings
 from streampca.settings.kafka import GroupSettings
 
@@ -45,14 +45,12 @@ class WorkerSettings(ConsumerSettings, GroupSettings):
         """The consumer group to join."""
         return self.group_id
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            ("components", "dimensions"),
+    RULES: ClassVar[Rules] = (
+        (
             lambda s: s.components > s.dimensions,
             "components ({s.components}) cannot exceed dimensions ({s.dimensions})",
         ),
-        Rule(
-            ("half_life_messages", "half_life_seconds"),
+        (
             lambda s: s.half_life_messages is not None and s.half_life_seconds is not None,
             "half_life_messages and half_life_seconds exclude each other: set one",
         ),

@@ -1,34 +1,15 @@
-"""Endless streams of vectors: random ones with a known low-rank structure, or the rows of a file, repeated."""
+"""An endless stream of random vectors with a known low-rank structure."""
 
-from collections.abc import Iterator
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from streampca.pca.arrays import F32, F64, Array
-from streampca.vectors.files import open_rows
+from streampca.vectors.files import Rows
 
 _NOISE = 0.5  # standard deviation in every direction
-
-
-class VectorStream(Protocol):
-    """An endless stream of vectors of one length."""
-
-    @property
-    def dimensions(self) -> int: ...
-
-    @property
-    def components(self) -> int:
-        """How many components to learn."""
-
-    @property
-    def truth(self) -> "Truth | None":
-        """The subspace to be found, if it is known."""
-
-    def pieces(self) -> Iterator[F32]:
-        """Pieces of some hundred vectors (n, d), for ever."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +50,6 @@ class LowRank:
         return int(self.basis.shape[1])
 
     @property
-    def components(self) -> int:
-        """k."""
-        return int(self.basis.shape[0])
-
-    @property
     def truth(self) -> Truth:
         """The loss of the best model is the noise outside the subspace."""
         k, d = self.basis.shape
@@ -86,24 +62,8 @@ class LowRank:
         signal = (self._random.standard_normal((n, k)) * self.deviations) @ self.basis
         return (self.mean + signal + _NOISE * self._random.standard_normal((n, d))).astype(np.float32)
 
-    def pieces(self) -> Iterator[F32]:
-        """256 at a time."""
-        while True:
-            yield self.draw(256)
-
-
-class FileVectors:
-    """The rows of a file, repeated."""
-
-    truth = None
-
-    def __init__(self, path: Path, components: int = 8) -> None:
-        self._rows = open_rows(path)
-        self.dimensions = self._rows.dimensions
-        self.components = min(components, self.dimensions)
-
-    def pieces(self) -> Iterator[F32]:
-        """In the order of the file. Raises `InputError` for a row that is not a vector."""
-        while True:
-            for vectors, _ in self._rows.pieces():
-                yield vectors.astype(np.float32)
+    def rows(self) -> Rows:
+        """The stream as the rows of a file that does not end."""
+        return Rows(
+            Path("synthetic"), self.dimensions, None, lambda: ((self.draw(256), 0.0) for _ in itertools.count())
+        )

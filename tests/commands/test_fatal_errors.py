@@ -64,7 +64,7 @@ def test_a_mistake_in_the_settings_of_the_log_is_logged_too(capsys: pytest.Captu
 
 
 def test_the_demo_shows_the_error_of_a_process_that_has_ended(tmp_path: Path) -> None:
-    child = ChildProcess("serve", {"topic": "a/b"}, tmp_path / "log")
+    child = ChildProcess(["serve"], {"topic": "a/b"}, tmp_path / "log")
     assert child.wait(30) == 2
-    with pytest.raises(StreampcaError, match=r"the serve exited with code 2: topic: "):
+    with pytest.raises(StreampcaError, match=r"serve exited with code 2: topic: "):
         child.verify()

@@ -94,15 +94,14 @@ def test_finds_the_subspace_and_projects_until_it_is_stopped(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["store"]  # its temporary folder is gone
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_it_cleanly(number: signal.Signals, tmp_path: Path) -> None:
+def test_sigterm_stops_it_cleanly_while_it_starts(tmp_path: Path) -> None:
     process = start("--port", 0, folder=tmp_path)
     deadline = time.monotonic() + WITHIN_S
     while len(children := children_of(process.pid)) < 2:
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    process.send_signal(number)
+    process.terminate()
     _, errors = process.communicate(timeout=WITHIN_S)
     assert process.returncode == 0, errors
     assert "Traceback" not in errors
@@ -125,7 +124,9 @@ def test_a_bad_row_in_the_file_is_a_one_line_error(tmp_path: Path) -> None:
     process = start("--file", file, "--seconds", 5, "--port", 0, folder=tmp_path)
     _, errors = process.communicate(timeout=WITHIN_S)
     assert process.returncode == 1
-    assert errors.strip().splitlines() == [f"streampca: {file}, row 51: could not convert string to float: 'x\\n'"]
+    [line] = errors.splitlines()  # of the demo or of the process that sends, whichever reads the row first
+    assert line.startswith("streampca: ")
+    assert f"{file}, row 51: could not convert string to float: 'x\\n'" in line
 
 
 def test_a_store_of_an_earlier_demo_is_refused(tmp_path: Path) -> None:

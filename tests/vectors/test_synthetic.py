@@ -1,12 +1,9 @@
 """Synthetic vectors have the axes and the loss ratio that they claim."""
 
-import itertools
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from streampca.vectors.synthetic import FileVectors, LowRank, Truth
+from streampca.vectors.synthetic import LowRank, Truth
 
 
 def test_the_truth_matches_the_stream() -> None:
@@ -33,12 +30,3 @@ def test_share_found_and_largest_angle() -> None:
 
 def test_the_same_seed_gives_the_same_stream() -> None:
     assert np.array_equal(LowRank(seed=3).draw(5), LowRank(seed=3).draw(5))
-
-
-def test_a_file_is_streamed_repeatedly(tmp_path: Path) -> None:
-    Y = np.arange(12.0).reshape(4, 3)
-    np.save(tmp_path / "v.npy", Y)
-    vectors = FileVectors(tmp_path / "v.npy")
-    assert (vectors.dimensions, vectors.components) == (3, 3)
-    pieces = list(itertools.islice(vectors.pieces(), 3))
-    assert np.array_equal(np.concatenate(pieces), np.tile(Y, (3, 1)))

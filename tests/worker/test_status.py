@@ -254,21 +254,6 @@ def test_a_failed_write_is_retried_at_the_next_interval(
         assert read_status(store).partitions["0"].position == 1
 
 
-def test_a_store_that_may_only_be_read_is_tried_rarely(
-    listener: StatusListener, store: CountingStore, clocks: Clocks
-) -> None:
-    with listener:
-        store.fail_writes(10)
-        store.writes = 0
-        run_loop(listener, clocks, 60)
-        assert store.writes == 6
-        run_loop(listener, clocks, 300)
-        assert store.writes == 11
-        assert read_status(store).updated_at > clocks.wall() - 60
-        run_loop(listener, clocks, 60)
-        assert store.writes > 20
-
-
 def test_old_and_damaged_status_files_are_removed_at_the_start(
     listener: StatusListener, store: CountingStore, clocks: Clocks
 ) -> None:
