@@ -56,7 +56,8 @@ MAY_IMPORT = {
     # These alone choose among concrete sources and stores.
     "commands": [
         "commands", "consumer_group", "worker", "transform", "sources", "stores", "stream", "vectors", "pca",
-        "settings", "common_settings", "blas", "errors", "logs", "thread_failures", "store_url", "api.server", "metrics",
+        "settings", "common_settings", "blas", "errors", "logs", "thread_failures", "store_url", "api.server",
+        "metrics",
     ],
     "demo": ["demo", "stores", "stream.model_file", "vectors", "pca.arrays", "settings", "errors"],
     "cli": ["commands", "demo.run", "blas", "settings", "common_settings", "logs", "errors", "version"],

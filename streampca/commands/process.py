@@ -1,4 +1,4 @@
-"""What the processes that read a topic until they are stopped do at their start."""
+"""What worker and transform have in common: the process around a member of a consumer group."""
 
 import contextlib
 import ctypes
@@ -7,10 +7,27 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import NamedTuple
 
+import structlog
 from prometheus_client import disable_created_metrics
+from threadpoolctl import threadpool_limits
+
+from streampca.consumer_group.health import HealthListener, health_server
+from streampca.consumer_group.listener import Listener, Listeners
+from streampca.consumer_group.log import MemberLog
+from streampca.consumer_group.status import StatusListener
+from streampca.settings import ConsumerSettings, TransformSettings
+from streampca.stores.base import Store
+from streampca.stores.choice import store_of
+from streampca.stores.worker_status import WorkerStatuses
+from streampca.thread_failures import ThreadFailures
+from streampca.transform.metrics import TransformMetrics
+from streampca.worker.listeners.metrics import WorkerMetrics
+
+log = structlog.get_logger()
 
 # Longest time that the prefetch thread may hold the GIL while the learning thread, which releases it at every block,
 # waits for it. With Python's default, ten times as long, learning waits more than it works.
@@ -21,11 +38,48 @@ _SWITCH_INTERVAL_S = 0.0005
 _MALLOC_OPTIONS = {-3: 32 * 2**20, -1: 64 * 2**20}
 
 
-def prepare() -> None:
-    """Set what holds for the whole process: how threads take turns, how memory is freed, which metrics there are."""
+class Process(NamedTuple):
+    """What a member needs of its process."""
+
+    store: Store
+    listener: Listener
+    raise_first: Callable[[], None]
+    """Raises the error that has ended a thread."""
+
+
+@contextlib.contextmanager
+def process_of(
+    settings: ConsumerSettings, metrics: WorkerMetrics | TransformMetrics, log_listener: MemberLog, **logged: str
+) -> Iterator[Process]:
+    """The process of one member: its threads, metrics, health, status reports and log; `logged` is in the first line.
+
+    Raises the error that has ended a thread, at the latest at the end.
+    """
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     keep_freed_memory()
     disable_created_metrics()  # type: ignore[no-untyped-call]  # nobody uses them, and they double the number of series
+    output_topic, health = settings.output_topic if isinstance(settings, TransformSettings) else None, HealthListener()
+    with (
+        ThreadFailures() as threads,
+        threadpool_limits(1),  # one BLAS thread: the same bits, and no threads competing for blocks this small
+        health_server(settings.host, settings.metrics_port, metrics.registry, health) as server,
+    ):
+        store = store_of(settings.store, metrics.store.observe)
+        log.info(
+            "transform starting" if output_topic else "worker starting",
+            topic=settings.topic,
+            brokers=settings.bootstrap_servers,
+            group=settings.group,
+            store=store.place,
+            bad_records=f"to {settings.dead_letter_topic}" if settings.dead_letter_topic else settings.on_bad_record,
+            metrics=server.url,
+            **logged,
+        )
+        reports = WorkerStatuses(store, settings.topic)
+        with StatusListener(reports, name_of_process(), output_topic=output_topic) as status:
+            listener = Listeners(log_listener, metrics, health, status)
+            yield Process(store, listener, threads.raise_first)
+            threads.raise_first()
 
 
 def keep_freed_memory() -> None:

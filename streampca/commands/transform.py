@@ -2,26 +2,18 @@
 
 import gc
 import time
-from collections.abc import Callable, Sequence
-
-import structlog
-from threadpoolctl import threadpool_limits
+from collections.abc import Sequence
 
 from streampca.commands.encoding import frame
-from streampca.commands.process import name_of_process, prepare, stop_on_signals
-from streampca.consumer_group.health import HealthListener, health_server
-from streampca.consumer_group.listener import Listener, Listeners, LoopTicked, ModelAwaited
-from streampca.consumer_group.status import StatusListener
+from streampca.commands.process import Process, process_of, stop_on_signals
+from streampca.consumer_group.listener import Listener, LoopTicked, ModelAwaited
 from streampca.settings import TransformSettings
 from streampca.sources import schema_registry
 from streampca.sources.clients import client_of, prefetching, transactions_of
-from streampca.stores.choice import store_of
 from streampca.stores.model_cache import POLL_INTERVAL_S, ModelCache
 from streampca.stores.models import Models
-from streampca.stores.worker_status import WorkerStatuses
 from streampca.stream.codec import Codec
 from streampca.stream.model_file import PublishedModel
-from streampca.thread_failures import ThreadFailures
 from streampca.transform.encoding import encoder, schema_of
 from streampca.transform.log import TransformLog
 from streampca.transform.loop import TransformConfig, Transformer
@@ -31,8 +23,6 @@ from streampca.transform.models import CurrentModel
 from streampca.transform.outputs import Outputs
 from streampca.transform.projection import Projection
 
-log = structlog.get_logger()
-
 _LARGEST_VALUE = 1e150  # its square is finite
 _WAIT_S = 0.2
 _GC_THRESHOLD = 1_000_000  # objects: records are many, and none of them is in a cycle
@@ -40,35 +30,28 @@ _GC_THRESHOLD = 1_000_000  # objects: records are many, and none of them is in a
 
 def run(settings: TransformSettings) -> None:
     """Work until SIGTERM or SIGINT. Raises `StreampcaError` for errors that restarting cannot fix."""
-    metrics, health, logged = TransformMetrics(settings.topic), HealthListener(), TransformLog()
-    prepare()
-    with (
-        ThreadFailures() as threads,
-        threadpool_limits(1),  # one BLAS thread: the same bits, and no threads competing for blocks this small
-        health_server(settings.host, settings.metrics_port, metrics.registry, health) as server,
-    ):
-        store = store_of(settings.store, metrics.store.observe)
-        log.info("transform starting", **_summary(settings, store.place), metrics=server.url)
-        cache = ModelCache(Models(store, settings.topic))
+    logged, version, stops = TransformLog(), settings.model_version, list[str]()
+    shown = {
+        "output": settings.output_topic,
+        "model": "newest" if version is None else f"version {version}",
+        "emits": f"{settings.emit} as {settings.output_format}",
+    }
+    with process_of(settings, TransformMetrics(settings.topic), logged, **shown) as process:
+        cache = ModelCache(Models(process.store, settings.topic))
         model = model_of(settings, cache)
-        stops: list[str] = []
         stop_on_signals(stops.append)
         cache.start(POLL_INTERVAL_S)
-        reports = WorkerStatuses(store, settings.topic)
         try:
-            with StatusListener(reports, name_of_process(), output_topic=settings.output_topic) as status:
-                listener = Listeners(logged, metrics, health, status)
-                _wait_for_model(model, listener, stops)
-                if stops:
-                    return
-                transformer = _build(settings, model, listener, threads.raise_first)
-                stop_on_signals(transformer.stop)
-                for cause in stops:  # signals that came meanwhile
-                    transformer.stop(cause)
-                gc.freeze()  # keeps the collector from scanning all that is imported by now
-                gc.set_threshold(_GC_THRESHOLD)
-                transformer.run()
-                threads.raise_first()
+            _wait_for_model(model, process.listener, stops)
+            if stops:
+                return
+            transformer = _build(settings, model, process)
+            stop_on_signals(transformer.stop)
+            for cause in stops:  # signals that came meanwhile
+                transformer.stop(cause)
+            gc.freeze()  # keeps the collector from scanning all that is imported by now
+            gc.set_threshold(_GC_THRESHOLD)
+            transformer.run()
         finally:
             cache.stop()
             logged.ended()
@@ -82,9 +65,7 @@ def _wait_for_model(model: CurrentModel, listener: Listener, stops: Sequence[str
         time.sleep(_WAIT_S)
 
 
-def _build(
-    settings: TransformSettings, model: CurrentModel, listener: Listener, check_threads: Callable[[], None]
-) -> Transformer:
+def _build(settings: TransformSettings, model: CurrentModel, process: Process) -> Transformer:
     """A member that is about to join the group: every mistake that can be found earlier has been reported."""
     codec = codec_of(settings, model.published)
     codec.decode([])  # raises if a package is missing or the schema registry is away
@@ -102,9 +83,8 @@ def _build(
     topics = [topic for topic in (settings.output_topic, settings.dead_letter_topic) if topic]
     transactions = transactions_of(settings, client, topics)
     source = prefetching(client, settings, outputs.read)
-    bad_records = "dead_letter" if settings.dead_letter_topic else settings.on_bad_record
-    config = TransformConfig(settings.topic, bad_records, settings.on_offset_gap)
-    return Transformer(config, source, transactions, outputs, listener, check_threads)
+    config = TransformConfig(settings.topic, settings.bad_records, settings.on_offset_gap)
+    return Transformer(config, source, transactions, outputs, process.listener, process.raise_first)
 
 
 def _packer(settings: TransformSettings) -> Packer:
@@ -144,18 +124,3 @@ def _frame(settings: TransformSettings) -> bytes:
     schema = schema_of(settings.output_format, settings.emitted)
     with_format = settings.model_copy(update={"format": settings.output_format})  # for errors
     return b"" if schema is None else frame(with_format, settings.output_topic, schema)
-
-
-def _summary(settings: TransformSettings, place: str) -> dict[str, str]:
-    """The main settings, for the log."""
-    version = settings.model_version
-    return {
-        "topic": settings.topic,
-        "output": settings.output_topic,
-        "brokers": settings.bootstrap_servers,
-        "group": settings.group,
-        "store": place,
-        "model": "newest" if version is None else f"version {version}",
-        "emits": f"{settings.emit} as {settings.output_format}",
-        "bad_records": f"to {settings.dead_letter_topic}" if settings.dead_letter_topic else settings.on_bad_record,
-    }

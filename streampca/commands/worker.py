@@ -5,13 +5,10 @@ import time
 from collections.abc import Callable
 
 import structlog
-from threadpoolctl import threadpool_limits
 
 from streampca.blas import kernels
-from streampca.commands.process import name_of_process, prepare, stop_on_signals
-from streampca.consumer_group.health import HealthListener, health_server
-from streampca.consumer_group.listener import Listener, Listeners
-from streampca.consumer_group.status import StatusListener
+from streampca.commands.process import process_of, stop_on_signals
+from streampca.consumer_group.listener import Listener
 from streampca.pca.compilation import compile_kernels
 from streampca.pca.learning import LearningConfig
 from streampca.settings import WorkerSettings
@@ -19,12 +16,9 @@ from streampca.sources import schema_registry
 from streampca.sources.clients import client_of, dead_letters_of, prefetching
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
-from streampca.stores.choice import store_of
 from streampca.stores.models import Models
-from streampca.stores.worker_status import WorkerStatuses
 from streampca.stream.codec import Codec
 from streampca.stream.fold import FoldConfig
-from streampca.thread_failures import ThreadFailures
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.listeners.log import WorkerLog
 from streampca.worker.listeners.metrics import WorkerMetrics
@@ -38,42 +32,24 @@ _COMPILATION_S = 5  # typical, on one core of a small server
 
 def run(settings: WorkerSettings) -> None:
     """Work until SIGTERM or SIGINT. Raises `StreampcaError` for errors that restarting cannot fix."""
-    metrics, health, logged = WorkerMetrics(settings.topic), HealthListener(), WorkerLog()
-    prepare()
-    with (
-        ThreadFailures() as threads,
-        threadpool_limits(1),  # one BLAS thread: the same bits, and no threads competing for blocks this small
-        health_server(settings.host, settings.metrics_port, metrics.registry, health) as server,
-    ):
-        store = store_of(settings.store, metrics.store.observe)
-        log.info("worker starting", **_summary(settings, store.place))
-        store.check()
-        with StatusListener(WorkerStatuses(store, settings.topic), name_of_process()) as status:
-            worker = _build(settings, store, Listeners(logged, metrics, health, status), threads.raise_first)
-            log.info("worker started", metrics=server.url)
-            stop_on_signals(worker.stop)
-            gc.freeze()  # keeps the collector from scanning all that is imported and compiled by now
-            try:
-                worker.run()
-                threads.raise_first()
-            finally:
-                logged.ended()
-
-
-def _summary(settings: WorkerSettings, place: str) -> dict[str, str]:
-    """The main settings, for the log."""
     half_lives = {"messages": settings.half_life_messages, "seconds": settings.half_life_seconds}
     halved = [f"half in {value:g} {unit}" for unit, value in half_lives.items() if value]
-    return {
-        "topic": settings.topic,
-        "brokers": settings.bootstrap_servers,
-        "group": settings.group_id,
-        "store": place,
+    shown = {
         "model": f"{settings.components} components of {settings.dimensions} dimensions",
         "kernels": kernels(),
         "forgets": halved[0] if halved else "nothing",
-        "bad_records": f"to {settings.dead_letter_topic}" if settings.dead_letter_topic else settings.on_bad_record,
     }
+    logged = WorkerLog()
+    with process_of(settings, WorkerMetrics(settings.topic), logged, **shown) as process:
+        process.store.check()
+        worker = _build(settings, *process)
+        log.info("worker started")
+        stop_on_signals(worker.stop)
+        gc.freeze()  # keeps the collector from scanning all that is imported and compiled by now
+        try:
+            worker.run()
+        finally:
+            logged.ended()
 
 
 def _build(settings: WorkerSettings, store: Store, listener: Listener, check_threads: Callable[[], None]) -> Worker:
@@ -122,7 +98,7 @@ def worker_config_of(settings: WorkerSettings) -> WorkerConfig:
             schema_registry.schemas_of(settings),
             learning_config.min_observed if settings.missing == "impute" else None,
         ),
-        bad_records="dead_letter" if settings.dead_letter_topic else settings.on_bad_record,
+        bad_records=settings.bad_records,
         offset_gap=settings.on_offset_gap,
         checkpoint_interval_s=settings.checkpoint_interval_s,
     )

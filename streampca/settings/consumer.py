@@ -41,6 +41,11 @@ class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterS
         """The consumer group to join."""
         raise NotImplementedError
 
+    @property
+    def bad_records(self) -> str:
+        """What to do with bad records: stop, skip or dead_letter."""
+        return "dead_letter" if self.dead_letter_topic else self.on_bad_record
+
     RULES: ClassVar[Rules] = (
         (
             lambda s: s.kafka_client == "confluent" and find_spec("confluent_kafka") is None,
