@@ -43,7 +43,7 @@ def main() -> None:
                 topic = broker.create_topic(f"restart-{len(rows)}-{client}", PARTITIONS)
                 settings = {"session_timeout_s": SESSION_TIMEOUT_S}
                 with (
-                    group(broker, topic, Path(folder) / topic, [client], given.smallest, **settings) as members,
+                    group(broker, topic, Path(folder) / topic, [client], False, **settings) as members,
                     sending(broker, topic),
                 ):
                     count = 1 if given.smallest else WORKERS

@@ -95,7 +95,7 @@ def _exchanged(way: Method, name: str, states: Sequence[Any], k: int) -> tuple[F
 def _sent_back(name: str, states: Sequence[Any]) -> list[Any]:
     if name == "implicit":
         C = combine.average([state.state.C for state in states])
-        return [replace(s, state=replace(s.state, C=C, N=C.T @ C)) for s in states]
+        return [replace(s, state=replace(s.state, C=C)) for s in states]
     if name == "incremental":
         U = np.asarray(combine.average_orthonormal([state.U for state in states]), np.float64)
         s = np.asarray(np.mean([state.s for state in states], axis=0), np.float64)

@@ -1,7 +1,7 @@
-"""The paper's other methods in exact blocks: the same as their plain steps, at the speed of matrix products.
+"""The paper's methods in exact blocks: the same as their plain steps, at the speed of matrix products.
 
-As in streampca/pca/blocked/update.py a block Y (B, d) enters only as P = YC (B, k) and G = YYᵀ (B, B), and leaves as
-C ← C Pi + YᵀZ. Oja's and Krasulina's steps commute with any change of basis from the right that is upper triangular
+As in streampca/pca/blocked/recurrence.py a block Y (B, d) enters only as P = YC (B, k) and G = YYᵀ (B, B), and leaves
+as C ← C Pi + YᵀZ. Oja's and Krasulina's steps commute with any change of basis from the right that is upper triangular
 with a positive diagonal, and that is all that QR does to C; so one QR at the end of a block gives the same C as one
 after each message. Tests compare each with the plain form in experiments/baselines.
 """
@@ -10,10 +10,32 @@ import numpy as np
 
 from experiments.baselines import incremental
 from experiments.baselines.orthonormal import orthonormal
+from streampca.pca import algorithm1
 from streampca.pca.arrays import F64
+from streampca.pca.blocked import recurrence
 from streampca.pca.blocked.jit import compiled
 
 GROWTH = 1e5  # C is orthonormalised before its columns may have grown by more than this: the digits lost stay few
+_LARGEST_GROWTH = 1e3  # of CᵀC within a block of the implicit update: three digits of (CᵀC)⁻¹
+
+
+def implicit(C: F64, Y: F64, eta: F64) -> F64:
+    """The implicit update (eq. 12, Algorithm 1) for each message of Y (B, d): the next C (d, k), of any scale.
+
+    Where the data is large beside C, as at the start, CᵀC grows by many orders of magnitude in a few messages. Then
+    (CᵀC)⁻¹ loses as many digits, and messages are learned one by one, by the paper's own update of C†, which does not.
+    Raises `LinAlgError` if the columns of C are linearly dependent.
+    """
+    N = C.T @ C
+    X, Z, _, _ = recurrence.learn(Y @ C, Y @ Y.T, np.asarray(np.linalg.inv(N)), eta)
+    after = C @ (np.eye(len(N)) - X.T @ Z) + Y.T @ Z
+    if np.trace(np.linalg.solve(N, after.T @ after)) <= _LARGEST_GROWTH:
+        return np.asarray(after)
+    Q, R = np.linalg.qr(C)
+    factor = algorithm1.Factor(C, np.linalg.solve(R, Q.T))
+    for y, step in zip(Y, eta, strict=True):
+        factor, _ = algorithm1.meyer(factor, y, step)
+    return np.asarray(factor.C, np.float64)
 
 
 def oja(C: F64, Y: F64, eta: F64) -> F64:

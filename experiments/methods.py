@@ -4,16 +4,15 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.decomposition import IncrementalPCA
 
 from experiments import exact
 from experiments.baselines import incremental
 from experiments.baselines.orthonormal import orthonormal
 from streampca.pca import axes, learning
-from streampca.pca.arrays import F64, Array
-from streampca.pca.free_gauge import FreeGauge, FreeState, PowerStep
+from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
-from streampca.pca.pending import Messages
 from streampca.pca.state import State
 
 GAMMA = {"oja": 0.9, "krasulina": 0.9, "implicit": 0.8}  # as in the paper
@@ -48,8 +47,20 @@ class Method(Protocol):
 
 
 @dataclass(frozen=True)
-class Explicit:
-    """Oja's or Krasulina's update; the state is C and the number of messages."""
+class PowerStep:
+    """η_t = η₀ / t^γ, t = 1, 2, … (paper, Experiments)."""
+
+    eta0: float = 1.0
+    gamma: float = 0.8
+
+    def __call__(self, t: NDArray[np.int64]) -> F64:
+        """The step sizes of the iterations `t`."""
+        return np.asarray(self.eta0 / t.astype(np.float64) ** self.gamma)
+
+
+@dataclass(frozen=True)
+class Stepwise:
+    """Oja's, Krasulina's or the implicit update; the state is C and the number of messages."""
 
     name: str
     step: PowerStep
@@ -61,34 +72,12 @@ class Explicit:
     def learn(self, state: tuple[F64, int], Y: F64) -> tuple[F64, int]:
         """Message by message, in an exact block."""
         C, t = state
-        update = exact.oja if self.name == "oja" else exact.krasulina
+        update = {"oja": exact.oja, "krasulina": exact.krasulina, "implicit": exact.implicit}[self.name]
         return update(C, Y, self.step(np.arange(t + 1, t + len(Y) + 1))), t + len(Y)
 
     def basis(self, state: tuple[F64, int]) -> F64:
-        """C, which is orthonormal."""
-        return state[0]
-
-
-@dataclass(frozen=True)
-class Implicit:
-    """The paper's update, eq. 12, in its own gauge."""
-
-    step: PowerStep
-
-    def start(self, C: F64) -> FreeState:
-        """C itself."""
-        return self._gauge(C).empty()
-
-    def learn(self, state: FreeState, Y: F64) -> FreeState:
-        """Learn the messages one after the other, in exact blocks."""
-        return self._gauge(state.state.C).learn(state, Messages(Y, np.ones(len(Y))))[0]
-
-    def basis(self, state: FreeState) -> F64:
-        """An orthonormal basis of the span of C, whose scale is arbitrary."""
-        return np.asarray(orthonormal(state.state.C), np.float64)
-
-    def _gauge(self, C: Array) -> FreeGauge:
-        return FreeGauge(LearningConfig(C.shape[0], C.shape[1], oversampling=0, center=False), C, self.step)
+        """An orthonormal basis of the span of C; the implicit update's C has any scale."""
+        return np.asarray(orthonormal(state[0]), np.float64)
 
 
 @dataclass(frozen=True)
@@ -110,7 +99,7 @@ class Incremental:
 
 @dataclass(frozen=True)
 class Default:
-    """This package's own with its default settings: unit gauge, oversampling, running mean, no step size."""
+    """This package's own with its default settings: oversampling, running mean, no step size."""
 
     k: int
 
@@ -158,10 +147,8 @@ class Sklearn:
 
 def method(name: str, k: int, eta0: float = 1.0) -> Method:
     """By its name; eta0 where there is a step size."""
-    if name in ("oja", "krasulina"):
-        return Explicit(name, PowerStep(eta0, GAMMA[name]))
-    if name == "implicit":
-        return Implicit(PowerStep(eta0, GAMMA[name]))
+    if name in GAMMA:
+        return Stepwise(name, PowerStep(eta0, GAMMA[name]))
     if name == "sklearn":
         return Sklearn(k)
     return Incremental() if name == "incremental" else Default(k)

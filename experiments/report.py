@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from threadpoolctl import threadpool_info
+
+from streampca.blas import kernels
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -23,15 +24,8 @@ def machine() -> str:
     text = info.read_text() if info.exists() else ""
     pairs = (line.partition(":") for line in text.splitlines())
     model = next((value.strip() for key, _, value in pairs if key.startswith("model name")), model)
-    versions = f"Python {platform.python_version()}, NumPy {np.__version__}, {kernels('avx512f' in text)}"
+    versions = f"Python {platform.python_version()}, NumPy {np.__version__}, OpenBLAS kernels {kernels()}"
     return f"Machine: {model}, {os.cpu_count()} cores; one BLAS thread; {versions}."
-
-
-def kernels(avx512: bool) -> str:
-    """OpenBLAS's kernels: on an AVX-512 processor that it does not know, it takes older ones, half as fast."""
-    names = {library["architecture"] for library in threadpool_info() if library["internal_api"] == "openblas"}
-    found = f"OpenBLAS kernels {' and '.join(sorted(names))}" if names else "no OpenBLAS"
-    return f"{found} on an AVX-512 processor" if avx512 and names & {"Haswell", "Zen"} else found
 
 
 def block(text: str, name: str) -> str:

@@ -1,7 +1,7 @@
 """Streaming principal component analysis for Kafka topics, learned exactly once.
 
     from streampca import ImplicitKrasulina, merge      # a scikit-learn estimator (extra: sklearn)
-    from streampca import Model, PowerStep
+    from streampca import Model
 
 Names are loaded when they are first used, so that `import streampca` is quick and needs no scikit-learn.
 """
@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from streampca.estimator.estimator import ImplicitKrasulina, merge
-    from streampca.pca.free_gauge import PowerStep
     from streampca.pca.model import Model
 
-__all__ = ["ImplicitKrasulina", "Model", "PowerStep", "merge"]
+__all__ = ["ImplicitKrasulina", "Model", "merge"]
 
 _HOMES = {
     "ImplicitKrasulina": "streampca.estimator.estimator",
     "merge": "streampca.estimator.estimator",
     "Model": "streampca.pca.model",
-    "PowerStep": "streampca.pca.free_gauge",
 }
 
 

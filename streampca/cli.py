@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from streampca.blas import choose_kernels
 from streampca.commands import cli_operations
 from streampca.commands.cli_options import command
 from streampca.common_settings import SERVE, TRANSFORM, WORKER
@@ -176,6 +177,7 @@ def main() -> None:
     """Run the command line; an expected error is one line on stderr."""
     # A container's first process ignores signals that it does not handle; some commands replace this handler.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    choose_kernels()
     try:
         app()
     except StreampcaError as error:

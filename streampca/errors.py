@@ -48,11 +48,11 @@ class BadRecordError(StreampcaError):
 
 
 class RejectLimitError(StreampcaError):
-    """Most records of a partition are rejected, so that a setting or a producer must be wrong."""
+    """The first records that a member reads are all rejected, so that a setting or a producer must be wrong."""
 
 
 def exit_code_of(error: StreampcaError) -> int:
-    """The exit code of a command that the error ends: 2 for settings, 3 for too many rejects, 1 for everything else."""
+    """The exit code of a command that the error ends: 2 for settings, 3 if all first records are rejected, else 1."""
     if isinstance(error, RejectLimitError):
         return 3
     return 2 if isinstance(error, SettingsError) else 1

@@ -43,11 +43,12 @@ TESTS = Path(__file__).parent
 
 # Files that take longest come first, so that no process is busy with one of them when the others have finished.
 LONGEST = (
-    "benchmarks/test_benchmarks.py", "simulation/test_simulation.py", "guarantees/test_exactly_once.py",
-    "sources/test_on_broker.py", "guarantees/test_outages.py",
-    "guarantees/test_object_store.py", "experiments/test_experiments.py", "demo/test_demo.py",
-    "guarantees/test_formats.py", "sources/test_contract.py", "monitoring/test_procedures.py", "test_broker.py",
-    "guarantees/test_transform.py", "commands/test_dead_letters_on_broker.py", "monitoring/test_live.py",
+    "simulation/test_simulation.py", "sources/test_on_broker.py", "guarantees/test_exactly_once.py",
+    "guarantees/test_outages.py", "benchmarks/test_benchmarks.py", "sources/test_contract.py",
+    "guarantees/test_object_store.py", "page/test_page.py", "experiments/test_experiments.py",
+    "guarantees/test_formats.py", "api/test_memory_limits.py", "guarantees/test_transform.py", "demo/test_demo.py",
+    "commands/test_dead_letters_on_broker.py", "sources/test_static_membership.py", "monitoring/test_live.py",
+    "commands/test_compilation.py", "pca/test_learning.py", "deploy/test_locks.py", "monitoring/test_procedures.py",
     "guarantees/test_large_records.py", "worker/test_standby.py",
 )  # fmt: skip
 

@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.preloaded"])
@@ -60,6 +61,12 @@ class ForkedProcess:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wait()
 
 
 def _run(program: str, arguments: list[str], environment: Mapping[str, str], output: Path, errors: Path) -> None:

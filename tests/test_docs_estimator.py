@@ -31,8 +31,3 @@ def test_the_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     learned, share = of_merged.split()
     assert (learned, float(share)) == ("700", pytest.approx(1, abs=0.1))
     assert (tmp_path / "mnist-components.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_its_pictures_exist() -> None:
-    for name in re.findall(r"\]\((images/[^)]*)\)", TEXT):
-        assert 1000 < (DOCS / name).stat().st_size < 200_000

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -13,16 +13,10 @@ from rich.table import Table
 from streampca.commands.console import console
 from streampca.errors import SettingsError, SourceError
 from streampca.settings import DeadLettersSettings
-from streampca.sources.dead_letter_topic import (
-    DeadLetter,
-    DeadLetterTopic,
-    LetterStatus,
-    ReplayProducer,
-    TopicReader,
-)
+from streampca.sources.dead_letter_topic import DeadLetter, DeadLetterTopic, LetterStatus, ReadTopic
 from streampca.sources.kafka_python.replay import KafkaPythonReader, KafkaPythonReplayProducer
 from streampca.sources.replay_marks import mark_of
-from streampca.sources.transactions import Outgoing
+from streampca.sources.transactions import Outgoing, OutgoingFields
 
 _EXAMPLES = 3  # of each reason, with messages that differ
 _MOST, _MOST_BYTES = 1000, 8 * 2**20  # of one transaction
@@ -42,15 +36,15 @@ class LetterFilter:
         return (
             (not self.reasons or letter.origin.reason in self.reasons)
             and (not self.partitions or letter.origin.partition in self.partitions)
-            and (self.since_ms is None or letter.timestamp >= self.since_ms)
-            and (self.until_ms is None or letter.timestamp < self.until_ms)
+            and (self.since_ms is None or letter.origin.timestamp >= self.since_ms)
+            and (self.until_ms is None or letter.origin.timestamp < self.until_ms)
         )
 
 
 def list_letters(settings: DeadLettersSettings, *, as_json: bool) -> None:
     """Print the letters by reason. Raises `SourceError`."""
     with closing(KafkaPythonReader(settings, settings.dead_letters)) as reader:
-        found = DeadLetterTopic(reader)
+        found = DeadLetterTopic(reader.read)
         groups = grouped(found.letters())
     if as_json:
         facts = {"topic": settings.dead_letters, "groups": [group.facts() for group in groups], "others": found.others}
@@ -64,7 +58,7 @@ def list_letters(settings: DeadLettersSettings, *, as_json: bool) -> None:
 def preview(settings: DeadLettersSettings, chosen: LetterFilter) -> None:
     """Print what would be replayed. Raises `SourceError`."""
     with closing(KafkaPythonReader(settings, settings.dead_letters)) as reader:
-        groups = grouped(to_replay(reader, settings.topic, chosen))
+        groups = grouped(to_replay(reader.read, settings.topic, chosen))
     show(settings.dead_letters, groups)
     count = sum(group.counts[LetterStatus.WAITING] for group in groups)
     console().print(f"{count} records would be sent to {settings.topic}; nothing was sent: add --send to send them")
@@ -77,15 +71,15 @@ def replay(settings: DeadLettersSettings, chosen: LetterFilter) -> None:
         closing(KafkaPythonReplayProducer(settings, settings.topic, settings.dead_letters)) as producer,
         closing(KafkaPythonReader(settings, settings.dead_letters)) as reader,
     ):
-        letters = to_replay(reader, settings.topic, chosen)
+        letters = to_replay(reader.read, settings.topic, chosen)
         known = known_partitions(letters, producer.partitions(settings.topic), settings.topic)
-        count = send_all(producer, known, settings.dead_letters)
+        count = send_all(producer.send, known, settings.dead_letters)
     console().print(f"{count} records were sent to {settings.topic}")
 
 
-def to_replay(reader: TopicReader, topic: str, chosen: LetterFilter) -> Iterator[DeadLetter]:
+def to_replay(read: ReadTopic, topic: str, chosen: LetterFilter) -> Iterator[DeadLetter]:
     """The chosen letters of a topic's records that were not replayed yet."""
-    for letter in DeadLetterTopic(reader).letters():
+    for letter in DeadLetterTopic(read).letters():
         if letter.status == LetterStatus.WAITING and letter.origin.topic == topic and chosen.accepts(letter):
             yield letter
 
@@ -101,12 +95,14 @@ def known_partitions(letters: Iterable[DeadLetter], partitions: int, topic: str)
         yield letter
 
 
-def send_all(producer: ReplayProducer, letters: Iterable[DeadLetter], dead_letter_topic: str) -> int:
-    """Send the letters' records in transactions, each with the marks of its letters; returns their number."""
+def send_all(
+    send: Callable[[Iterable[OutgoingFields]], None], letters: Iterable[DeadLetter], dead_letter_topic: str
+) -> int:
+    """Send the letters' records in transactions (`send`), each with the marks of its letters; returns their number."""
     sent = 0
     for batch in batches(letters):
         records = [letter.to_replay(dead_letter_topic) for letter in batch]
-        producer.send([*records, *marks(batch, dead_letter_topic)])
+        send([*records, *marks(batch, dead_letter_topic)])
         sent += len(batch)
     return sent
 
@@ -146,7 +142,7 @@ class Group:
 
     def add(self, letter: DeadLetter) -> None:
         """Count a letter."""
-        origin, stamp = letter.origin, letter.timestamp
+        origin, stamp = letter.origin, letter.origin.timestamp
         self.counts[letter.status] += 1
         self.partitions[origin.partition] += 1
         if stamp >= 0:

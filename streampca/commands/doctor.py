@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from streampca import logs
+from streampca.blas import kernels
 from streampca.commands.console import console
 from streampca.commands.doctor_roles import TransformChecks, WorkerChecks
 from streampca.commands.doctor_topic import Check, TopicChecks
@@ -44,6 +45,7 @@ def checks_of(
     roles = [role for role in (of_worker, of_transform) if role]
     return [
         ("clock", topic.clock),
+        ("matrix kernels", kernels),
         *([("store", of_worker.store)] if of_worker else []),
         ("broker", topic.broker),
         ("topic", topic.topic),

@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -74,9 +73,7 @@ def _learn(rows: Rows, fold_config: FoldConfig) -> tuple[Fold, Calibrator, float
             vectors = vectors.astype(learning_config.dtype, copy=False)
             for part, place in parts(vectors, learned, first_block):
                 if place >= 0:
-                    calibrator = calibrator.scored(
-                        partial(getattr, fold, "state"), learning_config.components, part, place
-                    )
+                    calibrator = calibrator.scored(fold.state, learning_config.components, part, place)
                 position = fold.stats.learned + len(part)
                 fold, _ = fold.learn(part, [-1] * len(part), position, fold_config)
             stats = fold.stats
@@ -92,10 +89,10 @@ def _check(vectors: Array, before: int, path: Path, config: LearningConfig) -> N
         row = before + int(too_large.argmax()) + 1
         raise InputError(f"{path}, row {row}: beyond ±{config.largest_value:g} squares overflow")
     observed = (~np.isnan(vectors)).sum(axis=1)
-    if config.impute and (observed < config.components).any():
-        row = int((observed < config.components).argmax())
-        text = f"{observed[row]} of {config.dimensions} entries, fewer than components ({config.components})"
-        raise InputError(f"{path}, row {before + row + 1}: {text}")
+    if config.impute and (observed < config.min_observed).any():
+        row = int((observed < config.min_observed).argmax())
+        text = f"{observed[row]} of {config.dimensions} entries are there, at least {config.min_observed} are needed"
+        raise InputError(f"{path}, row {before + row + 1}: {text} with --components {config.components}")
 
 
 def _published(fold: Fold, calibrator: Calibrator, fold_config: FoldConfig) -> PublishedModel:

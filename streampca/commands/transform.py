@@ -83,7 +83,7 @@ def _build(settings: TransformSettings, model: CurrentModel, process: Process) -
     topics = [topic for topic in (settings.output_topic, settings.dead_letter_topic) if topic]
     transactions = transactions_of(settings, client, topics)
     source = prefetching(client, settings, outputs.read)
-    config = TransformConfig(settings.topic, settings.bad_records, settings.on_offset_gap, settings.max_rejected_share)
+    config = TransformConfig(settings.topic, settings.bad_records, settings.on_offset_gap)
     return Transformer(config, source, transactions, outputs, process.listener, process.raise_first)
 
 

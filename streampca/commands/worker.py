@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import structlog
 
+from streampca.blas import kernels
 from streampca.commands.process import process_of, stop_on_signals
 from streampca.consumer_group.listener import Listener
 from streampca.pca.compilation import compile_kernels
@@ -33,9 +34,13 @@ def run(settings: WorkerSettings) -> None:
     """Work until SIGTERM or SIGINT. Raises `StreampcaError` for errors that restarting cannot fix."""
     half_lives = {"messages": settings.half_life_messages, "seconds": settings.half_life_seconds}
     halved = [f"half in {value:g} {unit}" for unit, value in half_lives.items() if value]
-    model = f"{settings.components} components of {settings.dimensions} dimensions"
-    logged, forgets = WorkerLog(), halved[0] if halved else "nothing"
-    with process_of(settings, WorkerMetrics(settings.topic), logged, model=model, forgets=forgets) as process:
+    shown = {
+        "model": f"{settings.components} components of {settings.dimensions} dimensions",
+        "kernels": kernels(),
+        "forgets": halved[0] if halved else "nothing",
+    }
+    logged = WorkerLog()
+    with process_of(settings, WorkerMetrics(settings.topic), logged, **shown) as process:
         process.store.check()
         worker = _build(settings, *process)
         log.info("worker started")
@@ -91,10 +96,9 @@ def worker_config_of(settings: WorkerSettings) -> WorkerConfig:
             settings.dtype,
             settings.field,
             schema_registry.schemas_of(settings),
-            settings.components if settings.missing == "impute" else None,
+            learning_config.min_observed if settings.missing == "impute" else None,
         ),
         bad_records=settings.bad_records,
-        max_rejected_share=settings.max_rejected_share,
         offset_gap=settings.on_offset_gap,
         checkpoint_interval_s=settings.checkpoint_interval_s,
     )

@@ -62,13 +62,12 @@ class Assignment(Generic[P]):
         self._listener.notify(PartitionsReleased(restored, lost))
         return restored
 
-    def restart(self) -> frozenset[int]:
-        """Restore all partitions again, after a pause; returns them."""
+    def restart(self) -> None:
+        """Restore all partitions again, after a pause."""
         partitions = frozenset(self.progress)
         self._source.pause(partitions)
         self._forget(partitions)
         self._restorer.begin(partitions, wait=True)
-        return partitions
 
     def read(self, partitions: Collection[int]) -> None:
         """Read partitions from where their progress ends, if the log still holds the last records of these."""

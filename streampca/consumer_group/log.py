@@ -39,8 +39,7 @@ class MemberLog(Listener):
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._restoring = RepeatedFailure("restoring failed", "partitions restored")
-        self._decoding = RepeatedFailure("decoding stalled", "decoding resumed")
+        self._causes: dict[str, str] = {}  # of failures that are not over
         self._stalled: set[int] = set()
         self._lags: dict[int, int | None] = {}  # of every partition owned; None until it is known
         self._caught_up = False  # since the last assignment
@@ -57,14 +56,14 @@ class MemberLog(Listener):
             case PartitionStalled(partition, lag, cause):
                 self._stalled.add(partition)
                 self._lags[partition] = lag
-                self._decoding.begin(cause)
+                self._fails("decoding stalled", cause)
             case PartitionResumed(partition):
                 self._on_decoded(partition)
             case OffsetsSkipped(partition, position, to, truncated):
                 cause = "log truncated, offsets skipped" if truncated else "offsets removed by retention"
                 log.error(cause, partition=partition, position=position, to=to)
             case RestoreFailed(cause):
-                self._restoring.begin(cause)
+                self._fails("restoring failed", cause)
             case PartitionsAssigned(positions):
                 self._on_assignment(positions)
             case PartitionsReleased():
@@ -74,7 +73,21 @@ class MemberLog(Listener):
 
     def _state(self) -> dict[str, object]:
         """The fields of a line about progress."""
-        return {"partitions": len(self._lags), "lag": sum(lag or 0 for lag in self._lags.values())}
+        return {
+            "partitions": len(self._lags),
+            "lag": sum(lag or 0 for lag in self._lags.values()),
+            "rejected": self._rejected.total(),
+        }
+
+    def _fails(self, failure: str, cause: str, level: str = "error") -> None:
+        """Log a failure that is retried when it begins, and when its cause changes."""
+        if _kind(cause) != _kind(self._causes.get(failure, "")):
+            getattr(log, level)(failure, cause=cause)
+        self._causes[failure] = cause
+
+    def _ends(self, failure: str, recovered: str) -> None:
+        if cause := self._causes.pop(failure, ""):
+            log.info(recovered, after=cause)
 
     def _catches_up(self, partition: int, messages: int, lag: int) -> bool:
         """Count a batch; whether all partitions are at their end now, for the first time since the assignment."""
@@ -85,7 +98,7 @@ class MemberLog(Listener):
         return self._caught_up and not before
 
     def _on_assignment(self, positions: Mapping[int, int]) -> None:
-        self._restoring.end()
+        self._ends("restoring failed", "partitions restored")
         self._lags |= dict.fromkeys(positions)
         self._caught_up = False
         read_from = {str(p): "earliest" if position < 0 else position for p, position in sorted(positions.items())}
@@ -101,7 +114,7 @@ class MemberLog(Listener):
     def _on_decoded(self, partition: int) -> None:
         self._stalled.discard(partition)
         if not self._stalled:
-            self._decoding.end()
+            self._ends("decoding stalled", "decoding resumed")
 
     def _on_reject(self, event: RecordRejected) -> None:
         self._rejected[event.reason] += 1
@@ -117,20 +130,17 @@ class MemberLog(Listener):
         )
 
     def _on_poll(self, status: SourceStatus) -> None:
+        """Log progress every minute while messages arrive; otherwise once, when the reason for the silence changes."""
         now = self._clock()
-        if now - self._progress_at >= _PROGRESS_EVERY_S:
-            self._log_progress(status, now - self._progress_at)
-            self._progress_at, self._messages_before = now, self._messages
-
-    def _log_progress(self, status: SourceStatus, seconds: float) -> None:
-        """Every time while messages arrive; otherwise once, when the reason for the silence changes."""
+        if (seconds := now - self._progress_at) < _PROGRESS_EVERY_S:
+            return
         messages = self._messages - self._messages_before
         activity = self.activity if messages else self._waits_for(status)
         if messages:
             log.info(activity, messages=messages, per_second=round(messages / seconds, 1), **self._state())
         elif activity != self._logged_activity:
             log.info(activity, **self._state())
-        self._logged_activity = activity
+        self._progress_at, self._messages_before, self._logged_activity = now, self._messages, activity
 
     def _waits_for(self, status: SourceStatus) -> str:
         if not status.connected:
@@ -142,26 +152,10 @@ class MemberLog(Listener):
         return "idle" if self._lags else "standing by"
 
 
-class RepeatedFailure:
-    """A failure that is retried: logged when it begins, when its cause changes, and when it is over.
-
-    All causes that may end by themselves count as one: while an object store is away, each request fails in its way.
-    """
-
-    def __init__(self, failed: str, recovered: str) -> None:
-        self._failed, self._recovered, self._cause = failed, recovered, ""
-
-    def begin(self, cause: str) -> None:
-        if _kind(cause) != _kind(self._cause):
-            log.error(self._failed, cause=cause)
-        self._cause = cause
-
-    def end(self) -> None:
-        if self._cause:
-            log.info(self._recovered, after=self._cause)
-        self._cause = ""
-
-
 def _kind(cause: str) -> str:
-    """What two causes have in common that are logged once: an offset in a file's name is no other cause."""
+    """What two causes have in common that are logged once.
+
+    An offset in a file's name is no other cause; all that may end by themselves are one: while an object store is away,
+    each request fails in its way.
+    """
     return RETRY_MAY_HELP if RETRY_MAY_HELP in cause else _NUMBERS.sub("", cause)

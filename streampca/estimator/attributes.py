@@ -1,7 +1,5 @@
 """The fitted attributes of the estimator, named as in scikit-learn's `PCA`."""
 
-from typing import Any
-
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
@@ -13,14 +11,13 @@ from streampca.pca.model import Model
 class FittedAttributes:
     """Properties of an estimator that has learned something, read from its learner."""
 
-    online_: OnlineLearner[Any]
+    online_: OnlineLearner
 
     @property
     def model_(self) -> Model:
         """Mean, components and variances of all messages, as a frozen value."""
         check_is_fitted(self)
-        model: Model = self.online_.model
-        return model
+        return self.online_.model
 
     @property
     def components_(self) -> Array:

@@ -14,21 +14,15 @@ _SLAB = 32 * 2**20  # bytes of an array, as float64, that are converted and chec
 def config_of(estimator: Any, d: int) -> LearningConfig:
     """The configuration for d features. Raises `ValueError` that names a wrong parameter."""
     k = d if estimator.n_components is None else estimator.n_components
-    half_life, gauge, warm_up, missing = (getattr(estimator, n) for n in ("half_life", "gauge", "warm_up", "missing"))
+    half_life, warm_up, missing = estimator.half_life, estimator.warm_up, estimator.missing
     if not 1 <= k <= d:
         raise ValueError(f"n_components={k} must be between 1 and the number of features, {d}")
     if (estimator.oversampling or 0) < 0 or (warm_up is not None and warm_up < 0):
         raise ValueError("oversampling and warm_up cannot be negative")
     if half_life is not None and not half_life > 0:
         raise ValueError(f"half_life={half_life} must be a positive number of messages")
-    if gauge not in ("unit", "free"):
-        raise ValueError(f'gauge={gauge!r} must be "unit" or "free"')
-    if gauge == "free" and (half_life is not None or warm_up):
-        raise ValueError('half_life and warm_up need gauge="unit": the free gauge forgets as its steps say')
     if missing not in ("refuse", "impute"):
         raise ValueError(f'missing={missing!r} must be "refuse" or "impute"')
-    if missing == "impute" and gauge == "free":
-        raise ValueError('missing="impute" needs gauge="unit"')
     dtype = np.dtype(estimator.dtype)
     if dtype not in (np.dtype("float64"), np.dtype("float32")):
         raise ValueError(f'dtype={estimator.dtype!r} must be "float64" or "float32"')
@@ -51,9 +45,17 @@ def finite_or_gaps(missing: str) -> dict[str, Any]:
 
 
 def refuse_empty(V: NDArray[Any], config: LearningConfig) -> None:
-    """Raise `ValueError` for a row of V (n, d) that is nothing but a gap."""
-    if config.impute and (empty := np.isnan(V).all(axis=1)).any():
-        raise ValueError(f"row {int(empty.argmax())} has no entry")
+    """Raise `ValueError` for a row of V (n, d) that is nothing but a gap, or if most rows have too few entries."""
+    if not config.impute:
+        return
+    observed = (~np.isnan(V)).sum(axis=1)
+    if not observed.all():
+        raise ValueError(f"row {int(observed.argmin())} has no entry")
+    if observed.mean() < config.min_observed and config.components < config.dimensions:
+        raise ValueError(
+            f"rows have {observed.mean():.3g} of {config.dimensions} entries on average, and {config.min_observed} are "
+            "needed: filled entries would be worse than means; learn fewer components, or drop sparse features"
+        )
 
 
 def refuse_large(V: NDArray[Any], config: LearningConfig) -> None:

@@ -7,7 +7,6 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streampca.estimator import checks
@@ -15,12 +14,9 @@ from streampca.estimator.attributes import FittedAttributes
 from streampca.estimator.online import OnlineLearner
 from streampca.pca import scoring
 from streampca.pca.arrays import F64, Array
-from streampca.pca.free_gauge import FreeGauge, PowerStep
 from streampca.pca.merge import merge as merge_states
 from streampca.pca.model import Model
-from streampca.pca.pending import UnitGauge
 from streampca.pca.scoring.schedule import Calibrator
-from streampca.pca.state import State
 
 
 class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -42,21 +38,14 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         Number of messages after which the weight of a message has halved. If None, all messages have equal weight.
     center : bool, default=True
         Whether to subtract the running mean.
-    gauge : {"unit", "free"}, default="unit"
-        "unit" rescales the factor after every block, so that the step size is one over the number of messages. "free"
-        is the algorithm of the paper, with the step sizes `step`.
-    step : PowerStep, default=None
-        Step sizes of the free gauge. If None, `PowerStep()`.
     warm_up : int, default=None
-        Number of messages from which the first factor is computed, with gauge="unit". If None,
+        Number of messages from which the first factor is computed. If None,
         max(200, 2 * (n_components + oversampling)).
     dtype : {"float64", "float32"}, default="float64"
         Precision of the factor and of the computations with it.
     missing : {"refuse", "impute"}, default="refuse"
-        Whether NaN is an error, or a gap that is filled by what the other entries say; needs gauge="unit". The
+        Whether NaN is an error, or a gap that is filled by what the other entries say. The
         coordinates and scores of a row with gaps are those to be expected, given its other entries.
-    random_state : int, RandomState instance or None, default=None
-        Seed of the random orthonormal factor from which the free gauge starts.
 
     The fitted attributes are those of `FittedAttributes`, named as in scikit-learn's `PCA`.
     """
@@ -68,23 +57,17 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         oversampling: int | None = None,
         half_life: float | None = None,
         center: bool = True,
-        gauge: Literal["unit", "free"] = "unit",
-        step: PowerStep | None = None,
         warm_up: int | None = None,
         dtype: Literal["float64", "float32"] = "float64",
         missing: Literal["refuse", "impute"] = "refuse",
-        random_state: Any = None,
     ) -> None:
         self.n_components = n_components
         self.oversampling = oversampling
         self.half_life = half_life
         self.center = center
-        self.gauge = gauge
-        self.step = step
         self.warm_up = warm_up
         self.dtype = dtype
         self.missing = missing
-        self.random_state = random_state
 
     def fit(self, X: ArrayLike, y: object = None) -> Self:
         """Learn the rows of X in one pass, discarding what was learned before.
@@ -111,14 +94,14 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         ValueError
             If a row cannot be learned; then no row of X is learned.
         """
-        online: OnlineLearner[Any] | None = copy(self.online_) if hasattr(self, "online_") else None
+        online: OnlineLearner | None = copy(self.online_) if hasattr(self, "online_") else None
         for slab in checks.slabs(X):
             V = validate_data(self, slab, reset=online is None, **checks.finite_or_gaps(self.missing))
             if online is None:
                 online = self._new_learner(V.shape[1])
-                checks.refuse_small(V, online.gauge.config)
-            checks.refuse_large(V, online.gauge.config)
-            checks.refuse_empty(V, online.gauge.config)
+                checks.refuse_small(V, online.config)
+            checks.refuse_large(V, online.config)
+            checks.refuse_empty(V, online.config)
             online.add(V)
         self.online_ = online  # type: ignore[assignment]  # there is at least one slab
         return self
@@ -156,7 +139,7 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
     def p_values(self, X: ArrayLike) -> F64:
         """Share of the learned rows that were at least as unusual when they were new, of shape (n_samples,).
 
-        One learned row in sixteen is compared with, each scored before it was learned; without any (fewer than some
+        The learned rows were scored before they were learned, in blocks; without any such score (fewer than some
         hundred rows learned) all are 1.
 
         Parameters
@@ -197,14 +180,9 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
     def _n_features_out(self) -> int:
         return self.n_components_
 
-    def _new_learner(self, d: int) -> OnlineLearner[Any]:
+    def _new_learner(self, d: int) -> OnlineLearner:
         config = checks.config_of(self, d)
-        if self.gauge == "unit":
-            return OnlineLearner(UnitGauge(config), 1.0 if self.half_life is None else 2.0 ** (-1.0 / self.half_life))
-        random = check_random_state(self.random_state)
-        columns = min(config.components + config.beyond, d)
-        C0 = np.linalg.qr(random.standard_normal((d, columns)))[0]
-        return OnlineLearner(FreeGauge(config, C0, self.step or PowerStep()))
+        return OnlineLearner(config, 1.0 if self.half_life is None else 2.0 ** (-1.0 / self.half_life))
 
 
 def merge(parts: Sequence[ImplicitKrasulina]) -> ImplicitKrasulina:
@@ -215,7 +193,7 @@ def merge(parts: Sequence[ImplicitKrasulina]) -> ImplicitKrasulina:
     Parameters
     ----------
     parts : sequence of ImplicitKrasulina
-        Fitted, with the same parameters and features, and with gauge="unit".
+        Fitted, with the same parameters and features.
 
     Raises
     ------
@@ -226,16 +204,15 @@ def merge(parts: Sequence[ImplicitKrasulina]) -> ImplicitKrasulina:
         raise ValueError("nothing to merge")
     for part in parts:
         check_is_fitted(part)
-    first, retention = parts[0].online_.gauge, parts[0].online_.retention
-    alike = all(part.online_.gauge == first and part.online_.retention == retention for part in parts)
-    if not (alike and isinstance(first, UnitGauge)):
-        raise ValueError('only estimators with the same parameters and features, and gauge="unit", can be merged')
-    state: State = merge_states([part.online_.summary() for part in parts], first.config.columns)
+    config, retention = parts[0].online_.config, parts[0].online_.retention
+    if any((part.online_.config, part.online_.retention) != (config, retention) for part in parts):
+        raise ValueError("only estimators with the same parameters and features can be merged")
+    state = merge_states([part.online_.summary() for part in parts], config.columns)
     merged: ImplicitKrasulina = clone(parts[0])
     merged.n_features_in_ = parts[0].n_features_in_
     if hasattr(parts[0], "feature_names_in_"):
         merged.feature_names_in_ = parts[0].feature_names_in_
-    merged.online_ = OnlineLearner(first, retention)
+    merged.online_ = OnlineLearner(config, retention)
     calibrator = Calibrator.merged([part.online_.calibrator for part in parts])
     merged.online_.resume(state, sum(part.n_samples_seen_ for part in parts), calibrator)
     return merged

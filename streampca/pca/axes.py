@@ -23,11 +23,11 @@ def smallest_singular_value(dtype: Any) -> float:
     return 2 * float(np.sqrt(np.finfo(dtype).tiny))
 
 
-def leading(F: Array, limit: int, dtype: Any) -> tuple[Array, F64]:
-    """C (d, r) = U diag(σ) for up to `limit` leading singular values of F (d, n) above rounding, and σ² (r,)."""
+def leading(F: Array, limit: int, dtype: Any) -> Array:
+    """C (d, r) = U diag(σ) for up to `limit` leading singular values of F (d, n) above rounding."""
     U, sigma, _ = np.linalg.svd(F.astype(np.float64, copy=False), full_matrices=False)
     r = rank(sigma, limit, dtype)
-    return np.ascontiguousarray((U[:, :r] * sigma[:r]).astype(dtype)), sigma[:r] ** 2
+    return np.ascontiguousarray((U[:, :r] * sigma[:r]).astype(dtype))
 
 
 def factor(state: State) -> Array:
@@ -43,7 +43,7 @@ def turned(state: State, components: int) -> State:
     variance, U = variance[::-1] * unit, U[:, ::-1]
     known = variance > max(_EPS * d * variance[0], float(np.finfo(state.C.dtype).tiny))
     C = np.ascontiguousarray(U[:, known] * np.sqrt(variance[known]), state.C.dtype)
-    return replace(state, C=C, N=np.diag(variance[known]))
+    return replace(state, C=C)
 
 
 def rank(sigma: F64, limit: int, dtype: Any) -> int:
@@ -104,7 +104,6 @@ def model_of(state: State, components: int, reference: Array | None = None) -> M
 
 
 def leading_model(state: State, components: int) -> Model:
-    """As `model_of`, with axes of any sign, and no more than the state has: quicker, without an SVD of size d."""
-    state = state if state.covariance is None else turned(state, components)
-    C, variance = state.C[:, :components].astype(np.float64, copy=False), state.N.diagonal()[:components]
+    """As `model_of`, with axes of any sign, and no more than the state has at hand: it decomposes nothing."""
+    C, variance = state.C[:, :components].astype(np.float64, copy=False), state.variance[:components]
     return Model((C / np.sqrt(variance)).T, variance, state.mean, state.total_variance, state.weight)

@@ -10,6 +10,7 @@ Each message is shortened if it is absurdly far away, and centred (blocked/centr
 Messages are scored by the k leading axes at the start of their block; in the first case, at the last turn.
 """
 
+import math
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -26,10 +27,10 @@ from streampca.pca.state import State
 
 EXACT = 256  # dimensions up to which the covariance is kept: it is quicker, and no larger than factor and block
 BLOCK = 256  # messages
-WIDE, WIDE_BLOCK = 200, 1024  # from so many columns on, a longer block is faster
+WIDE, WIDE_BLOCK = 96, 512  # from so many columns on, a longer block is faster
 _TINY = float(np.finfo(np.float64).tiny)
 YOUNG = 1024  # messages until which blocks are decomposed whole: short streams end before Algorithm 1 has converged
-TURNS = 16  # blocks from one turn of an exact covariance to its axes to the next
+TURNS = 32  # blocks from one turn of an exact covariance to its axes to the next
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,11 @@ class LearningConfig:
         """A stream whose entries or deviations are all smaller counts as constant: their squares underflow."""
         return 16 * float(np.sqrt(np.finfo(self.dtype).tiny))
 
+    @property
+    def min_observed(self) -> int:
+        """Entries that a message with gaps must have: with fewer, filling them is worse than taking the mean."""
+        return min(max(2 * self.components, math.ceil(0.3 * self.dimensions)), self.dimensions)
+
     def next_block(self, state: State) -> int:
         """Messages in the next block."""
         return self.block if state.count else max(self.start, 1)
@@ -125,14 +131,14 @@ def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig)
         shortened=state.shortened + block.shortened,
         gaps=gaps,
     )
-    P = (block.Y @ state.C).astype(np.float64)
+    P = (block.Y @ state.C).astype(np.float64, copy=False)
     losses = _losses(state, P, block.norm, weights, surplus, config) if state.count else NO_LOSSES
     return (_summed if config.exact else _moved)(after, block.Y, P, weights, config), losses
 
 
 def _summed(state: State, Y: Array, P: F64, weights: Weights, config: LearningConfig) -> State:
     """The covariance after the centred messages Y (n, d), and its axes now and then."""
-    weighted = np.sqrt(weights.c)[:, None] * Y.astype(np.float64, copy=False)
+    weighted = np.sqrt(weights.c)[:, None].astype(Y.dtype, copy=False) * Y
     before = state.C @ state.C.T if state.covariance is None else state.covariance  # None: empty, or just merged
     covariance = weights.past * before.astype(np.float64, copy=False) + weighted.T @ weighted
     state, blocks = replace(state, covariance=covariance), -(-max(state.count - config.start, 0) // config.block)
@@ -142,35 +148,36 @@ def _summed(state: State, Y: Array, P: F64, weights: Weights, config: LearningCo
 
 def _moved(state: State, Y: Array, P: F64, weights: Weights, config: LearningConfig) -> State:
     """Algorithm 1 on C, and the Rayleigh–Ritz step; P (n, r) is Y [C | F]."""
-    C, N, K, r = state.C, state.N, min(config.columns, state.rank), state.rank
-    G = (Y @ Y.T).astype(np.float64)
-    rows, limit = ritz.rows(N, P, G, weights.c, weights.past), config.columns + ritz.SPARE
+    C, variance, K, r = state.C, state.variance, min(config.columns, state.rank), state.rank
+    G = (Y @ Y.T).astype(np.float64, copy=False)
+    rows, limit = ritz.rows(variance, P, G, weights.c, weights.past), config.columns + ritz.SPARE
     coefficients = None
     if r and state.count > YOUNG:
         with suppress(LinAlgError):  # C has lost a column
-            moved = _algorithm1(P[:, :K], G, N[:K, :K], r, weights.eta)
+            moved = _algorithm1(P[:, :K], G, variance[:K], r, weights.eta)
             coefficients = ritz.restricted(rows, moved, limit, config.rounding)
     if coefficients is None:
         coefficients = ritz.strongest(rows, limit, config.rounding)
-    coefficients = coefficients.astype(C.dtype)
+    coefficients = coefficients.astype(C.dtype, copy=False)
     C = C @ coefficients[:r] + Y.T @ coefficients[r:]
-    N = (C.T @ C).astype(np.float64)
-    known = int(np.sum(N.diagonal() > config.smallest_value**2))
-    return replace(state, C=np.ascontiguousarray(C[:, :known]), N=N[:known, :known].copy())
+    after = replace(state, C=C)
+    known = int(np.sum(after.variance > config.smallest_value**2))
+    return after if known == C.shape[1] else replace(state, C=np.ascontiguousarray(C[:, :known]))
 
 
-def _algorithm1(P: F64, G: F64, N: F64, r: int, eta: F64) -> F64:
+def _algorithm1(P: F64, G: F64, variance: F64, r: int, eta: F64) -> F64:
     """Coefficients (r + n, K) of C after n messages: of the r columns [C | F] before, and of the messages."""
-    X, Z, _, _ = recurrence.learn(P, G, np.asarray(np.linalg.inv(N)), eta)
-    moved = np.zeros((r + len(P), len(N)))
-    moved[: len(N)], moved[r:] = np.eye(len(N)) - X.T @ Z, Z
+    X, Z, _, _ = recurrence.learn(P, G, np.diag(1 / variance), eta)
+    K = len(variance)
+    moved = np.zeros((r + len(P), K))
+    moved[:K], moved[r:] = np.eye(K) - X.T @ Z, Z
     return moved
 
 
 def _losses(state: State, P: F64, norm: F64, weights: Weights, surplus: F64, config: LearningConfig) -> Losses:
     """The losses of messages with these P = Y [C | F] and ‖v − m‖², by the k leading axes of the state."""
     k = min(config.components, state.rank)
-    explained = ((P[:, :k] / np.sqrt(state.N.diagonal()[:k])) ** 2).sum(axis=1) / np.maximum(1 - weights.a, _TINY)
+    explained = ((P[:, :k] / np.sqrt(state.variance[:k])) ** 2).sum(axis=1) / np.maximum(1 - weights.a, _TINY)
     outside = 1 - config.components / config.dimensions
     norm = np.maximum(norm - surplus, 0.0)
     return Losses(np.clip(norm + surplus * (1 - outside) - explained, 0.0, norm), norm)

@@ -58,12 +58,12 @@ class Pool:
         self._mean, self.weight = self._mean + new * step if past else state.mean, W
         self._count += state.count
         if sum(columns.shape[1] for _, columns in self._parts) > self._most:
-            self._parts = [(1.0, _leading(self._parts, self._cut, np.float64)[0])]
+            self._parts = [(1.0, _leading(self._parts, self._cut, np.float64))]
 
     def state(self, columns: int | None = None, dtype: Any = np.float64) -> State:
         """The pooled state with at most `columns` columns, by default as many as a cut leaves. There must be weight."""
-        C, squares = _leading(self._parts, columns or self._cut, dtype)
-        return State(C, np.diag(squares), self._mean, self.weight, self._total_variance, self._count, gaps=self._gaps)
+        C = _leading(self._parts, columns or self._cut, dtype)
+        return State(C, self._mean, self.weight, self._total_variance, self._count, gaps=self._gaps)
 
 
 class Merger:
@@ -125,7 +125,7 @@ def _shared(before: Gaps | None, past: float, added: Gaps | None, new: float) ->
     return before.times(past).plus(added.times(new))
 
 
-def _leading(parts: Sequence[tuple[float, Array]], most: int, dtype: Any) -> tuple[Array, F64]:
+def _leading(parts: Sequence[tuple[float, Array]], most: int, dtype: Any) -> Array:
     """As `axes.leading` of F, but from the smaller Gram matrix where that is faster and accurate enough."""
     F = np.hstack([factor * columns.astype(np.float64, copy=False) for factor, columns in parts])
     (d, n), unit = F.shape, power_of_two(float(np.abs(F).max(initial=0.0)))
@@ -133,9 +133,8 @@ def _leading(parts: Sequence[tuple[float, Array]], most: int, dtype: Any) -> tup
     squares, vectors = np.linalg.eigh(F @ F.T if d <= n else F.T @ F)
     squares, vectors = squares[::-1][:most], vectors[:, ::-1][:, :most]
     if min(d, n) <= _GROUPED and not (len(squares) and squares[-1] > _GRADED * squares[0]):
-        C, squares = axes.leading(F, most, dtype)
-        return unit * C, unit**2 * squares
+        return unit * axes.leading(F, most, dtype)
     r = int(np.sum(squares > axes.tolerance(np.float64) * squares[0])) if squares[0] > 0 else 0
     squares, vectors = squares[:r], vectors[:, :r]
     C = vectors * np.sqrt(squares) if d <= n else F @ vectors
-    return np.ascontiguousarray(unit * C, dtype), unit**2 * squares
+    return np.ascontiguousarray(unit * C, dtype)

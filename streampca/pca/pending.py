@@ -4,18 +4,14 @@ Blocks are cut on the number of messages learned, never where a batch ends, so t
 of the batches, not even in its last bit.
 """
 
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
-from streampca.pca import learning
 from streampca.pca.arrays import F64, Array
-from streampca.pca.learning import LearningConfig
+from streampca.pca.learning import LearningConfig, learn
 from streampca.pca.losses import Losses
 from streampca.pca.state import State
-
-T = TypeVar("T")
 
 
 class Messages(NamedTuple):
@@ -33,63 +29,15 @@ class Messages(NamedTuple):
         return Messages(np.concatenate([self.V, later.V]), np.concatenate([self.retention, later.retention]))
 
 
-class Learner(Protocol[T]):
-    """A way to learn a stream: what its state is, and how the state takes up messages."""
-
-    @property
-    def config(self) -> LearningConfig:
-        """The parameters of the model."""
-        ...
-
-    def empty(self) -> T:
-        """The state before the first message."""
-        ...
-
-    def next_block(self, state: T) -> int:
-        """Messages in the next block; every later one has `config.block`."""
-        ...
-
-    def learn(self, state: T, messages: Messages) -> tuple[T, Losses]:
-        """Learn messages, cut into blocks from the first on; the last block may be shorter."""
-        ...
-
-    def as_unit_gauge(self, state: T) -> State:
-        """The state with its factor scaled so that C Cᵀ estimates the covariance."""
-        ...
-
-
-@dataclass(frozen=True)
-class UnitGauge:
-    """The default: η = 1/w, and C rescaled after every block (learning.py)."""
-
-    config: LearningConfig
-
-    def empty(self) -> State:
-        """The state before the first message."""
-        return State.empty(self.config.dimensions, self.config.dtype)
-
-    def next_block(self, state: State) -> int:
-        """Messages in the next block: the first one is `config.start` long."""
-        return self.config.next_block(state)
-
-    def learn(self, state: State, messages: Messages) -> tuple[State, Losses]:
-        """Learn messages, cut into blocks from the first on; the last block may be shorter."""
-        return learning.learn(state, messages.V, messages.retention, self.config)
-
-    def as_unit_gauge(self, state: State) -> State:
-        """The state itself."""
-        return state
-
-
 def learn_whole_blocks(
-    learner: Learner[T], state: T, pending: Messages, new: Messages
-) -> tuple[T, Messages, list[Losses]]:
+    config: LearningConfig, state: State, pending: Messages, new: Messages
+) -> tuple[State, Messages, list[Losses]]:
     """Learn the whole blocks among the pending messages and the new ones after them.
 
     Returns the state, the messages that are still pending, and the scores of what was learned. Only the block that
     begins with pending messages is copied.
     """
-    waiting, first, block = len(pending.V), learner.next_block(state), learner.config.block
+    waiting, first, block = len(pending.V), config.next_block(state), config.block
     beyond_first = waiting + len(new.V) - first
     if beyond_first < 0:
         return state, pending.followed_by(new), []
@@ -98,7 +46,7 @@ def learn_whole_blocks(
     parts = [pending.followed_by(new.part(0, head))] if waiting else []
     scores = []
     for part in [*parts, new.part(head, end)] if end > head else parts:
-        state, of_part = learner.learn(state, part)
+        state, of_part = learn(state, part.V, part.retention, config)
         scores.append(of_part)
     rest = new.part(end, len(new.V))
     return state, Messages(rest.V.copy(), rest.retention.copy()), scores

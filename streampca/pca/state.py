@@ -31,14 +31,13 @@ class Gaps:
 class State:
     """Factor, mean and weight of a stream: CCᵀ estimates the covariance.
 
-    The first K columns are the C that Algorithm 1 learns, the others F, kept beside it. All are orthogonal to rounding,
-    longest first, and linearly independent: a stream that has shown few directions has fewer columns.
+    The first K columns are the C that Algorithm 1 learns, the others F, kept beside it. All are orthogonal (to rounding
+    of the longest), longest first, and linearly independent: a stream that has shown few directions has fewer.
 
     Where d is small, the covariance is kept exactly, and the columns are its axes at the last turn.
     """
 
     C: Array  # (d, r): [C | F]
-    N: F64  # (r, r) = CᵀC; float64 even for a float32 factor
     mean: F64  # (d,)
     weight: float  # effective number of messages
     total_variance: float  # of all d dimensions
@@ -50,22 +49,25 @@ class State:
     @classmethod
     def empty(cls, d: int, dtype: str = "float64") -> "State":
         """The state before the first message."""
-        return cls(np.zeros((d, 0), dtype), np.zeros((0, 0)), np.zeros(d), 0.0, 0.0, 0)
+        return cls(np.zeros((d, 0), dtype), np.zeros(d), 0.0, 0.0, 0)
 
     @property
     def rank(self) -> int:
         """Columns of C."""
         return int(self.C.shape[1])
 
-    @property
-    def S(self) -> F64:  # noqa: N802 - the letter of the paper
-        """(CᵀC)⁻¹, (r, r)."""
-        return np.asarray(np.linalg.inv(self.N)) if self.rank else self.N
+    @cached_property
+    def variance(self) -> F64:
+        """The squared lengths of the columns, (r,)."""
+        variance: F64 = np.square(self.C, dtype=np.float64).sum(axis=0)
+        return variance
 
     @property
     def C_pinv(self) -> Array:  # noqa: N802
-        """C† = S Cᵀ, (r, d)."""
-        return (self.S @ self.C.T).astype(self.C.dtype)
+        """C† = (CᵀC)⁻¹ Cᵀ, (r, d)."""
+        length = np.sqrt(self.variance)
+        unit = self.C / length
+        return (np.linalg.inv(unit.T @ unit) @ unit.T / length[:, None]).astype(self.C.dtype)
 
     @cached_property
     def pinv_error(self) -> float:

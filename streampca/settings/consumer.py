@@ -17,9 +17,6 @@ class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterS
     on_bad_record: Literal["stop", "skip"] = Field(
         "stop", description="What to do with bad records when no dead-letter topic is set."
     )
-    max_rejected_share: float = Field(
-        0.5, ge=0, le=1, description="Share of rejects among 1,000 records at which to stop; 1: no limit."
-    )
     on_offset_gap: Literal["fail", "earliest", "latest"] = Field(
         "fail", description="What to do when records disappeared before they were read."
     )

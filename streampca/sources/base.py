@@ -16,6 +16,9 @@ from streampca.stream.record import NO_RECORDS, LastRecord, Record
 MAX_POLL_RECORDS = 2000
 """At most so many records a poll: enough to share its overhead, few enough that the next poll is soon."""
 
+MAX_POLL_INTERVAL_S = 60
+"""The group removes a member that polls less often; so long a rebalance waits for the slowest."""
+
 PREFETCH_MIB = 32
 """Limit of the records read ahead: several fetches, so that learning never waits for one."""
 

@@ -7,10 +7,12 @@ from typing import Any, NoReturn
 from streampca.errors import SourceError
 from streampca.settings import KafkaSettings
 from streampca.sources.base import Committed
-from streampca.sources.broker_errors import NoBrokerError
+from streampca.sources.broker_errors import BrokerErrors, NoBrokerError
 from streampca.sources.transactions import OutgoingFields, TransactionFailedError
 
 ABORT_S = 2.0
+_REFUSED = {10, 18, 29, 30, 31, 32, 53, 58, 87}
+"""Codes of errors that the next transaction meets, too: records that are too large or invalid, missing rights."""
 REQUEST_BYTES = 100 * 1024 * 1024  # a broker's own limit: the topic's limit decides
 
 
@@ -64,12 +66,8 @@ class ClientTransactions(ABC):
         """Close the producer without sending what is left."""
 
     @abstractmethod
-    def _text(self, error: Exception) -> str:
-        """The error in one line."""
-
-    @abstractmethod
-    def _refusal(self, error: Exception, topic: str) -> SourceError | None:
-        """The error as one that waiting cannot fix; None if the next transaction may succeed."""
+    def _described(self, error: Exception) -> tuple[int | None, str]:
+        """The error's code in Kafka's protocol, if it has one, and its text in one line."""
 
     def recover(self) -> None:
         if self._producer is not None:
@@ -83,7 +81,7 @@ class ClientTransactions(ABC):
             self._drop()
             if refusal := self._refusal(error, self._topics[0]):
                 raise refusal from None
-            raise TimeoutError(f"no transaction can begin: {self._text(error)}") from None
+            raise TimeoutError(f"no transaction can begin: {self._described(error)[1]}") from None
 
     def send(self, records: Iterable[OutgoingFields]) -> None:
         self._send(self._begun(), records)
@@ -130,7 +128,12 @@ class ClientTransactions(ABC):
         for each, its_topic in [*self._undelivered, (error, topic)]:
             if refusal := self._refusal(each, its_topic):
                 raise refusal from None
-        raise TransactionFailedError(self._text(error)) from None
+        raise TransactionFailedError(self._described(error)[1]) from None
+
+    def _refusal(self, error: Exception, topic: str) -> SourceError | None:
+        """The error as one that waiting cannot fix; None if the next transaction may succeed."""
+        code, text = self._described(error)
+        return BrokerErrors(self._settings, topic).of(code, text) if code in _REFUSED else None
 
     def _drop(self) -> None:
         """Give the producer up, and what it has not sent."""

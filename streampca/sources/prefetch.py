@@ -20,9 +20,9 @@ from functools import partial
 from typing import Any
 
 from streampca.sources.base import Committed, Source
-from streampca.sources.event_queue import EventQueue, Polled
+from streampca.sources.event_queue import EventQueue, partition_of
 from streampca.sources.threads import OS_THREADS, Threads
-from streampca.stream.events import Event, Records, SourceStatus, Vectors
+from streampca.stream.events import Event, Lost, Records, Revoked, SourceStatus, Vectors
 from streampca.stream.record import NO_RECORDS, LastRecord
 
 _POLL_S = 0.1  # longest time that a call waits for a poll without records
@@ -48,8 +48,8 @@ class Prefetch:
         self._queue = EventQueue()
         self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._undecoded: deque[Event] = deque()  # the rest of the last poll; only the thread uses it
-        self._blocking: Polled | None = None  # no polling until this was handled
-        self._handed: Polled | None = None
+        self._error: BaseException | None = None  # to be raised after the queued events
+        self._blocked = False  # no polling until the queued events, or the error, were handled
         self._begun = self._closed = self._ended = False
         self._failure: BaseException | None = None  # that ended the thread
         self._partitions, self._status = source.partitions(), source.status()
@@ -70,14 +70,16 @@ class Prefetch:
             if self._closed:
                 raise ValueError("the source is closed")
             self._begun = True
-            if self._handed is self._blocking:
-                self._blocking = None
+            if not self._queue and not self._error:
+                self._blocked = False
             self._changed.notify()
-            self._changed.wait_for(lambda: self._queue or self._failure, timeout_s)
-            self._handed = polled = self._queue.take() if self._queue else Polled([], self._failure)
-        if polled.error is not None:
-            raise polled.error
-        return polled.events
+            self._changed.wait_for(lambda: self._queue or self._error or self._failure, timeout_s)
+            if events := self._queue.take():
+                return events
+            error, self._error = self._error or self._failure, None
+        if error is not None:
+            raise error
+        return []
 
     def seek(self, positions: Mapping[int, int | None], last: Mapping[int, LastRecord] = NO_RECORDS) -> None:
         self._do(partial(self._seek, positions, last)).result()
@@ -147,27 +149,21 @@ class Prefetch:
 
     def _may_poll(self) -> bool:
         has_room = self._queue.records < self._max_records and self._queue.size < self._max_bytes
-        return self._begun and self._blocking is None and has_room
+        return self._begun and not self._blocked and has_room
 
     def _poll(self) -> None:
-        events: list[Event] = []
-        error: BaseException | None = None
         try:
             if not self._undecoded:
                 self._undecoded.extend(self._source.poll(_POLL_S))
+            if not self._undecoded:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._calls, _IDLE_S)
             is_whole = True
             while self._undecoded and is_whole:
                 event, is_whole = self._decode_next()
-                events.append(event)
-        except BaseException as failure:  # the worker handles it
-            error = failure
-        if events:
-            self._put(Polled(events))
-        if error:
-            self._put(Polled([], error))
-        if not events and not error:
-            with self._changed:
-                self._changed.wait_for(lambda: self._calls, _IDLE_S)
+                self._put(event)
+        except BaseException as error:  # the worker handles it
+            self._put_error(error)
 
     def _decode_next(self) -> tuple[Event, bool]:
         """The next event, decoded, and whether it is whole; if not, its rest is the next one."""
@@ -180,41 +176,39 @@ class Prefetch:
         self._undecoded.appendleft(replace(event, records=event.records[len(decoded.records) :]))
         return decoded, False
 
-    def _put(self, polled: Polled) -> None:
+    def _put(self, event: Event) -> None:
         with self._changed:
-            self._drop(polled.released())
-            if polled.blocks_polling:
-                self._blocking = polled
-            self._queue.put(polled)
+            if isinstance(event, Revoked | Lost):
+                self._queue.drop(event.partitions)
+            self._blocked = self._blocked or partition_of(event) is None
+            self._queue.put(event)
+            self._changed.notify_all()
+
+    def _put_error(self, error: BaseException) -> None:
+        with self._changed:
+            self._error, self._blocked = error, True
             self._changed.notify_all()
 
     def _seek(self, positions: Mapping[int, int | None], last: Mapping[int, LastRecord]) -> None:
-        ours = {p: position for p, position in positions.items() if p not in self._released()}
+        ours = {p: position for p, position in positions.items() if p not in self._queue.released()}
         self._source.seek(ours, {p: record for p, record in last.items() if p in ours})
         with self._changed:
             self._drop(frozenset(ours))
 
     def _pause(self, partitions: frozenset[int]) -> None:
-        self._source.pause(partitions - self._released())
+        self._source.pause(partitions - self._queue.released())
         with self._changed:
             self._drop(partitions)
 
     def _drop(self, partitions: frozenset[int]) -> None:
         self._queue.drop(partitions)
-        self._undecoded = deque(Polled(list(self._undecoded)).without(partitions).events)
+        self._undecoded = deque(event for event in self._undecoded if partition_of(event) not in partitions)
 
     def _commit(self, positions: Mapping[int, int], metadata: str) -> None:
         try:
             self._source.commit(positions, metadata)
         except Exception as error:  # no caller waits for it
-            self._put(Polled([], error))
-
-    def _released(self) -> frozenset[int]:
-        """Partitions that the source has released already, in an event that the worker has not taken yet."""
-        coming = Polled(list(self._undecoded)).released()
-        if self._blocking is None or self._blocking is self._handed:
-            return coming
-        return coming | self._blocking.released()
+            self._put_error(error)
 
     def _end(self) -> None:
         self._ended = True

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import DamagedFileError
-from streampca.pca.arrays import F64, Array
+from streampca.pca.arrays import Array
 from streampca.pca.learning import LearningConfig
 from streampca.pca.state import Gaps, State
 from streampca.stream import npz
@@ -60,7 +60,6 @@ def encode(checkpoint: Checkpoint) -> bytes:
     arrays: dict[str, NDArray[Any]] = {
         "C": state.C,
         "C_pinv": state.C_pinv,
-        "N": state.N,
         "mean": state.mean,
         "pending": fold.pending,
         "pending_retention": fold.retention,
@@ -82,7 +81,6 @@ def decode(data: bytes, *, trusted: bool = False) -> Checkpoint:
     _verify(header, arrays, inverse=not trusted)
     state = State(
         arrays["C"],
-        arrays["N"],
         arrays["mean"],
         header.weight,
         header.total_variance,
@@ -104,7 +102,6 @@ def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]], *, invers
     expected = {
         "C": ((d, r), dtype),
         **({"C_pinv": ((r, d), dtype)} if inverse else {}),
-        "N": ((r, r), "float64"),
         "mean": ((d,), "float64"),
         "pending": ((n, d), dtype),
         "pending_retention": ((n,), "float64"),
@@ -128,29 +125,18 @@ def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]], *, invers
     if not ((retention >= 0) & (retention <= 1)).all():
         raise DamagedFileError("pending_retention holds values that are not between 0 and 1")
     with np.errstate(all="ignore"):
-        agree = not inverse or r == 0 or _agree(arrays["C"], arrays["C_pinv"], arrays["N"])
+        agree = not inverse or r == 0 or _agree(arrays["C"], arrays["C_pinv"])
     if not agree:
-        raise DamagedFileError("C, its pseudo-inverse and its Gram matrix do not agree")
+        raise DamagedFileError("C and its pseudo-inverse do not agree")
 
 
-def _agree(C: Array, C_pinv: Array, N: F64) -> bool:
-    """Whether N = CᵀC and C†C = I, up to rounding.
+def _agree(C: Array, C_pinv: Array) -> bool:
+    """Whether C†C = I, up to rounding, with the columns of C scaled to length one.
 
-    The second is checked with the columns of C scaled to length one, and with a tolerance that grows with the ratio of
-    the longest column to the shortest: constant sensors and exact linear relations make ratios of 1e10.
+    The tolerance grows with the ratio of the longest column to the shortest: constant sensors and exact linear
+    relations make ratios of 1e10.
     """
     tolerance, rounding = (1e-6 if C.dtype == np.float64 else 1e-2), 100 * float(np.finfo(C.dtype).eps)
-    C, squares = C.astype(np.float64), N.diagonal()
-    if not (squares > 0).all() or not np.isfinite(_inverse(N)).all():
-        return False
-    unit = np.sqrt(squares)
-    gram = np.abs(C.T @ C - N).max() / squares.max()
-    inverse = np.abs((unit[:, None] * C_pinv) @ (C / unit) - np.eye(len(N))).max()
-    return bool(gram <= tolerance and inverse <= tolerance + rounding * (unit.max() / unit.min()) ** 2)
-
-
-def _inverse(N: F64) -> F64:
-    try:
-        return np.asarray(np.linalg.inv(N))
-    except np.linalg.LinAlgError:
-        return np.full_like(N, np.nan)
+    unit = np.sqrt(np.square(C, dtype=np.float64).sum(axis=0))
+    error = np.abs((unit[:, None] * C_pinv) @ (C / unit) - np.eye(len(unit))).max()
+    return bool((unit > 0).all() and error <= tolerance + rounding * (unit.max() / unit.min()) ** 2)

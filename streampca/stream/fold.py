@@ -15,7 +15,7 @@ from streampca.pca import learning
 from streampca.pca.arrays import Array
 from streampca.pca.learning import LearningConfig
 from streampca.pca.losses import Losses
-from streampca.pca.pending import Messages, UnitGauge, learn_whole_blocks
+from streampca.pca.pending import Messages, learn_whole_blocks
 from streampca.pca.state import State
 from streampca.stream.event_time import EventTime
 from streampca.stream.record import LastRecord
@@ -190,7 +190,7 @@ class Fold:
             steps = _at_first_vectors(steps, counts)
         new, block = Messages(V, fold_config.retention(steps)), fold_config.learning.block
         state, pending, losses = learn_whole_blocks(
-            UnitGauge(fold_config.learning), self.state, Messages(self.pending, self.retention), new
+            fold_config.learning, self.state, Messages(self.pending, self.retention), new
         )
         stats = self.stats.with_messages(timestamps, len(V)) if len(V) else self.stats
         for of_blocks in losses:

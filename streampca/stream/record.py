@@ -47,7 +47,7 @@ NO_RECORDS: Mapping[int, LastRecord] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class PlainRecord:
-    """A record of the in-memory source and of tests."""
+    """A record with all its fields."""
 
     offset: int
     value: bytes | None

@@ -6,20 +6,18 @@ from collections.abc import Callable
 import structlog
 
 from streampca.consumer_group.listener import BatchTransformed, MemberEvent, ModelAwaited, TransactionEnded
-from streampca.consumer_group.log import MemberLog, RepeatedFailure
+from streampca.consumer_group.log import MemberLog
 
 log = structlog.get_logger()
 
 
 class TransformLog(MemberLog):
-    """Logs the events of a member; a failure that repeats only once until it is over."""
+    """Logs the events of a member."""
 
     activity = "transforming"
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(clock)
-        self._transactions = RepeatedFailure("transaction failed", "transactions committed again")
-        self._awaited = ""  # why there is no model
         self._version: int | None = None
         self._committed = self._written = 0
 
@@ -29,14 +27,12 @@ class TransformLog(MemberLog):
             case BatchTransformed():
                 self._on_batch(event)
             case TransactionEnded("committed"):
-                self._transactions.end()
+                self._ends("transaction failed", "transactions committed again")
                 self._committed += event.records
             case TransactionEnded("failed"):
-                self._transactions.begin(event.cause)
+                self._fails("transaction failed", event.cause)
             case ModelAwaited(cause):
-                if cause != self._awaited:
-                    log.warning("waiting for model", cause=cause)
-                self._awaited = cause
+                self._fails("waiting for model", cause, "warning")
 
     def ended(self) -> None:
         """Log the last line."""
@@ -52,8 +48,4 @@ class TransformLog(MemberLog):
             log.info("caught up", partitions=len(self._lags), read=self._messages)
 
     def _state(self) -> dict[str, object]:
-        return super()._state() | {
-            "written": self._written,
-            "rejected": self._rejected.total(),
-            "model": self._version,
-        }
+        return super()._state() | {"written": self._written, "model": self._version}

@@ -20,7 +20,7 @@ from streampca.consumer_group.listener import (
     TransactionEnded,
 )
 from streampca.consumer_group.offset_gap import OffsetGapPolicy
-from streampca.consumer_group.rejects import RejectLimit, bad_record
+from streampca.consumer_group.rejects import bad_record, refuse_wrong_settings
 from streampca.errors import StreampcaError
 from streampca.sources.base import Committed, Source
 from streampca.sources.transactions import TransactionFailedError, Transactions
@@ -42,7 +42,6 @@ class TransformConfig:
     topic: str
     bad_records: str = "stop"  # stop, skip, or dead_letter
     offset_gap: str = "fail"  # fail, earliest or latest
-    max_rejected_share: float = 0.5  # of a partition's last records; 1: no limit
 
 
 class Transformer:
@@ -65,8 +64,7 @@ class Transformer:
             OffsetGapPolicy(config.topic, config.offset_gap, _START_OVER), source, self._restore, listener
         )
         self._positions = self._assignment.progress
-        self._limit = RejectLimit(config.topic, config.max_rejected_share, "format, field")
-        self._committed: dict[int, int] = {}  # partition → next offset
+        self._is_first_start = True  # the group has committed no record, and this member has projected none
         self._topic_id = ""  # at the last assignment, or failure
         self._pending: dict[int, Position] = {}  # of the open transaction
         self._pending_records, self._begun_at = 0, 0.0
@@ -134,7 +132,9 @@ class Transformer:
         rejects = event.decoded.rejects
         if rejects and self._config.bad_records == "stop":
             self._stop_at(event, rejects[0])
-        self._limit.take(event, rejects, self._committed.get(event.partition, 0))
+        if self._is_first_start and self._config.bad_records == "dead_letter":
+            refuse_wrong_settings(self._config.topic, event, "format, field")
+        self._is_first_start &= event.count == len(rejects)
         self._transactions.send(event.outputs)
         for reject in rejects:
             rejected = event.records[reject.place]
@@ -158,14 +158,13 @@ class Transformer:
         started = time.perf_counter()
         shape, topic_id = self._model.shape, self._topic_id
         self._transactions.commit({p: each.as_committed(shape, topic_id) for p, each in self._pending.items()})
-        self._committed |= {p: each.position for p, each in self._pending.items()}
         records, self._pending, self._pending_records = self._pending_records, {}, 0
         self._listener.notify(TransactionEnded("committed", records, time.perf_counter() - started))
 
     def _start_over(self, cause: str) -> None:
         """Read all partitions again from what is committed."""
         self._end("failed", cause)
-        self._limit.forget(self._assignment.restart())
+        self._assignment.restart()
 
     def _end(self, outcome: str, cause: str) -> None:
         """Forget the open transaction."""
@@ -177,7 +176,7 @@ class Transformer:
         """Abort the open transaction, since it may hold records of these partitions."""
         self._transactions.abort()
         self._end("aborted", "partitions lost" if lost else "partitions revoked")
-        self._limit.forget(self._assignment.release(partitions, lost=lost))
+        self._assignment.release(partitions, lost=lost)
         if self._positions:  # the others' records of that transaction
             self._start_over("")
 
@@ -193,6 +192,7 @@ class Transformer:
         self._outputs.check_partitions(partitions, self._transactions)
         self._check_stop()
         committed: Mapping[int, Committed] = self._source.committed(self._source.partitions())
+        self._is_first_start = not any(found.offset > 0 for found in committed.values())
         self._topic_id = self._source.topic_id()
         for partition, found in committed.items():
             self._model.require_shape(found.metadata)

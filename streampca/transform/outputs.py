@@ -113,9 +113,8 @@ class Outputs:
         """A record that cannot be projected. Raises `ValueError` without a dead-letter topic."""
         if self.dead_letter_topic is None:
             raise ValueError("dead_letter_topic is not set")
-        why = dead_letter_headers(self.source_topic, partition, record.offset, reject.reason, reject.message)
-        headers = [*record.headers, *why]
-        return Outgoing(self.dead_letter_topic, None, record.value, record.key, headers, record.timestamp)
+        headers = dead_letter_headers(self.source_topic, partition, record, reject.reason, reject.message)
+        return Outgoing(self.dead_letter_topic, None, record.value, record.key, headers, timestamp=-1)
 
     def check_partitions(self, partitions: Collection[int], transactions: Transactions) -> None:
         """Raise `SourceError` unless the output topic has these partitions, too; `TimeoutError` if nobody answers."""

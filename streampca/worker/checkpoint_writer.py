@@ -7,23 +7,20 @@ save is in flight; the worker's loop takes its result and commits offsets.
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from streampca.consumer_group.listener import CheckpointPostponed, CheckpointSaved, ModelPublished, PublishFailed
 from streampca.errors import DamagedFileError, StoreError, StreampcaError
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stream.checkpoint import Checkpoint
-from streampca.worker.publisher import Publication, Publisher
+from streampca.worker.publisher import Publisher
 
 
-@dataclass
-class SaveResult:
-    """What a save has written; times are in seconds."""
+class SaveResult(NamedTuple):
+    """What a save has written and what it could not, in this order; `error` is one that a retry cannot fix."""
 
-    saved: list[tuple[Checkpoint, float]] = field(default_factory=list)  # on disk, and the time that each took
-    postponed: str | None = None  # why the other checkpoints are not on disk
-    published: tuple[Publication, float] | None = None
-    unpublished: str | None = None  # why no model was published
-    error: StreampcaError | None = None  # one that a retry cannot fix
+    events: list[CheckpointSaved | CheckpointPostponed | ModelPublished | PublishFailed]
+    error: StreampcaError | None = None
 
 
 class CheckpointWriter:
@@ -75,36 +72,38 @@ class CheckpointWriter:
     def _write(
         self, checkpoints: Sequence[Checkpoint], publish: bool, saved_before: Sequence[Checkpoint]
     ) -> SaveResult:
-        result = SaveResult()
+        result = SaveResult([])
         try:
             stored = self.checkpoints.snapshot()  # one listing for all partitions
-            self._save(stored, checkpoints, result)
+            saved = self._save(stored, checkpoints, result)
             if publish:
-                self._publish([*saved_before, *(checkpoint for checkpoint, _ in result.saved)], stored, result)
+                self._publish([*saved_before, *saved], stored, result)
         except StoreError as error:
-            result.postponed = str(error) if checkpoints else None
-            result.unpublished = str(error) if publish else None
+            result.events.extend([CheckpointPostponed(str(error))] if checkpoints else [])
+            result.events.extend([PublishFailed(str(error))] if publish else [])
         except StreampcaError as error:
-            result.error = error
+            return result._replace(error=error)
         return result
 
-    def _save(self, stored: Checkpoints, checkpoints: Sequence[Checkpoint], result: SaveResult) -> None:
-        for checkpoint in checkpoints:
+    def _save(self, stored: Checkpoints, checkpoints: Sequence[Checkpoint], result: SaveResult) -> Sequence[Checkpoint]:
+        """Write checkpoints up to the first that fails; returns those written."""
+        for place, checkpoint in enumerate(checkpoints):
             started = self._clock()
             try:
                 stored.save(checkpoint)
             except StoreError as error:
-                result.postponed = str(error)
-                return
-            result.saved.append((checkpoint, self._clock() - started))
+                result.events.append(CheckpointPostponed(str(error)))
+                return checkpoints[:place]
+            seconds = self._clock() - started
+            result.events.append(CheckpointSaved(checkpoint.partition, checkpoint.fold, seconds))
             _ = checkpoint.fold.state.pinv_error  # cached for the metrics; computed here, it does not delay learning
+        return checkpoints
 
     def _publish(self, in_memory: Sequence[Checkpoint], stored: Checkpoints, result: SaveResult) -> None:
         started = self._clock()
         try:
-            published = self._publisher.publish(in_memory, stored)
+            if published := self._publisher.publish(in_memory, stored):
+                model, p_values = published
+                result.events.append(ModelPublished(model, self._clock() - started, p_values))
         except (StoreError, DamagedFileError) as error:
-            result.unpublished = str(error)
-            return
-        if published:
-            result.published = published, self._clock() - started
+            result.events.append(PublishFailed(str(error)))

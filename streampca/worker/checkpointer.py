@@ -8,13 +8,7 @@ import contextlib
 from collections import deque
 from collections.abc import Collection, Mapping
 
-from streampca.consumer_group.listener import (
-    CheckpointPostponed,
-    CheckpointSaved,
-    Listener,
-    ModelPublished,
-    PublishFailed,
-)
+from streampca.consumer_group.listener import CheckpointPostponed, CheckpointSaved, Listener, ModelPublished
 from streampca.errors import StaleListingError, StoreError
 from streampca.sources.base import DeadLetters, Source
 from streampca.stream import compatibility
@@ -93,7 +87,7 @@ class Checkpointer:
                 self._dead_letters.flush(_FLUSH_S)
                 self.check_topic()
         except (TimeoutError, StoreError) as error:
-            self._postpone(str(error))
+            self._listener.notify(CheckpointPostponed(str(error)))
             changed = {}
         unchanged = {p: fold for p, fold in self._saved.items() if p not in changed}
         checkpoints, before = self._checkpoints(changed), self._checkpoints(unchanged)
@@ -105,19 +99,14 @@ class Checkpointer:
         result = self._writer.take_result(wait=wait)
         if result is None:
             return
-        for checkpoint, seconds in result.saved:
-            self._saved[checkpoint.partition] = checkpoint.fold
-            self._listener.notify(CheckpointSaved(checkpoint.partition, checkpoint.fold, seconds))
-        if result.postponed:
-            self._postpone(result.postponed)
-        if result.saved:
-            self._group_store.commit({c.partition: c.fold.position for c, _ in result.saved if c.fold.position >= 0})
-        if result.published:
-            (model, p_values), seconds = result.published
-            self.publish_s.append(seconds)
-            self._listener.notify(ModelPublished(model, seconds, p_values))
-        if result.unpublished:
-            self._listener.notify(PublishFailed(result.unpublished))
+        saved = {event.partition: event.fold for event in result.events if isinstance(event, CheckpointSaved)}
+        self._saved |= saved
+        if saved:
+            self._group_store.commit({p: fold.position for p, fold in saved.items() if fold.position >= 0})
+        for event in result.events:
+            if isinstance(event, ModelPublished):
+                self.publish_s.append(event.seconds)
+            self._listener.notify(event)
         if result.error:
             raise result.error
 
@@ -138,6 +127,3 @@ class Checkpointer:
         checkpoint = compatibility.with_settings(checkpoint, self._fold_config)
         compatibility.refuse_other_topic(checkpoint, self._topic_id)
         return checkpoint.fold
-
-    def _postpone(self, cause: str) -> None:
-        self._listener.notify(CheckpointPostponed(cause))

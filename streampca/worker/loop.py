@@ -19,7 +19,7 @@ from streampca.consumer_group.listener import (
     SourcePolled,
 )
 from streampca.consumer_group.offset_gap import OffsetGapPolicy
-from streampca.consumer_group.rejects import RejectLimit, bad_record
+from streampca.consumer_group.rejects import bad_record, refuse_wrong_settings
 from streampca.errors import SourceError, StreampcaError
 from streampca.pca.gaps import rows_with_gaps
 from streampca.sources.base import DeadLetters, Source
@@ -27,11 +27,9 @@ from streampca.stream.codec import Codec
 from streampca.stream.decoded import Reject
 from streampca.stream.events import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded, Vectors
 from streampca.stream.fold import Fold, FoldConfig
-from streampca.stream.record import Record
 from streampca.worker import publisher
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.checkpointer import Checkpointer
-from streampca.worker.held_rejects import HeldRejects
 
 _POLL_S = 0.2
 _START_OVER = "another store folder and group_id"
@@ -45,7 +43,6 @@ class WorkerConfig:
     fold: FoldConfig
     codec: Codec
     bad_records: str = "stop"  # stop, skip, or dead_letter
-    max_rejected_share: float = 0.5  # of a partition's last records; 1: no limit
     offset_gap: str = "fail"  # fail, earliest or latest
     checkpoint_interval_s: float = 5.0
 
@@ -69,8 +66,6 @@ class Worker:
         self._config, self._source, self._dead_letters = config, source, dead_letters
         self._checkpointer = Checkpointer(config.topic, config.fold, source, dead_letters, writer, listener)
         self._listener, self._check_threads = listener, check_threads
-        self._limit = RejectLimit(config.topic, config.max_rejected_share, "dimensions, format, field")
-        self._held = HeldRejects(self._send_dead_letter)
         self._assignment: Assignment[Fold] = Assignment(
             OffsetGapPolicy(config.topic, config.offset_gap, _START_OVER), source, self._checkpointer.restore, listener
         )
@@ -98,7 +93,6 @@ class Worker:
                 self._listener.notify(SourcePolled(self._source.status()))
                 now = clock()
                 self._assignment.retry_when_due(now)
-                self._held.release_when_due(now)
                 if not self._checkpointer.busy and now >= self._next_save:
                     self._start_save(now)
                     self._next_save = clock() + self._config.checkpoint_interval_s
@@ -118,7 +112,7 @@ class Worker:
         publishes = False
         try:
             if self._stop_cause is not None:
-                self._checkpointer.save(self._held.savable(self._folds))
+                self._checkpointer.save(self._folds)
                 publishes = publisher.publishes(self._folds, self._source.partitions())
         finally:
             self._dead_letters.close()
@@ -139,8 +133,7 @@ class Worker:
             case Assigned(partitions):
                 self._assignment.assign(partitions)
             case Revoked(partitions):
-                revoked = {p: fold for p, fold in self._folds.items() if p in partitions}
-                self._checkpointer.save(self._held.savable(revoked))
+                self._checkpointer.save({p: fold for p, fold in self._folds.items() if p in partitions})
                 self._release(partitions, lost=False)
             case Lost(partitions):
                 self._release(partitions, lost=True)
@@ -148,10 +141,7 @@ class Worker:
                 self._skip_gap(event)
 
     def _release(self, partitions: Collection[int], *, lost: bool) -> None:
-        released = self._assignment.release(partitions, lost=lost)
-        self._checkpointer.forget(released)
-        self._limit.forget(released)
-        self._held.forget(released)
+        self._checkpointer.forget(self._assignment.release(partitions, lost=lost))
 
     def _learn(self, event: Vectors) -> None:
         started = time.perf_counter()
@@ -159,13 +149,14 @@ class Worker:
         V, _, rejects, counts = event.decoded
         if rejects and config.bad_records == "stop":
             self._stop_at(event, rejects[0])
-        fold, losses = self._folds[partition].learn(V, event.timestamps, event.next, config.fold, counts)
         is_sent = config.bad_records == "dead_letter"
+        if is_sent and not self._has_learned():
+            refuse_wrong_settings(config.topic, event, "dimensions, format, field")
+        fold, losses = self._folds[partition].learn(V, event.timestamps, event.next, config.fold, counts)
         for place, reason, message in rejects:
+            if is_sent:
+                self._dead_letters.send(partition, event.records[place], reason, message)
             self._listener.notify(RecordRejected(partition, event.records[place].offset, reason, message, is_sent))
-        (final,) = self._held.savable({partition: self._folds[partition]}).values()
-        is_suspicious = self._limit.take(event, rejects, final.position)
-        self._held.take(event, rejects, self._folds[partition], hold=is_suspicious)
         fold = fold.reject([reject.reason for reject in rejects])
         self._folds[partition] = fold = fold.after(event.last) if len(event.records) else fold
         seconds = time.perf_counter() - started
@@ -178,9 +169,9 @@ class Worker:
         self._learn(event.before(reject.place))
         raise bad_record(self._config.topic, event, reject)
 
-    def _send_dead_letter(self, partition: int, record: Record, reject: Reject) -> None:
-        if self._config.bad_records == "dead_letter":
-            self._dead_letters.send(partition, record, reject.reason, reject.message)
+    def _has_learned(self) -> bool:
+        """Whether anything was learned in a partition of this worker; if not, its settings may be wrong."""
+        return any(fold.stats.learned for fold in self._folds.values())
 
     def _skip_gap(self, event: OutOfRange) -> None:
         try:
@@ -196,4 +187,4 @@ class Worker:
         )
         if publish:
             self._published_at = now
-        self._checkpointer.start_save(self._held.savable(self._folds), publish=publish)
+        self._checkpointer.start_save(self._folds, publish=publish)

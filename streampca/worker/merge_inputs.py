@@ -4,7 +4,7 @@ Each request to a store in a bucket costs money. A worker's own checkpoints are 
 cached as they were read.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from streampca.pca.learning import LearningConfig
@@ -16,49 +16,39 @@ from streampca.stream.fold import Fold, FoldConfig
 CACHED_BYTES = 64 * 2**20  # what does not fit is read again, so that memory does not grow with the number of partitions
 
 
-class CheckpointCache:
-    """The newest checkpoint of each partition that was read, if it fits."""
-
-    def __init__(self) -> None:
-        self._checkpoints: dict[int, Checkpoint] = {}
-
-    def find(self, partition: int, offset: int) -> Checkpoint | None:
-        """The checkpoint of a partition, if it is cached at this offset."""
-        cached = self._checkpoints.get(partition)
-        return cached if cached and cached.fold.position == offset else None
-
-    def put(self, checkpoint: Checkpoint) -> None:
-        """Replace the checkpoint of a partition."""
-        self._checkpoints.pop(checkpoint.partition, None)
-        if sum(map(_nbytes, self._checkpoints.values())) + _nbytes(checkpoint) <= CACHED_BYTES:
-            self._checkpoints[checkpoint.partition] = checkpoint
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._checkpoints.clear()
-
-
 class MergeInputs:
-    """The newest checkpoints of all partitions, as of one listing of the store."""
+    """Reads the newest checkpoints of all partitions, and caches those that fit."""
 
-    def __init__(
-        self, stored: Checkpoints, in_memory: Iterable[Checkpoint], cache: CheckpointCache, fold_config: FoldConfig
-    ) -> None:
-        """`in_memory` are checkpoints that need not be read, if they are the newest."""
-        self._stored, self._cache, self._fold_config = stored, cache, fold_config
-        self._in_memory = {(checkpoint.partition, checkpoint.fold.position): checkpoint for checkpoint in in_memory}
-        self.offsets = {p: found[-1] for p in stored.partitions() if (found := stored.offsets(p))}
+    def __init__(self, fold_config: FoldConfig) -> None:
+        self._fold_config = fold_config
+        self._cache: dict[int, Checkpoint] = {}
 
-    def __iter__(self) -> Iterator[Checkpoint]:
-        """By partition; at most one at a time is held that is not in memory already."""
-        for partition, offset in self.offsets.items():
-            found = self._in_memory.get((partition, offset)) or self._cache.find(partition, offset)
+    def forget(self) -> None:
+        """Read all checkpoints again."""
+        self._cache.clear()
+
+    def read(
+        self, stored: Checkpoints, offsets: Mapping[int, int], in_memory: Iterable[Checkpoint]
+    ) -> Iterator[Checkpoint]:
+        """The checkpoints at these offsets, by partition; those `in_memory` need not be read.
+
+        At most one at a time is held that is not in memory already.
+        """
+        ours = {checkpoint.partition: checkpoint for checkpoint in in_memory}
+        for partition, offset in offsets.items():
+            known = (ours.get(partition), self._cache.get(partition))
+            found = next((each for each in known if each and each.fold.position == offset), None)
             if found:
                 yield compatibility.with_settings(found, self._fold_config)
-            elif read := self._stored.newest(partition, trusted=True):  # an older one, if the newest is damaged
+            elif read := stored.newest(partition, trusted=True):  # an older one, if the newest is damaged
                 read = compatibility.with_settings(read, self._fold_config)
-                self._cache.put(_without_pending(read, self._fold_config.learning))
+                self._put(_without_pending(read, self._fold_config.learning))
                 yield read
+
+    def _put(self, checkpoint: Checkpoint) -> None:
+        self._cache.pop(checkpoint.partition, None)
+        if sum(map(_nbytes, self._cache.values())) + _nbytes(checkpoint) <= CACHED_BYTES:
+            self._cache[checkpoint.partition] = checkpoint
 
 
 def _without_pending(checkpoint: Checkpoint, config: LearningConfig) -> Checkpoint:
@@ -70,4 +60,4 @@ def _without_pending(checkpoint: Checkpoint, config: LearningConfig) -> Checkpoi
 
 def _nbytes(checkpoint: Checkpoint) -> int:
     state = checkpoint.fold.state
-    return state.C.nbytes + state.N.nbytes + state.mean.nbytes
+    return state.C.nbytes + state.mean.nbytes

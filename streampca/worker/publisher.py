@@ -19,7 +19,7 @@ from streampca.stores.models import Models
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import FoldConfig, FoldStats
 from streampca.stream.model_file import PublishedModel
-from streampca.worker.merge_inputs import CheckpointCache, MergeInputs
+from streampca.worker.merge_inputs import MergeInputs
 from streampca.worker.merging import Total
 from streampca.worker.past_scores import PastScores
 
@@ -54,14 +54,14 @@ class Publisher:
         self, checkpoints: Checkpoints, models: Models, fold_config: FoldConfig, now: Callable[[], float]
     ) -> None:
         self._checkpoints, self._models, self._fold_config, self._now = checkpoints, models, fold_config, now
-        self._cache = CheckpointCache()
+        self._inputs = MergeInputs(fold_config)
         self._listed: Models | None = None  # a snapshot, valid while no other worker publishes
         self._newest: PublishedModel | None = None  # in the store, as far as this worker knows
 
     def forget(self) -> None:
         """List the models and read all checkpoints again: another worker may have published."""
         self._listed, self._newest = None, None
-        self._cache.clear()
+        self._inputs.forget()
 
     def publish(self, in_memory: Iterable[Checkpoint] = (), stored: Checkpoints | None = None) -> Publication | None:
         """Write the model of the newest checkpoints; None if it exists already, or there are too few messages.
@@ -70,20 +70,20 @@ class Publisher:
         by default a new one.
         """
         try:
-            stored = stored or self._checkpoints.snapshot()
-            return self._publish(MergeInputs(stored, in_memory, self._cache, self._fold_config))
+            return self._publish(in_memory, stored or self._checkpoints.snapshot())
         except StreampcaError:
             self.forget()  # whether it was written is not known
             raise
 
-    def _publish(self, inputs: MergeInputs) -> Publication | None:
+    def _publish(self, in_memory: Iterable[Checkpoint], stored: Checkpoints) -> Publication | None:
         self._listed = models = self._listed or self._models.snapshot()
         if self._newest is None or models.versions()[-1:] != [self._newest.version]:
             self._newest = models.newest()
         newest = self._newest
-        if newest and inputs.offsets == newest.positions:
+        offsets = {p: found[-1] for p in stored.partitions() if (found := stored.offsets(p))}
+        if newest and offsets == newest.positions:
             return None
-        merged = self._merged(inputs, newest)
+        merged = self._merged(self._inputs.read(stored, offsets, in_memory), newest)
         if merged is None or (newest and merged.model.version <= newest.version):
             return None
         if not models.save(merged.model):

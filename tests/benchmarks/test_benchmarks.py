@@ -1,6 +1,8 @@
 """Every benchmark runs at its smallest size and writes its tables into the page."""
 
+import contextlib
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -12,11 +14,22 @@ import pytest
 
 from benchmarks import workers
 from benchmarks.report import PAGE, PARTS
-from benchmarks.workers import ROOT
 from experiments.report import block
+from tests.forked import ForkedProcess
+from tests.guarantees import worker_process
 from tests.kafka_broker import Broker
 
 ON_A_BROKER = ("throughput", "transform", "memory", "scaling", "start", "restart")
+
+
+def main(part: str, *options: object) -> None:
+    """`python -m benchmarks.<part> options…` in this process; it forks its workers, because times do not matter."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("sys.argv", [part, *map(str, options)])
+        patched.setattr(worker_process, "own_interpreter", ForkedProcess)
+        patched.delitem(sys.modules, f"benchmarks.{part}", raising=False)  # another part may import it
+        with contextlib.suppress(SystemExit):
+            runpy.run_module(f"benchmarks.{part}", run_name="__main__")
 
 
 def run(part: str, folder: Path, *options: str) -> str:
@@ -24,8 +37,7 @@ def run(part: str, folder: Path, *options: str) -> str:
     page = folder / "performance.md"
     shutil.copy(PAGE, page)
     page.write_text(page.read_text().replace(f"<!-- {part} -->", f"<!-- {part} -->\nold figures"))
-    command = [sys.executable, "-m", f"benchmarks.{part}", "--smallest", "--page", str(page), *options]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=250)
+    main(part, "--smallest", "--page", page, *options)
     text = page.read_text()
     for other in PARTS:
         if other != part:
@@ -71,11 +83,10 @@ def test_the_serving_benchmark_runs(tmp_path: Path) -> None:
     run("serving", tmp_path)
 
 
-def test_the_stderr_of_a_failing_child_is_shown() -> None:
-    code = "from benchmarks.workers import bare_rate; bare_rate('consumer')"
-    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert found.returncode != 0
-    assert "missing 4 required positional arguments" in found.stderr
+def test_the_stderr_of_a_failing_child_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(subprocess.CalledProcessError):
+        workers.bare_rate("consumer")
+    assert "missing 4 required positional arguments" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -84,7 +95,6 @@ def test_the_stderr_of_a_failing_child_is_shown() -> None:
 def test_the_streams_benchmarks_run(name: str, block_name: str, table: str, tmp_path: Path) -> None:
     page = tmp_path / "accuracy.md"
     page.write_text(f"<!-- {block_name} -->\nold figures\n<!-- /{block_name} -->\n")
-    command = [sys.executable, "-m", f"benchmarks.{name}", "--smallest", "--seed", "1", "--page", str(page)]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=250)
+    main(name, "--smallest", "--seed", 1, "--page", page)
     assert block(page.read_text(), block_name).startswith("| stream |")
     assert page.with_name(f"{table}.csv").read_text().count("\n") > 10

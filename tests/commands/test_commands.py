@@ -161,7 +161,7 @@ def test_fit_and_inspect(vectors: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(decoded.model.explained_variance, exact, rtol=1e-6)
     np.testing.assert_allclose(decoded.model.mean, Y.mean(axis=0), rtol=1e-9)
     assert decoded.calibration is not None  # /v1/score gives p
-    assert decoded.calibration.weight == 256
+    assert decoded.calibration.weight > 500
     facts = json.loads(run("inspect", model, "--json").stdout)
     assert (facts["kind"], facts["version"], facts["dimensions"], facts["components"]) == ("model", 1500, 8, 3)
     assert facts["explained_variance_ratio_sum"] > 0.999
@@ -199,7 +199,10 @@ def test_fit_learns_gaps(vectors: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(models[0].model.explained_variance, exact, rtol=0.1)
     assert_one_line(run("fit", tmp_path / "v.csv", "-o", tmp_path / "m.npz"), "row 1: could not convert")
     impute = ("-o", tmp_path / "m.npz", "--missing", "impute")
-    assert_one_line(run("fit", tmp_path / "v.npy", *impute, "--components", 8), "fewer than components (8)")
+    assert_one_line(
+        run("fit", tmp_path / "v.npy", *impute, "--components", 8),
+        "entries are there, at least 8 are needed with --components 8",
+    )
     assert_one_line(run("fit", vectors, "-o", tmp_path / "m.npz", "--missing", "x"), "must be refuse or impute", code=2)
 
 

@@ -23,6 +23,8 @@ from streampca.stores.directory import DirectoryStore
 from streampca.stream import codec
 from streampca.stream.formats import reader_of
 
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+
 COMPARE = """
 import gc, json, sys
 import numpy as np
@@ -110,7 +112,7 @@ def logged_until_joining(folder: Path) -> list[dict[str, Any]]:
 def run(program: str, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-c", program, *arguments]
     return subprocess.run(
-        command, env=os.environ | environment, capture_output=True, text=True, check=True, timeout=300
+        command, env=os.environ | ONE_THREAD | environment, capture_output=True, text=True, check=True, timeout=300
     )
 
 

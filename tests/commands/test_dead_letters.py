@@ -11,7 +11,7 @@ from streampca.commands import dead_letters as command
 from streampca.commands.dead_letters import LetterFilter, grouped, milliseconds, send_all, to_replay
 from streampca.errors import SettingsError, SourceError
 from streampca.sources import replay_marks
-from streampca.sources.dead_letter_headers import Letter, dead_letter_headers, origin_of
+from streampca.sources.dead_letter_headers import dead_letter_headers, origin_of
 from streampca.sources.dead_letter_topic import DeadLetterTopic, LetterStatus
 from streampca.sources.memory.dead_letters import MemoryDeadLetters
 from streampca.sources.transactions import Outgoing
@@ -49,11 +49,8 @@ class Broker:
         log.append(PlainRecord(offset, value, timestamp, key, headers))
 
     def reject(self, where: int, record: PlainRecord, partition: int, reason: str, topic: str = TOPIC) -> None:
-        errors = dead_letter_headers(topic, partition, record.offset, reason, "wrong")
-        self.append(where, record.key, record.value, [*record.headers, *errors], record.timestamp)
-
-    def close(self) -> None:
-        """Nothing to close."""
+        headers = dead_letter_headers(topic, partition, record, reason, "wrong")
+        self.append(where, record.key, record.value, headers, 0)
 
 
 @st.composite
@@ -87,12 +84,12 @@ def test_every_record_is_sent_once(letters: list[tuple[int, int, str, bool]], re
             broker.transactions = transactions
             before = len(broker.sent)
             try:
-                count = send_all(broker, to_replay(broker, TOPIC, chosen), DEAD)
+                count = send_all(broker.send, to_replay(broker.read, TOPIC, chosen), DEAD)
             except SourceError:
                 pass
             else:
                 assert count == len(broker.sent) - before
-                assert not list(to_replay(broker, TOPIC, chosen))
+                assert not list(to_replay(broker.read, TOPIC, chosen))
     assert {int(record.value or b""): record.partition for record in broker.sent} == expected
     assert len(broker.sent) == len(expected)
     assert all(record.headers[0] == ("own", b"\xff") and record.key == b"key" for record in broker.sent)
@@ -103,31 +100,23 @@ def test_letters_of_other_topics_are_listed_and_not_sent() -> None:
     broker = Broker()
     broker.reject(0, PlainRecord(7, b"a", 1000), 1, "undecodable", "others")
     broker.append(1, None, b"not a letter", [], 0)
-    topic = DeadLetterTopic(broker)
+    topic = DeadLetterTopic(broker.read)
     [group] = grouped(topic.letters())
     assert (group.topic, group.reason, topic.others) == ("others", "undecodable", 1)
     assert group.counts[LetterStatus.WAITING] == 1
-    assert not list(to_replay(broker, TOPIC, LetterFilter()))
-
-
-def test_a_letter_keeps_the_timestamp_that_its_topic_has_refused() -> None:
-    letter = Letter(b"x", None, dead_letter_headers(TOPIC, 0, 3, "undecodable", "no"), 5).without_timestamp()
-    broker = Broker()
-    broker.append(0, None, b"x", letter.headers, 99)
-    [found] = DeadLetterTopic(broker).letters()
-    assert found.timestamp == found.to_replay(DEAD).timestamp == 5
+    assert not list(to_replay(broker.read, TOPIC, LetterFilter()))
 
 
 def test_a_topic_that_was_created_again_has_other_records_at_its_offsets() -> None:
     broker = Broker()
     for value in (b"a", b"b", b"b"):
         broker.reject(0, PlainRecord(3, value, 1), 0, "undecodable")
-    assert [letter.status for letter in DeadLetterTopic(broker).letters()] == ["waiting", "waiting", "repeated"]
+    assert [letter.status for letter in DeadLetterTopic(broker.read).letters()] == ["waiting", "waiting", "repeated"]
 
 
 @pytest.mark.parametrize("spoil", [lambda h: h[1:], lambda h: [*h, ("x", b"")], lambda h: [(n, b"x") for n, _ in h]])
 def test_other_headers_are_not_those_of_a_letter(spoil: Callable[[Any], Any]) -> None:
-    headers = dead_letter_headers(TOPIC, 0, 3, "undecodable", "no")
+    headers = dead_letter_headers(TOPIC, 0, PlainRecord(3, b"x"), "undecodable", "no")
     assert origin_of(headers)
     assert origin_of(spoil(headers)) is None
 
@@ -139,18 +128,16 @@ def test_what_the_memory_sink_writes_is_read() -> None:
     origin = origin_of(letters.records[0].headers)
     assert origin
     assert origin[:5] == (TOPIC, 2, 3, "undecodable", "why \\ud800")
-    assert origin.headers == [("own", None)]
+    assert (origin.headers, origin.timestamp) == ([("own", None)], 4)
 
 
 @given(st.sets(st.integers(0, 60)))
 def test_marks_hold_exactly_their_offsets(offsets: set[int]) -> None:
     value, headers = replay_marks.mark_of(sorted(offsets))
-    ranges = replay_marks.marked_in(PlainRecord(0, value, headers=headers))
-    assert ranges is not None
-    assert {offset for offset in range(-2, 70) if replay_marks.contains(ranges, offset)} == offsets
+    assert replay_marks.marked_in(PlainRecord(0, value, headers=headers)) == sorted(offsets)
 
 
-@pytest.mark.parametrize("value", [None, b"", b"{}", b"[1]", b"[[1]]", b'[["a", 1]]'])
+@pytest.mark.parametrize("value", [None, b"", b"{}", b"1", b"[[1]]", b'["a"]'])
 def test_a_damaged_mark_is_no_mark(value: bytes | None) -> None:
     _, headers = replay_marks.mark_of([1])
     assert not replay_marks.marked_in(PlainRecord(0, value, headers=headers))

@@ -139,14 +139,16 @@ def test_replays_that_are_killed_send_every_record_once(broker: Broker, topic: s
 
 
 def test_a_worker_learns_what_is_replayed(broker: Broker, topic: str, tmp_path: Path) -> None:
-    """Wrong dimensions, accepted by mistake: all records are dead letters. Then they are right, and replayed."""
+    """Wrong dimensions of a slow stream: all records are dead letters. Then they are right, and replayed."""
     dead = broker.create_topic(f"{topic}-dead")
     broker.create_topic(topic, 2)
-    for partition in range(2):
-        broker.produce(topic, partition, as_json(vectors(500, seed=partition)))
+    values = {partition: as_json(vectors(500, seed=partition)) for partition in range(2)}
     with group(broker, topic, tmp_path, dead_letter_topic=dead) as members:
-        wrong = members.start(dimensions=D + 1, max_rejected_share=1)
-        members.wait_until_learned()
+        wrong = members.start(dimensions=D + 1)
+        for start in range(0, 500, 50):
+            for partition in values:
+                broker.produce(topic, partition, values[partition][start : start + 50])
+            members.wait_until_learned()
         wrong.stop()
         assert broker.end_offsets(dead) == {0: 1000}
         members.start()

@@ -28,6 +28,26 @@ def test_explicit(plain, exactly, block, eta0):
     np.testing.assert_allclose(C, expected, atol=1e-8)
 
 
+@pytest.mark.parametrize("k", [5, 15])
+@pytest.mark.parametrize("scale", [1e-8, 1.0, 1e3, 1e6, 1e8, 1e12])
+def test_implicit_at_every_scale(scale, k):
+    """C starts orthonormal, so that with large data it grows by many orders of magnitude in its first block.
+
+    In long double precision this loop and Meyer's update are found to be off by up to 1e-9 themselves.
+    """
+    Y = scale * np.random.default_rng(1).standard_normal((700, D)) / np.sqrt(np.arange(1, D + 1))
+    C = expected = np.linalg.qr(np.random.default_rng(2).standard_normal((D, k)))[0]
+    eta = 1 / np.arange(1, len(Y) + 1) ** 0.8
+    for y, step in zip(Y, eta, strict=True):
+        Q, R = np.linalg.qr(expected)
+        x = np.linalg.solve(R, Q.T @ y)
+        expected = expected - step / (1 + step * (x @ x)) * np.outer(expected @ x - y, x)
+    for start in range(0, len(Y), 50):
+        C = exact.implicit(C, Y[start : start + 50], eta[start : start + 50])
+    error = np.abs(C - expected).max(axis=0) / np.linalg.norm(expected, axis=0)
+    assert error.max() <= 1e-8
+
+
 @pytest.mark.parametrize("block", [1, 7, 50])
 def test_incremental(block):
     Y, _ = stream()

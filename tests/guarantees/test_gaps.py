@@ -37,7 +37,7 @@ def test_a_kill_changes_no_bit_of_a_model_of_messages_with_nulls(broker: Broker,
         members.learn_with_kills(KILLS)
         files, newest = members.files(), members.newest()[0]
     config = replace(CONFIG, learning=replace(CONFIG.learning, impute=True))
-    codec = replace(CODEC, min_observed=CONFIG.learning.components)
+    codec = replace(CODEC, min_observed=CONFIG.learning.min_observed)
     event = codec.vectors_of(Records(0, broker.read_all(topic), MESSAGES, MESSAGES))
     learned, _, rejects, counts = event.decoded
     with threadpool_limits(1):

@@ -4,7 +4,6 @@ import json
 import runpy
 
 import pytest
-import yaml
 
 from tests.monitoring.prometheus import DOCKER, metrics_in
 from tests.monitoring.test_rules import KNOWN, RECORDED
@@ -22,20 +21,6 @@ def test_the_dashboard_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (GRAFANA / "dashboards" / "streampca.json").read_text() == generated, (
         "run: python docker/grafana/dashboard.py"
     )
-
-
-def test_data_source_and_topic_are_selected_in_the_dashboard() -> None:
-    """So it can be imported into any Grafana, and shows one topic at a time."""
-    (source,) = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yml").read_text())["datasources"]
-    variables = {variable["name"]: variable for variable in BOARD["templating"]["list"]}
-    assert list(variables) == ["source", "topic"]  # the second is looked up in the first
-    assert (variables["source"]["type"], variables["source"]["query"]) == ("datasource", source["type"])
-    selected = {"type": source["type"], "uid": "${source}"}
-    assert variables["topic"]["datasource"] == BOARD["annotations"]["list"][0]["datasource"] == selected
-    for panel in PANELS:
-        assert all(used["datasource"] == selected for used in (panel, *panel["targets"]))
-    for expression in EXPRESSIONS:
-        assert expression.count('topic="$topic"') >= len(metrics_in(expression) - {"up"}), expression
 
 
 def test_panels_show_every_metric_and_no_unknown_one() -> None:

@@ -4,7 +4,6 @@ The SDK is generated from the schemas of Grafana, its panels and its data source
 trip through it changes nothing, no field is misspelt. Grafana itself does not run here.
 """
 
-import copy
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -39,11 +38,3 @@ def faults(board: dict[str, Any]) -> set[str]:
 
 def test_the_sdk_accepts_the_dashboard() -> None:
     assert faults(BOARD) == set()
-
-
-def test_mistakes_are_detected() -> None:
-    board = copy.deepcopy(BOARD)
-    heatmap = next(panel for panel in board["panels"] if panel["type"] == "heatmap")
-    heatmap["options"].update(celGap=1)
-    heatmap["targets"][0].update(legend="?")
-    assert len(faults(board)) == 2

@@ -50,7 +50,7 @@ def covariance(X: F64, weights: F64 | None = None, center: bool = True) -> F64:
 
 def state_of(C: F64) -> State:
     """A state with the factor C (d, r)."""
-    return replace(State.empty(len(C)), C=C, N=C.T @ C)
+    return replace(State.empty(len(C)), C=C)
 
 
 def learned(state: State) -> F64:

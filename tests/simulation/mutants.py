@@ -11,11 +11,12 @@ from typing import Any
 from unittest import mock
 
 from streampca.consumer_group.assignment import Assignment
+from streampca.consumer_group.listener import CheckpointSaved
 from streampca.consumer_group.paused import PausedPartitions
 from streampca.consumer_group.restorer import Restorer
 from streampca.errors import StaleListingError, StoreError
 from streampca.pca.compilation import compile_kernels
-from streampca.sources.event_queue import EventQueue, Polled
+from streampca.sources.event_queue import EventQueue
 from streampca.sources.memory.log import Log
 from streampca.sources.prefetch import Prefetch
 from streampca.stores import directory, numbered
@@ -25,7 +26,7 @@ from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import Fold
 from streampca.worker.checkpoint_writer import CheckpointWriter, SaveResult
 from streampca.worker.checkpointer import Checkpointer
-from streampca.worker.held_rejects import HeldRejects
+from streampca.worker.loop import Worker
 from tests.simulation.patching import LOADS_OLDER_MODELS, Mutant, both, nothing, patched
 from tests.simulation.plan import plan_of
 from tests.simulation.run import PLANS, simulate
@@ -80,11 +81,12 @@ def _forgets_pending(self: Checkpointer, partition: int) -> Fold:
 
 def _takes_failed_for_saved(
     self: CheckpointWriter, stored: Checkpoints, checkpoints: Sequence[Checkpoint], result: SaveResult
-) -> None:
+) -> Sequence[Checkpoint]:
     for checkpoint in checkpoints:
         with suppress(StoreError):
             stored.save(checkpoint)
-        result.saved.append((checkpoint, 0.0))
+        result.events.append(CheckpointSaved(checkpoint.partition, checkpoint.fold, 0.0))
+    return checkpoints
 
 
 def _prunes_first(store: Any, folder: str, number: int, data: bytes, existing: list[int], keep: int) -> None:
@@ -119,11 +121,7 @@ def _skips_silently(self: Fold, position: int, lost_from: int | None = None) -> 
 
 
 def _pause_keeps_queued(self: Prefetch, partitions: frozenset[int]) -> None:
-    self._source.pause(partitions - self._released())
-
-
-def _drops_held(self: HeldRejects, partition: int) -> None:
-    self._held.pop(partition)
+    self._source.pause(partitions - self._queue.released())
 
 
 MUTANTS: dict[str, tuple[Mutant, int]] = {
@@ -146,7 +144,13 @@ MUTANTS: dict[str, tuple[Mutant, int]] = {
     ),
     "prefetched records are not dropped at a rebalance": (patched(EventQueue, drop=nothing), 138),
     "prefetched records are not dropped at a pause": (patched(Prefetch, _pause=_pause_keeps_queued), 138),
-    "polling continues before a rebalance is handled": (patched(Polled, blocks_polling=False), 1),
+    "polling continues before a rebalance is handled": (
+        lambda: both(
+            patched(Prefetch, _may_poll=lambda self: self._begun),
+            patched(EventQueue, released=lambda self: frozenset()),
+        ),
+        1,
+    ),
     "pending vectors are forgotten": (patched(Checkpointer, _load=_forgets_pending), 2),
     "a store behind the group is accepted": (patched(compatibility, refuse_foreign_store=nothing), 833),
     "another store than the group's is accepted": (patched(compatibility, refuse_other_store=nothing), 24),
@@ -156,7 +160,7 @@ MUTANTS: dict[str, tuple[Mutant, int]] = {
         lambda: both(patched(numbered, write=_prunes_newer), patched(Checkpoints, _refuse_ahead=nothing)),
         439,
     ),
-    "a damaged checkpoint has no fallback": (patched(Checkpoints, newest=_never_falls_back), 12),
+    "a damaged checkpoint has no fallback": (patched(Checkpoints, newest=_never_falls_back), 14),
     "the reader goes back when its model's file is damaged": (LOADS_OLDER_MODELS, 628),
     "a restore that failed is not retried": (patched(Restorer, retry_when_due=nothing), 30),
     "a stale listing counts as no checkpoint": (patched(Checkpoints, _raise_unusable=_ignores_stale_listing), 30),
@@ -164,9 +168,7 @@ MUTANTS: dict[str, tuple[Mutant, int]] = {
     "a topic that was replaced is not noticed in a save": (patched(compatibility, refuse_replaced=nothing), 27),
     "a topic that was replaced is not noticed at a start": (patched(compatibility, refuse_other_topic=nothing), 27),
     "records that a cut has removed are not counted": (patched(Fold, skip=_skips_silently), 22),
-    "checkpoints pass rejects that are held back": (patched(HeldRejects, savable=lambda self, folds: dict(folds)), 8),
-    "rejects that were held back are dropped": (patched(HeldRejects, _release=_drops_held), 1),
-    "rejects are held back for ever": (patched(HeldRejects, release_when_due=nothing), 13),
+    "bad records end workers that have learned": (patched(Worker, _has_learned=lambda self: False), 2),
     "paused partitions are not resumed": (patched(PausedPartitions, retry_when_due=nothing), 47),
 }
 

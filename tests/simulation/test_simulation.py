@@ -11,7 +11,7 @@ from tests.simulation.mutants import MUTANTS, finds
 from tests.simulation.plan import KINDS, Fault, Plan, plan_of
 from tests.simulation.run import report_of, shrink, simulate
 
-SEEDS, GROUPS = 2000, 8
+SEEDS, GROUPS = 1200, 6
 SHRUNK = 6  # a seed with many faults
 
 

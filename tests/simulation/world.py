@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from streampca.consumer_group.listener import BatchLearned, Listener, MemberEvent, OffsetsSkipped, PartitionsAssigned
+from streampca.errors import RejectLimitError
 from streampca.sources.prefetch import Prefetch
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.model_cache import ModelCache
@@ -38,8 +39,9 @@ class World(Site):
         return [*self.machines, self.reader]
 
     def accept_all(self) -> None:
-        """Start workers without a limit of rejects from now on, as an operator may do."""
-        self.config = replace(self.config, max_rejected_share=1.0)
+        """If bad records have ended workers, start them from now on so that they skip these, as an operator may do."""
+        if any(isinstance(error, RejectLimitError) for error in self.refusals):
+            self.config = replace(self.config, bad_records="skip")
 
     def replace_topic(self, records: int) -> None:
         """Delete the topic and create it again, with so many other records in each partition."""
@@ -71,7 +73,12 @@ class World(Site):
         read = Prefetch(source, self.plan.prefetch, 10**6, decode, threads_of(process))
         writer = CheckpointWriter(checkpoints, publisher, executor_of(process), lambda: self.scheduler.now)
         machine.worker = Worker(self.config, read, dead_letters, writer, _WorkerListener(self, machine.mount))
-        machine.worker.run(lambda: self.scheduler.now)
+        try:
+            machine.worker.run(lambda: self.scheduler.now)
+        except RejectLimitError as error:
+            if any(fold.stats.learned for fold in machine.worker._folds.values()):
+                self.report(f"bad records ended a worker that had learned: {error}")
+            raise
 
     def _read_models(self, process: Process) -> None:
         cache = ModelCache(Models(self._store(self.reader), TOPIC), self._wall, monotonic=lambda: self.scheduler.now)

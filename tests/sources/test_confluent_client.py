@@ -10,9 +10,9 @@ from streampca.errors import SettingsError
 from streampca.settings import WorkerSettings, consumer
 from streampca.sources.broker_errors import BrokerErrors
 from streampca.sources.confluent.batch import ConfluentBatch
-from streampca.sources.confluent.client import is_final, source_error
+from streampca.sources.confluent.client import is_final, protocol_code
 from streampca.sources.confluent.connection import printed_id
-from streampca.stream.record import timestamps_of, values_of
+from streampca.stream.record import headers_of, timestamps_of, values_of
 
 
 def settings(**more: Any) -> WorkerSettings:
@@ -46,7 +46,7 @@ def test_final_errors_and_their_messages(code: int, sentence: str | None) -> Non
     error = KafkaError(code)
     assert is_final(error) is (sentence is not None)
     if sentence is not None:
-        assert sentence in str(source_error(error, BrokerErrors(settings(), "t")))
+        assert sentence in str(BrokerErrors(settings(), "t").of(protocol_code(error), error.str()))
 
 
 @pytest.mark.parametrize("high", [0, 1, -1, -4, 2**63 - 1, -(2**60) - 5])
@@ -81,6 +81,9 @@ class Message:
     def headers(self) -> None:
         return None
 
+    def leader_epoch(self) -> None:
+        return None
+
 
 def test_a_batch_has_records_and_columns() -> None:
     batch = ConfluentBatch([Message(5, (TIMESTAMP_CREATE_TIME, 17)), Message(9, (TIMESTAMP_NOT_AVAILABLE, 0))])
@@ -90,3 +93,10 @@ def test_a_batch_has_records_and_columns() -> None:
     assert values_of(batch) == [b"5", b"9"]
     assert timestamps_of(batch) == [17, -1]
     assert [r.offset for r in batch[1:]] == [9]
+
+
+def test_headers_whose_names_are_not_utf8_leave_a_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Message, "headers", lambda self: b"\xff".decode())
+    batch = ConfluentBatch([Message(5, (TIMESTAMP_CREATE_TIME, 17))])
+    assert headers_of(batch) == [batch[0].headers]
+    assert [name for name, _ in batch[0].headers] == ["__connect.errors.headers"]

@@ -108,7 +108,7 @@ def test_a_restored_fold_continues_with_the_same_bits(name: str) -> None:
 def test_numpy_can_load_the_file(name: str) -> None:
     fold, config = example(name)
     with np.load(io.BytesIO(bits(fold, config)), allow_pickle=False) as arrays:
-        found = {"header", "C", "C_pinv", "N", "mean", "pending", "pending_retention"}
+        found = {"header", "C", "C_pinv", "mean", "pending", "pending_retention"}
         kept = {"covariance"} if config.learning.exact and fold.state.count else set()
         assert set(arrays.files) == found | kept
         np.testing.assert_array_equal(arrays["C"], fold.state.C)
@@ -150,19 +150,19 @@ def test_an_invalid_header_is_refused(header: dict[str, Any]) -> None:
         decode(forged(header))
 
 
-@pytest.mark.parametrize("name", ["C", "C_pinv", "N", "mean", "pending", "pending_retention"])
+@pytest.mark.parametrize("name", ["C", "C_pinv", "mean", "pending", "pending_retention"])
 @pytest.mark.parametrize("shape", [(), (2,), (2, 2), (5, 3, 1), (0, 0)])
 def test_arrays_of_wrong_shape_are_refused(name: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(DamagedFileError):
         decode(forged(arrays={name: np.zeros(shape)}))
 
 
-@pytest.mark.parametrize("name", ["C", "C_pinv", "N", "mean", "pending", "pending_retention"])
+@pytest.mark.parametrize("name", ["C", "C_pinv", "mean", "pending", "pending_retention"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_arrays_with_non_finite_values_are_refused(name: str, value: float) -> None:
     fold, _ = example("after warm-up")
     arrays = {
-        "C": fold.state.C, "C_pinv": fold.state.C_pinv, "N": fold.state.N, "mean": fold.state.mean,
+        "C": fold.state.C, "C_pinv": fold.state.C_pinv, "mean": fold.state.mean,
         "pending": fold.pending, "pending_retention": fold.retention,
     }  # fmt: skip
     array = arrays[name].copy()
@@ -171,7 +171,7 @@ def test_arrays_with_non_finite_values_are_refused(name: str, value: float) -> N
         decode(forged(arrays={name: array}))
 
 
-@pytest.mark.parametrize("name", ["C", "C_pinv", "N"])
+@pytest.mark.parametrize("name", ["C", "C_pinv"])
 @pytest.mark.parametrize("change", [1.001, -1.0, 0.0])
 def test_a_factor_that_disagrees_with_its_inverse_is_refused(name: str, change: float) -> None:
     fold, _ = example("after warm-up")

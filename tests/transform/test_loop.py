@@ -124,27 +124,22 @@ def test_it_ends_before_anything_is_written_when_the_first_records_are_all_bad()
     with pytest.raises(RejectLimitError) as error:
         Member(world, bad_records="dead_letter").run()
     assert exit_code_of(error.value) == 3
-    for part in ("partition 0 of readings: the first 100 records", "(format, field)", "reads all of them again"):
+    for part in ("partition 0 of readings: 100 records in a row", "(format, field)", "reads all of them again"):
         assert part in str(error.value)
     assert not world.written[DEAD]
     assert not world.topic.committed.get(0)
 
 
-@pytest.mark.parametrize("batch", [7, 50, 1000])
-def test_rejects_of_the_open_transaction_are_read_again(batch: int) -> None:
-    world = World()
-    world.append(0, 600)
-    world.topic.append(0, *[b"no vector"] * 700)
-    first = Member(world, bad_records="dead_letter", batch=batch)
-    first.transactions.failures = ["", "before"]
-    with pytest.raises(RejectLimitError) as error:
-        first.run()
-    written = len(world.written[DEAD])
-    assert written <= 500
-    assert (f"all but {written} of them" if written else "all of them") in str(error.value)
-    Member(world, bad_records="dead_letter", batch=batch, max_rejected_share=1.0).run()
-    assert [int(dict(r.headers)["__connect.errors.offset"] or b"") for r in world.written[DEAD]] == [*range(600, 1300)]
-    assert world.origins() == {0: [*range(600)]}
+def test_bad_records_do_not_end_a_group_that_has_committed() -> None:
+    world = World(4)
+    for partition in range(3):
+        world.append(partition, 200)
+    Member(world, bad_records="dead_letter").run()
+    world.topic.append(3, *[b"no vector"] * 120)
+    world.append(3, 50)
+    Member(world, bad_records="dead_letter").run()
+    assert [int(dict(r.headers)["__connect.errors.offset"] or b"") for r in world.written[DEAD]] == [*range(120)]
+    assert world.origins()[3] == [*range(120, 170)]
 
 
 def test_it_stops_at_a_bad_record_after_those_before_it() -> None:

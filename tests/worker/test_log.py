@@ -125,7 +125,7 @@ def test_failed_publishing_is_logged_once_while_checkpoints_are_saved(logs: Logs
 def test_rejected_records_are_logged_at_powers_of_ten(logs: Logs) -> None:
     env = Environment()
     env.send(0, [POISON] * 120 + [None] * 3)
-    run_logged(env, [50], bad_records="skip", max_rejected_share=1.0)
+    run_logged(env, [50], bad_records="skip")
     logged = [line for line in logs if line["event"] == "record rejected" and line["log_level"] == "warning"]
     assert [(line["reason"], line["count"], line["offset"]) for line in logged] == [
         ("wrong_length", 1, 0),

@@ -40,7 +40,7 @@ def test_same_checkpoints_for_any_polls_and_queue(
     for poll in polls:
         script += [poll, *[Do(env.topic.rebalance)] * rebalances, poll]
     # Without a limit: rejects that come first after a rebalance would be held back at the end.
-    config = worker_config(env.fold_config, bad_records="dead_letter", max_rejected_share=1.0)
+    config = worker_config(env.fold_config, bad_records="dead_letter")
     worker = make_worker(env, config, script, prefetch=prefetch)
     worker.run()
     env.assert_complete()

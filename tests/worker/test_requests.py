@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampca.consumer_group.listener import ModelPublished, PartitionsAssigned
+from streampca.consumer_group.listener import CheckpointPostponed, ModelPublished, PartitionsAssigned, PublishFailed
 from streampca.errors import StoreError
 from streampca.sources.memory import Do, MemorySource
 from streampca.stores import identity
@@ -84,7 +84,7 @@ class Member:
         self.writer.start(changed, publish=self.publishes, saved_before=before)
         result = self.writer.take_result(wait=True)
         assert result is not None
-        assert result.postponed is None
+        assert not any(isinstance(event, CheckpointPostponed) for event in result.events)
         return result
 
     def _checkpoint(self, partition: int) -> Checkpoint:
@@ -92,8 +92,12 @@ class Member:
 
 
 def published(result: SaveResult) -> PublishedModel:
-    assert result.published is not None
-    return result.published[0].model
+    (model,) = models_of(result)
+    return model
+
+
+def models_of(result: SaveResult) -> list[PublishedModel]:
+    return [event.model for event in result.events if isinstance(event, ModelPublished)]
 
 
 @pytest.fixture
@@ -116,7 +120,7 @@ def test_a_publisher_reads_only_the_partitions_of_others_that_moved(bucket: Buck
     assert bucket.requests == {"list": 1, "write": 1}
     assert published(publisher.interval([1])).positions == dict.fromkeys(range(7), 20) | {1: 40, 4: 40}
     assert bucket.requests == {"list": 1, "write": 2, "read": 1}
-    assert publisher.interval().published is None
+    assert not models_of(publisher.interval())
     assert bucket.requests == {"list": 1}
     other.interval([3, 6])
     published(publisher.interval())
@@ -149,19 +153,19 @@ def test_no_worker_reads_a_file_twice_or_one_of_its_own(steps: list[tuple[int, s
         written = bucket._files.keys() - files
         known[turn] |= written | set(bucket.read_names)
         assert bucket.requests["write"] == len(written)
-        assert len(written) == len(result.saved) + bool(result.published)
+        assert len(written) == len(result.events)
 
 
 def test_what_does_not_fit_is_read_again(
     bucket: Bucket, two: tuple[Member, Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publisher, _ = two
-    cached = publisher.writer._publisher._cache._checkpoints[3]
+    cached = publisher.writer._publisher._inputs._cache[3]
     monkeypatch.setattr(merge_inputs, "CACHED_BYTES", 2 * merge_inputs._nbytes(cached))
     publisher.writer._publisher.forget()
     published_before = publisher.models.versions()
-    assert publisher.interval([0]).published
-    assert publisher.interval([0]).published
+    assert models_of(publisher.interval([0]))
+    assert models_of(publisher.interval([0]))
     assert bucket.requests == {"list": 1, "write": 2, "read": 2}
     assert len(publisher.models.versions()) == len(published_before) + 2
 
@@ -170,12 +174,12 @@ def test_another_publisher_may_write_the_next_version(bucket: Bucket, two: tuple
     """Neither lists the models: whoever creates the file of a version has published it."""
     publisher, other = two
     twin = Member(bucket, publisher.owned)
-    assert twin.interval(publisher.owned).published is None
+    assert not models_of(twin.interval(publisher.owned))
     other.interval([4])
     first = published(publisher.interval())
-    assert twin.interval().published is None
+    assert not models_of(twin.interval())
     assert encode(publisher.models.load(first.version)) == encode(first)
-    assert twin.interval().published is None
+    assert not models_of(twin.interval())
     assert bucket.requests == {"list": 2, "read": 1}  # the model is that of all checkpoints
     other.interval([4])
     assert published(twin.interval()).version == first.version + 20
@@ -186,7 +190,7 @@ def test_models_are_listed_again_after_a_failure(bucket: Bucket, two: tuple[Memb
     publisher, other = two
     other.interval([4])
     bucket.fail_writes(1, StoreError("the answer was lost"))
-    assert publisher.interval().unpublished == "the answer was lost"
+    assert publisher.interval().events == [PublishFailed("the answer was lost")]
     assert published(publisher.interval()).positions[4] == 40
     assert bucket.requests["list"] == 2
 

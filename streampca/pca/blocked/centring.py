@@ -8,7 +8,7 @@ so that Σ is exactly the weighted covariance about the weighted mean m. *Bounde
 share q of the total variance. One with ‖v − m‖² > q·w·tr Σ is moved to that distance first, so that no vector ruins a
 model, nothing is refused, and the scale still grows by q with each message if it must. Ordinary messages, up to
 30 tr Σ, are left alone, and so are all while the memory is so short that it forgets an outlier soon. In a first block
-the limit is ten times the median distance from its median.
+the limit is ten times the median distance from its median; fewer than 32 messages show no usual distance.
 """
 
 import math
@@ -20,8 +20,8 @@ from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked.jit import compiled, compiled_without_lock
 
 SHARE = 0.05  # q
-ORDINARY = 30.0  # times tr Σ: one variable that is Gaussian exceeds it in one of 10⁸ messages
-SHORT = 32.0  # messages of memory, w
+ORDINARY = 30.0  # times tr Σ: one variable that is Gaussian exceeds it in four of 10⁸ messages
+SHORT = 32.0  # messages of memory, w, or of a first block
 _MEDIANS = 10.0  # distances from the median of a first block
 
 
@@ -58,7 +58,7 @@ def centre(
     """Shorten and centre the messages V (n, d); a `total_variance` of at most `smallest` counts as none."""
     first = 0
     if total_variance <= smallest and share < np.inf:
-        (V, first), share = _near_median(V), np.inf
+        (V, first), share = _near_median(V) if len(V) >= SHORT else (V, 0), np.inf
     Y, norm, mean = np.empty(V.shape, V.dtype), np.empty(len(V)), mean.copy()
     scale = (float(total_variance), float(smallest), float(share))
     total, shortened = _centre(read_only(V), mean, weights.a, weights.eta, weights.before, scale, Y, norm)
@@ -73,7 +73,7 @@ def read_only(A: Array) -> Array:
 
 
 def _near_median(V: Array) -> tuple[Array, int]:
-    """The messages V (n, d), none farther from their median than √10 median distances, and how many were moved."""
+    """The messages V (n, d), none farther from their median than ten median distances, and how many were moved."""
     median = np.median(V, axis=0)
     D = V.astype(np.float64) - median
     largest = np.abs(D).max(axis=1)

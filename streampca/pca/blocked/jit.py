@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+import scipy.linalg.cython_blas  # noqa: F401 - numba's BLAS: loaded here, so that limits on threads find it
 from numba import njit
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, UserProvidedCacheLocator
 
@@ -43,14 +44,6 @@ def compiled_with_free_sums(function: Function) -> Function:
 def compiled_without_lock(function: Function) -> Function:
     """As `compiled_with_free_sums`, but releases the GIL: for long calls."""
     return _compiled(function, fastmath=_REORDER_SUMS, nogil=True)
-
-
-def inlined(function: Function) -> Function:
-    """Compile the function as a part of each compiled function that calls it, with that function's options.
-
-    For functions that are called in one place: each one that is compiled by itself adds about 0.1 s to a cold start.
-    """
-    return _compiled(function, fastmath=_REORDER_SUMS, inline="always")
 
 
 def _compiled(function: Function, **options: Any) -> Function:

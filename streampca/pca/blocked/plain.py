@@ -51,7 +51,7 @@ def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) 
         CF = (U * sigma)[:, :limit]
     else:
         CF = rayleigh_ritz(rows, algorithm1(state.C[:, :K], Y, eta), state.rank, limit)
-    return replace(after, C=CF, N=CF.T @ CF), losses
+    return replace(after, C=CF), losses
 
 
 def algorithm1(C: Array, Y: F64, eta: F64) -> Array:

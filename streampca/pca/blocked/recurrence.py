@@ -18,7 +18,6 @@ from typing import NamedTuple
 import numpy as np
 
 from streampca.pca.arrays import F64, Array
-from streampca.pca.blocked.gemm import times, times_transposed
 from streampca.pca.blocked.jit import compiled_with_free_sums, compiled_without_lock
 
 _PART = 16  # messages
@@ -63,14 +62,14 @@ def _learn(P: F64, G: F64, S: F64, eta: F64) -> tuple[F64, F64, F64, F64]:  # pr
     for i in range(0, b, _PART):
         e = min(i + _PART, b)
         _learn_part(i, e, block)
-        z, change = _solve(X[i:e], h[i:e]), times_transposed(Z, X[i:e])
+        z, change = _solve(X[i:e], h[i:e]), Z @ X[i:e].T
         for s in range(e, b):
             for t in range(i, e):
                 change[s, t - i] -= G[s, t]
         for s in range(i, e):
             for j in range(wide):
                 p[s, j] = Z[s, j]
-        moved = times(change, z)
+        moved = change @ z
         for s in range(b):
             for j in range(wide):
                 Z[s, j] -= moved[s, j]
@@ -104,7 +103,7 @@ def _learn_part(i: int, e: int, block: _Block) -> None:  # pragma: no cover - co
     """
     p, G, S, eta, X, h, growth = block
     wide, shrink = len(S), 0.0
-    Sp, u, before = times(p[i:e], S), np.zeros(wide), np.zeros(wide)
+    Sp, u, before = p[i:e] @ S, np.zeros(wide), np.zeros(wide)
     for s in range(i, e):
         x = X[s]
         xx = xp = xu = 0.0
@@ -155,7 +154,7 @@ def _shrink_and_multiply(S: F64, shrink: float, v: F64, x: F64, out: F64) -> Non
 @compiled_with_free_sums
 def _solve(X: F64, h: F64) -> F64:  # pragma: no cover - compiled
     """Z with (striu(XXᵀ) + diag(1/h)) Z = X, from the last row up; h may contain zeros."""
-    XX, (b, wide) = times_transposed(X, X), X.shape
+    XX, (b, wide) = X @ X.T, X.shape
     Z = resize(X, b, wide)
     for s in range(b - 1, -1, -1):
         for t in range(s + 1, b):

@@ -69,7 +69,7 @@ def fill(state: State, V: Array, weights: Weights, components: int, center: bool
     shares = np.maximum(1.0 - gaps.entries / gaps.messages, _MIN_SHARE)
     if state.count:
         k = min(components, state.rank)
-        predictor = Predictor.of(state.mean, state.C[:, :k], state.N.diagonal()[:k], state.total_variance)
+        predictor = Predictor.of(state.mean, state.C[:, :k], state.variance[:k], state.total_variance)
     else:
         predictor = _by_em(V, missing, components, center)
     filled, surplus = kernel.fill(V, *predictor, shares)

@@ -15,11 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streampca.pca.arrays import F64, Array
-from streampca.pca.blocked.cholesky import cholesky
-from streampca.pca.blocked.gemm import times, times_transposed, transposed_times
 from streampca.pca.blocked.jit import compiled_with_free_sums, compiled_without_lock
 
 _ROWS = 16  # messages whose intermediate results fit the processor's cache
+_EPS = float(np.finfo(np.float64).eps)
 
 
 class _Fixed(NamedTuple):
@@ -40,7 +39,7 @@ def fill(V: Array, mean: F64, C: F64, ridge: F64, shares: F64) -> tuple[Array, F
     `mean` (d,), `C` (d, k) and `ridge` (k,) predict the missing entries; `shares` (d,) are the π. Also returns the
     surplus (B,) of each squared distance from the mean: by dividing by π it has grown so much, on average.
     """
-    (B, d), whole = V.shape, transposed_times(C, C)
+    (B, d), whole = V.shape, C.T @ C
     filled, surplus, more, growth = np.empty(V.shape, V.dtype), np.empty(B), np.empty(d), np.empty(d)
     for j in range(d):
         more[j] = 1.0 / shares[j] - 1.0
@@ -64,7 +63,7 @@ def _fill(V: Array, filled: Array, surplus: F64, fixed: _Fixed) -> None:  # prag
             Y[s, j] = y if y == y else 0.0
             gone += 0 if y == y else 1
         missing[s] = gone
-    fits = times_transposed(_coordinates(V, missing, times(Y, C), C, whole, ridge), C)
+    fits = _coordinates(V, missing, Y @ C, C, whole, ridge) @ C.T
     for s in range(B):
         total = 0.0
         if missing[s] == 0:
@@ -95,7 +94,7 @@ def _coordinates(V: Array, missing: Any, P: F64, C: F64, whole: F64, ridge: F64)
                 for m in range(k):
                     part[i, m] = C[j, m]
                 i += 1
-        H = transposed_times(part, part)
+        H = part.T @ part
         for i in range(k):
             for m in range(k):
                 H[i, m] = (whole[i, m] - H[i, m] if fewer else H[i, m]) + (ridge[i] if i == m else 0.0)
@@ -118,7 +117,7 @@ def _shorten(x: F64) -> None:  # pragma: no cover - compiled
 @compiled_with_free_sums
 def _solve(H: F64, p: F64, x: F64) -> None:  # pragma: no cover - compiled
     """x = H⁻¹p; 0 if H is not numerically positive definite."""
-    L, good = cholesky(H)
+    L, good = _cholesky(H)
     if not good:
         return
     for i in range(len(p)):
@@ -131,3 +130,22 @@ def _solve(H: F64, p: F64, x: F64) -> None:  # pragma: no cover - compiled
         for j in range(i + 1, len(p)):
             left -= L[j, i] * x[j]
         x[i] = left / L[i, i]
+
+
+@compiled_with_free_sums
+def _cholesky(A: F64) -> tuple[F64, bool]:  # pragma: no cover - compiled
+    """Lower-triangular L with LLᵀ = A, and whether A is numerically positive definite; if not, L is undefined."""
+    K = len(A)
+    L = np.zeros((K, K))
+    for i in range(K):
+        for j in range(i + 1):
+            left = A[i, j]
+            for m in range(j):
+                left -= L[i, m] * L[j, m]
+            if j < i:
+                L[i, j] = left / L[j, j]
+            elif left > K * _EPS * A[i, i] and left < np.inf:  # else the rest of the column is rounding
+                L[i, i] = math.sqrt(left)
+            else:
+                return L, False
+    return L, True

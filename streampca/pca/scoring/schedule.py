@@ -1,10 +1,10 @@
-"""Which messages of one stream are scored for its past scores: one block in sixteen, before it is learned.
+"""The past scores of one stream: all messages but the first are scored in blocks of 256, before these are learned.
 
-Which they are depends on their numbers alone, so no bit depends on how many arrive together.
+Blocks are cut on the messages' numbers alone, so no bit depends on how many arrive together.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,22 +17,18 @@ from streampca.pca.scoring.scores import Scores, score
 from streampca.pca.state import State
 
 SCORED = 256  # messages in a row
-EVERY = 16 * SCORED  # messages from the first of them to the first of the next
 
 
 def parts(V: Array, seen: int, first: int) -> Iterator[tuple[Array, int]]:
-    """Cuts messages (n, d), which follow `seen` others, into parts that are scored or not, each with an index.
+    """Cuts messages (n, d), which follow `seen` others, into parts of blocks, each with an index.
 
-    The index is that of the part's first message among the 256 that are scored, or -1. The first block, of `first`
+    The index is that of the part's first message in its block of 256, or -1. The first block, of `first`
     messages, and the one after it are not scored.
     """
     start = first + SCORED
     while len(V):
-        index = (seen - start) % EVERY if seen >= start else -1
-        if 0 <= index < SCORED:
-            end = SCORED - index
-        else:
-            end, index = (EVERY - index if index >= 0 else start - seen), -1
+        index = (seen - start) % SCORED if seen >= start else -1
+        end = start - seen if index < 0 else SCORED - index
         yield V[:end], index
         V, seen = V[end:], seen + end
 
@@ -44,17 +40,16 @@ class Calibrator:
     calibration: Calibration = field(default_factory=Calibration.empty)
     model: Model | None = None  # by which the current 256 messages are scored
 
-    def scored(self, state: Callable[[], State], k: int, V: Array, index: int) -> "Calibrator":
+    def scored(self, state: State, k: int, V: Array, index: int) -> "Calibrator":
         """With the scores of messages (n, d), the first of which is the one with this index among 256.
 
-        `state` gives the stream's state, in which they are not learned yet. Older scores keep e^(−n/w) of their weight,
+        In the `state` they are not learned yet. Older scores keep e^(−n/w) of their weight,
         with n the messages since then and w the state's weight.
         """
         model, calibration = self.model, self.calibration
         if model is None or index == 0:
-            before = state()
-            model = leading_model(before, k)
-            calibration = calibration.faded(math.exp(-EVERY / before.weight), SCORED)
+            model = leading_model(state, k)
+            calibration = calibration.faded(math.exp(-SCORED / state.weight), SCORED)
         return Calibrator(calibration.entered(_in_place(model, V, index % BLOCK), model.noise_variance), model)
 
     @classmethod

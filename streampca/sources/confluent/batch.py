@@ -5,45 +5,9 @@ from typing import Any, TypeAlias, overload
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
 
-from streampca.stream.record import Batch, Record
+from streampca.stream.record import Batch, PlainRecord, Record
 
 Message: TypeAlias = Any  # confluent_kafka.Message, whose types allow None everywhere
-
-
-class ConfluentRecord:
-    """A message as a `Record`."""
-
-    __slots__ = ("_message",)
-
-    def __init__(self, message: Message) -> None:
-        self._message = message
-
-    @property
-    def offset(self) -> int:
-        return int(self._message.offset())
-
-    @property
-    def timestamp(self) -> int:
-        return _timestamp(self._message)
-
-    @property
-    def key(self) -> bytes | None:
-        key: bytes | None = self._message.key()
-        return key
-
-    @property
-    def value(self) -> bytes | None:
-        value: bytes | None = self._message.value()
-        return value
-
-    @property
-    def headers(self) -> Sequence[tuple[str, bytes | None]]:
-        return self._message.headers() or ()
-
-    @property
-    def leader_epoch(self) -> int | None:
-        epoch: int | None = self._message.leader_epoch()
-        return epoch
 
 
 class ConfluentBatch(Batch):
@@ -62,7 +26,10 @@ class ConfluentBatch(Batch):
     def __getitem__(self, index: int | slice) -> "Record | ConfluentBatch":
         if isinstance(index, slice):
             return ConfluentBatch(self._messages[index])
-        return ConfluentRecord(self._messages[index])
+        message = self._messages[index]
+        epoch, timestamp, headers = message.leader_epoch(), _timestamp(message), _headers(message)
+        known = -1 if epoch is None else epoch
+        return PlainRecord(message.offset(), message.value(), timestamp, message.key(), headers, known)
 
     def values(self) -> list[bytes | None]:
         return [message.value() for message in self._messages]
@@ -78,7 +45,14 @@ class ConfluentBatch(Batch):
         return [message.key() for message in self._messages]
 
     def headers(self) -> list[Sequence[tuple[str, bytes | None]]]:
-        return [message.headers() or () for message in self._messages]
+        return [_headers(message) for message in self._messages]
+
+
+def _headers(message: Message) -> Sequence[tuple[str, bytes | None]]:
+    try:
+        return message.headers() or ()
+    except UnicodeDecodeError:  # a name is not UTF-8: the client returns none of them
+        return [("__connect.errors.headers", b"a header name is not UTF-8")]
 
 
 def _timestamp(message: Message) -> int:

@@ -5,28 +5,20 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from kafka.errors import RetriableError, for_code
 
 from streampca.errors import SourceError
 from streampca.settings import ConsumerSettings, KafkaSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
-from streampca.sources.broker_errors import BrokerErrors, one_line
+from streampca.sources.broker_errors import one_line
 
 C = TypeVar("C")
 
 _FETCH_BYTES = 4 * 1024 * 1024  # of one partition at once, as with kafka-python
-_NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError.TOPIC_EXCEPTION}
-_NOT_AUTHORIZED = {
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-}
-_LOGIN_REFUSED = {
-    KafkaError._AUTHENTICATION,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
-    KafkaError.UNSUPPORTED_SASL_MECHANISM,
-    KafkaError.ILLEGAL_SASL_STATE,
+_CODES = {  # of the protocol, for what the client calls by its own
+    KafkaError._UNKNOWN_TOPIC: KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._AUTHENTICATION: KafkaError.SASL_AUTHENTICATION_FAILED,
 }
 _FENCED = str(KafkaError(KafkaError.FENCED_INSTANCE_ID).str())  # in the text of an error whose code is _FATAL
 _FINAL = {  # of the client's own errors; it recovers from all others
@@ -36,36 +28,7 @@ _FINAL = {  # of the client's own errors; it recovers from all others
     KafkaError._UNSUPPORTED_FEATURE,
     KafkaError._FATAL,
 }
-_TRANSIENT = {  # of the brokers' errors: the client retries or joins the group again
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.REQUEST_TIMED_OUT,
-    KafkaError.REPLICA_NOT_AVAILABLE,
-    KafkaError.NETWORK_EXCEPTION,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.NOT_COORDINATOR,
-    KafkaError.NOT_ENOUGH_REPLICAS,
-    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-    KafkaError.ILLEGAL_GENERATION,
-    KafkaError.UNKNOWN_MEMBER_ID,
-    KafkaError.REBALANCE_IN_PROGRESS,
-    KafkaError.NOT_CONTROLLER,
-    KafkaError.KAFKA_STORAGE_ERROR,
-    KafkaError.FETCH_SESSION_ID_NOT_FOUND,
-    KafkaError.INVALID_FETCH_SESSION_EPOCH,
-    KafkaError.LISTENER_NOT_FOUND,
-    KafkaError.FENCED_LEADER_EPOCH,
-    KafkaError.UNKNOWN_LEADER_EPOCH,
-    KafkaError.OFFSET_NOT_AVAILABLE,
-    KafkaError.PREFERRED_LEADER_NOT_AVAILABLE,
-    KafkaError.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-    KafkaError.UNSTABLE_OFFSET_COMMIT,
-    KafkaError.THROTTLING_QUOTA_EXCEEDED,
-    KafkaError.UNKNOWN_TOPIC_ID,
-    KafkaError.INCONSISTENT_TOPIC_ID,
-}
+_OF_GROUPS = {KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS}
 
 
 def connection_options(settings: KafkaSettings) -> dict[str, Any]:
@@ -93,30 +56,30 @@ def connection_options(settings: KafkaSettings) -> dict[str, Any]:
 
 def consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
     """What the consumer is given."""
-    return connection_options(settings) | {
-        "group.id": settings.group,
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-        "auto.offset.reset": "error",  # a position out of range is an event, not a silent jump
-        "enable.partition.eof": True,  # reports how far offsets without a record reach
-        "isolation.level": "read_committed",
-        "check.crcs": True,
-        "session.timeout.ms": int(settings.session_timeout_s * 1000),
-        "heartbeat.interval.ms": int(min(3.0, settings.session_timeout_s / 10) * 1000),
-        # Every rebalance revokes all and assigns all, as with kafka-python: the two can share a group.
-        "partition.assignment.strategy": "range",
-        "max.partition.fetch.bytes": _FETCH_BYTES,
-        "fetch.max.bytes": 4 * _FETCH_BYTES,
-        # Limit over all partitions; one more fetch may be in flight. Decoded records use the other half.
-        "queued.max.messages.kbytes": base.PREFETCH_MIB * 1024 // 2,
-        "fetch.queue.backoff.ms": 10,  # a full queue has room again soon; by default it is checked after a second
-    }
-
-
-def member_options(settings: ConsumerSettings) -> dict[str, Any]:
-    """What a consumer that joins the group is given."""
-    known = {} if settings.group_instance_id is None else {"group.instance.id": settings.group_instance_id}
-    return consumer_options(settings) | known
+    identity = {} if settings.group_instance_id is None else {"group.instance.id": settings.group_instance_id}
+    return (
+        connection_options(settings)
+        | identity
+        | {
+            "group.id": settings.group,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",  # a position out of range is an event, not a silent jump
+            "enable.partition.eof": True,  # reports how far offsets without a record reach
+            "isolation.level": "read_committed",
+            "check.crcs": True,
+            "max.poll.interval.ms": int(max(base.MAX_POLL_INTERVAL_S, settings.session_timeout_s) * 1000),
+            "session.timeout.ms": int(settings.session_timeout_s * 1000),
+            "heartbeat.interval.ms": int(min(3.0, settings.session_timeout_s / 10) * 1000),
+            # Every rebalance revokes all and assigns all, as with kafka-python: the two can share a group.
+            "partition.assignment.strategy": "range",
+            "max.partition.fetch.bytes": _FETCH_BYTES,
+            "fetch.max.bytes": 4 * _FETCH_BYTES,
+            # Limit over all partitions; one more fetch may be in flight. Decoded records use the other half.
+            "queued.max.messages.kbytes": base.PREFETCH_MIB * 1024 // 2,
+            "fetch.queue.backoff.ms": 10,  # a full queue has room again soon; by default it is checked after a second
+        }
+    )
 
 
 def create(kind: Callable[..., C], options: dict[str, Any]) -> C:
@@ -144,18 +107,12 @@ def _metadata(partition: TopicPartition) -> str:
 def is_final(error: KafkaError) -> bool:
     """Whether waiting cannot fix it."""
     code = error.code()
-    return code in _FINAL if code <= 0 else code not in _TRANSIENT
+    if code <= 0:
+        return code in _FINAL
+    return code not in _OF_GROUPS and not issubclass(for_code(code), RetriableError)
 
 
-def source_error(error: KafkaError, messages: BrokerErrors) -> SourceError:
-    """The message for a final error."""
-    code, text = error.code(), one_line(error.str())
-    if code in _NO_TOPIC:
-        return messages.no_topic()
-    if _FENCED in text:
-        return messages.fenced()
-    if code in _NOT_AUTHORIZED:
-        return messages.not_authorized(text)
-    if code in _LOGIN_REFUSED:
-        return messages.login_refused(text)
-    return messages.other(text)
+def protocol_code(error: KafkaError) -> int:
+    """The error's code in Kafka's protocol; negative if it has none."""
+    code = error.code()
+    return KafkaError.FENCED_INSTANCE_ID if _FENCED in error.str() else _CODES.get(code, code)

@@ -15,66 +15,39 @@ from confluent_kafka.admin import AdminClient
 
 from streampca.errors import SourceError
 from streampca.settings import KafkaSettings
-from streampca.sources.broker_errors import BrokerErrors, one_line
-from streampca.sources.certificates import check_certificates
+from streampca.sources.broker_errors import one_line
 from streampca.sources.confluent import client
-from streampca.sources.outage_log import OutageLog
+from streampca.sources.topic_connection import TopicConnection
 
 _START_S = 6.0  # a user waits: mistakes in the settings are reported within ten seconds
 _PROBE_INTERVAL_S = 1.0
 _PROBE_TIMEOUT_S = 10.0
-_RETRY_S = 0.1
-_NEW_TOPIC_S = 1.0  # how long to ask again for a missing topic: a new one may reach a broker late
+_CHECK_S = 0.1
 _URL_SAFE = str.maketrans("+/", "-_")
 _NO_ID = "A" * 22  # sixteen zeros in base64
 
 
-class Connection:
+class Connection(TopicConnection):
     """The connection to the brokers of one topic, which exists."""
+
+    connected = True
 
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
         """Raises `SourceError`, and `SettingsError` for certificates that cannot be used."""
-        check_certificates(settings)
-        self._servers, self._topic = settings.bootstrap_servers, topic
-        self.messages = BrokerErrors(settings, topic)
-        self._outages = OutageLog(settings.bootstrap_servers)
+        super().__init__(settings, topic)
         self._errors: deque[KafkaError] = deque(maxlen=100)  # of the admin client, not handled yet
         self._last_error = ""
-        self._admin = client.create(
-            AdminClient, client.connection_options(settings) | {"error_cb": self._errors.append}
-        )
+        options = client.connection_options(settings) | {"error_cb": self._errors.append}
+        self._admin = client.create(AdminClient, options)
         self._probe: Future[Any] | None = None
         self._next_probe = 0.0
-        self._partitions: frozenset[int] = frozenset()
-        self.connected = True
-        """Whether a broker answers."""
         try:
             self.topic_id(_START_S)
         except TimeoutError:
             raise self.messages.no_broker(self._last_error) from None
 
-    def topic_id(self, timeout_s: float = 2.0) -> str:
-        """The topic's id, as Kafka's own tools print it; "" from brokers before 2.8, which have none.
-
-        Raises `SourceError` when there is no such topic, `TimeoutError` when no broker answers in time.
-        """
-        started = time.monotonic()
-        while True:
-            waited_s = time.monotonic() - started
-            if waited_s > timeout_s:
-                raise TimeoutError(f"no broker answers at {self._servers}")
-            try:
-                return printed_id(self._described(timeout_s - waited_s).topic_id)
-            except KafkaException as exception:
-                error = exception.args[0]
-                is_new = error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART and waited_s < _NEW_TOPIC_S
-                if (error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART and not is_new) or client.is_final(error):
-                    raise self.source_error(error) from None
-            time.sleep(_RETRY_S)
-
     def partitions(self) -> frozenset[int]:
-        """The topic's partitions, at most some seconds old; never waits."""
-        return self._partitions
+        return self._described
 
     def watch(self) -> None:
         """Ask the cluster once a second, without waiting, and log outages."""
@@ -86,11 +59,11 @@ class Connection:
         if self._probe is None and time.monotonic() >= self._next_probe:
             self._next_probe = time.monotonic() + _PROBE_INTERVAL_S
             self._probe = self._request(_PROBE_TIMEOUT_S)
-        self._outages.update(self.connected)
+        super().watch()
 
     def source_error(self, error: KafkaError) -> SourceError:
         """The message for an error that waiting cannot fix."""
-        return client.source_error(error, self.messages)
+        return self.messages.of(client.protocol_code(error), one_line(error.str()))
 
     def _request(self, timeout_s: float) -> "Future[Any]":
         """Ask for the description of the topic."""
@@ -98,15 +71,21 @@ class Connection:
         answer: Future[Any] = answers[self._topic]
         return answer
 
-    def _described(self, timeout_s: float) -> Any:
-        """The description of the topic. Raises `KafkaException`, and `SourceError` as soon as the login is refused."""
+    def _ask(self, timeout_s: float) -> str:
         request = self._request(timeout_s)
-        while not wait([request], _RETRY_S).done:
-            if refusal := self._handle_errors():
+        while True:
+            answered = wait([request], _CHECK_S).done
+            if refusal := self._handle_errors():  # without waiting for more: the login may be refused
                 raise self.source_error(refusal)
-        if refusal := self._handle_errors():
-            raise self.source_error(refusal)
-        return self._handle(request)
+            if answered:
+                break
+        try:
+            return printed_id(self._handle(request).topic_id)
+        except KafkaException as exception:
+            error = exception.args[0]
+            if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART or client.is_final(error):
+                raise self.source_error(error) from None
+            raise TimeoutError from None
 
     def _handle(self, request: "Future[Any]") -> Any:
         """Note what an answer says about the cluster. Raises `KafkaException`."""
@@ -116,7 +95,7 @@ class Connection:
             self.connected = exception.args[0].code() > 0  # else it is the client's: no broker answered
             raise
         self.connected = True
-        self._partitions = frozenset(partition.id for partition in description.partitions)
+        self._described = frozenset(partition.id for partition in description.partitions)
         return description
 
     def _handle_errors(self) -> KafkaError | None:

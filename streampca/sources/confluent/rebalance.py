@@ -20,7 +20,6 @@ class RebalanceListener:
     def __init__(self) -> None:
         self.events: list[Assigned | Revoked | Lost] = []
         self.is_member = self.closing = False
-        self.membership: Any = None  # the group's metadata of the last assignment taken; None without one
         self._memberships: deque[Any] = deque()  # of the assignments in `events`
         self._revoking = False  # the group waits until the revocation is handled
 
@@ -34,11 +33,10 @@ class RebalanceListener:
             self._revoking = False
             consumer.unassign()
 
-    def take(self) -> Assigned | Revoked | Lost:
-        """Remove and return the first event."""
+    def take(self) -> tuple[Assigned | Revoked | Lost, Any]:
+        """Remove and return the first event, and an assignment's metadata of the group."""
         event = self.events.pop(0)
-        self.membership = self._memberships.popleft() if isinstance(event, Assigned) else None
-        return event
+        return event, self._memberships.popleft() if isinstance(event, Assigned) else None
 
     def _on_assign(self, consumer: Consumer, assigned: Sequence[TopicPartition]) -> None:
         consumer.assign([])

@@ -12,103 +12,68 @@ from operator import methodcaller
 from typing import Any
 
 import structlog
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from streampca.settings import ConsumerSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
+from streampca.sources.client_source import ClientSource, log_failed_commit
 from streampca.sources.confluent import client
 from streampca.sources.confluent.batch import ConfluentBatch, Message
 from streampca.sources.confluent.connection import Connection
 from streampca.sources.confluent.rebalance import RebalanceListener
-from streampca.sources.confluent.verification import Verification
-from streampca.stream.events import Assigned, Event, OutOfRange, Records, SourceStatus
-from streampca.stream.record import NO_RECORDS, LastRecord
+from streampca.stream.events import Event, SourceStatus
 
 _MAX_WAIT_S = 0.05  # an event of a rebalance is returned after at most so long
 _OFFSETS_S = 3.0
 _CLOSE_S = 2.0
-_EARLIEST = -1  # a position that is not known yet
 
 log = structlog.get_logger()
 
 
-class ConfluentSource:
+class ConfluentSource(ClientSource):
     """See `streampca.sources.base.Source`."""
 
+    client_error = KafkaException
+    _connection: Connection
+
     def __init__(self, settings: ConsumerSettings) -> None:
-        self._topic, self._max_records = settings.topic, base.MAX_POLL_RECORDS
+        super().__init__(settings.topic)
+        self._max_records = base.MAX_POLL_RECORDS
         self._connection = Connection(settings, settings.topic)
         self._rebalance = RebalanceListener()
-        self._assigned: frozenset[int] = frozenset()  # by the events returned so far
         self._member_id = ""
         self._errors: list[KafkaError] = []  # of the client, not handled yet
-        self._reported: dict[int, tuple[int, int]] = {}  # partitions being read: (next, end) as last returned
-        self._held: dict[int, int] = {}  # partitions not read until their last record was verified → position
-        self._out_of_range: dict[int, int] = {}  # partition → position, not returned yet
-        self._subscribed = self._closed = False
-        callbacks = {"error_cb": self._errors.append, "on_commit": _log_failed_commit}
-        self._verification = Verification(settings, self._errors.append)
-        self._consumer = client.create(Consumer, client.member_options(settings) | callbacks)
-
-    @property
-    def membership(self) -> Any:
-        """The group's metadata of the last assignment returned; None without one."""
-        return self._rebalance.membership
-
-    def topic_id(self) -> str:
-        return self._connection.topic_id()
-
-    def partitions(self) -> frozenset[int]:
-        return self._connection.partitions() | self._assigned
+        self._subscribed = False
+        callbacks = {"error_cb": self._errors.append, "on_commit": _on_commit}
+        self._consumer = client.create(Consumer, client.consumer_options(settings) | callbacks)
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
         if not self._subscribed:  # not earlier: librdkafka joins the group at once, and then the group waits for polls
             self._consumer.subscribe([self._topic], **self._rebalance.callbacks())
             self._subscribed = True
         self._rebalance.proceed(self._consumer)
-        self._verify()  # not later: it assigns again, from positions that do not count the messages read below
         messages = [] if self._rebalance.events else self._consume(timeout_s)
         self._connection.watch()
         if self._rebalance.events:  # drops the messages: they were read before the rebalance
-            return [self._next_rebalance_event()]
+            event, membership = self._rebalance.take()
+            self._rebalanced(event)
+            self.membership = membership
+            return [event]
         failed = [message for message in messages if message.error()]
         ends = self._handle_failed(failed)
         good = [message for message in messages if not message.error()] if failed else messages
         self._raise_errors()
-        return [*self._out_of_range_events(), *self._records(good, ends)]
+        records = self._events(good, ends)
+        return [*self._out_of_range_events(), *records]
 
     def status(self) -> SourceStatus:
         # `on_lost` is not called for a member without partitions; but a member that joins again gets another id.
         known, self._member_id = self._member_id, self._consumer.memberid()
         return SourceStatus(self._connection.connected, member=self._rebalance.is_member and self._member_id == known)
 
-    def seek(self, positions: Mapping[int, int | None], last: Mapping[int, LastRecord] = NO_RECORDS) -> None:
-        for partition, position in positions.items():
-            if partition not in self._assigned:
-                raise ValueError(f"partition {partition} is not assigned")
-            self._out_of_range.pop(partition, None)
-            self._reported[partition] = (_EARLIEST if position is None else position, -1)
-        self._verification.cancel(positions)
-        for partition in last:
-            self._held[partition], _ = self._reported.pop(partition)
-        self._verification.start(last)
-        self._assign()
-
-    def pause(self, partitions: frozenset[int]) -> None:
-        for partition in partitions:
-            self._reported.pop(partition, None)
-        self._verification.cancel(partitions)
-        self._assign()
-
-    def commit(self, positions: Mapping[int, int], metadata: str = "") -> None:
-        if not self._connection.connected or not positions:
-            return
-        offsets = {partition: Committed(position, metadata) for partition, position in positions.items()}
-        try:
-            self._consumer.commit(offsets=self.named(offsets))
-        except KafkaException as error:
-            _log_failed_commit(error.args[0], [])
+    def _commit(self, offsets: Mapping[int, Committed]) -> None:
+        self._consumer.commit(offsets=self.named(offsets))
 
     def named(self, offsets: Mapping[int, Committed]) -> list[TopicPartition]:
         """Offsets as the client commits them."""
@@ -127,28 +92,13 @@ class ConfluentSource:
                 raise TimeoutError(f"the committed offsets are not known: {tp.error.str()}")
         return client.committed(found)
 
-    def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = self._rebalance.closing = True
+    def _leave(self) -> None:
         # Takes long when brokers are away, and has no timeout.
-        closing = threading.Thread(target=self._close, name="closing", daemon=True)
+        closing = threading.Thread(target=self._consumer.close, name="closing", daemon=True)
         closing.start()
         closing.join(_CLOSE_S)
         if closing.is_alive():
             log.warning("the group was not left in order", error=f"no answer within {_CLOSE_S:.0f} s")
-
-    def _close(self) -> None:
-        self._consumer.close()
-        self._verification.close()
-
-    def _next_rebalance_event(self) -> Event:
-        """Apply and return the first event; others may follow with the next polls."""
-        event = self._rebalance.take()
-        self._assigned = event.partitions if isinstance(event, Assigned) else frozenset()
-        self._reported, self._out_of_range = {}, {}
-        self._verification.close()
-        return event
 
     def _consume(self, timeout_s: float) -> list[Message]:
         """All messages fetched so far; if there are none, wait for the first."""
@@ -164,21 +114,11 @@ class ConfluentSource:
             return []
         return messages
 
-    def _assign(self) -> None:
-        """Let the client fetch the partitions that are being read, each from its position."""
+    def _read(self, partitions: Collection[int]) -> None:
         if not self._rebalance.events:  # else soon none of them is ours
-            self._consumer.assign([
-                TopicPartition(self._topic, partition, OFFSET_BEGINNING if next_ == _EARLIEST else next_)
-                for partition, (next_, _) in self._reported.items()
-            ])  # fmt: skip
+            self._consumer.assign([TopicPartition(self._topic, each, self._start(each)) for each in self._reported])
 
-    def _verify(self) -> None:
-        """Start to read the partitions whose last record was verified; note those whose log has another one."""
-        same, gone = self._verification.poll()
-        self._out_of_range |= gone
-        if same:
-            self._reported |= {partition: (self._held[partition], -1) for partition in same}
-            self._assign()
+    _stop_reading = _read  # all that are still read are assigned
 
     def _handle_failed(self, messages: Iterable[Message]) -> dict[int, int]:
         """Note positions out of range, and errors; returns the ends that were reached, by partition."""
@@ -188,8 +128,7 @@ class ConfluentSource:
             if error.code() == KafkaError._PARTITION_EOF:
                 ends[partition] = message.offset()
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-                position, _ = self._reported.pop(partition, (_EARLIEST, -1))
-                self._out_of_range[partition] = message.offset() if position == _EARLIEST else position
+                self._note_out_of_range([partition])
             else:
                 self._errors.append(error)
         return ends
@@ -203,37 +142,28 @@ class ConfluentSource:
             if client.is_final(error):
                 raise self._connection.source_error(error)
 
-    def _records(self, messages: Sequence[Message], ends: Mapping[int, int]) -> list[Event]:
-        """One event for each partition with new records, or with a position or end that moved without any."""
+    def _events(self, messages: Sequence[Message], ends: Mapping[int, int]) -> list[Event]:
+        """One event for each partition with news."""
         arrived: dict[int, list[Message]] = {}
         for partition, run in groupby(messages, methodcaller("partition")):
             arrived.setdefault(partition, []).extend(run)
         events: list[Event] = []
-        for partition, before in self._reported.items():
-            batch = arrived.get(partition, [])
-            next_ = max(before[0], ends.get(partition, -1), batch[-1].offset() + 1 if batch else -1)
+        for partition in list(self._reported):
             _, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
-            now = (next_, max(end, next_))
-            if now != before and next_ >= 0 and end >= 0:  # negative until the first fetch
-                self._reported[partition] = now
-                events.append(Records(partition, ConfluentBatch(batch), *now))
+            batch = ConfluentBatch(arrived.get(partition, []))
+            events += self._records(partition, batch, ends.get(partition, -1), end)
         return events
 
-    def _out_of_range_events(self) -> list[Event]:
-        events: list[Event] = []
-        for partition, position in list(self._out_of_range.items()):
-            try:
-                tp = TopicPartition(self._topic, partition)
-                first, last = self._consumer.get_watermark_offsets(tp, timeout=_OFFSETS_S)
-            except KafkaException as error:  # most likely the broker is away: a later poll asks again
-                self._errors.append(error.args[0])
-                continue
-            del self._out_of_range[partition]
-            replaced = position - 1 if first <= position <= last else None  # the last record, at least
-            events.append(OutOfRange(partition, position, first, last, replaced))
-        return events
+    def _log_offsets(self, partition: int) -> tuple[int, int] | None:
+        try:
+            tp = TopicPartition(self._topic, partition)
+            offsets: tuple[int, int] = self._consumer.get_watermark_offsets(tp, timeout=_OFFSETS_S)
+        except KafkaException as error:  # most likely the broker is away
+            self._errors.append(error.args[0])
+            return None
+        return offsets
 
 
-def _log_failed_commit(error: KafkaError | None, offsets: Any) -> None:
+def _on_commit(error: KafkaError | None, offsets: Any) -> None:
     if error is not None and error.code() != KafkaError._NO_OFFSET:
-        log.warning("offsets not committed; lag tools will show older ones", error=error.str())
+        log_failed_commit(error.str())

@@ -7,7 +7,6 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from streampca.errors import SourceError
 from streampca.sources.base import Committed
 from streampca.sources.broker_errors import one_line
 from streampca.sources.client_transactions import ABORT_S, REQUEST_BYTES, ClientTransactions
@@ -17,16 +16,6 @@ from streampca.sources.transactions import OutgoingFields, TransactionFailedErro
 
 _ROOM_S = 5.0
 _ANY = -1  # partition: the key decides
-_TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_MSG_SIZE}
-_REFUSED = {  # all other errors may be over with the next transaction
-    KafkaError._AUTHENTICATION,
-    KafkaError._UNSUPPORTED_FEATURE,
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    KafkaError.INVALID_RECORD,
-    KafkaError.INVALID_TIMESTAMP,
-}
 
 
 class ConfluentTransactions(ClientTransactions):
@@ -92,14 +81,9 @@ class ConfluentTransactions(ClientTransactions):
                 producer.poll(0)  # reports what was not delivered
         producer.purge()
 
-    def _text(self, error: Exception) -> str:
-        return one_line(error.args[0].str())
-
-    def _refusal(self, error: Exception, topic: str) -> SourceError | None:
-        cause, connection = error.args[0], self._connections[topic]
-        if cause.code() in _TOO_LARGE:
-            return connection.messages.record_too_large()
-        return connection.source_error(cause) if cause.code() in _REFUSED else None
+    def _described(self, error: Exception) -> tuple[int | None, str]:
+        cause = error.args[0]
+        return client.protocol_code(cause), one_line(cause.str())
 
     def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
         if error is not None:

@@ -2,7 +2,6 @@
 
 import base64
 import threading
-import time
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -11,16 +10,12 @@ from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient
 from kafka.errors import (
     AuthorizationError,
-    FencedInstanceIdError,
-    IllegalSaslStateError,
     InvalidTopicError,
     KafkaError,
     KafkaTimeoutError,
     RetriableError,
-    SaslAuthenticationFailedError,
     UnknownTopicOrPartitionError,
     UnsupportedCodecError,
-    UnsupportedSaslMechanismError,
     for_code,
 )
 from kafka.net.compat import KafkaNetClient
@@ -29,16 +24,15 @@ from kafka.protocol.metadata import MetadataRequest
 
 from streampca.errors import SourceError
 from streampca.settings import KafkaSettings
-from streampca.sources.broker_errors import BrokerErrors, one_line
-from streampca.sources.certificates import check_certificates, key_password
+from streampca.sources.broker_errors import one_line
+from streampca.sources.certificates import key_password
 from streampca.sources.kafka_python.patches.connections import PatchedConnectionManager, PatchedNetClient
 from streampca.sources.kafka_python.patches.producing import drop
-from streampca.sources.outage_log import OutageLog
+from streampca.sources.topic_connection import TopicConnection
 
 _START_TIMEOUT_S = 6.0  # with the next one: a user waits, and mistakes are reported within ten seconds
 _START_ANSWER_S = 3.0
-_NEW_TOPIC_S = 1.0  # how long to ask again for a missing topic: a new one may reach a broker late
-_SILENCE_S = 20.0  # without a byte from any broker: metadata are requested every ten seconds, heartbeats more often
+_REQUEST_TIMEOUT_S = 20.0  # then a broker that hangs counts as away
 _CLOSE_S = 0.5
 api_version: tuple[int, int] | None = None
 """Protocol version of the brokers; None: negotiated, which only the demo's broker cannot do."""
@@ -65,41 +59,33 @@ def options(settings: KafkaSettings) -> dict[str, Any]:
         "client_id": "streampca",
         "allow_auto_create_topics": False,
         "metadata_max_age_ms": 10_000,  # how soon new partitions are seen
+        "request_timeout_ms": int(_REQUEST_TIMEOUT_S * 1000),
         "reconnect_backoff_ms": 100,
         "reconnect_backoff_max_ms": 2000,
         "metrics_enabled": False,
     }
 
 
-class Connection:
-    """The connection of one consumer or producer."""
+class Connection(TopicConnection):
+    """The connection of one consumer, producer or admin client."""
 
-    def __init__(self, settings: KafkaSettings, topic: str) -> None:
-        self._settings, self._servers, self._topic = settings, settings.bootstrap_servers, topic
-        self.messages = BrokerErrors(settings, topic)
-        self._outages = OutageLog(settings.bootstrap_servers)
-        self._manager: PatchedConnectionManager  # set by `_open`
-        self._described: frozenset[int] = frozenset()
+    _manager: PatchedConnectionManager  # set by `_open`
 
     def start(self, kind: Callable[..., Any], **more: Any) -> Any:
         """A client (`kind`) of kafka-python with `more` options; checks that the topic exists.
 
-        Raises `SourceError`, and `SettingsError` for certificates that cannot be used.
+        Raises `SourceError`.
         """
         made = self.connect(kind, **more)
         try:
             self.topic_id(_START_ANSWER_S)
-        except TimeoutError as error:
+        except (TimeoutError, SourceError) as error:
             _close(made)
-            raise self.source_error(error) from None
-        except SourceError:
-            _close(made)
-            raise
+            raise error if isinstance(error, SourceError) else self.source_error(error) from None
         return made
 
     def connect(self, kind: Callable[..., Any], **more: Any) -> Any:
         """As `start`, but the topic need not exist."""
-        check_certificates(self._settings)
         try:
             return kind(**options(self._settings), **more, kafka_client=self._open)
         except (KafkaError, OSError, ValueError) as error:
@@ -117,85 +103,45 @@ class Connection:
             raise
         return client
 
-    def topic_id(self, timeout_s: float = 2.0) -> str:
-        """The topic's id, as Kafka's own tools print it; "" from brokers before 2.8, which have none.
-
-        Raises `SourceError` when there is no such topic, `TimeoutError` when no broker answers in time.
-        """
+    def _ask(self, timeout_s: float) -> str:
         answered = threading.Event()
         # Not manager.run(), which would run the loop of a producer in two threads.
-        answer = self._manager.call_soon(self._ask_topic_id, self._manager, timeout_s)
+        answer = self._manager.call_soon(self._describe, timeout_s)
         answer.add_both(lambda _: answered.set())
-        if not answered.wait(timeout_s + 1) or isinstance(answer.exception, KafkaTimeoutError):
-            raise TimeoutError(f"no broker answers at {self._servers}")
+        if not answered.wait(timeout_s + 1) or isinstance(answer.exception, RetriableError):
+            raise TimeoutError
         if answer.exception is not None:
             raise self.source_error(answer.exception) from None
         found = answer.value
-        return base64.urlsafe_b64encode(found.bytes).decode().rstrip("=") if found and found.int else ""
-
-    async def _ask_topic_id(self, manager: PatchedConnectionManager, timeout_s: float) -> uuid.UUID | None:
-        """Ask until a broker answers; for a second also while the topic is unknown."""
-        started = time.monotonic()
-        while True:
-            waited_s = time.monotonic() - started
-            try:
-                return await self._ask_once(manager, timeout_s - waited_s)
-            except UnknownTopicOrPartitionError:
-                if waited_s > _NEW_TOPIC_S:
-                    raise
-            except RetriableError:
-                if waited_s > timeout_s:
-                    raise KafkaTimeoutError from None
-            await manager.sleep(0.1)
-
-    async def _ask_once(self, manager: PatchedConnectionManager, timeout_s: float) -> uuid.UUID | None:
-        topic = MetadataRequest.MetadataRequestTopic(name=self._topic)
-        sent = manager.send(MetadataRequest(topics=[topic], allow_auto_topic_creation=False))
-        response = await manager.wait_for(sent, max(timeout_s, 0) * 1000)
-        found = response.topics[0]
         problem = for_code(found.error_code)
         if issubclass(problem, _TOPIC_ERRORS):
-            raise problem(self._topic)
-        self._described = frozenset(p.partition_index for p in found.partitions)
+            raise self.source_error(problem(self._topic))
+        self._described = frozenset(partition.partition_index for partition in found.partitions)
         identity: uuid.UUID | None = found.topic_id
-        return identity
+        return base64.urlsafe_b64encode(identity.bytes).decode().rstrip("=") if identity and identity.int else ""
+
+    async def _describe(self, timeout_s: float) -> Any:
+        topic = MetadataRequest.MetadataRequestTopic(name=self._topic)
+        sent = self._manager.send(MetadataRequest(topics=[topic], allow_auto_topic_creation=False))
+        response = await self._manager.wait_for(sent, timeout_s * 1000)
+        return response.topics[0]
 
     def partitions(self) -> frozenset[int]:
-        """The topic's partitions, at most some ten seconds old; never waits."""
         return frozenset(self._manager.cluster.partitions_for_topic(self._topic) or self._described)
 
     @property
     def connected(self) -> bool:
-        """Whether any broker is connected now."""
-        return self._manager.received_at is not None
-
-    @property
-    def answering(self) -> bool:
-        """Whether a broker is connected and has sent something recently: connections can go dead silently."""
-        received_at = self._manager.received_at
-        return received_at is not None and time.monotonic() - received_at < _SILENCE_S
-
-    def watch(self) -> None:
-        """Log outages; to be called again and again."""
-        self._outages.update(self.connected)
+        return self._manager.connected
 
     def source_error(self, error: BaseException) -> SourceError:
         """The message for an error that waiting cannot fix."""
         text = one_line(error)
         match error:
-            case UnknownTopicOrPartitionError() | InvalidTopicError():
-                return self.messages.no_topic()
-            case FencedInstanceIdError():
-                return self.messages.fenced()
-            case AuthorizationError():
-                return self.messages.not_authorized(text)
-            case SaslAuthenticationFailedError() | UnsupportedSaslMechanismError() | IllegalSaslStateError():
-                return self.messages.login_refused(text)
             case KafkaTimeoutError() | TimeoutError():
                 return self.messages.no_broker(self._manager.last_failure)
             case UnsupportedCodecError():
                 return self.messages.cannot_decompress(text)
-        return self.messages.other(text)
+        return self.messages.of(getattr(error, "errno", None), text)
 
 
 def admin_client(**given: Any) -> Any:

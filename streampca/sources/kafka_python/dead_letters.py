@@ -2,23 +2,15 @@
 
 import time
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any
 
 from kafka import KafkaProducer
-from kafka.errors import (
-    InvalidRecordError,
-    InvalidTimestampError,
-    KafkaError,
-    KafkaTimeoutError,
-    MessageSizeTooLargeError,
-    RecordListTooLargeError,
-)
+from kafka.errors import KafkaError
 from kafka.serializer import Serializer
 
-from streampca.errors import SourceError
 from streampca.settings import ConsumerSettings
 from streampca.sources.client_transactions import REQUEST_BYTES
-from streampca.sources.dead_letter_headers import Headers, Letter, letter_of
+from streampca.sources.dead_letter_headers import Headers, dead_letter_headers
 from streampca.sources.kafka_python.connection import Connection
 from streampca.sources.kafka_python.patches.producing import drop
 from streampca.stream.record import Record
@@ -35,18 +27,9 @@ class Unwrap(Serializer):  # type: ignore[misc]  # kafka-python has no types
         return data[0]
 
 
-def sendable(
-    headers: Headers, partition: int | None, timestamp: int | None
-) -> tuple[list[tuple[str, bytes]], int | None, int | None]:
-    """Arguments of `KafkaProducer.send`. It cannot write a header without a value: it becomes an empty one."""
-    at = None if timestamp is None or timestamp < 0 else timestamp
-    return [(name, value or b"") for name, value in headers], partition, at
-
-
-class _Sent(NamedTuple):
-    letter: Letter
-    future: Any
-    alone: bool  # in its batch
+def sendable(headers: Headers) -> list[tuple[str, bytes]]:
+    """The producer cannot write a header without a value: it becomes an empty one."""
+    return [(name, value or b"") for name, value in headers]
 
 
 class KafkaPythonDeadLetters:
@@ -56,15 +39,13 @@ class KafkaPythonDeadLetters:
         if settings.dead_letter_topic is None:
             raise ValueError("dead_letter_topic is not set")
         self._source_topic, self._topic = settings.topic, settings.dead_letter_topic
-        self._unacknowledged: deque[_Sent] = deque()  # in the order sent
-        self._refused: deque[Letter] = deque()  # to be sent again
+        self._unacknowledged: deque[Any] = deque()  # futures, in the order sent
         self._connection = Connection(settings, self._topic)
         self._producer = self._connection.start(
             KafkaProducer,
             value_serializer=Unwrap(),
             acks="all",
-            # An idempotent producer sends nothing more after a refused record. Without, one request at a time keeps the
-            # order, and a repeated letter is recognised by the offset in its headers.
+            # One request at a time keeps the order; a repeated letter is recognised by the offset in its headers.
             enable_idempotence=False,
             max_in_flight_requests_per_connection=1,
             delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
@@ -78,52 +59,27 @@ class KafkaPythonDeadLetters:
             raise self._connection.source_error(error) from None
 
     def send(self, partition: int, record: Record, reason: str, message: str) -> None:
-        self._send(letter_of(self._source_topic, partition, record, reason, message), alone=False)
+        headers = sendable(dead_letter_headers(self._source_topic, partition, record, reason, message))
+        try:
+            self._unacknowledged.append(self._producer.send(self._topic, (record.value,), record.key, headers))
+        except KafkaError as error:
+            raise self._connection.source_error(error) from None
 
     def flush(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
-        while self._unacknowledged or self._refused:
-            if not self._unacknowledged:
-                self._send(self._refused[0], alone=True)
-                self._refused.popleft()
+        while self._unacknowledged:
             sent = self._unacknowledged[0]
             try:
-                sent.future.get(min(_POLL_S, max(deadline - time.monotonic(), 0)))
+                sent.get(min(_POLL_S, max(deadline - time.monotonic(), 0)))
                 self._unacknowledged.popleft()
             except KafkaError as error:
-                if sent.future.is_done and sent.future.failed():
-                    self._refused.append(self._to_send_again(sent))
-                    self._unacknowledged.popleft()
-                else:
-                    self._check_deadline(error, deadline)
+                if sent.is_done and sent.failed():
+                    raise self._connection.source_error(error) from None
+                self._check_deadline(error, deadline)
         self._connection.watch()
 
     def close(self) -> None:
-        try:
-            self._producer.close(timeout=_CLOSE_TIMEOUT_S)
-        except KafkaTimeoutError:  # records are unsent
-            drop(self._producer, _CLOSE_TIMEOUT_S / 2)
-
-    def _send(self, letter: Letter, *, alone: bool) -> None:
-        try:
-            given = sendable(letter.headers, None, letter.timestamp)
-            future = self._producer.send(self._topic, (letter.value,), letter.key, *given)
-        except KafkaError as error:
-            raise self._source_error(error) from None
-        self._unacknowledged.append(_Sent(letter, future, alone))
-
-    def _to_send_again(self, sent: "_Sent") -> Letter:
-        """A form of a refused letter that the broker may accept. Raises `SourceError` if there is none.
-
-        One refused record makes a broker refuse the whole batch; if several are refused, the client does not say why.
-        So the letters of such a batch are sent again one by one.
-        """
-        error = sent.future.exception
-        if isinstance(error, InvalidTimestampError) and sent.letter.timestamp is not None:
-            return sent.letter.without_timestamp()
-        if (isinstance(error, InvalidRecordError) or type(error) is KafkaError) and not sent.alone:
-            return sent.letter
-        raise self._source_error(error) from None
+        drop(self._producer, _CLOSE_TIMEOUT_S / 2)
 
     def _check_deadline(self, error: KafkaError, deadline: float) -> None:
         self._connection.watch()
@@ -131,11 +87,4 @@ class KafkaPythonDeadLetters:
             return
         if self._connection.connected:
             self._connection.topic_id()  # raises if the topic was deleted: then waiting is no use
-        raise TimeoutError(
-            f"{len(self._unacknowledged) + len(self._refused)} dead letters are not acknowledged yet"
-        ) from error
-
-    def _source_error(self, error: BaseException) -> SourceError:
-        if isinstance(error, MessageSizeTooLargeError | RecordListTooLargeError):
-            return self._connection.messages.record_too_large()
-        return self._connection.source_error(error)
+        raise TimeoutError(f"{len(self._unacknowledged)} dead letters are not acknowledged yet") from error

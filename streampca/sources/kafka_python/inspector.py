@@ -46,7 +46,7 @@ class KafkaPythonInspector:
             (found,) = admin.describe_topics([name])
         allowed = found.get("authorized_operations")  # none from brokers before 2.3
         if allowed and ACLOperation.WRITE.name not in allowed:
-            raise connection.messages.not_writable()
+            raise connection.messages.not_authorized(f"writing to topic {name}")
         return len(found["partitions"])
 
     def offsets(self) -> dict[int, tuple[int, int]]:

@@ -21,7 +21,10 @@ _STALLED_S = 60.0  # without progress
 
 
 class KafkaPythonReader:
-    """See `streampca.sources.dead_letter_topic.TopicReader`."""
+    """Reads the committed records of a topic, from the earliest to the ends when the reader was opened.
+
+    All methods raise `SourceError` if brokers refuse or do not answer.
+    """
 
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
         self._settings, self._topic = settings, topic
@@ -38,6 +41,7 @@ class KafkaPythonReader:
         self._consumer.assign(list(self._ends))
 
     def read(self) -> Iterator[tuple[int, Record]]:
+        """The records with their partitions; the same ones at every call."""
         left = {tp: end for tp, end in self._ends.items() if end}
         self._consumer.seek_to_beginning()
         deadline = time.monotonic() + _STALLED_S
@@ -58,6 +62,7 @@ class KafkaPythonReader:
                 )
 
     def close(self) -> None:
+        """Close the connections."""
         self._consumer.close(autocommit=False, timeout_ms=1000)
 
     def _end_offsets(self) -> dict[TopicPartition, int]:
@@ -74,7 +79,11 @@ class KafkaPythonReader:
 
 
 class KafkaPythonReplayProducer(KafkaPythonTransactions):
-    """See `streampca.sources.dead_letter_topic.ReplayProducer`."""
+    """Sends records in transactions. Opening one ends the transactions of any other with the same dead-letter topic.
+
+    All methods raise `SourceError`; then nothing of the transaction is visible to readers of committed records, unless
+    `send` was in its end: then all of it may be.
+    """
 
     begin_s, commit_s = 30.0, 60.0  # a person waits; brokers abort the transaction of a killed one after the latter
 
@@ -85,6 +94,7 @@ class KafkaPythonReplayProducer(KafkaPythonTransactions):
             self.recover()
 
     def send(self, records: Iterable[OutgoingFields]) -> None:
+        """Send records as one transaction, and return when it is committed."""
         with _failing():
             super().send(records)
             self.commit({})

@@ -6,18 +6,10 @@ from contextlib import closing
 from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer
-from kafka.errors import (
-    AuthorizationError,
-    InvalidRecordError,
-    InvalidTimestampError,
-    KafkaError,
-    MessageSizeTooLargeError,
-    RecordListTooLargeError,
-)
+from kafka.errors import KafkaError
 
-from streampca.errors import SourceError
 from streampca.sources.base import Committed
-from streampca.sources.broker_errors import BrokerErrors, NoBrokerError, one_line
+from streampca.sources.broker_errors import NoBrokerError, one_line
 from streampca.sources.client_transactions import ABORT_S, REQUEST_BYTES, ClientTransactions
 from streampca.sources.kafka_python.connection import Connection
 from streampca.sources.kafka_python.dead_letters import DELIVERY_TIMEOUT_MS, Unwrap, sendable
@@ -25,8 +17,6 @@ from streampca.sources.kafka_python.patches.producing import drop, transactional
 from streampca.sources.transactions import OutgoingFields
 
 _CLOSE_S = 0.5
-_TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
-_REFUSED = (AuthorizationError, InvalidRecordError, InvalidTimestampError, *_TOO_LARGE)
 
 
 class KafkaPythonTransactions(ClientTransactions):
@@ -64,8 +54,9 @@ class KafkaPythonTransactions(ClientTransactions):
     def _send(self, producer: KafkaProducer, records: Iterable[OutgoingFields]) -> None:
         undelivered = self._undelivered
         for topic, partition, value, key, headers, timestamp in records:
+            at = timestamp if timestamp >= 0 else None
             try:
-                sent = producer.send(topic, (value,), key, *sendable(headers, partition, timestamp))
+                sent = producer.send(topic, (value,), key, sendable(headers), partition, at)
             except KafkaError as error:
                 self._fail(error, topic)
             sent.add_errback(lambda error, topic=topic: undelivered.append((error, topic)))
@@ -88,14 +79,8 @@ class KafkaPythonTransactions(ClientTransactions):
     def _give_up(self, producer: KafkaProducer) -> None:
         drop(producer, _CLOSE_S)
 
-    def _text(self, error: Exception) -> str:
-        return one_line(error)
-
-    def _refusal(self, error: Exception, topic: str) -> SourceError | None:
-        messages = BrokerErrors(self._settings, topic)
-        if isinstance(error, _TOO_LARGE):
-            return messages.record_too_large()
-        return messages.other(one_line(error)) if isinstance(error, _REFUSED) else None
+    def _described(self, error: Exception) -> tuple[int | None, str]:
+        return getattr(error, "errno", None), one_line(error)
 
     def _count(self, topic: str) -> int:
         connection = Connection(self._settings, topic)

@@ -16,8 +16,8 @@ class MemoryDeadLetters:
         self.refusal: SourceError | None = None
 
     def send(self, partition: int, record: Record, reason: str, message: str) -> None:
-        headers = [*record.headers, *dead_letter_headers(self._topic, partition, record.offset, reason, message)]
-        self._unacknowledged.append(PlainRecord(-1, record.value, record.timestamp, record.key, headers))
+        headers = dead_letter_headers(self._topic, partition, record, reason, message)
+        self._unacknowledged.append(PlainRecord(-1, record.value, key=record.key, headers=headers))
 
     def flush(self, timeout_s: float) -> None:
         if self.refusal is not None and self._unacknowledged:

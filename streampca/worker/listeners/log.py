@@ -1,4 +1,4 @@
-"""The worker's log: what every member logs, and the worker's checkpoints, models and guards."""
+"""The worker's log: what every member logs, and the worker's checkpoints and models."""
 
 import time
 from collections.abc import Callable
@@ -15,21 +15,19 @@ from streampca.consumer_group.listener import (
     PartitionsReleased,
     PublishFailed,
 )
-from streampca.consumer_group.log import MemberLog, RepeatedFailure
+from streampca.consumer_group.log import MemberLog
 from streampca.stream.model_file import PublishedModel
 
 log = structlog.get_logger()
 
 
 class WorkerLog(MemberLog):
-    """Logs the worker's events, and a failure that repeats only once until it is over; `clock` is monotonic."""
+    """Logs the worker's events."""
 
     activity = "learning"
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(clock)
-        self._saving = RepeatedFailure("checkpoint postponed", "checkpoint saved again")
-        self._publishing = RepeatedFailure("publishing failed", "model published again")
         self._batches: dict[int, BatchLearned] = {}  # partition → its latest batch
         self._saved_positions: dict[int, int] = {}
         self._model: PublishedModel | None = None
@@ -42,11 +40,11 @@ class WorkerLog(MemberLog):
             case CheckpointSaved():
                 self._on_checkpoint(event)
             case CheckpointPostponed(cause):
-                self._saving.begin(cause)
+                self._fails("checkpoint postponed", cause)
             case ModelPublished(model, seconds):
                 self._on_model(model, seconds)
             case PublishFailed(cause):
-                self._publishing.begin(cause)
+                self._fails("publishing failed", cause)
             case PartitionsAssigned(positions):
                 self._saved_positions |= {p: position for p, position in positions.items() if position >= 0}
             case PartitionsReleased(partitions):
@@ -72,17 +70,13 @@ class WorkerLog(MemberLog):
             log.info("caught up", partitions=len(self._lags), learned=learned)
 
     def _on_checkpoint(self, event: CheckpointSaved) -> None:
-        self._saving.end()
+        self._ends("checkpoint postponed", "checkpoint saved again")
         self._saved_positions[event.partition] = event.fold.position
-        log.debug(
-            "checkpoint saved",
-            partition=event.partition,
-            next_offset=event.fold.position,
-            seconds=round(event.seconds, 4),
-        )
+        position, seconds = event.fold.position, round(event.seconds, 4)
+        log.debug("checkpoint saved", partition=event.partition, next_offset=position, seconds=seconds)
 
     def _on_model(self, model: PublishedModel, seconds: float) -> None:
-        self._publishing.end()
+        self._ends("publishing failed", "model published again")
         write = log.debug if self._model else log.info  # later versions are in the lines about progress
         self._model = model
         write(
@@ -100,6 +94,5 @@ class WorkerLog(MemberLog):
         loss = sum(s.loss_ewma for s in stats)
         return super()._state() | {
             "loss": round(loss / norm, 5) if norm else None,  # the share that projection loses of recent messages
-            "rejected": self._rejected.total(),
             "last_model": self._model and self._model.version,
         }

@@ -25,7 +25,7 @@ def a_model(seed: int) -> Model:
 
 def a_state(model: Model) -> State:
     C = model.components.T * np.sqrt(model.explained_variance)
-    return State(np.ascontiguousarray(C), C.T @ C, model.mean, 1000.0, model.total_variance, 1000, 0)
+    return State(np.ascontiguousarray(C), model.mean, 1000.0, model.total_variance, 1000, 0)
 
 
 def covariance_of(model: Model) -> F64:

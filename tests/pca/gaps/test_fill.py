@@ -35,7 +35,7 @@ def weights_of(state: State, n: int, center: bool = True) -> Weights:
 
 def same(one: State, other: State) -> bool:
     """Whether all arrays and numbers are equal to the last bit."""
-    arrays = all(getattr(one, name).tobytes() == getattr(other, name).tobytes() for name in ("C", "N", "mean"))
+    arrays = all(getattr(one, name).tobytes() == getattr(other, name).tobytes() for name in ("C", "mean"))
     names = ("weight", "total_variance", "count", "shortened")
     return arrays and all(getattr(one, name) == getattr(other, name) for name in names)
 
@@ -62,7 +62,7 @@ def test_missing_entries_get_their_conditional_mean(seed: int, share: float) -> 
     state, _ = one_pass(stream(600, seed), CONFIG)
     V = with_gaps(stream(30, seed + 1), share, seed)
     filled = fill.fill(state, V, weights_of(state, len(V)), K, center=True)
-    C, variance = state.C[:, :K], state.N.diagonal()[:K]
+    C, variance = state.C[:, :K], state.variance[:K]
     plain = fits_of(V, state.mean, C, variance, state.total_variance)
     assert filled.V[np.isnan(V)] == pytest.approx(plain[np.isnan(V)], rel=1e-9, abs=1e-9)
 
@@ -74,7 +74,7 @@ def test_observed_residuals_are_divided_by_the_share_of_messages_that_show_them(
     filled = fill.fill(state, V, weights_of(state, len(V)), K, center=True)
     gapped = np.isnan(V).any(axis=1)
     shares = np.maximum((~np.isnan(V[gapped])).mean(axis=0), 0.3)
-    fits = fits_of(V, state.mean, state.C[:, :K], state.N.diagonal()[:K], state.total_variance)
+    fits = fits_of(V, state.mean, state.C[:, :K], state.variance[:K], state.total_variance)
     for v, fit, row, surplus in zip(V, fits, filled.V, filled.surplus, strict=True):
         o = ~np.isnan(v)
         if o.all():
@@ -242,7 +242,7 @@ def test_hostile_gaps_give_finite_states(gone: list[int]) -> None:
         V[:, gone] = np.nan
         V[:, 6] = np.where(np.isnan(V[:, 6]), np.nan, 7.0)
         state, _ = one_pass(V, CONFIG)
-        assert all(np.isfinite(array).all() for array in (state.C, state.N, state.mean))
+        assert all(np.isfinite(array).all() for array in (state.C, state.mean))
         assert 0 <= state.total_variance < np.inf
         assert n < 7 or state.mean[6] == pytest.approx(7.0)
 

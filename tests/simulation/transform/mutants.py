@@ -16,6 +16,7 @@ from streampca.stream.events import OutOfRange
 from streampca.stream.model_file import PublishedModel
 from streampca.transform.loop import Transformer
 from streampca.transform.models import CurrentModel
+from streampca.transform.outputs import Projected
 from streampca.transform.position import Position
 from streampca.transform.projection import Fields, Projection
 from tests.simulation.patching import LOADS_OLDER_MODELS, Mutant, nothing, patched
@@ -24,6 +25,7 @@ from tests.simulation.transform.member import ClusterTransactions, TransformSour
 from tests.simulation.transform.plan import DEAD
 
 _commit, _release, _restore = Transformer._commit, Transformer._release, Transformer._restore
+_write = Transformer._write
 _fields = Projection._fields
 _start_over, _skip_gap, _send = Transformer._start_over, Assignment.skip_gap, ClusterTransactions.send
 
@@ -63,11 +65,16 @@ def _remembered(member: Any) -> dict[int, Position]:
 
 def _releases_without_abort(self: Transformer, partitions: Collection[int], *, lost: bool) -> None:
     self._end("aborted", "")
-    self._limit.forget(self._assignment.release(partitions, lost=lost))
+    self._assignment.release(partitions, lost=lost)
 
 
 def _restores_the_start(self: Transformer, partitions: Collection[int]) -> Mapping[int, Position]:
     return dict.fromkeys(_restore(self, partitions), Position(-1))
+
+
+def _writes_as_at_the_first_start(self: Transformer, event: Projected) -> None:
+    self._is_first_start = True
+    _write(self, event)
 
 
 def _recovers_without_fencing(self: ClusterTransactions) -> None:
@@ -128,6 +135,10 @@ TRANSFORM_MUTANTS: dict[str, tuple[Mutant, int]] = {
     ),
     "a revocation does not abort the transaction": (patched(Transformer, _release=_releases_without_abort), 2),
     "members begin at the earliest record": (patched(Transformer, _restore=_restores_the_start), 1),
+    "bad records end members that continue others' work": (
+        patched(Transformer, _write=_writes_as_at_the_first_start),
+        459,
+    ),
     "recovery fences nobody": (patched(ClusterTransactions, recover=_recovers_without_fencing), 13),
     "brokers accept offsets of members that the group has given up": (
         patched(TransformCluster, counts_in=lambda self, member, generation: True),
@@ -136,7 +147,7 @@ TRANSFORM_MUTANTS: dict[str, tuple[Mutant, int]] = {
     "brokers accept producers that were replaced": (patched(Coordinator, _current=_accepts_any_epoch), 16),
     "offsets are read while a transaction has others": (
         patched(TransformSource, is_stable=lambda self, partitions: True),
-        12,
+        20,
     ),
     "dead letters are not sent": (patched(ClusterTransactions, send=_drops_dead_letters), 1),
     "models of another shape are used": (patched(CurrentModel, require_shape=nothing), 35),

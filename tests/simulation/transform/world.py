@@ -11,6 +11,7 @@ from streampca.consumer_group.listener import (
     OffsetsSkipped,
     PartitionsAssigned,
 )
+from streampca.errors import RejectLimitError
 from streampca.sources.prefetch import Prefetch
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
@@ -51,8 +52,10 @@ class TransformWorld(Site):
     def accept_all(self) -> None:
         """Start members that neither bad records nor gaps stop, and end those that were replaced."""
         bad_records = self.config.bad_records if self.config.bad_records != "stop" else "dead_letter"
+        if any(isinstance(error, RejectLimitError) for error in self.refusals):
+            bad_records = "skip"
         offset_gap = self.config.offset_gap if self.config.offset_gap != "fail" else "earliest"
-        self.config = replace(self.config, bad_records=bad_records, offset_gap=offset_gap, max_rejected_share=1.0)
+        self.config = replace(self.config, bad_records=bad_records, offset_gap=offset_gap)
         for process in self.former:
             process.kill()
 
@@ -104,8 +107,14 @@ class TransformWorld(Site):
         transactions = ClusterTransactions(self.cluster, source, self._new_id(machine))
         outputs = Outputs(OUTPUT, self.plan.codec(), model, Projection(FIELDS), PACKER, TOPIC, DEAD)
         read = Prefetch(source, self.plan.prefetch, 10**6, partial(self._decode, outputs.read), threads_of(process))
-        machine.worker = Transformer(self.config, read, transactions, outputs, _MemberListener(self))
-        machine.worker.run(lambda: self.scheduler.now)
+        listener = _MemberListener(self)
+        machine.worker = Transformer(self.config, read, transactions, outputs, listener)
+        try:
+            machine.worker.run(lambda: self.scheduler.now)
+        except RejectLimitError as error:
+            if listener.has_continued:
+                self.report(f"bad records ended a member that has continued others' work: {error}")
+            raise
 
     def _poll_models(self, cache: ModelCache) -> None:
         while True:
@@ -123,12 +132,14 @@ class _MemberListener(Listener):
 
     def __init__(self, world: TransformWorld) -> None:
         self._world, self._version = world, 0
+        self.has_continued = False  # from an offset that is committed
         self._positions: dict[int, int] = {}
 
     def notify(self, event: MemberEvent) -> None:
         match event:
             case PartitionsAssigned(positions):
                 self._positions |= positions
+                self.has_continued |= max(positions.values(), default=0) > 0
             case OffsetsSkipped(partition, lost_from, to, truncated):
                 jump = Jump(self._positions[partition], lost_from, to)
                 self._positions[partition] = to

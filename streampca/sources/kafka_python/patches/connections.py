@@ -1,8 +1,8 @@
 """Connections of kafka-python's clients.
 
 `KafkaConnectionManager._connect`
-    A refused login is forgotten and retried for ever: it is kept, and raised by the next request. A connection that
-    opens but fails to initialise is retried without a pause: it is backed off from.
+    A refused login is forgotten and retried for ever: it is kept as the client keeps other refusals, and raised by the
+    next request. A connection that opens but fails to initialise is retried without a pause: it is backed off from.
 `KafkaConnectionManager._build_transport`, `_sock_recv`
     What a broker sends just before it closes the connection is dropped, above all the reason of a refused login: it is
     read.
@@ -10,8 +10,6 @@
     No public method says whether a broker is connected.
 `KafkaConnectionManager.cluster.config`
     `allow_auto_create_topics` is not passed on: a deleted topic would be created again.
-`KafkaConnectionManager._net.sleep`
-    A coroutine on its loop has no public way to wait.
 `KafkaNetClient.connection_delay`
     Returns seconds, but the producer expects milliseconds, and spins.
 
@@ -23,7 +21,6 @@ from typing import Any
 from kafka.errors import (
     AuthorizationError,
     IllegalSaslStateError,
-    KafkaError,
     SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
 )
@@ -37,19 +34,13 @@ _REFUSALS = (SaslAuthenticationFailedError, UnsupportedSaslMechanismError, Illeg
 
 
 class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has no types
-    """Connections that keep a refusal and the last failure."""
+    """Connections that keep refusals and the last failure."""
 
-    refusal: KafkaError | None = None
-    last_failure: str = ""
+    last_failure = ""
 
     def __init__(self, net: NetworkSelector, **configs: Any) -> None:
         super().__init__(net, **configs)
         self.cluster.config["allow_auto_create_topics"] = False
-
-    def get_connection(self, *args: Any, **kwargs: Any) -> Any:
-        if self.refusal is not None:
-            raise self.refusal
-        return super().get_connection(*args, **kwargs)
 
     async def _build_transport(self, *args: Any, **kwargs: Any) -> Any:
         transport = await super()._build_transport(*args, **kwargs)
@@ -68,19 +59,14 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
             error = conn.init_future.exception
             self.last_failure = f"{node.host}:{node.port}: {one_line(error)}"
             if isinstance(error, _REFUSALS):
-                self.refusal = error
+                self._auth_failures[node.node_id] = error
             if not self.connection_delay(node.node_id):
                 self.update_backoff(node.node_id)
 
-    async def sleep(self, seconds: float) -> None:
-        """Wait within a coroutine that the manager runs."""
-        await self._net.sleep(seconds)
-
     @property
-    def received_at(self) -> float | None:
-        """When a broker that is connected has last sent anything, by `time.monotonic`; None without one."""
-        transports = [conn.transport for conn in list(self._conns.values()) if conn.connected]
-        return max((transport.last_read for transport in transports if transport), default=None)
+    def connected(self) -> bool:
+        """Whether any broker is connected now."""
+        return any(conn.connected for conn in list(self._conns.values()))
 
 
 class PatchedNetClient(KafkaNetClient):  # type: ignore[misc]

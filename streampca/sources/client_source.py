@@ -1,0 +1,157 @@
+"""What the sources of both clients have in common: the positions that they read from, gaps in the log, and commits."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from streampca.sources.base import Committed
+from streampca.sources.broker_errors import one_line
+from streampca.sources.topic_connection import TopicConnection
+from streampca.stream.events import Assigned, Event, Lost, OutOfRange, Records, Revoked
+from streampca.stream.record import NO_RECORDS, LastRecord, Record
+
+EARLIEST = -2  # a position that is not known yet; librdkafka's number for it
+
+log = structlog.get_logger()
+
+
+class ClientSource(ABC):
+    """See `streampca.sources.base.Source`.
+
+    Where the last record before a position is known, reading starts with it: a log that was cut and has grown again
+    holds another one there. A record that compaction has removed cannot be compared.
+    """
+
+    client_error: type[Exception]  # what the client raises
+    _connection: TopicConnection
+    _rebalance: Any
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self.membership: Any = None  # the group's metadata of the last assignment returned; None without one
+        self._assigned: frozenset[int] = frozenset()  # by the events returned so far
+        self._reported: dict[int, tuple[int, int]] = {}  # partitions being read: (next, end) as last returned
+        self._last: dict[int, LastRecord] = {}  # not compared yet
+        self._out_of_range: dict[int, int] = {}  # partition → position, not returned yet
+        self._closed = False
+
+    @abstractmethod
+    def _read(self, partitions: Collection[int]) -> None:
+        """Let the client fetch these partitions, each from its `_start`."""
+
+    @abstractmethod
+    def _stop_reading(self, partitions: Collection[int]) -> None:
+        """Let the client fetch these partitions no more."""
+
+    @abstractmethod
+    def _log_offsets(self, partition: int) -> tuple[int, int] | None:
+        """The earliest offset and the end of a partition; None if no broker answers."""
+
+    @abstractmethod
+    def _commit(self, offsets: Mapping[int, Committed]) -> None: ...
+
+    @abstractmethod
+    def _leave(self) -> None:
+        """Leave the group."""
+
+    def topic_id(self) -> str:
+        return self._connection.topic_id()
+
+    def partitions(self) -> frozenset[int]:
+        return self._connection.partitions() | self._assigned
+
+    def seek(self, positions: Mapping[int, int | None], last: Mapping[int, LastRecord] = NO_RECORDS) -> None:
+        if unknown := positions.keys() - self._assigned:
+            raise ValueError(f"partition {min(unknown)} is not assigned")
+        for partition, position in positions.items():
+            self._forget(partition)
+            self._reported[partition] = (EARLIEST if position is None else position, -1)
+        self._last |= last
+        self._read(positions)
+
+    def pause(self, partitions: frozenset[int]) -> None:
+        for partition in partitions:
+            self._forget(partition)
+        self._stop_reading(partitions)
+
+    def commit(self, positions: Mapping[int, int], metadata: str = "") -> None:
+        if not self._connection.connected or not positions:
+            return
+        try:
+            self._commit({partition: Committed(position, metadata) for partition, position in positions.items()})
+        except self.client_error as error:
+            log_failed_commit(error)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = self._rebalance.closing = True
+            self._leave()
+
+    def _forget(self, partition: int) -> None:
+        for known in (self._reported, self._last, self._out_of_range):
+            known.pop(partition, None)
+
+    def _rebalanced(self, event: Assigned | Revoked | Lost) -> None:
+        """Note an event that is about to be returned."""
+        self._assigned = event.partitions if isinstance(event, Assigned) else frozenset()
+        self.membership = None
+        self._reported, self._last, self._out_of_range = {}, {}, {}
+
+    def _start(self, partition: int) -> int:
+        """The offset that the client reads a partition from."""
+        return self._last[partition].offset if partition in self._last else self._reported[partition][0]
+
+    def _note_out_of_range(self, partitions: Iterable[int]) -> None:
+        """Expect nothing of partitions whose positions the log does not have."""
+        for partition in partitions:
+            if partition in self._reported:  # else it is known already
+                self._out_of_range[partition], _ = self._reported.pop(partition)
+
+    def _records(self, partition: int, records: Sequence[Record], reached: int, end: int) -> Iterable[Event]:
+        """The event of a partition with new records, or with a position or end that moved without any.
+
+        The client has returned `records` and has reached an offset; `end` is the partition's. Negative: unknown.
+        """
+        before, last = self._reported[partition], self._last.get(partition)
+        position = before[0]
+        if last is not None:
+            is_other = records and records[0].offset == last.offset and records[0].leader_epoch != last.leader_epoch
+            is_short = 0 <= end <= reached < position
+            if is_other or is_short:
+                self._note_out_of_range([partition])
+                if is_other:
+                    del self._last[partition]
+                return
+            if not records and reached <= last.offset:
+                return
+            del self._last[partition]
+            records = records[next((i for i, each in enumerate(records) if each.offset >= position), len(records)) :]
+        next_ = max(position, reached, records[-1].offset + 1 if records else -1)
+        now = (next_, max(end, next_))
+        if now != before and next_ >= 0 and end >= 0:
+            self._reported[partition] = now
+            yield Records(partition, records, *now)
+
+    def _out_of_range_events(self) -> list[Event]:
+        events: list[Event] = []
+        for partition, position in list(self._out_of_range.items()):
+            if (offsets := self._log_offsets(partition)) is None:  # a later poll asks again
+                continue
+            first, end = offsets
+            last = self._last.pop(partition, None)
+            if position == EARLIEST:
+                self.seek({partition: None})
+            elif last and first <= position <= end:  # retention has removed it, or a new leader has caught up
+                self.seek({partition: position}, {partition: last} if last.offset >= first else NO_RECORDS)
+            else:
+                del self._out_of_range[partition]
+                diverged = position - 1 if first <= position <= end else None  # the last record, at least
+                events.append(OutOfRange(partition, position, first, end, diverged))
+        return events
+
+
+def log_failed_commit(error: object) -> None:
+    """Log that the offsets of a commit do not show how far the checkpoints are."""
+    log.warning("offsets not committed; lag tools will show older ones", error=one_line(error))
