@@ -43,23 +43,23 @@ class LetterFilter:
 
 def list_letters(settings: DeadLettersSettings, *, as_json: bool) -> None:
     """Print the letters by reason. Raises `SourceError`."""
-    with closing(KafkaPythonReader(settings, settings.dead_letters)) as reader:
+    with closing(KafkaPythonReader(settings, settings.dead_letter_topic)) as reader:
         found = DeadLetterTopic(reader.read)
         groups = grouped(found.letters())
     if as_json:
-        facts = {"topic": settings.dead_letters, "groups": groups, "others": found.others}
+        facts = {"topic": settings.dead_letter_topic, "groups": groups, "others": found.others}
         print(json.dumps(facts, indent=2))  # noqa: T201
         return
-    show(settings.dead_letters, groups)
+    show(settings.dead_letter_topic, groups)
     if found.others:
         console().print(f"{found.others} other records are no dead letters of streampca")
 
 
 def preview(settings: DeadLettersSettings, chosen: LetterFilter) -> None:
     """Print what would be replayed. Raises `SourceError`."""
-    with closing(KafkaPythonReader(settings, settings.dead_letters)) as reader:
+    with closing(KafkaPythonReader(settings, settings.dead_letter_topic)) as reader:
         groups = grouped(to_replay(reader.read, settings.topic, chosen))
-    show(settings.dead_letters, groups)
+    show(settings.dead_letter_topic, groups)
     count = sum(group["letters"] for group in groups)
     console().print(f"{count} records would be sent to {settings.topic}; nothing was sent: add --send to send them")
 
@@ -68,12 +68,12 @@ def replay(settings: DeadLettersSettings, chosen: LetterFilter) -> None:
     """Send the chosen letters' records to their topic again. Raises `SourceError`."""
     # The producer first: after it no other replay can send, so the reader sees all that was sent.
     with (
-        closing(KafkaPythonReplayProducer(settings, settings.topic, settings.dead_letters)) as producer,
-        closing(KafkaPythonReader(settings, settings.dead_letters)) as reader,
+        closing(KafkaPythonReplayProducer(settings, settings.topic, settings.dead_letter_topic)) as producer,
+        closing(KafkaPythonReader(settings, settings.dead_letter_topic)) as reader,
     ):
         letters = to_replay(reader.read, settings.topic, chosen)
         known = known_partitions(letters, producer.partitions(settings.topic), settings.topic)
-        count = send_all(producer.send, known, settings.dead_letters)
+        count = send_all(producer.send, known, settings.dead_letter_topic)
     console().print(f"{count} records were sent to {settings.topic}")
 
 
