@@ -31,10 +31,6 @@ def described(registry: CollectorRegistry) -> dict[str, str]:
     return {f.name + ("_total" if f.type == "counter" else ""): f.documentation for f in families}
 
 
-STORE_METRICS = {
-    "streampca_store_requests_total": "Requests to the object store, by operation and outcome (ok, missing or error).",
-    "streampca_store_request_duration_seconds": "Duration of the requests to the object store, by operation.",
-}
 _DURATIONS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 60.0)
 
 
@@ -42,9 +38,10 @@ class StoreMetrics:
     """Counts and times the requests to an object store; no series without one."""
 
     def __init__(self) -> None:
-        count, duration = STORE_METRICS
-        self._requests = Counter(count, STORE_METRICS[count], ["operation", "outcome"], registry=None)
-        self._durations = Histogram(duration, STORE_METRICS[duration], ["operation"], registry=None, buckets=_DURATIONS)
+        text = "Requests to the object store, by operation and outcome (ok, missing or error)."
+        self._requests = Counter("streampca_store_requests_total", text, ["operation", "outcome"], registry=None)
+        text, name = "Duration of the requests to the object store, by operation.", "store_request_duration_seconds"
+        self._durations = Histogram(f"streampca_{name}", text, ["operation"], registry=None, buckets=_DURATIONS)
 
     def register(self, registry: CollectorRegistry) -> None:
         """Add these metrics to a registry."""

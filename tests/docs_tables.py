@@ -9,7 +9,6 @@ from pydantic.fields import FieldInfo
 from typer.main import get_command
 
 from streampca.api.app import create_app
-from streampca.api.metrics import METRICS
 from streampca.cli import app as command_line
 from streampca.metrics import described
 from streampca.settings import ServeSettings, TransformSettings, WorkerSettings
@@ -17,6 +16,7 @@ from streampca.settings.base import place
 from streampca.stores.memory import MemoryStore
 from streampca.transform.metrics import TransformMetrics
 from streampca.worker.listeners.metrics import WorkerMetrics
+from tests.api.known import sidecar_metrics
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -66,7 +66,7 @@ def metrics() -> str:
     """Each metric of worker, sidecar and transform."""
     worker = described(WorkerMetrics("t").registry)
     rows = [[f"`{name}`", "worker", text] for name, text in sorted(worker.items())]
-    rows += [[f"`{name}`", "sidecar", text] for name, text in METRICS.items()]
+    rows += [[f"`{name}`", "sidecar", text] for name, text in sorted(sidecar_metrics().items())]
     transform = described(TransformMetrics("t").registry)
     rows += [[f"`{name}`", "transform", text] for name, text in sorted(transform.items())]
     return table(["metric", "of", "meaning"], rows)

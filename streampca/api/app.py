@@ -20,23 +20,17 @@ from streampca.api.history import HistoryReader
 from streampca.api.metrics import SidecarMetrics
 from streampca.api.middleware import Middleware
 from streampca.api.model_loader import ModelLoader
-from streampca.api.openapi import BODY_ERRORS, DESCRIPTION, VERSION_ERRORS, route_docs
+from streampca.api.openapi import DESCRIPTION, ERRORS, NPY_ANSWER, NPZ_ANSWER, request_body
 from streampca.api.page_endpoints import PageEndpoints
 from streampca.api.page_files import PageFiles
 from streampca.api.recent_vectors import RecentVectors
-from streampca.api.request import NPY
-from streampca.api.responses import NPZ
 from streampca.metrics import StoreMetrics
 from streampca.settings import ServeSettings
 from streampca.stores.base import Store
 from streampca.stores.model_cache import POLL_INTERVAL_S, ModelCache
 from streampca.stores.models import Models
-from streampca.stores.worker_status import WorkerStatuses
+from streampca.stores.process_status import ProcessStatuses
 from streampca.version import __version__
-
-_HIDDEN = {"include_in_schema": False}  # for the page alone
-
-Route = tuple[str, Callable[..., Awaitable[Response]], dict[str, Any]]
 
 
 class DirectRoute(APIRoute):
@@ -75,6 +69,7 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
         title="streampca",
         version=__version__,
         description=DESCRIPTION,
+        responses=ERRORS,
         redoc_url=None,
         static_url="/docs/static",
         redirect_slashes=False,
@@ -87,12 +82,8 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
     add_error_handlers(app, metrics)
     loader = ModelLoader(cache)
     endpoints = Endpoints(cache, loader, metrics, settings, recent)
-    page_endpoints = PageEndpoints(cache, loader, history, recent, WorkerStatuses(store, settings.topic), settings)
-    _add_routes(app, "POST", DirectRoute, _post_routes(endpoints))  # first: routes are searched in order
-    _add_routes(app, "GET", APIRoute, [*_get_routes(endpoints), *_page_routes(page_endpoints)])
-    page = PageFiles()
-    app.add_api_route("/", page.index, methods=["GET", "HEAD"], include_in_schema=False)
-    app.mount("/page", page)
+    page_endpoints = PageEndpoints(cache, loader, history, recent, ProcessStatuses(store, settings.topic), settings)
+    _add_routes(app, endpoints, page_endpoints)
     return app
 
 
@@ -110,40 +101,33 @@ def _allowed_hosts(settings: ServeSettings) -> list[str]:
     return ["localhost", "127.0.0.1", "[::1]", settings.host] if is_loopback else []
 
 
-def _add_routes(app: FastAPI, method: str, kind: type[APIRoute], routes: list[Route]) -> None:
-    for path, endpoint, documentation in routes:
+def _add_routes(app: FastAPI, endpoints: Endpoints, page: PageEndpoints) -> None:
+    for path, endpoint, request, answer in (
+        ("/v1/project", endpoints.project, schemas.ProjectRequest, schemas.ProjectResponse),
+        ("/v1/reconstruct", endpoints.reconstruct, schemas.ReconstructRequest, schemas.ReconstructResponse),
+        ("/v1/score", endpoints.score, schemas.ScoreRequest, schemas.ScoreResponse),
+    ):
         app.router.add_api_route(
-            path, endpoint, methods=[method], response_model=None, route_class_override=kind, **documentation
+            path,
+            endpoint,
+            methods=["POST"],
+            response_model=answer,
+            responses=NPZ_ANSWER,
+            openapi_extra=request_body(request),
+            route_class_override=DirectRoute,
         )
-
-
-def _post_routes(endpoints: Endpoints) -> list[Route]:
-    errors = (*BODY_ERRORS, *VERSION_ERRORS)
-    return [
-        ("/v1/project", endpoints.project,
-         route_docs(schemas.ProjectResponse, *errors, request=schemas.ProjectRequest, binary=NPZ)),
-        ("/v1/reconstruct", endpoints.reconstruct,
-         route_docs(schemas.ReconstructResponse, *errors, request=schemas.ReconstructRequest, binary=NPZ)),
-        ("/v1/score", endpoints.score,
-         route_docs(schemas.ScoreResponse, *errors, request=schemas.ScoreRequest, binary=NPZ)),
-    ]  # fmt: skip
-
-
-def _get_routes(endpoints: Endpoints) -> list[Route]:
-    return [
-        ("/v1/model", endpoints.model, route_docs(schemas.ModelResponse, *VERSION_ERRORS)),
-        ("/v1/models", endpoints.models, route_docs(schemas.ModelsResponse, 503)),
-        ("/v1/model/components", endpoints.components,
-         route_docs(schemas.ComponentsResponse, 406, *VERSION_ERRORS, binary=NPY)),
-        ("/healthz", endpoints.healthz, route_docs(schemas.HealthResponse)),
-        ("/readyz", endpoints.readyz, route_docs(schemas.ReadyResponse, unready=schemas.NotReadyResponse)),
-        ("/metrics", endpoints.metrics, {"response_class": PlainTextResponse}),
-    ]  # fmt: skip
-
-
-def _page_routes(endpoints: PageEndpoints) -> list[Route]:
-    return [
-        ("/v1/history", endpoints.history, _HIDDEN),
-        ("/v1/recent", endpoints.recent, _HIDDEN),
-        ("/v1/workers", endpoints.workers, _HIDDEN),
-    ]
+    app.get("/v1/model", response_model=schemas.ModelResponse)(endpoints.model)
+    app.get("/v1/models", response_model=schemas.ModelsResponse)(endpoints.models)
+    npy_too = app.get("/v1/model/components", response_model=schemas.ComponentsResponse, responses=NPY_ANSWER)
+    npy_too(endpoints.components)
+    app.get("/healthz", response_model=schemas.HealthResponse)(endpoints.healthz)
+    unready: dict[int | str, dict[str, Any]] = {503: {"model": schemas.NotReadyResponse}}
+    app.get("/readyz", response_model=schemas.ReadyResponse, responses=unready)(endpoints.readyz)
+    app.get("/metrics", response_class=PlainTextResponse)(endpoints.metrics)
+    for path, page_endpoint in (
+        ("/v1/history", page.history), ("/v1/recent", page.recent), ("/v1/workers", page.workers),
+    ):  # fmt: skip
+        app.get(path, include_in_schema=False)(page_endpoint)
+    files = PageFiles()
+    app.add_api_route("/", files.index, methods=["GET", "HEAD"], include_in_schema=False)
+    app.mount("/page", files)

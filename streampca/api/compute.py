@@ -136,26 +136,16 @@ def _in_order(array: Array) -> Array:
 
 def model_info(published: PublishedModel) -> Answer:
     """Everything about a model except its arrays of size d."""
-    model = published.model
+    of_model = ("dimensions", "explained_variance", "explained_variance_ratio", "total_variance", "weight")
+    of_publication = (
+        "topic", "subspace_error", "axis_errors", "loss", "loss_ratio", "loss_ewma", "rejected", "first_timestamp_ms",
+        "last_timestamp_ms", "published_at", "settings",
+    )  # fmt: skip
     fields = {
-        "topic": published.topic,
-        "dimensions": model.dimensions,
-        "components": model.n_components,
-        "explained_variance": model.explained_variance,
-        "explained_variance_ratio": model.explained_variance_ratio,
-        "total_variance": model.total_variance,
-        "subspace_error": published.subspace_error,
-        "axis_errors": published.axis_errors,
-        "weight": model.weight,
-        "loss": published.loss,
-        "loss_ratio": published.loss_ratio,
-        "loss_ewma": published.loss_ewma,
-        "rejected": published.rejected,
+        **{name: getattr(published.model, name) for name in of_model},
+        **{name: getattr(published, name) for name in of_publication},
+        "components": published.model.n_components,
         "positions": {str(partition): position for partition, position in sorted(published.positions.items())},
-        "first_timestamp_ms": published.first_timestamp_ms,
-        "last_timestamp_ms": published.last_timestamp_ms,
-        "published_at": published.published_at,
-        "settings": published.settings,
     }
     return _answer(published, fields)
 

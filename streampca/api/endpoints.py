@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from typing import Annotated, Literal, TypeVar, TypeVarTuple, Unpack
+from typing import Annotated, TypeVar, TypeVarTuple, Unpack
 
 import anyio
 import anyio.to_thread
@@ -14,10 +14,10 @@ from streampca.api.metrics import SidecarMetrics
 from streampca.api.model_loader import ModelLoader
 from streampca.api.parsing import R, check_size, parse
 from streampca.api.recent_vectors import RecentVectors
-from streampca.api.request import BINARY, NPY, RawRequest, read_request
+from streampca.api.request import BINARY, NPY, read_request
 from streampca.api.responses import accepts, answer_response, bytes_response, json_response, version_header
 from streampca.api.rows import Limits
-from streampca.api.schemas import ProjectRequest, ReconstructRequest, RowsRequest, ScoreRequest, VersionNumber
+from streampca.api.schemas import ProjectRequest, ReconstructRequest, ScoreRequest, VersionNumber
 from streampca.settings import ServeSettings
 from streampca.stores.model_cache import ModelCache, NotLoadedError
 from streampca.stream.model_file import PublishedModel
@@ -31,7 +31,7 @@ _MAX_NUMBERS = 1_000_000  # in a request, and in an answer: 8 MB, eight of which
 T = TypeVar("T")
 A = TypeVarTuple("A")
 Find = Callable[[int | None], PublishedModel]
-Act = Literal["project", "reconstruct", "score"]
+Compute = Callable[[PublishedModel, R, Limits], Answer]
 VersionQuery = Annotated[VersionNumber | None, Query(description="Version of the model; the newest if absent.")]
 
 
@@ -55,21 +55,15 @@ class Endpoints:
 
     async def project(self, request: Request) -> Response:
         """Coordinates of vectors in the basis of the components, and each vector's distance from their plane."""
-        raw = await read_request(request, self._settings.max_body_bytes)
-        if len(raw.body) > _MAX_INLINE_BYTES:
-            return await self._in_threads(raw, ProjectRequest, self._project)
-        parsed = parse(raw, ProjectRequest)
-        return self._project(await self._find(parsed.version), parsed, raw.accept)
+        return await self._act(request, "project", ProjectRequest, compute.project, inline_bytes=_MAX_INLINE_BYTES)
 
     async def reconstruct(self, request: Request) -> Response:
         """Vectors from coordinates; or vectors as the components reconstruct them, with the squared error of each."""
-        raw = await read_request(request, self._settings.max_body_bytes)
-        return await self._in_threads(raw, ReconstructRequest, self._reconstruct)
+        return await self._act(request, "reconstruct", ReconstructRequest, compute.reconstruct)
 
     async def score(self, request: Request) -> Response:
         """How unusual vectors are: T², squared distance, score, p-values, and the dimensions that contribute most."""
-        raw = await read_request(request, self._settings.max_body_bytes)
-        return await self._in_threads(raw, ScoreRequest, self._score)
+        return await self._act(request, "score", ScoreRequest, compute.score)
 
     async def model(self, version: VersionQuery = None) -> Response:
         """A model's dimensions, variances, losses and position in the stream."""
@@ -109,38 +103,35 @@ class Endpoints:
         text, content_type = self._metrics.text(request.headers.get("accept", ""))
         return Response(text, headers={"Content-Type": content_type})
 
-    def _project(self, published: PublishedModel, parsed: ProjectRequest, accept: str) -> Response:
-        answer = compute.project(published, parsed, self._limits)
-        if answer.projected is not None:
-            self._recent.add(answer.projected)
-        return self._respond("project", answer, accept)
-
-    def _reconstruct(self, published: PublishedModel, parsed: ReconstructRequest, accept: str) -> Response:
-        answer = compute.reconstruct(published, parsed, self._limits)
-        return self._respond("reconstruct", answer, accept)
-
-    def _score(self, published: PublishedModel, parsed: ScoreRequest, accept: str) -> Response:
-        return self._respond("score", compute.score(published, parsed, self._limits), accept)
-
-    async def _in_threads(self, raw: RawRequest, schema: type[RowsRequest], act: Callable[..., Response]) -> Response:
+    async def _act(
+        self, request: Request, act: str, schema: type[R], compute_answer: Compute[R], inline_bytes: int = 0
+    ) -> Response:
         """Parse and answer in one turn of a thread; if the model must be loaded first, parse again afterwards.
 
         The numbers do not stay in memory meanwhile: there may be several times as many bytes as in the body.
         """
+        raw = await read_request(request, self._settings.max_body_bytes)
+
+        def answer(published: PublishedModel, parsed: R) -> Response:
+            found = compute_answer(published, parsed, self._limits)
+            if found.projected is not None:
+                self._recent.add(found.projected)
+            self._metrics.count_vectors(act, found.vectors)
+            return answer_response(found, raw.accept)
+
+        def parse_and_answer(find: Find) -> Response:
+            check_size(raw, self._limits)
+            parsed = parse(raw, schema)
+            return answer(find(parsed.version), parsed)
+
+        if len(raw.body) <= inline_bytes:
+            parsed = parse(raw, schema)
+            return answer(await self._find(parsed.version), parsed)
         try:
-            return await self._in_thread(self._parse_and_answer, raw, schema, act, self._cache.get_loaded)
+            return await self._in_thread(parse_and_answer, self._cache.get_loaded)
         except NotLoadedError as error:
             published = await self._find(error.version)
-        return await self._in_thread(self._parse_and_answer, raw, schema, act, lambda _: published)
-
-    def _parse_and_answer(self, raw: RawRequest, schema: type[R], act: Callable[..., Response], find: Find) -> Response:
-        check_size(raw, self._limits)
-        parsed = parse(raw, schema)
-        return act(find(parsed.version), parsed, raw.accept)
-
-    def _respond(self, act: Act, answer: Answer, accept: str) -> Response:
-        self._metrics.count_vectors(act, answer.vectors)
-        return answer_response(answer, accept)
+        return await self._in_thread(parse_and_answer, lambda _: published)
 
     async def _in_thread(self, act: Callable[[Unpack[A]], T], *arguments: *A) -> T:
         return await anyio.to_thread.run_sync(act, *arguments, limiter=self._threads)

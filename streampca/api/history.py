@@ -1,6 +1,5 @@
 """The metrics of every version in the store, to plot them over time."""
 
-import threading
 from typing import Any
 
 import structlog
@@ -20,13 +19,11 @@ class HistoryReader:
     def __init__(self, models: Models) -> None:
         self._models = models
         self._figures: dict[int, Figures | None] = {}  # None: its file is damaged
-        self._lock = threading.Lock()  # of _figures
-        self._closed = threading.Event()
+        self._closed = False
 
     def add(self, published: PublishedModel) -> None:
         """Cache the metrics of a model that was loaded for another purpose. From any thread."""
-        with self._lock:
-            self._figures[published.version] = _figures(published)
+        self._figures[published.version] = _figures(published)
 
     def after(self, version: int) -> list[Figures]:
         """The metrics of the versions above this one, in ascending order, without those of damaged files.
@@ -34,21 +31,18 @@ class HistoryReader:
         It may read many files: call it from one thread at a time, and not from the event loop.
         Raises `StoreError`; what was read before that stays cached.
         """
-        with self._lock:
-            cached = set(self._figures)  # before listing: a version added meanwhile must not count as pruned
         listed = self._models.versions()
-        with self._lock:
-            for pruned in cached.difference(listed):
-                self._figures.pop(pruned, None)
+        for pruned in set(self._figures).difference(listed):
+            del self._figures[pruned]
         wanted = [other for other in listed if other > version]
         for missing in wanted:
-            if missing not in self._figures and not self._closed.is_set():
+            if missing not in self._figures and not self._closed:
                 self._read(missing)
         return [figures for version in wanted if (figures := self._figures.get(version)) is not None]
 
     def close(self) -> None:
         """Stop a call of `after` in another thread once the current file is read."""
-        self._closed.set()
+        self._closed = True
 
     def _read(self, version: int) -> None:
         try:
@@ -57,8 +51,7 @@ class HistoryReader:
             return
         except DamagedFileError as error:  # the model cache logs it as an error
             log.debug("damaged model not in history", version=version, error=str(error))
-            with self._lock:
-                self._figures.setdefault(version, None)
+            self._figures.setdefault(version, None)
 
 
 def _figures(published: PublishedModel) -> Figures:

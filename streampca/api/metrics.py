@@ -1,84 +1,72 @@
-"""The sidecar's Prometheus metrics. `METRICS` lists all of them with their help texts."""
+"""The sidecar's Prometheus metrics."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from prometheus_client import Counter, GCCollector, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from streampca.metrics import STORE_METRICS, LabelledRegistry, StoreMetrics
+from streampca.metrics import LabelledRegistry, StoreMetrics
 from streampca.stores.model_cache import ModelCache
-from streampca.stream.model_file import PublishedModel
 
-METRICS = {
-    "streampca_model_version": "Version of the model in use: messages learned.",
-    "streampca_model_age_seconds": "Time since the model in use was published.",
-    "streampca_model_loss_mean": "Mean squared residual of the model in use, messages scored before learned.",
-    "streampca_model_loss_ratio": "The loss divided by the mean squared norm.",
-    "streampca_model_loss_ewma": "The loss ratio over the last 1000 messages or so.",
-    "streampca_model_explained_variance_ratio": "Share of the variance along each component, counted from 1.",
-    "streampca_model_subspace_error": "Estimated sum of squared sines of the angles to the true subspace, 0 to k.",
-    "streampca_model_axis_error_radians": "Estimated standard error of each component's axis, counted from 1.",
-    "streampca_model_load_failures_total": "Failed model loads, by cause: damaged, store or bug.",
-    "streampca_projected_vectors_total": "Vectors projected, reconstructed or scored, by act.",
-    "streampca_limits_reached_total": "Requests refused or ended because they reached a limit.",
-    "streampca_request_duration_seconds": "Duration of requests, by route and status code.",
-    **STORE_METRICS,
-}
-
-_FIGURES: dict[str, Callable[[PublishedModel], float | None]] = {
-    "streampca_model_version": lambda published: published.version,
-    "streampca_model_loss_mean": lambda published: published.loss,
-    "streampca_model_loss_ratio": lambda published: published.loss_ratio,
-    "streampca_model_loss_ewma": lambda published: published.loss_ewma,
-    "streampca_model_subspace_error": lambda published: published.subspace_error,
-}
 LIMITS = ("body_bytes", "rows", "numbers", "memory", "loads", "body_time", "read_time")
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+_GAUGES = (  # name, help text, attribute of the model in use
+    ("streampca_model_version", "Version of the model in use: messages learned.", "version"),
+    ("streampca_model_loss_mean", "Mean squared residual of the model in use, messages scored before learned.", "loss"),
+    ("streampca_model_loss_ratio", "The loss divided by the mean squared norm.", "loss_ratio"),
+    ("streampca_model_loss_ewma", "The loss ratio over the last 1000 messages or so.", "loss_ewma"),
+    (
+        "streampca_model_subspace_error", "Estimated sum of squared sines of the angles to the true subspace, 0 to k.",
+        "subspace_error",
+    ),
+)  # fmt: skip
 
 
 class SidecarMetrics:
     """Counts requests and vectors, and reads the metrics of the model in use at each scrape; all with the topic."""
 
     def __init__(self, cache: ModelCache, topic: str, store: StoreMetrics) -> None:
-        self._registry = LabelledRegistry(topic=topic)
-        self._registry.register(_ModelCollector(cache))
-        store.register(self._registry)
-        self._durations = self._histogram("streampca_request_duration_seconds", ["route", "code"])
-        self._series: dict[tuple[str, int], Histogram] = {}
-        vectors = self._counter("streampca_projected_vectors_total", ["act"])
-        self._vectors = {act: vectors.labels(act) for act in ("project", "reconstruct", "score")}
-        limits = self._counter("streampca_limits_reached_total", ["limit"])
-        self._limits = {limit: limits.labels(limit) for limit in LIMITS}
-        ProcessCollector(registry=self._registry)
-        GCCollector(registry=self._registry)
+        self.registry = LabelledRegistry(topic=topic)
+        self.registry.register(_ModelCollector(cache))
+        store.register(self.registry)
+        text = "Vectors projected, reconstructed or scored, by act."
+        self._vectors = Counter("streampca_projected_vectors_total", text, ["act"], registry=self.registry)
+        text = "Requests refused or ended because they reached a limit."
+        self._limits = Counter("streampca_limits_reached_total", text, ["limit"], registry=self.registry)
+        for act in ("project", "reconstruct", "score"):
+            self._vectors.labels(act)  # all series exist from the start: an increase of one is seen by alerts
+        for limit in LIMITS:
+            self._limits.labels(limit)
+        self._durations = Histogram(
+            "streampca_request_duration_seconds",
+            "Duration of requests, by route and status code.",
+            ["route", "code"],
+            registry=self.registry,
+            buckets=_BUCKETS,
+        )
+        ProcessCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
 
     def observe_request(self, route: str, code: int, seconds: float) -> None:
         """Count and time one request."""
-        series = self._series.get((route, code))
-        if series is None:  # a lookup by labels costs more than the observation
-            series = self._series[route, code] = self._durations.labels(route, str(code))
-        series.observe(seconds)
+        self._durations.labels(route, str(code)).observe(seconds)
 
     def count_vectors(self, act: str, vectors: int) -> None:
         """Count the vectors of one request."""
-        self._vectors[act].inc(vectors)
+        self._vectors.labels(act).inc(vectors)
 
     def count_limit(self, limit: str) -> None:
         """Count one request that reached one of `LIMITS`."""
-        self._limits[limit].inc()
+        self._limits.labels(limit).inc()
 
     def text(self, accept: str) -> tuple[bytes, str]:
         """All metrics in the format that the scraper accepts, and its content type."""
         encode, content_type = choose_encoder(accept)
-        return encode(self._registry), content_type
-
-    def _histogram(self, name: str, labels: list[str]) -> Histogram:
-        return Histogram(name, METRICS[name], labels, registry=self._registry, buckets=_BUCKETS)
-
-    def _counter(self, name: str, labels: list[str]) -> Counter:
-        return Counter(name, METRICS[name], labels, registry=self._registry)
+        return encode(self.registry), content_type
 
 
 class _ModelCollector(Collector):
@@ -88,33 +76,26 @@ class _ModelCollector(Collector):
         self._cache = cache
 
     def collect(self) -> Iterator[Metric]:
-        published = self._cache.current
-        for name, figure in _FIGURES.items():
-            yield _gauge(name, None if published is None else figure(published))
-        yield _gauge("streampca_model_age_seconds", self._cache.age_s())
-        ratios = None if published is None else published.model.explained_variance_ratio
-        yield _by_component("streampca_model_explained_variance_ratio", ratios)
-        errors = None if published is None else published.axis_errors
-        yield _by_component("streampca_model_axis_error_radians", errors)
-        yield self._failures()
-
-    def _failures(self) -> Metric:
-        name = "streampca_model_load_failures_total"
-        family = CounterMetricFamily(name, METRICS[name], labels=["cause"])
+        """The metrics; without samples as long as there is no model."""
+        used = self._cache.current
+        for name, text, attribute in _GAUGES:
+            yield GaugeMetricFamily(name, text, getattr(used, attribute, None))
+        age = "Time since the model in use was published."
+        yield GaugeMetricFamily("streampca_model_age_seconds", age, self._cache.age_s())
+        text = "Share of the variance along each component, counted from 1."
+        ratios = None if used is None else used.model.explained_variance_ratio
+        yield _by_component("streampca_model_explained_variance_ratio", text, ratios)
+        text = "Estimated standard error of each component's axis, counted from 1."
+        yield _by_component("streampca_model_axis_error_radians", text, getattr(used, "axis_errors", None))
+        text = "Failed model loads, by cause: damaged, store or bug."
+        failures = CounterMetricFamily("streampca_model_load_failures_total", text, labels=["cause"])
         for cause in ("damaged", "store", "bug"):
-            family.add_metric([cause], self._cache.failures[cause])
-        return family
+            failures.add_metric([cause], self._cache.failures[cause])
+        yield failures
 
 
-def _by_component(name: str, values: Iterable[float] | None) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, METRICS[name], labels=["component"])
+def _by_component(name: str, text: str, values: Iterable[float] | None) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=["component"])
     for i, value in enumerate([] if values is None else values, start=1):
         family.add_metric([str(i)], float(value))
-    return family
-
-
-def _gauge(name: str, value: float | None) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, METRICS[name])
-    if value is not None:
-        family.add_metric([], value)
     return family

@@ -30,24 +30,21 @@ class RecentVectors:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._batches: deque[tuple[Array, float]] = deque()  # the vectors of a request, and its seconds since 1970
-        self._count = 0  # of all vectors
+        self._rows: deque[tuple[Array, float]] = deque()  # a vector, and its seconds since 1970
         self._lock = threading.Lock()
 
     def add(self, vectors: Array) -> None:
         """Add vectors (n, d), in place of the oldest. If d differs from theirs, all old ones are dropped."""
-        size = _most(vectors.shape[1])
-        last = vectors if len(vectors) <= size else vectors[len(vectors) - size :].copy()
-        if not len(last):
-            return
+        n, d = vectors.shape
+        limit = min(_MAX_VECTORS, _MAX_BYTES // (8 * d))
+        last = vectors[n - limit :].copy() if n > limit else vectors  # a row keeps its array in memory
+        now = self._clock()
         with self._lock:
-            if self._batches and self._batches[0][0].shape[1] != vectors.shape[1]:
-                self._batches.clear()
-                self._count = 0
-            self._batches.append((last, self._clock()))
-            self._count += len(last)
-            while self._count - len(self._batches[0][0]) >= size and len(self._batches) > 1:
-                self._count -= len(self._batches.popleft()[0])
+            if self._rows and len(self._rows[0][0]) != d:
+                self._rows.clear()
+            self._rows.extend((row, now) for row in last)
+            while len(self._rows) > limit:
+                self._rows.popleft()
 
     def project(self, published: PublishedModel, x: int, y: int) -> dict[str, Any]:
         """The vectors along components x and y, counted from 1, the oldest first. Raises `RequestError`."""
@@ -70,17 +67,10 @@ class RecentVectors:
     def _snapshot(self, dimensions: int) -> tuple[Array, F64]:
         """The vectors (n, d) and times (n,), the oldest first; empty if theirs is another length."""
         with self._lock:
-            batches = list(self._batches)
-        if not batches or batches[0][0].shape[1] != dimensions:
+            rows = list(self._rows)
+        if not rows or len(rows[0][0]) != dimensions:
             return np.empty((0, dimensions)), np.empty(0)
-        vectors = np.concatenate([batch for batch, _ in batches])
-        at = np.repeat([at for _, at in batches], [len(batch) for batch, _ in batches])
-        size = _most(dimensions)
-        return vectors[-size:], at[-size:]
-
-
-def _most(dimensions: int) -> int:
-    return min(_MAX_VECTORS, _MAX_BYTES // (8 * dimensions))
+        return np.stack([row for row, _ in rows]), np.array([at for _, at in rows])
 
 
 def _unusual(published: PublishedModel, vectors: Array, scores: Scores) -> tuple[F64 | None, list[Described]]:

@@ -74,7 +74,7 @@ class ProjectRequest(RowsRequest):
 
     basis: Basis = Field("principal", description=_BASIS)
     fields: ScoreFields = Field(
-        default=[], description="Losses to add to the answer, named as in the answer of /v1/score: " + ", ".join(SCORES)
+        default=[], description="Scores to add to the answer, named as in the answer of /v1/score: " + ", ".join(SCORES)
     )
     vectors: VectorsArray = Field(description=_VECTORS)
 
@@ -96,10 +96,6 @@ class ProjectResponse(BaseModel):
     p_t2: P | None = None
     p_spe: P | None = None
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"version": 50000, "coordinates": [[2.25, -0.5]], "residual": [0.01]}]}
-    )
-
 
 class ReconstructRequest(RowsRequest):
     """Coordinates or vectors to reconstruct, one of the two."""
@@ -117,12 +113,6 @@ class ReconstructResponse(BaseModel):
     version: Version
     vectors: Vectors
     squared_error: Annotated[list[float] | None, Field(description="Of each vector; absent for coordinates.")] = None
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"version": 50000, "vectors": [[1.0, 0.5, -1.9]], "squared_error": [0.01]}]
-        }
-    )  # fmt: skip
 
 
 class ScoreRequest(RowsRequest):
@@ -156,18 +146,6 @@ class ScoreResponse(BaseModel):
         None,
         description="What they contribute, with the sign of the deviation; the absolute values of all d sum to it.",
     )
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "version": 50000, "t2": [3.2], "spe": [0.01], "score": [4.1], "p": [0.42], "p_t2": [0.38],
-                    "p_spe": [0.61], "t2_dimensions": [[2]], "t2_contributions": [[1.9]], "spe_dimensions": [[0]],
-                    "spe_contributions": [[-0.008]],
-                }
-            ]
-        }
-    )  # fmt: skip
 
 
 class ErrorResponse(BaseModel):

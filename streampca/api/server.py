@@ -1,6 +1,5 @@
 """The sidecar as a process: sockets, signals, shutdown."""
 
-import contextlib
 import errno
 import gc
 import os
@@ -8,10 +7,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Iterator
 from functools import partial
-from types import FrameType
-from typing import Any
 
 import structlog
 import uvicorn
@@ -67,11 +63,12 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
     )
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.freeze()  # the collector need not visit what is loaded now and stays
-    with (
-        _stop_on_signals(server),
-        threadpool_limits(1, user_api="blas"),
-        ThreadFailures(partial(setattr, server, "should_exit", True)) as threads,
-    ):
+    stop = partial(setattr, server, "should_exit", True)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # Before uvicorn installs its own handlers; and it raises the signal again after its shutdown, which would
+        # otherwise end the process with the signal's status.
+        signal.signal(number, lambda *_: stop())
+    with threadpool_limits(1, user_api="blas"), ThreadFailures(stop) as threads:
         if place := store.missing():
             log.warning("store does not exist yet", path=place)
         log.info("serving", url=f"http://{_shown(listening)}", topic=settings.topic)
@@ -81,36 +78,19 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens on the first of the host's addresses which this machine has. Raises `SettingsError`."""
+    """A socket that listens on the address; on `::` for IPv4, too. Raises `SettingsError`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        listening = socket.create_server((host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
     except OSError as error:
-        raise SettingsError(f"cannot listen on {host}: {error.strerror or error} (set STREAMPCA_HOST)") from None
-    failure = OSError(errno.EADDRNOTAVAIL, "")
-    for family, _, _, _, address in found:
-        try:
-            return _bound(family, address)
-        except OSError as error:
-            failure = error
-            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-                break
-    in_use = failure.errno == errno.EADDRINUSE
-    remedy = "stop the process there or set STREAMPCA_PORT" if in_use else "set STREAMPCA_HOST"
-    raise SettingsError(f"cannot listen on {host}:{port}: {os.strerror(failure.errno or 0)} ({remedy})")
-
-
-def _bound(family: socket.AddressFamily, address: tuple[Any, ...]) -> socket.socket:
-    # With an explicit protocol: asyncio disables Nagle's algorithm only for sockets created as TCP; with it, every
-    # answer on a kept-alive connection waits 40 ms for an acknowledgement.
-    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-        bound.listen(_BACKLOG)
-    except OSError:
-        bound.close()
-        raise
-    return bound
+        in_use = error.errno == errno.EADDRINUSE
+        cause = "no such host" if isinstance(error.__context__, socket.gaierror) else os.strerror(error.errno or 0)
+        remedy = "stop the process there or set STREAMPCA_PORT" if in_use else "set STREAMPCA_HOST"
+        raise SettingsError(f"cannot listen on {host}:{port}: {cause} ({remedy})") from None
+    # Inherited by connections: with Nagle's algorithm, answers on a kept-alive one wait 40 ms for an acknowledgement.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
 
 
 def _limit_files() -> int:
@@ -124,21 +104,3 @@ def _limit_files() -> int:
 def _shown(listening: socket.socket) -> str:
     host, port = listening.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-@contextlib.contextmanager
-def _stop_on_signals(server: uvicorn.Server) -> Iterator[None]:
-    """Stop the server on a signal, also before uvicorn installs its own handlers; the process then exits with status 0.
-
-    uvicorn raises the signal again after its shutdown, which would end the process with the signal's status.
-    """
-
-    def stop(_: int, __: FrameType | None) -> None:
-        server.should_exit = True
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -15,14 +15,14 @@ import structlog
 from prometheus_client import disable_created_metrics
 from threadpoolctl import threadpool_limits
 
-from streampca.consumer_group.health import HealthListener, HealthServer
+from streampca.consumer_group.health import HealthListener, health_server
 from streampca.consumer_group.listener import Listener, Listeners
 from streampca.consumer_group.log import MemberLog
 from streampca.consumer_group.status import StatusListener
 from streampca.settings import ConsumerSettings, TransformSettings
 from streampca.stores.base import Store
 from streampca.stores.choice import store_of
-from streampca.stores.worker_status import WorkerStatuses
+from streampca.stores.process_status import ProcessStatuses
 from streampca.thread_failures import ThreadFailures
 from streampca.transform.metrics import TransformMetrics
 from streampca.worker.listeners.metrics import WorkerMetrics
@@ -62,7 +62,7 @@ def process_of(
     with (
         ThreadFailures() as threads,
         threadpool_limits(1),  # one BLAS thread: the same bits, and no threads competing for blocks this small
-        HealthServer(settings.host, settings.metrics_port, metrics.registry, health) as server,
+        health_server(settings.host, settings.metrics_port, metrics.registry, health) as server,
     ):
         store = store_of(settings.store, metrics.store.observe)
         log.info(
@@ -75,7 +75,7 @@ def process_of(
             metrics=server.url,
             **logged,
         )
-        reports = WorkerStatuses(store, settings.topic)
+        reports = ProcessStatuses(store, settings.topic)
         with StatusListener(reports, name_of_process(), output_topic=output_topic) as status:
             listener = Listeners(log_listener, metrics, health, status)
             yield Process(store, listener, threads.raise_first)

@@ -1,15 +1,30 @@
-"""The partitions that are assigned to a member, from when they are restored until they are released."""
+"""The partitions that are assigned to a member, from when they are restored until they are released.
+
+While the store or the brokers do not answer, a partition is assigned but not read. The member keeps polling, so that it
+stays in the group.
+"""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Generic, Protocol, Self, TypeVar
 
-from streampca.consumer_group.listener import Listener, OffsetsSkipped, PartitionsAssigned, PartitionsReleased
+from streampca.consumer_group.listener import (
+    Listener,
+    OffsetsSkipped,
+    PartitionResumed,
+    PartitionsAssigned,
+    PartitionsReleased,
+    PartitionStalled,
+    RestoreFailed,
+)
 from streampca.consumer_group.offset_gap import OffsetGapPolicy
-from streampca.consumer_group.paused import PausedPartitions
-from streampca.consumer_group.restorer import Restorer
+from streampca.errors import ForeignStoreError, StoreError
 from streampca.sources.base import Source
 from streampca.stream.events import OutOfRange, Undecoded
 from streampca.stream.record import LastRecord
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 10.0  # between attempts to restore
+_STORE_DELAY_S = 60.0  # longest time that network file systems may show a folder as it was, by default
+_PAUSE_S = 1.0  # of partitions whose records cannot be decoded for now, such as while the schema registry is away
 
 
 class Progress(Protocol):
@@ -46,17 +61,24 @@ class Assignment(Generic[P]):
         group's.
         """
         self._gaps, self._source, self._listener = gaps, source, listener
-        self._restorer = Restorer(restore, self._start_reading, listener)
-        self._paused = PausedPartitions(source, self.read, listener)
+        self._restore = restore
+        self._waiting: set[int] = set()  # to be restored
+        self._retry_pause_s = _FIRST_PAUSE_S
+        self._retry_at: float | None = None
+        self._refuse_at: float | None = None
+        self._paused: set[int] = set()
+        self._stalled: set[int] = set()  # until records of theirs are decoded again
+        self._read_at: float | None = None  # the paused ones
         self.progress: dict[int, P] = {}
 
     def assign(self, partitions: Collection[int]) -> None:
         """Restore and read these partitions, now or as soon as it is possible."""
-        self._restorer.begin(partitions)
+        self._begin(partitions)
+        self._attempt(refuse=False)
 
     def release(self, partitions: Collection[int], *, lost: bool) -> list[int]:
         """Drop partitions that were revoked or lost; returns those that were restored."""
-        self._restorer.forget(partitions)
+        self._waiting -= set(partitions)
         restored = [p for p in partitions if p in self.progress]
         self._forget(partitions)
         self._listener.notify(PartitionsReleased(restored, lost))
@@ -67,7 +89,7 @@ class Assignment(Generic[P]):
         partitions = frozenset(self.progress)
         self._source.pause(partitions)
         self._forget(partitions)
-        self._restorer.begin(partitions, wait=True)
+        self._begin(partitions)
 
     def read(self, partitions: Collection[int]) -> None:
         """Read partitions from where their progress ends, if the log still holds the last records of these."""
@@ -77,11 +99,16 @@ class Assignment(Generic[P]):
 
     def pause(self, event: Undecoded) -> None:
         """Read no more records of a partition until it is time to retry, since they cannot be decoded for now."""
-        self._paused.pause(event.partition, event.end - event.position, event.cause)
+        self._source.pause(frozenset({event.partition}))
+        self._paused.add(event.partition)
+        self._stalled.add(event.partition)
+        self._listener.notify(PartitionStalled(event.partition, event.end - event.position, event.cause))
 
     def decoded(self, partition: int) -> None:
         """Records of the partition have been decoded."""
-        self._paused.decoded(partition)
+        if partition in self._stalled:
+            self._stalled.discard(partition)
+            self._listener.notify(PartitionResumed(partition))
 
     def skip_gap(self, event: OutOfRange) -> None:
         """Continue behind records that are lost, if the policy allows it. Raises `OffsetGapError`."""
@@ -101,8 +128,42 @@ class Assignment(Generic[P]):
 
         Raises `ForeignStoreError` if the group is still ahead of the store after a minute.
         """
-        self._restorer.retry_when_due(now)
-        self._paused.retry_when_due(now)
+        self._retry_restore(now)
+        self._read_paused(now)
+
+    def _begin(self, partitions: Collection[int]) -> None:
+        self._waiting |= set(partitions)
+        self._retry_pause_s, self._retry_at, self._refuse_at = _FIRST_PAUSE_S, None, None
+
+    def _retry_restore(self, now: float) -> None:
+        """Try again if the pause is over, which starts with the first call after a failure."""
+        if not self._waiting:
+            return
+        self._refuse_at = now + _STORE_DELAY_S if self._refuse_at is None else self._refuse_at
+        if self._retry_at is None:
+            self._retry_at = now + self._retry_pause_s
+        if now >= self._retry_at:
+            self._retry_pause_s, self._retry_at = min(2 * self._retry_pause_s, _LONGEST_PAUSE_S), None
+            self._attempt(refuse=now >= self._refuse_at)
+
+    def _attempt(self, *, refuse: bool) -> None:
+        try:
+            progress = self._restore(self._waiting)
+        except (StoreError, ForeignStoreError, TimeoutError) as error:
+            if refuse and isinstance(error, ForeignStoreError):
+                raise
+            self._listener.notify(RestoreFailed(str(error)))
+        else:
+            self._waiting = set()
+            self._start_reading(progress)
+
+    def _read_paused(self, now: float) -> None:
+        """Read all paused partitions when the pause is over, which starts with the first call after `pause`."""
+        if self._paused and self._read_at is None:
+            self._read_at = now + _PAUSE_S
+        elif self._paused and self._read_at is not None and now >= self._read_at:
+            self.read(self._paused)
+            self._paused, self._read_at = set(), None
 
     def _start_reading(self, progress: Mapping[int, P]) -> None:
         self.progress |= progress
@@ -110,6 +171,7 @@ class Assignment(Generic[P]):
         self._listener.notify(PartitionsAssigned({p: restored.position for p, restored in progress.items()}))
 
     def _forget(self, partitions: Collection[int]) -> None:
-        self._paused.forget(partitions)
+        self._paused -= set(partitions)
+        self._stalled -= set(partitions)
         for partition in partitions:
             self.progress.pop(partition, None)

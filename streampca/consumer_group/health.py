@@ -4,7 +4,8 @@ import errno
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -75,41 +76,24 @@ class HealthListener(Listener):
             self._joined = self._member
 
 
-class HealthServer:
-    """Serves from a thread of its own until `close`; also a context manager."""
-
-    def __init__(self, host: str, port: int, registry: CollectorRegistry, health: HealthListener) -> None:
-        """Listen on `port`, 0 for any free one. Raises `StreampcaError`, which names the setting to change."""
-        try:
-            self._server = (_ServerIPv6 if ":" in host else _Server)((host, port), _Handler)
-        except (OSError, OverflowError) as error:
-            raise StreampcaError(_explanation(host, port, error)) from None
-        self._server.set_app(_app(registry, health))
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="health", daemon=True)
-        self._thread.start()
-
-    @property
-    def port(self) -> int:
-        """The port that it listens on."""
-        return self._server.server_port
-
-    @property
-    def url(self) -> str:
-        """The URL of its metrics."""
-        host = self._server.server_name
-        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/metrics"
-
-    def close(self) -> None:
-        """Stop listening. May be called twice."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    def __enter__(self) -> "HealthServer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+@contextmanager
+def health_server(
+    host: str, port: int, registry: CollectorRegistry, health: HealthListener
+) -> Iterator["HealthServer"]:
+    """Serve on `port` (0: any free one) from a thread of its own. Raises `StreampcaError`, naming what to change."""
+    try:
+        server = (_HealthServerIPv6 if ":" in host else HealthServer)((host, port), _Handler)
+    except (OSError, OverflowError) as error:
+        raise StreampcaError(_explanation(host, port, error)) from None
+    server.set_app(_app(registry, health))
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), name="health", daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 def _app(registry: CollectorRegistry, health: HealthListener) -> "WSGIApplication":
@@ -140,9 +124,17 @@ class _Handler(WSGIRequestHandler):
         """Log nothing: probes come every few seconds."""
 
 
-class _Server(ThreadingMixIn, WSGIServer):
+class HealthServer(ThreadingMixIn, WSGIServer):
+    """A server whose threads no client can hold up."""
+
     daemon_threads = True  # the process's exit waits for no client
     request_queue_size = 128  # connections not accepted yet
+
+    @property
+    def url(self) -> str:
+        """The URL of its metrics."""
+        host = f"[{self.server_name}]" if ":" in self.server_name else self.server_name
+        return f"http://{host}:{self.server_port}/metrics"
 
     def server_bind(self) -> None:
         """Bind without looking up the host's full name, which is slow where there is no name server."""
@@ -154,7 +146,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         """Ignore clients that disconnect in the middle of a request."""
 
 
-class _ServerIPv6(_Server):
+class _HealthServerIPv6(HealthServer):
     address_family = socket.AF_INET6
 
 

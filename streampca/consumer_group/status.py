@@ -35,21 +35,19 @@ from streampca.consumer_group.listener import (
     TransactionEnded,
 )
 from streampca.errors import StoreError, StreampcaError
-from streampca.stores.worker_status import (
+from streampca.stores.process_status import (
     OUTDATED_AFTER_S,
     PartitionStatus,
-    State,
+    Phase,
+    ProcessStatus,
+    ProcessStatuses,
     TransformStatus,
-    WorkerStatus,
-    WorkerStatuses,
 )
 from streampca.stream.events import SourceStatus
 
 log = structlog.get_logger()
 
 _REPORT_EVERY_S = 3.0  # a report costs one or two fsyncs, or a request
-_RARELY_S = 60.0  # a store that may only be read refuses every report
-_RARELY_AFTER = 5  # failures in a row
 _LAST_REPORT_AFTER_S = 2.0  # longest wait for the report before it
 _WAITING_AFTER_S = 5.0  # without a message
 _RATE_OVER_S = 10.0
@@ -65,7 +63,7 @@ class StatusListener(Listener):
 
     def __init__(
         self,
-        reports: WorkerStatuses,
+        reports: ProcessStatuses,
         name: str,
         clock: Callable[[], float] = time.time,
         ticks: Callable[[], float] = time.monotonic,
@@ -75,15 +73,14 @@ class StatusListener(Listener):
         self._reports, self._name, self._clock, self._ticks = reports, name, clock, ticks
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="status")
         self._in_flight: Future[None] | None = None
-        self._failures = 0  # to write, in a row
         self._started_at = clock()
-        self._state: State = "starting"
-        self._working: State = "learning" if output_topic is None else "transforming"  # after messages
+        self._state: Phase = "starting"
+        self._working: Phase = "learning" if output_topic is None else "transforming"  # after messages
         self._transform = None if output_topic is None else TransformStatus(output_topic=output_topic)
         self._open_written = self._open_rejected = 0  # in the transaction that has not ended
-        self._problems: dict[str, str] = {}  # what fails → why
+        self._problems: dict[type | str, str] = {}  # what fails → why
         self._stalled: set[int] = set()
-        self._partitions: dict[int, PartitionStatus | BatchLearned | BatchTransformed] = {}
+        self._partitions: dict[int, PartitionStatus] = {}
         self._messages = 0
         self._last_message = self._next_report = ticks()
         self._samples: deque[tuple[float, int]] = deque([(self._last_message, 0)])  # time, messages
@@ -116,24 +113,20 @@ class StatusListener(Listener):
                 self._on_tick()
             case SourcePolled(status):
                 self._on_poll(status)
-            case BatchLearned() | BatchTransformed():
-                self._on_batch(event)
+            case BatchLearned():
+                self._on_batch(event, _status_of(event))
+            case BatchTransformed():
+                self._on_batch(event, PartitionStatus(position=event.next, lag=event.lag))
             case PartitionStalled():
                 self._on_stall(event)
             case PartitionResumed(partition):
                 self._on_decoded(partition)
-            case RestoreFailed(cause):
-                self._problems["restore"] = cause
-            case CheckpointPostponed(cause):
-                self._problems["checkpoint"] = cause
-            case PublishFailed(cause):
-                self._problems["model"] = cause
+            case RestoreFailed(cause) | CheckpointPostponed(cause) | PublishFailed(cause):
+                self._problems[type(event)] = cause
             case CheckpointSaved():
-                self._problems.pop("checkpoint", None)
+                self._problems.pop(CheckpointPostponed, None)
             case ModelPublished():
-                self._problems.pop("model", None)
-            case RecordRejected():
-                self._open_rejected += 1
+                self._problems.pop(PublishFailed, None)
             case PartitionsAssigned(positions):
                 self._on_assignment(positions)
             case PartitionsReleased(partitions):
@@ -149,29 +142,31 @@ class StatusListener(Listener):
             case BatchTransformed():
                 transform.model_version = event.version
                 self._open_written += event.outputs
+            case RecordRejected():
+                self._open_rejected += 1
             case TransactionEnded(outcome):
                 if outcome == "committed":
                     transform.written += self._open_written
                     transform.rejected += self._open_rejected
                     transform.committed_at = self._clock()
-                    self._problems.pop("transaction", None)
+                    self._problems.pop(TransactionEnded, None)
                 elif outcome == "failed":
-                    self._problems["transaction"] = event.cause
+                    self._problems[TransactionEnded] = event.cause
                 self._open_written = self._open_rejected = 0
             case ModelAwaited(cause):
                 transform.awaits = cause
             case SourcePolled():  # it reads only with a model
                 transform.awaits = None
 
-    def _on_batch(self, batch: BatchLearned | BatchTransformed) -> None:
-        self._partitions[batch.partition] = batch
+    def _on_batch(self, batch: BatchLearned | BatchTransformed, status: PartitionStatus) -> None:
+        self._partitions[batch.partition] = status
         if batch.messages:
             self._messages += batch.messages
             self._last_message = self._ticks()
             self._state = self._working
 
     def _on_assignment(self, positions: Mapping[int, int]) -> None:
-        self._problems.pop("restore", None)
+        self._problems.pop(RestoreFailed, None)
         self._partitions |= {p: PartitionStatus(position=position) for p, position in positions.items()}
         if self._state == "starting":
             self._state = "waiting"
@@ -181,13 +176,13 @@ class StatusListener(Listener):
         for partition in partitions:
             self._partitions.pop(partition, None)
             self._on_decoded(partition)
-        self._problems.pop("restore", None)
+        self._problems.pop(RestoreFailed, None)
         self._report()
 
     def _on_stall(self, event: PartitionStalled) -> None:
         self._stalled.add(event.partition)
         self._problems["decoding"] = event.cause
-        known = self._status_of(event.partition)
+        known = self._partitions[event.partition]
         self._partitions[event.partition] = known.model_copy(update={"lag": event.lag})
 
     def _on_decoded(self, partition: int) -> None:
@@ -214,45 +209,25 @@ class StatusListener(Listener):
         if self._in_flight is not None and not self._in_flight.done():
             self._next_report = self._ticks()
             return
-        self._next_report = self._ticks() + (_REPORT_EVERY_S if self._failures < _RARELY_AFTER else _RARELY_S)
-        report = WorkerStatus(
+        self._next_report = self._ticks() + _REPORT_EVERY_S
+        report = ProcessStatus(
             name=self._name,
             state=self._state,
             trouble="; ".join(self._problems.values()) or None,
             started_at=self._started_at,
             updated_at=self._clock(),
             messages_per_second=0.0 if self._state == "stopped" else self._rate(),
-            partitions={str(p): self._status_of(p) for p in sorted(self._partitions)},
+            partitions={str(p): status for p, status in sorted(self._partitions.items())},
             transform=self._transform and self._transform.model_copy(),
         )
         self._in_flight = self._executor.submit(self._write, report)
 
-    def _write(self, report: WorkerStatus) -> None:
+    def _write(self, report: ProcessStatus) -> None:
         try:
             if self._reports.missing_store() is None:  # else a wrong path would look like a store without a model
                 self._reports.write(report)
         except StoreError as error:  # a full disk is logged when a checkpoint fails
-            self._failures += 1
             log.debug("status report not written", cause=str(error))
-        else:
-            self._failures = 0
-
-    def _status_of(self, partition: int) -> PartitionStatus:
-        match self._partitions[partition]:
-            case BatchTransformed(next=position, lag=lag):
-                return PartitionStatus(position=position, lag=lag)
-            case BatchLearned(fold=fold, lag=lag):
-                stats = fold.stats
-                return PartitionStatus(
-                    position=fold.position,
-                    lag=lag,
-                    learned=stats.learned,
-                    rejected=sum(stats.rejected.values()),
-                    loss_ewma=stats.loss_ewma / stats.norm_ewma if stats.norm_ewma > 0 else None,
-                    shortened=fold.state.shortened,
-                )
-            case known:
-                return known
 
     def _rate(self) -> float:
         now = self._ticks()
@@ -261,3 +236,15 @@ class StatusListener(Listener):
             self._samples.popleft()
         before, messages = self._samples[0]
         return (self._messages - messages) / (now - before) if now > before else 0.0
+
+
+def _status_of(batch: BatchLearned) -> PartitionStatus:
+    fold, stats = batch.fold, batch.fold.stats
+    return PartitionStatus(
+        position=fold.position,
+        lag=batch.lag,
+        learned=stats.learned,
+        rejected=sum(stats.rejected.values()),
+        loss_ewma=stats.loss_ewma / stats.norm_ewma if stats.norm_ewma > 0 else None,
+        shortened=fold.state.shortened,
+    )

@@ -51,6 +51,8 @@ def decode(
         raise DamagedFileError("the digest at the file's end does not match the file: it is cut short or damaged")
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as members:
+            if any(member.compress_type != zipfile.ZIP_STORED for member in members.zip.infolist()):
+                raise ValueError("a member is compressed")  # it might unpack to any size
             arrays = {name: members[name] for name in members.files if name not in without}
         header = orjson.loads(arrays.pop("header").tobytes())
     except Exception as error:  # zipfile and NumPy raise a dozen kinds for foreign bytes with a valid digest

@@ -5,7 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from streampca.api.metrics import SidecarMetrics
+from streampca.metrics import StoreMetrics, described
 from streampca.pca.model import Model
+from streampca.stores.memory import MemoryStore
+from streampca.stores.model_cache import ModelCache
+from streampca.stores.models import Models
 from streampca.stream.model_file import PublishedModel
 
 TOPIC = "readings"
@@ -31,6 +36,12 @@ def known(version: int, published_at: float | None = None, **model: Any) -> Publ
         rejected=1, loss=0.5, loss_ratio=0.25, loss_ewma=0.125, first_timestamp_ms=1, last_timestamp_ms=2,
         published_at=time.time() if published_at is None else published_at, settings={"components": K},
     )  # fmt: skip
+
+
+def sidecar_metrics() -> dict[str, str]:
+    """Name and help text of each metric."""
+    cache = ModelCache(Models(MemoryStore(), TOPIC))
+    return described(SidecarMetrics(cache, TOPIC, StoreMetrics()).registry)
 
 
 def file_of(version: int) -> str:

@@ -100,20 +100,6 @@ def test_a_version_pruned_while_it_is_read_is_skipped(counting: Counting, monkey
     assert versions(history.after(-1)) == [10, 20, 30]
 
 
-def test_a_version_added_while_the_store_is_listed_stays_cached(
-    counting: Counting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    history = HistoryReader(counting)
-
-    def listed() -> list[int]:
-        history.add(known(40))
-        return [10, 20, 30]
-
-    monkeypatch.setattr(counting, "versions", listed)
-    history.after(-1)
-    assert 40 in history._figures
-
-
 def test_what_was_read_before_the_store_failed_stays_cached(client: Client, store: MemoryStore, app: FastAPI) -> None:
     store.fail_reads(1)
     answer = client.get("/v1/history")

@@ -149,7 +149,8 @@ def test_memory_is_bounded_for_vectors_of_any_length(d: int, most: int) -> None:
     vectors, at = recent._snapshot(d)
     assert len(vectors) == len(at) == most
     assert vectors.nbytes <= 8 * 1024 * 1024
-    assert sum(batch.nbytes for batch, _ in recent._batches) <= 16 * 1024 * 1024
+    arrays = {id(row.base): row.base for row, _ in recent._rows if row.base is not None}
+    assert sum(array.nbytes for array in arrays.values()) <= 16 * 1024 * 1024
 
 
 def test_vectors_with_infinite_distances_are_ignored() -> None:

@@ -4,13 +4,14 @@ import http.client
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.parser import text_string_to_metric_families
 
 from streampca.consumer_group import health as health_module
-from streampca.consumer_group.health import HealthListener, HealthServer
+from streampca.consumer_group.health import HealthListener, HealthServer, health_server
 from streampca.consumer_group.listener import (
     LoopTicked,
     MemberStopping,
@@ -40,12 +41,12 @@ def health(clock: Clock) -> HealthListener:
 def server(health: HealthListener) -> Iterator[HealthServer]:
     registry = CollectorRegistry()
     Counter("streampca_trials", "Trials.", ["outcome"], registry=registry).labels("ok").inc(3)
-    with HealthServer("127.0.0.1", 0, registry, health) as server:
+    with health_server("127.0.0.1", 0, registry, health) as server:
         yield server
 
 
 def get(server: HealthServer, path: str) -> tuple[int, str, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
@@ -149,14 +150,14 @@ def test_other_paths_are_not_found_and_queries_are_ignored(server: HealthServer)
 
 
 def test_an_idle_client_does_not_block_others(server: HealthServer) -> None:
-    with socket.create_connection(("127.0.0.1", server.port)):
+    with socket.create_connection(("127.0.0.1", server.server_port)):
         assert get(server, "/healthz")[0] == 200
 
 
 def test_a_silent_client_is_disconnected(server: HealthServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health_module._Handler, "timeout", 0.1)
     for sent in (b"", b"GET /healthz HTTP/1.1\r\nHost: a"):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
+        with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as client:
             client.sendall(sent)
             assert client.recv(100) == b""
     assert get(server, "/healthz")[0] == 200
@@ -165,44 +166,42 @@ def test_a_silent_client_is_disconnected(server: HealthServer, monkeypatch: pyte
 def test_invalid_requests_and_closed_connections_do_no_harm(server: HealthServer) -> None:
     endless = b"GET /metrics HTTP/1.1\r\n" + b"A: b\r\n" * 200 + b"\r\n"
     for garbage in (b"\x00\xff\r\n\r\n", b"GET /metrics", endless, b""):
-        with socket.create_connection(("127.0.0.1", server.port)) as client:
+        with socket.create_connection(("127.0.0.1", server.server_port)) as client:
             client.sendall(garbage)
     assert get(server, "/healthz")[0] == 200
 
 
 def test_a_port_in_use_is_an_error_that_names_the_setting(server: HealthServer, health: HealthListener) -> None:
-    with pytest.raises(StreampcaError, match=rf"127\.0\.0\.1:{server.port}.*metrics_port") as error:
-        HealthServer("127.0.0.1", server.port, CollectorRegistry(), health)
+    with pytest.raises(StreampcaError, match=rf"127\.0\.0\.1:{server.server_port}.*metrics_port") as error:
+        health_server("127.0.0.1", server.server_port, CollectorRegistry(), health).__enter__()
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(("host", "port"), [("203.0.113.1", 0), ("no such host", 0), ("127.0.0.1", 70000)])
 def test_an_invalid_address_is_an_error_of_one_line(health: HealthListener, host: str, port: int) -> None:
     with pytest.raises(StreampcaError, match="host and metrics_port") as error:
-        HealthServer(host, port, CollectorRegistry(), health)
+        health_server(host, port, CollectorRegistry(), health).__enter__()
     assert "\n" not in str(error.value)
 
 
 def test_it_also_listens_on_ipv6(health: HealthListener) -> None:
     if not socket.has_ipv6:
         pytest.skip("no IPv6 here")
-    try:
-        server = HealthServer("::1", 0, CollectorRegistry(), health)
-    except StreampcaError as error:
-        pytest.skip(str(error))
-    with server, socket.create_connection(("::1", server.port)) as client:
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(health_server("::1", 0, CollectorRegistry(), health))
+        except StreampcaError as error:
+            pytest.skip(str(error))
+        client = stack.enter_context(socket.create_connection(("::1", server.server_port)))
         client.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
         assert client.recv(100).startswith(b"HTTP/1.0 200")
 
 
 def test_closing_frees_the_port_and_ends_the_thread(health: HealthListener) -> None:
     (port,) = free_ports(1)
-    server = HealthServer("127.0.0.1", port, CollectorRegistry(), health)
-    assert server.port == port
-    server.close()
-    server.close()
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port), timeout=5)
-    assert not [thread for thread in threading.enumerate() if thread.name == "health"]
-    with HealthServer("127.0.0.1", port, CollectorRegistry(), health) as again:
-        assert again.port == port
+    for _ in range(2):
+        with health_server("127.0.0.1", port, CollectorRegistry(), health) as server:
+            assert server.server_port == port
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), timeout=5)
+        assert not [thread for thread in threading.enumerate() if thread.name == "health"]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from streampca.api.metrics import METRICS
 from streampca.metrics import described
 from streampca.transform.metrics import TransformMetrics
 from streampca.worker.listeners.metrics import WorkerMetrics
+from tests.api.known import sidecar_metrics
 from tests.deploy import files
 from tests.monitoring.prometheus import DOCKER, RULES, metrics_in, program
 
@@ -22,7 +22,7 @@ RECORDED = {rule["record"] for rule in ENTRIES if "record" in rule}
 KNOWN = {
     *described(WorkerMetrics("t").registry),
     *described(TransformMetrics("t").registry),
-    *METRICS,
+    *sidecar_metrics(),
     "up",
     "process_start_time_seconds",
 }

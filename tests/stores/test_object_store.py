@@ -11,6 +11,7 @@ import obstore
 import pytest
 from obstore.store import from_url
 
+from streampca.consumer_group.listener import CheckpointSaved, ModelPublished
 from streampca.errors import StoreError
 from streampca.pca.arrays import Array
 from streampca.stores.checkpoints import Checkpoints
@@ -202,7 +203,7 @@ def test_requests_are_counted_as_the_server_counts_them(proxy: S3Proxy) -> None:
     assert counted["list", "error"] == 1
 
 
-def test_an_interval_is_one_listing_and_one_write_for_each_partition_that_moved(proxy: S3Proxy) -> None:
+def test_an_interval_is_two_listings_and_one_write_for_each_partition_that_moved(proxy: S3Proxy) -> None:
     """Counted at the server: four partitions of the worker that publishes, and two of another."""
     store = ObjectStore(f"s3://{BUCKET}/{uuid.uuid4().hex}")
     publisher, other = (writer_of(store) for _ in range(2))
@@ -217,16 +218,17 @@ def test_an_interval_is_one_listing_and_one_write_for_each_partition_that_moved(
         writer.start([checkpoints[p] for p in moved], publish=publish, saved_before=before)
         result = writer.take_result(wait=True)
         assert result is not None
-        assert (len(result.saved), result.postponed, result.unpublished, result.error) == (len(moved), None, None, None)
+        kinds = [CheckpointSaved] * len(moved) + [ModelPublished] * (publish and bool(moved))
+        assert [type(event) for event in result.events] == kinds
         return proxy.requests
 
     assert interval(other, [4, 5], publish=False) == {"list": 1, "write": 2}
     assert interval(publisher, range(4), publish=True) == {"list": 2, "write": 5, "read": 2}  # its first publication
-    assert interval(publisher, range(4), publish=True) == {"list": 1, "write": 5}
+    assert interval(publisher, range(4), publish=True) == {"list": 2, "write": 5}
     assert interval(other, [4], publish=False) == {"list": 1, "write": 1}
-    assert interval(publisher, [0], publish=True) == {"list": 1, "write": 2, "read": 1}
+    assert interval(publisher, [0], publish=True) == {"list": 2, "write": 2, "read": 1}
     assert interval(publisher, [], publish=True) == {"list": 1}
-    assert interval(publisher, range(4), publish=True) == {"list": 1, "write": 5, "delete": 1}
+    assert interval(publisher, range(4), publish=True) == {"list": 2, "write": 5, "delete": 1}
 
 
 def writer_of(store: ObjectStore) -> CheckpointWriter:

@@ -144,14 +144,25 @@ def test_damage_with_a_valid_digest_raises_no_other_error() -> None:
             npz.decode(sealed(bytes(damaged)), "test", 1)
 
 
-@pytest.mark.parametrize("text", [b"[]", b"3", b"null", b"{", b"\xff", b'"kind"'])
-def test_a_header_that_is_not_an_object_is_refused(text: bytes) -> None:
+def file_with(header: bytes, save: Any = np.savez) -> bytes:
     buffer = io.BytesIO()
-    np.savez(buffer, header=np.frombuffer(text, np.uint8))
+    save(buffer, header=np.frombuffer(header, np.uint8))
     with zipfile.ZipFile(buffer, "a") as zipped:
         zipped.comment = b"0" * 64
+    return sealed(buffer.getvalue()[:-64])
+
+
+@pytest.mark.parametrize("text", [b"[]", b"3", b"null", b"{", b"\xff", b'"kind"'])
+def test_a_header_that_is_not_an_object_is_refused(text: bytes) -> None:
     with pytest.raises(DamagedFileError, match="not a streampca file"):
-        npz.decode(sealed(buffer.getvalue()[:-64]), "test", 1)
+        npz.decode(file_with(text), "test", 1)
+
+
+def test_a_compressed_file_is_refused_before_it_is_unpacked() -> None:
+    text = b'{"kind": "test", "format_version": 1}'
+    assert npz.decode(file_with(text), "test", 1)[1] == {}
+    with pytest.raises(DamagedFileError, match="a member is compressed"):
+        npz.decode(file_with(text, np.savez_compressed), "test", 1)
 
 
 @pytest.mark.parametrize("make", [np.save, np.savez])
