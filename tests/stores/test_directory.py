@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -154,29 +155,28 @@ def test_a_failed_flush_or_rename_keeps_the_old_file(
     assert store.read("a/b") == b"old"
 
 
-def test_the_file_is_flushed_before_the_rename_and_the_folder_after_it(
+def test_a_file_is_flushed_before_it_has_its_name_and_the_folder_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = DirectoryStore(tmp_path)
     store.write("a/b", b"old")
     steps: list[str] = []
-    fsync, replace = os.fsync, os.replace
 
-    def record_fsync(descriptor: int) -> None:
-        kind = "folder" if Path(f"/proc/self/fd/{descriptor}").resolve().is_dir() else "file"
-        steps.append(f"fsync {kind}")
-        fsync(descriptor)
+    def recorded(step: str, function: Callable[..., None]) -> Callable[..., None]:
+        def record(first: Any, *rest: Any) -> None:
+            folder = step == "fsync" and Path(f"/proc/self/fd/{first}").resolve().is_dir()
+            assert step == "fsync" or (first.parent, first.read_bytes()[:3]) == (rest[0].parent, b"new")
+            steps.append(f"{step} folder" if folder else step)
+            function(first, *rest)
 
-    def record_replace(source: Path, target: Path) -> None:
-        assert source.parent == target.parent
-        assert source.read_bytes() == b"new"
-        steps.append("rename")
-        replace(source, target)
+        return record
 
-    monkeypatch.setattr(os, "fsync", record_fsync)
-    monkeypatch.setattr(os, "replace", record_replace)
+    for step in ("fsync", "replace", "link"):
+        monkeypatch.setattr(os, step, recorded(step, getattr(os, step)))
     store.write("a/b", b"new")
-    assert steps == ["fsync file", "rename", "fsync folder"]
+    assert store.create("a/c", b"new")
+    assert not store.create("a/c", b"newer")  # the process that created it may have died before it flushed the folder
+    assert steps == ["fsync", "replace", "fsync folder", *["fsync", "link", "fsync folder"] * 2]
 
 
 def test_new_folders_are_flushed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,29 +239,6 @@ def test_a_file_that_could_not_be_created_is_not_there(
             store.create("a/c", b"new")
     assert_one_line(error, "No space left", str(tmp_path / "a" / "c"))
     assert files(tmp_path) == ["a/b"]
-
-
-def test_a_created_file_is_flushed_before_its_name_and_the_folder_after_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = DirectoryStore(tmp_path)
-    store.write("a/b", b"old")
-    steps: list[str] = []
-    fsync, link = os.fsync, os.link
-
-    def record_fsync(descriptor: int) -> None:
-        steps.append(f"fsync {'folder' if Path(f'/proc/self/fd/{descriptor}').resolve().is_dir() else 'file'}")
-        fsync(descriptor)
-
-    def record_link(source: Path, target: Path) -> None:
-        steps.append("link")
-        link(source, target)
-
-    monkeypatch.setattr(os, "fsync", record_fsync)
-    monkeypatch.setattr(os, "link", record_link)
-    assert store.create("a/c", b"new")
-    assert not store.create("a/c", b"newer")  # the process that created it may have died before it flushed the folder
-    assert steps == ["fsync file", "link", "fsync folder"] * 2
 
 
 # --- permissions ----------------------------------------------------------------------------------------------------
