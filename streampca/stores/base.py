@@ -56,9 +56,9 @@ class Store(Protocol):
         """Full names of the files and folders directly in `folder`, sorted; [] if it does not exist."""
 
     def snapshot(self, folder: str) -> "Store":
-        """The same store, whose listings below `folder` may be as of now, but for what is written through the snapshot.
+        """A view whose listings below `folder` may be fixed now, plus its own writes.
 
-        Where listings cost, all of them together cost one. For a moment's work: others' later writes are not listed.
+        Costs one request however many listings follow. Short-lived: later writes by others are invisible.
         """
 
     def delete(self, name: str) -> None:

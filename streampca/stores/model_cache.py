@@ -1,7 +1,7 @@
 """The model in use: the newest undamaged one in the store, replaced atomically when a newer one appears.
 
 A request gets its model once, so no answer mixes two versions. The version in use only increases, with one exception:
-if the store was replaced by one with lower versions only, the newest of those is used.
+if it is gone from the store, which has lower versions only, the newest of those is used.
 """
 
 import threading
@@ -48,12 +48,10 @@ class ModelCache:
         models: Models,
         clock: Callable[[], float] = time.time,
         on_load: Callable[[PublishedModel], None] = lambda published: None,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`on_load` is called with every model that was read, in the thread that read it."""
-        self._models, self._clock, self._on_load, self._monotonic = models, clock, on_load, monotonic
+        self._models, self._clock, self._on_load = models, clock, on_load
         self._current: PublishedModel | None = None
-        self._first_seen = (0.0, 0.0)  # of the current model: monotonic time, and its age then
         self._older: OrderedDict[int, PublishedModel] = OrderedDict()  # by last use
         self._lock = threading.Lock()  # of _older
         self._damaged: dict[int, float] = {}  # version → when to retry it
@@ -69,11 +67,9 @@ class ModelCache:
         return self._current
 
     def age_s(self) -> float | None:
-        """Seconds since the model in use was published, also if the wall clock was set back since it was loaded."""
-        current, (seen_at, age_then) = self._current, self._first_seen
-        if current is None:
-            return None
-        return max(self._clock() - current.published_at, age_then + self._monotonic() - seen_at)
+        """Seconds since the model in use was published."""
+        current = self._current
+        return None if current is None else max(0.0, self._clock() - current.published_at)
 
     def get_loaded(self, version: int | None) -> PublishedModel:
         """The model of a version (None: the newest) if it is in memory; else `NotLoadedError`."""
@@ -153,11 +149,20 @@ class ModelCache:
     def _candidates(self, versions: Sequence[int]) -> list[int]:
         """Versions worth loading, the newest first."""
         current = self._current
-        if current is None or not versions:
-            return list(reversed(versions))
-        if versions[-1] < current.version:
-            return list(reversed(versions))  # the store was replaced: publishing never removes the newest
-        return [version for version in reversed(versions) if version > current.version]
+        newer = [version for version in reversed(versions) if current is None or version > current.version]
+        if newer or current is None or current.version in versions or self._is_stored(current.version):
+            return newer
+        return list(reversed(versions))  # the store was replaced: publishing never removes the newest
+
+    def _is_stored(self, version: int) -> bool:
+        """Whether a version is there that is not listed: a network file system may list an older state."""
+        try:
+            self._models.load(version)
+        except FileNotFoundError:
+            return False
+        except DamagedFileError:
+            pass
+        return True
 
     def _load_newest(self, candidates: Sequence[int]) -> None:
         for version in candidates:
@@ -170,17 +175,12 @@ class ModelCache:
             except DamagedFileError as error:
                 self._on_damage(version, error)
                 continue
-            self._switch(model)
+            if self._current is not None and version < self._current.version:
+                log.warning("store has older models only", version=version, before=self._current.version)
+            log.debug("model loaded", version=version)
+            self._current = model
+            self._on_load(model)
             return
-
-    def _switch(self, model: PublishedModel) -> None:
-        before = self._current
-        if before is not None and model.version < before.version:
-            log.warning("store has older models only", version=model.version, before=before.version)
-        log.debug("model loaded", version=model.version)
-        self._first_seen = (self._monotonic(), max(0.0, self._clock() - model.published_at))
-        self._current = model
-        self._on_load(model)
 
     def _on_damage(self, version: int, error: DamagedFileError) -> None:
         self.failures["damaged"] += 1

@@ -71,12 +71,11 @@ class Models:
         versions, version = self.versions(), model.version
         if len(versions) >= self._keep and version < versions[-self._keep]:
             return False
-        if version not in versions:
-            return numbered.create(self._store, self._folder, version, model_file.encode(model), versions, self._keep)
-        if self._is_intact(version):
+        new = version not in versions
+        if not new and self._is_intact(version):
             return False
-        numbered.write(self._store, self._folder, version, model_file.encode(model), versions, self._keep)
-        return True
+        data = model_file.encode(model)
+        return numbered.write(self._store, self._folder, version, data, versions, self._keep, new=new)
 
     def _is_intact(self, version: int) -> bool:
         try:

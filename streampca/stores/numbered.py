@@ -24,27 +24,21 @@ def numbers(store: Store, folder: str) -> list[int]:
     return [int(stem[:20]) for stem in stems if _FILE.fullmatch(stem)]
 
 
-def write(store: Store, folder: str, number: int, data: bytes, existing: Iterable[int], keep: int) -> None:
+def write(
+    store: Store, folder: str, number: int, data: bytes, existing: Iterable[int], keep: int, *, new: bool = False
+) -> bool:
     """Write a file, then delete all but the `keep` highest numbers up to it; higher ones are never deleted.
 
-    `existing` are the numbers of the files before. Raises `StoreError` only if the file is not written. Files that
-    cannot be deleted are logged, and tried next time.
+    `existing` are the numbers of the files before. With `new`, False, and nothing is changed, if the file exists.
+    Raises `StoreError` only if the file is not written. Files that cannot be deleted are logged, and tried next time.
     """
-    store.write(path(folder, number), data)
-    _prune(store, folder, number, existing, keep)
-
-
-def create(store: Store, folder: str, number: int, data: bytes, existing: Iterable[int], keep: int) -> bool:
-    """As `write`; but False, and nothing is changed, if the file exists."""
-    if not store.create(path(folder, number), data):
+    if not new:
+        store.write(path(folder, number), data)
+    elif not store.create(path(folder, number), data):
         return False
-    _prune(store, folder, number, existing, keep)
-    return True
-
-
-def _prune(store: Store, folder: str, number: int, existing: Iterable[int], keep: int) -> None:
     try:
         for low in sorted(n for n in {*existing, number} if n <= number)[:-keep]:
             store.delete(path(folder, low))
     except StoreError as error:
         log.warning("old files not deleted", folder=folder, cause=str(error))
+    return True

@@ -57,7 +57,7 @@ def _explanation(action: Action, scheme: str, error: Exception) -> str:
     text = str(error)
     status, code = _status(text), _code(text)
     answer = " ".join(filter(None, (str(status or ""), code)))
-    credentials = store_url.CREDENTIALS[scheme]
+    credentials, endpoint = store_url.CREDENTIALS[scheme], _ENDPOINT[scheme]
     if any(host in text for host in _METADATA_HOSTS) or "must be specified" in text:
         return f"no credentials were found (set {credentials}, or run with a role that may use the bucket)"
     if code in _NO_BUCKET or (status == 404 and action in ("write", "list")):
@@ -70,20 +70,15 @@ def _explanation(action: Action, scheme: str, error: Exception) -> str:
         return f"no permission: {answer} (allow {_PERMISSIONS[scheme].get(action, 'it')})"
     if "BadScheme" in text or "builder error" in text:
         return "the endpoint is plain HTTP (set AWS_ALLOW_HTTP=true if this is meant)"
-    if status is not None and (status >= 500 or status == 429):
-        return f"the server answers {answer} ({RETRY_MAY_HELP})"
     if status is not None:
-        return f"the server answers {answer} (is {_ENDPOINT[scheme]} the address of an object store?)"
-    return _explanation_without_answer(scheme, text)
-
-
-def _explanation_without_answer(scheme: str, text: str) -> str:
+        remedy = RETRY_MAY_HELP if status >= 500 or status == 429 else f"is {endpoint} the address of an object store?"
+        return f"the server answers {answer} ({remedy})"
     if "Timeout" in text or "TimedOut" in text or "timed out" in text:
-        return f"the server does not answer in time ({RETRY_MAY_HELP}; else check the network and {_ENDPOINT[scheme]})"
+        return f"the server does not answer in time ({RETRY_MAY_HELP}; else check the network and {endpoint})"
     if "list response" in text:
-        return f"the answer is not a listing (is {_ENDPOINT[scheme]} the address of an object store?)"
+        return f"the answer is not a listing (is {endpoint} the address of an object store?)"
     if "HTTP error" in text or "request or response body" in text:
-        return f"no connection to the server, or it was cut ({RETRY_MAY_HELP}; else check {_ENDPOINT[scheme]})"
+        return f"no connection to the server, or it was cut ({RETRY_MAY_HELP}; else check {endpoint})"
     return "the settings of the object store are not valid (see the provider's environment variables)"
 
 

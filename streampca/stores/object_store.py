@@ -4,6 +4,7 @@ An object appears whole or not at all, and survives once its upload is acknowled
 There are no folders, only names with slashes: `a/b` and `a/b/c` may both be objects.
 """
 
+import copy
 import math
 import os
 import secrets
@@ -21,7 +22,6 @@ from obstore.store import from_url
 from streampca import store_url
 from streampca.errors import StoreError
 from streampca.stores.base import Observe, check_name, ignore, is_part
-from streampca.stores.listing_snapshot import Snapshot
 from streampca.stores.object_errors import Action, is_missing_object, is_not_implemented, store_error
 
 _PART_BYTES = 16 * 2**20  # larger objects are uploaded in parts of this size, so that a timeout covers one part
@@ -37,8 +37,8 @@ _CONFIG: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Patience:
-    """How long a request may take, seconds: a store that hangs raises before the group gives its worker up."""
+class Timeouts:
+    """How long a request may take, seconds: a store that hangs raises before the group removes its worker."""
 
     connect_s: float = 5.0
     silence_s: float = 15.0  # without a byte from the server, the upload of a part included
@@ -49,9 +49,10 @@ class Patience:
 class ObjectStore:
     """`Store` in a bucket, below the prefix of its URL. Credentials come from the provider's environment variables."""
 
-    def __init__(self, url: str, patience: Patience = Patience(), observe: Observe = ignore) -> None:
+    def __init__(self, url: str, timeouts: Timeouts = Timeouts(), observe: Observe = ignore) -> None:
         """Connects to nothing yet. `url` is one that `store_url.checked` has returned."""
         self._url, self._observe, scheme = url, observe, store_url.scheme_of(url) or ""
+        self._listed: tuple[str, set[str]] | None = None  # by a snapshot: a folder, and all names below it
         allow_http = os.environ.get(_ALLOW_HTTP[scheme], "").lower() in ("1", "true", "yes")
         with self._errors("open", ""):
             self._bucket = _open(
@@ -59,13 +60,13 @@ class ObjectStore:
                 config=_CONFIG[scheme],
                 client_options={
                     "allow_http": allow_http,
-                    "connect_timeout": timedelta(seconds=patience.connect_s),
-                    "read_timeout": timedelta(seconds=patience.silence_s),
-                    "timeout": timedelta(seconds=patience.request_s),
+                    "connect_timeout": timedelta(seconds=timeouts.connect_s),
+                    "read_timeout": timedelta(seconds=timeouts.silence_s),
+                    "timeout": timedelta(seconds=timeouts.request_s),
                 },
                 retry_config={
                     "max_retries": 10,
-                    "retry_timeout": timedelta(seconds=patience.retry_s),
+                    "retry_timeout": timedelta(seconds=timeouts.retry_s),
                     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2)},
                 },
             )
@@ -79,12 +80,21 @@ class ObjectStore:
         """Upload the object; it appears when the upload is complete."""
         check_name(name)
         self._put(name, data, name)
+        if self._listed:
+            self._listed[1].add(name)
 
     def create(self, name: str, data: bytes) -> bool:
         """Upload the object unless it exists. If the server is able to decide that in one request, it does."""
         check_name(name)
-        if len(data) > _PART_BYTES:
-            return self._write_if_missing(name, data)
+        created = None if len(data) > _PART_BYTES else self._put_if_missing(name, data)
+        if created is None:
+            created = self._write_if_missing(name, data)
+        if self._listed:
+            self._listed[1].add(name)
+        return created
+
+    def _put_if_missing(self, name: str, data: bytes) -> bool | None:
+        """None if the server cannot."""
         with self._request("write", name):
             try:
                 obstore.put(self._bucket, name, data, mode="create", use_multipart=False)
@@ -93,9 +103,8 @@ class ObjectStore:
             except (BaseError, NotImplementedError) as error:
                 if not is_not_implemented(error):
                     raise
-            else:
-                return True
-        return self._write_if_missing(name, data)
+                return None
+        return True
 
     def _write_if_missing(self, name: str, data: bytes) -> bool:
         try:
@@ -114,21 +123,28 @@ class ObjectStore:
         """The valid names directly below the folder's; foreign ones are left out."""
         check_name(folder)
         start = f"{folder}/"
-        found = self._list(folder, folder)
-        return sorted(name for name in found if name.startswith(start) and is_part(name.removeprefix(start)))
+        if self._listed and start.startswith(f"{self._listed[0]}/"):
+            below = {name.removeprefix(start).split("/")[0] for name in self._listed[1] if name.startswith(start)}
+        else:
+            below = {name.removeprefix(start) for name in self._list(folder, folder) if name.startswith(start)}
+        return sorted(f"{start}{part}" for part in below if is_part(part))
 
-    def snapshot(self, folder: str) -> "Snapshot":
+    def snapshot(self, folder: str) -> "ObjectStore":
         """The same store; listings of the folder and all that is in it are answered from a single one, made now."""
         check_name(folder)
+        same = copy.copy(self)
         with self._request("list", folder) as request:
             found = [entry["path"] for entry in obstore.list(self._bucket, folder).collect()]
             request.count = max(1, math.ceil(len(found) / _NAMES_A_PAGE))
-        return Snapshot(self, folder, found)
+        same._listed = folder, set(found)
+        return same
 
     def delete(self, name: str) -> None:
         """Remove the object."""
         check_name(name)
         self._delete(name, name)
+        if self._listed:
+            self._listed[1].discard(name)
 
     def missing(self) -> None:
         """A bucket is not created by the first write: without it, every operation raises."""

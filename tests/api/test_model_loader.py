@@ -12,7 +12,6 @@ from streampca.api.app import create_app
 from streampca.api.model_loader import ModelLoader
 from streampca.settings import ServeSettings
 from streampca.stores.memory import MemoryStore
-from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from tests.api.client import Client
 from tests.api.known import TOPIC, known
@@ -113,20 +112,3 @@ def test_a_failed_load_is_tried_again(slow: SlowStore) -> None:
         assert statuses(client, [PATHS[0].format(77)] * 5) == {404: 5}
         Models(slow, TOPIC, keep=100).save(known(77))
         assert client.get(PATHS[0].format(77)).status_code == 200
-
-
-def test_a_clock_set_back_does_not_make_a_model_young(store: MemoryStore) -> None:
-    wall, monotonic = [1000.0], [50.0]
-    cache = ModelCache(Models(store, TOPIC), lambda: wall[0], monotonic=lambda: monotonic[0])
-    Models(store, TOPIC).save(known(1, published_at=990.0))
-    cache.poll()
-    assert cache.age_s() == 10.0
-    wall[0], monotonic[0] = 100.0, 80.0
-    assert cache.age_s() == 40.0
-    assert cache.reasons_not_ready(max_age_s=30) == ["the newest model was published 40 s ago, more than 30 s"]
-    wall[0] = 2000.0
-    assert cache.age_s() == 1010.0
-    wall[0] = 1000.0
-    Models(store, TOPIC).save(known(2, published_at=5000.0))
-    cache.poll()
-    assert cache.age_s() == 0.0

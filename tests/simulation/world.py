@@ -81,7 +81,7 @@ class World(Site):
             raise
 
     def _read_models(self, process: Process) -> None:
-        cache = ModelCache(Models(self._store(self.reader), TOPIC), self._wall, monotonic=lambda: self.scheduler.now)
+        cache = ModelCache(Models(self._store(self.reader), TOPIC), self._wall)
         while True:
             cache.poll()
             self.model_loaded(cache)

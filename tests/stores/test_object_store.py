@@ -4,36 +4,23 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 
 import obstore
 import pytest
 from obstore.store import from_url
 
-from streampca.consumer_group.listener import CheckpointSaved, ModelPublished
 from streampca.errors import StoreError
-from streampca.pca.arrays import Array
-from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import store_of
-from streampca.stores.models import Models
-from streampca.stores.object_store import ObjectStore, Patience
-from streampca.stream.checkpoint import Checkpoint
-from streampca.stream.fold import Fold
-from streampca.worker.checkpoint_writer import CheckpointWriter
-from streampca.worker.publisher import Publisher
+from streampca.stores.object_store import ObjectStore, Timeouts
 from tests.object_server import Fault, S3Proxy
 from tests.ports import free_ports
 from tests.s3_process import BUCKET, S3Process
-from tests.stream.streams import fold_config, fold_of, vectors
-from tests.stream.test_model_file import a_published, assert_same
-from tests.worker.environment import TOPIC
-from tests.worker.harness import SynchronousExecutor
 
 pytestmark = pytest.mark.slow
 
 SECRETS = ("a-key-id", "a-secret-key")
-IMPATIENT = Patience(silence_s=2, retry_s=0.3)
+IMPATIENT = Timeouts(silence_s=2, retry_s=0.3)
 OPERATIONS: dict[str, Callable[[ObjectStore], object]] = {
     "write": lambda store: store.write("a/b", b"new"),
     "read": lambda store: store.read("a/b"),
@@ -50,8 +37,8 @@ def proxy(s3: S3Process, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
         yield running
 
 
-def new_store(bucket: str = BUCKET, patience: Patience = IMPATIENT) -> ObjectStore:
-    return ObjectStore(f"s3://{bucket}/{uuid.uuid4().hex}", patience)
+def new_store(bucket: str = BUCKET, timeouts: Timeouts = IMPATIENT) -> ObjectStore:
+    return ObjectStore(f"s3://{bucket}/{uuid.uuid4().hex}", timeouts)
 
 
 def failure(action: Callable[[], object]) -> str:
@@ -91,7 +78,7 @@ def test_every_refusal_is_one_sentence_with_a_remedy(proxy: S3Proxy, status: int
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_check_notices_each_permission_that_is_missing(proxy: S3Proxy, operation: str) -> None:
     store, permission = (
-        new_store(patience=Patience()),
+        new_store(timeouts=Timeouts()),
         {"write": "Put", "read": "Get", "list": "List", "delete": "Delete"}[operation],
     )
     proxy.begin(Fault("status", 403, "AccessDenied", only=operation))
@@ -130,7 +117,7 @@ def test_a_store_in_trouble_raises_soon_and_recovers(proxy: S3Proxy, kind: str, 
     proxy.begin(Fault(kind))
     started = time.monotonic()
     failure(lambda: OPERATIONS[operation](impatient))
-    assert time.monotonic() - started < Patience().silence_s  # a patient one waits longer
+    assert time.monotonic() - started < Timeouts().silence_s  # a patient one waits longer
     assert proxy.faults >= 1
     proxy.end()
     assert store.read("a/b") == b"old" * 1000
@@ -147,14 +134,14 @@ def test_a_server_that_cannot_create_conditionally_is_asked_first(proxy: S3Proxy
 
 
 def test_slow_answers_are_awaited(proxy: S3Proxy) -> None:
-    store = new_store(patience=Patience())
+    store = new_store(timeouts=Timeouts())
     proxy.begin(Fault("slow", delay_s=0.1))
     store.write("a/b", b"x")
     assert (store.read("a/b"), store.names("a")) == (b"x", ["a/b"])
 
 
 def test_a_short_outage_is_not_noticed(proxy: S3Proxy) -> None:
-    store = new_store(patience=Patience())
+    store = new_store(timeouts=Timeouts())
     proxy.begin(Fault("status"))
 
     def recover() -> None:
@@ -203,60 +190,9 @@ def test_requests_are_counted_as_the_server_counts_them(proxy: S3Proxy) -> None:
     assert counted["list", "error"] == 1
 
 
-def test_an_interval_is_two_listings_and_one_write_for_each_partition_that_moved(proxy: S3Proxy) -> None:
-    """Counted at the server: four partitions of the worker that publishes, and two of another."""
-    store = ObjectStore(f"s3://{BUCKET}/{uuid.uuid4().hex}")
-    publisher, other = (writer_of(store) for _ in range(2))
-    folds = {partition: fold_of(vectors(300, seed=partition), fold_config()) for partition in range(6)}
-
-    def interval(writer: CheckpointWriter, moved: Collection[int], publish: bool) -> Counter[str]:
-        proxy.requests.clear()
-        for partition in moved:
-            folds[partition] = learned(folds[partition], vectors(100, seed=partition))
-        checkpoints = {p: Checkpoint(TOPIC, "", p, fold, fold_config().as_dict()) for p, fold in folds.items()}
-        before = [checkpoints[p] for p in range(4) if publish and p not in moved]
-        writer.start([checkpoints[p] for p in moved], publish=publish, saved_before=before)
-        result = writer.take_result(wait=True)
-        assert result is not None
-        kinds = [CheckpointSaved] * len(moved) + [ModelPublished] * (publish and bool(moved))
-        assert [type(event) for event in result.events] == kinds
-        return proxy.requests
-
-    assert interval(other, [4, 5], publish=False) == {"list": 1, "write": 2}
-    assert interval(publisher, range(4), publish=True) == {"list": 2, "write": 5, "read": 2}  # its first publication
-    assert interval(publisher, range(4), publish=True) == {"list": 2, "write": 5}
-    assert interval(other, [4], publish=False) == {"list": 1, "write": 1}
-    assert interval(publisher, [0], publish=True) == {"list": 2, "write": 2, "read": 1}
-    assert interval(publisher, [], publish=True) == {"list": 1}
-    assert interval(publisher, range(4), publish=True) == {"list": 2, "write": 5, "delete": 1}
-
-
-def writer_of(store: ObjectStore) -> CheckpointWriter:
-    """That of a worker."""
-    checkpoints = Checkpoints(store, TOPIC)
-    publisher = Publisher(checkpoints, Models(store, TOPIC), fold_config(), lambda: 0.0)
-    return CheckpointWriter(checkpoints, publisher, SynchronousExecutor())
-
-
-def test_of_two_publishers_one_writes_a_version(proxy: S3Proxy) -> None:
-    """Neither lists the models again."""
-    store = ObjectStore(f"s3://{BUCKET}/{uuid.uuid4().hex}")
-    one, two = (Models(store, TOPIC).snapshot() for _ in range(2))
-    proxy.requests.clear()
-    assert (one.save(a_published(7)), two.save(replace(a_published(7), rejected=1))) == (True, False)
-    assert proxy.requests == {"write": 2}
-    assert_same(one.load(7), a_published(7))
-
-
 def test_a_large_file_is_created_in_parts(proxy: S3Proxy) -> None:
     store = new_store()
     data = bytes(17 * 2**20)
     assert (store.create("a/b", data), store.create("a/b", b"other" * 2**22)) == (True, False)
     assert len(store.read("a/b")) == len(data)
     assert proxy.requests["write"] == 4
-
-
-def learned(fold: Fold, rows: Array) -> Fold:
-    """The fold after these rows, at the next offsets."""
-    after, _ = fold.learn(rows, [-1] * len(rows), fold.position + len(rows), fold_config())
-    return after

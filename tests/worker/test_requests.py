@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection
 
+import obstore
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,9 +11,8 @@ from hypothesis import strategies as st
 from streampca.consumer_group.listener import CheckpointPostponed, ModelPublished, PublishFailed
 from streampca.errors import StoreError
 from streampca.stores.checkpoints import Checkpoints
-from streampca.stores.listing_snapshot import Snapshot
-from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
+from streampca.stores.object_store import ObjectStore
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import Fold
 from streampca.stream.model_file import PublishedModel, encode
@@ -26,34 +26,31 @@ CONFIG = fold_config()
 PARTITIONS = 7
 
 
-class Bucket(MemoryStore):
-    """A store in memory that lists as one in a bucket does, and counts the requests."""
+class Bucket(ObjectStore):
+    """A bucket in memory, which counts the requests."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__("s3://bucket", observe=self._count)
+        self._bucket = obstore.store.MemoryStore()
         self.requests: Counter[str] = Counter()
         self.read_names: list[str] = []
+        self.failures: list[StoreError] = []  # of the next creations
 
-    def write(self, name: str, data: bytes) -> None:
-        self.requests["write"] += 1
-        super().write(name, data)
+    def _count(self, operation: str, outcome: str, seconds: float, requests: int) -> None:
+        self.requests[operation] += requests
 
     def create(self, name: str, data: bytes) -> bool:
-        self.requests["write"] += 1
+        if self.failures:
+            raise self.failures.pop()
         return super().create(name, data)
 
     def read(self, name: str) -> bytes:
-        self.requests["read"] += 1
         self.read_names.append(name)
         return super().read(name)
 
-    def names(self, folder: str) -> list[str]:
-        self.requests["list"] += 1
-        return super().names(folder)
-
-    def snapshot(self, folder: str) -> Snapshot:  # type: ignore[override]
-        self.requests["list"] += 1
-        return Snapshot(self, folder, [name for name in self._files if name.startswith(f"{folder}/")])
+    def files(self) -> dict[str, bytes]:
+        names = [entry["path"] for entry in obstore.list(self._bucket).collect()]
+        return {name: bytes(obstore.get(self._bucket, name).bytes()) for name in names}
 
 
 class Member:
@@ -127,7 +124,8 @@ def test_parts_that_were_not_read_again_change_no_bit(bucket: Bucket, two: tuple
     publisher, other = two
     other.interval([4])
     alike = Bucket()
-    alike._files = dict(bucket._files)
+    for name, data in bucket.files().items():
+        alike.write(name, data)
     late = Publisher(Checkpoints(alike, "readings"), Models(alike, "readings"), CONFIG, lambda: 2e9)
     expected = late.publish()
     assert expected is not None
@@ -141,11 +139,11 @@ def test_no_worker_reads_a_file_twice_or_one_of_its_own(steps: list[tuple[int, s
     members = [Member(bucket, range(start, PARTITIONS, 3)) for start in range(3)]
     known: list[set[str]] = [set() for _ in members]
     for turn, moved in steps:
-        member, files = members[turn], set(bucket._files)
+        member, files = members[turn], set(bucket.files())
         result = member.interval(moved & set(member.owned))
         assert bucket.requests["list"] <= 1 + member.publishes
         assert not known[turn] & set(bucket.read_names)
-        written = bucket._files.keys() - files
+        written = bucket.files().keys() - files
         known[turn] |= written | set(bucket.read_names)
         assert bucket.requests["write"] == len(written)
         assert len(written) == len(result.events)
@@ -184,6 +182,6 @@ def test_another_publisher_may_write_the_next_version(bucket: Bucket, two: tuple
 def test_a_version_that_failed_is_published_next(bucket: Bucket, two: tuple[Member, Member]) -> None:
     publisher, other = two
     other.interval([4])
-    bucket.fail_writes(1, StoreError("the answer was lost"))
+    bucket.failures.append(StoreError("the answer was lost"))
     assert publisher.interval().events == [PublishFailed("the answer was lost")]
     assert published(publisher.interval()).positions[4] == 40

@@ -95,7 +95,7 @@ class TransformWorld(Site):
     def _work(self, machine: Machine, process: Process) -> None:
         machine.worker = machine.source = None
         models = Models(self._store(machine), TOPIC)
-        cache = ModelCache(models, self._wall, monotonic=lambda: self.scheduler.now)
+        cache = ModelCache(models, self._wall)
         model = CurrentModel(cache, self.plan.version, OUTPUT, needs_calibration=False)
         cache.poll()
         process.start(lambda: self._poll_models(cache))
