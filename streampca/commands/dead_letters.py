@@ -19,7 +19,7 @@ from streampca.sources.replay_marks import mark_of
 from streampca.sources.transactions import Outgoing, OutgoingFields
 
 _EXAMPLES = 3  # of each reason, with messages that differ
-_MOST, _MOST_BYTES = 1000, 8 * 2**20  # of one transaction
+_MAX_LETTERS, _MAX_BYTES = 1000, 8 * 2**20  # of one transaction
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def batches(letters: Iterable[DeadLetter]) -> Iterator[list[DeadLetter]]:
     for letter in letters:
         batch.append(letter)
         size += len(letter.record.value or b"")
-        if len(batch) == _MOST or size >= _MOST_BYTES:
+        if len(batch) == _MAX_LETTERS or size >= _MAX_BYTES:
             yield batch
             batch, size = [], 0
     if batch:

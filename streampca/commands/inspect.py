@@ -22,10 +22,10 @@ from streampca.stream import npz
 _ZIP, _NAME_AT, _FIRST_MEMBER = b"PK\x03\x04", 30, b"header.npy"  # how every file that streampca writes begins
 
 
-def run(place: str, *, as_json: bool) -> None:
+def run(location: str, *, as_json: bool) -> None:
     """Print the content of what is at a path or URL. Raises `StreampcaError` if it cannot be read."""
-    is_store = paths_or_urls.is_store(place)
-    facts = facts_of_store(place) if is_store else _facts_of_file(place, paths_or_urls.read(place))
+    is_store = paths_or_urls.is_store(location)
+    facts = facts_of_store(location) if is_store else _facts_of_file(location, paths_or_urls.read(location))
     if as_json:
         print(json.dumps(facts, indent=2))  # noqa: T201
     else:
@@ -74,13 +74,13 @@ def _checkpoint(data: bytes) -> dict[str, Any]:
     }
 
 
-def facts_of_store(place: Path | str) -> dict[str, Any]:
+def facts_of_store(location: Path | str) -> dict[str, Any]:
     """The content of a store, by topic. Raises `StoreError` if there is none."""
-    store = store_of(place)
+    store = store_of(location)
     topics = sorted({name.rsplit("/", 1)[-1] for folder in ("checkpoints", "models") for name in store.names(folder)})
     if not topics:
-        raise StoreError(f"{place} holds no checkpoints and no models")
-    return {"kind": "store", "path": str(place), "topics": {topic: _topic(store, topic) for topic in topics}}
+        raise StoreError(f"{location} holds no checkpoints and no models")
+    return {"kind": "store", "path": str(location), "topics": {topic: _topic(store, topic) for topic in topics}}
 
 
 def _topic(store: Store, topic: str) -> dict[str, Any]:

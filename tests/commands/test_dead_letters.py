@@ -79,7 +79,7 @@ def test_every_record_is_sent_once(letters: list[tuple[int, int, str, bool]], re
             broker.reject(where, record, partition, reason)
         expected[number] = partition
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "_MOST", size)
+        patch.setattr(command, "_MAX_LETTERS", size)
         for chosen, transactions in [*replays, (LetterFilter(), 1_000), (LetterFilter(), 1_000)]:
             broker.transactions = transactions
             before = len(broker.sent)
