@@ -12,7 +12,7 @@ from streampca.api.app import create_app
 from streampca.cli import app as command_line
 from streampca.metrics import described
 from streampca.settings import ServeSettings, TransformSettings, WorkerSettings
-from streampca.settings.base import place
+from streampca.settings.base import sort_key
 from streampca.stores.memory import MemoryStore
 from streampca.transform.metrics import TransformMetrics
 from streampca.worker.listeners.metrics import WorkerMetrics
@@ -47,7 +47,7 @@ def settings() -> str:
             rows.setdefault(name, (field, []))[1].append(role)
     lines = [
         [f"`{name}`", shown(field), ", ".join(roles) if len(roles) < 3 else "all", field.description or ""]
-        for name, (field, roles) in sorted(rows.items(), key=lambda row: place(row[0], row[1][0]))
+        for name, (field, roles) in sorted(rows.items(), key=lambda row: sort_key(row[0], row[1][0]))
     ]
     return table(["setting", "default", "of", "meaning"], lines)
 

@@ -38,18 +38,18 @@ MAY_IMPORT = {
     "stores": ["stores", "stream", "store_url", "errors"],
     "consumer_group": [
         "consumer_group", "stream", "pca.arrays", "pca.losses", "errors", "metrics", "sources.base",
-        "stores.worker_status",
+        "stores.process_status",
     ],
     "worker": [
         "worker", "consumer_group", "stream", "pca", "errors", "metrics", "sources.base", "stores.base",
-        "stores.checkpoints", "stores.models", "stores.worker_status",
+        "stores.checkpoints", "stores.models", "stores.process_status",
     ],
     "transform": [
         "transform", "consumer_group", "stream", "pca", "errors", "metrics", "sources.base",
-        "sources.dead_letter_headers", "sources.transactions", "stores.model_cache", "stores.worker_status",
+        "sources.dead_letter_headers", "sources.transactions", "stores.model_cache", "stores.process_status",
     ],
     "api": [
-        "api", "stores.base", "stores.model_cache", "stores.models", "stores.worker_status", "stream.model_file",
+        "api", "stores.base", "stores.model_cache", "stores.models", "stores.process_status", "stream.model_file",
         "vectors", "pca.model", "pca.scoring", "pca.arrays", "errors", "settings", "metrics",
         "thread_failures", "version",
     ],

@@ -29,7 +29,7 @@ from streampca.settings import ServeSettings
 from streampca.stores.base import Store
 from streampca.stores.model_cache import POLL_INTERVAL_S, ModelCache
 from streampca.stores.models import Models
-from streampca.stores.worker_status import WorkerStatuses
+from streampca.stores.process_status import ProcessStatuses
 from streampca.version import __version__
 
 
@@ -82,7 +82,7 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
     add_error_handlers(app, metrics)
     loader = ModelLoader(cache)
     endpoints = Endpoints(cache, loader, metrics, settings, recent)
-    page_endpoints = PageEndpoints(cache, loader, history, recent, WorkerStatuses(store, settings.topic), settings)
+    page_endpoints = PageEndpoints(cache, loader, history, recent, ProcessStatuses(store, settings.topic), settings)
     _add_routes(app, endpoints, page_endpoints)
     return app
 

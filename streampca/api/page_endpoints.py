@@ -15,7 +15,7 @@ from streampca.api.responses import json_response, version_header
 from streampca.api.schemas import VersionNumber
 from streampca.settings import ServeSettings
 from streampca.stores.model_cache import ModelCache
-from streampca.stores.worker_status import OUTDATED_AFTER_S, WorkerStatuses
+from streampca.stores.process_status import OUTDATED_AFTER_S, ProcessStatuses
 
 AfterQuery = Annotated[VersionNumber | None, Query()]  # only versions above this one; all if absent
 
@@ -29,7 +29,7 @@ class PageEndpoints:
         loader: ModelLoader,
         history: HistoryReader,
         recent: RecentVectors,
-        statuses: WorkerStatuses,
+        statuses: ProcessStatuses,
         settings: ServeSettings,
     ) -> None:
         self._cache, self._loader, self._history, self._recent = cache, loader, history, recent

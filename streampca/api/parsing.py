@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from streampca.api import rows
+from streampca.api import request_arrays
 from streampca.api.request import BINARY, UNCOUNTED_BYTES, RawRequest, RequestError
-from streampca.api.rows import Limits
+from streampca.api.request_arrays import Limits
 from streampca.api.schemas import RowsRequest
 from streampca.vectors.json import count, fast_fields, loads
 from streampca.vectors.packing import VectorError, type_name
@@ -78,7 +78,7 @@ def _parse_binary(raw: RawRequest, schema: type[R]) -> R:
     if name not in names:
         raise RequestError(422, f"say in the query what the body holds: {' or '.join(f'?of={name}' for name in names)}")
     _check_names("parameter", query, schema.other_fields())
-    return _validate(schema, query | {name: rows.from_body(raw.body, raw.media_type, name)}, strict=False)
+    return _validate(schema, query | {name: request_arrays.from_body(raw.body, raw.media_type, name)}, strict=False)
 
 
 def _check_names(kind: str, given: dict[str, Any], known: list[str]) -> None:

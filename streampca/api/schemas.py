@@ -7,12 +7,14 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, PositiveInt, WithJsonSchema
 
-from streampca.api import rows
+from streampca.api import request_arrays
 from streampca.pca.arrays import Array
 from streampca.pca.model import Basis
 
 Rows = list[list[float]]
-_RowsArray = Annotated[Array, PlainValidator(rows.validate)]  # precise errors, and 3 times as fast as list[list[float]]
+_RowsArray = Annotated[
+    Array, PlainValidator(request_arrays.validate)
+]  # precise errors, and 3 times as fast as list[list[float]]
 CoordinatesArray = Annotated[
     _RowsArray, WithJsonSchema({"type": "array", "items": {"type": "array", "items": {"type": "number"}}})
 ]

@@ -36,7 +36,7 @@ def check(given: Given) -> None:
 def doctor(given: Given) -> None:
     """Check everything that a worker needs, and transform.
 
-    Checks clock, store, broker, credentials, topics, group, checkpoints and records, and prints a line for each, with a
+    Checks store, broker, credentials, topics, group, checkpoints and records, and prints a line for each, with a
     remedy where it fails. With an output topic also what transform needs: model, output topic, transactional ids, its
     group, schema; and only that if neither dimensions nor components are set. Exits with 1 if a check fails. Learns
     nothing, and changes no offset and no topic.

@@ -54,14 +54,10 @@ def command(
                 function(given, **arguments)
                 return
             from streampca import settings as classes
-            from streampca.commands.run_logged import read_logged, run_logged
+            from streampca.commands.run_logged import run_logged
 
-            kind = getattr(classes, first.annotation)
-            if logs_errors:
-                with run_logged(kind, given) as read:
-                    function(read, **arguments)
-            else:
-                function(read_logged(kind, given), **arguments)
+            with run_logged(getattr(classes, first.annotation), given, logs_errors=logs_errors) as read:
+                function(read, **arguments)
 
         by_keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
         run.__annotations__ = {}  # else typer would import the settings

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,7 +19,7 @@ from streampca.sources.replay_marks import mark_of
 from streampca.sources.transactions import Outgoing, OutgoingFields
 
 _EXAMPLES = 3  # of each reason, with messages that differ
-_MOST, _MOST_BYTES = 1000, 8 * 2**20  # of one transaction
+_MAX_LETTERS, _MAX_BYTES = 1000, 8 * 2**20  # of one transaction
 
 
 @dataclass(frozen=True)
@@ -43,24 +43,24 @@ class LetterFilter:
 
 def list_letters(settings: DeadLettersSettings, *, as_json: bool) -> None:
     """Print the letters by reason. Raises `SourceError`."""
-    with closing(KafkaPythonReader(settings, settings.dead_letters)) as reader:
+    with closing(KafkaPythonReader(settings, settings.dead_letter_topic)) as reader:
         found = DeadLetterTopic(reader.read)
         groups = grouped(found.letters())
     if as_json:
-        facts = {"topic": settings.dead_letters, "groups": [group.facts() for group in groups], "others": found.others}
+        facts = {"topic": settings.dead_letter_topic, "groups": groups, "others": found.others}
         print(json.dumps(facts, indent=2))  # noqa: T201
         return
-    show(settings.dead_letters, groups)
+    show(settings.dead_letter_topic, groups)
     if found.others:
         console().print(f"{found.others} other records are no dead letters of streampca")
 
 
 def preview(settings: DeadLettersSettings, chosen: LetterFilter) -> None:
     """Print what would be replayed. Raises `SourceError`."""
-    with closing(KafkaPythonReader(settings, settings.dead_letters)) as reader:
+    with closing(KafkaPythonReader(settings, settings.dead_letter_topic)) as reader:
         groups = grouped(to_replay(reader.read, settings.topic, chosen))
-    show(settings.dead_letters, groups)
-    count = sum(group.counts[LetterStatus.WAITING] for group in groups)
+    show(settings.dead_letter_topic, groups)
+    count = sum(group["letters"] for group in groups)
     console().print(f"{count} records would be sent to {settings.topic}; nothing was sent: add --send to send them")
 
 
@@ -68,12 +68,12 @@ def replay(settings: DeadLettersSettings, chosen: LetterFilter) -> None:
     """Send the chosen letters' records to their topic again. Raises `SourceError`."""
     # The producer first: after it no other replay can send, so the reader sees all that was sent.
     with (
-        closing(KafkaPythonReplayProducer(settings, settings.topic, settings.dead_letters)) as producer,
-        closing(KafkaPythonReader(settings, settings.dead_letters)) as reader,
+        closing(KafkaPythonReplayProducer(settings, settings.topic, settings.dead_letter_topic)) as producer,
+        closing(KafkaPythonReader(settings, settings.dead_letter_topic)) as reader,
     ):
         letters = to_replay(reader.read, settings.topic, chosen)
         known = known_partitions(letters, producer.partitions(settings.topic), settings.topic)
-        count = send_all(producer.send, known, settings.dead_letters)
+        count = send_all(producer.send, known, settings.dead_letter_topic)
     console().print(f"{count} records were sent to {settings.topic}")
 
 
@@ -114,7 +114,7 @@ def batches(letters: Iterable[DeadLetter]) -> Iterator[list[DeadLetter]]:
     for letter in letters:
         batch.append(letter)
         size += len(letter.record.value or b"")
-        if len(batch) == _MOST or size >= _MOST_BYTES:
+        if len(batch) == _MAX_LETTERS or size >= _MAX_BYTES:
             yield batch
             batch, size = [], 0
     if batch:
@@ -128,73 +128,51 @@ def marks(batch: Sequence[DeadLetter], dead_letter_topic: str) -> Iterator[Outgo
         yield Outgoing(dead_letter_topic, partition, value, None, headers, timestamp=-1)
 
 
-@dataclass
-class Group:
-    """The letters with one reason, of one topic."""
-
-    reason: str
-    topic: str
-    counts: Counter[LetterStatus] = field(default_factory=Counter)
-    partitions: Counter[int] = field(default_factory=Counter)
-    first_ms: int = -1
-    last_ms: int = -1
-    examples: list[dict[str, Any]] = field(default_factory=list)
-
-    def add(self, letter: DeadLetter) -> None:
-        """Count a letter."""
-        origin, stamp = letter.origin, letter.origin.timestamp
-        self.counts[letter.status] += 1
-        self.partitions[origin.partition] += 1
-        if stamp >= 0:
-            self.first_ms = min(self.first_ms, stamp) if self.first_ms >= 0 else stamp
-            self.last_ms = max(self.last_ms, stamp)
-        known = [example["message"] for example in self.examples]
-        if len(known) < _EXAMPLES and origin.message not in known:
-            self.examples.append({"partition": origin.partition, "offset": origin.offset, "message": origin.message})
-
-    def facts(self) -> dict[str, Any]:
-        """As JSON."""
-        return {
-            "reason": self.reason,
-            "topic": self.topic,
-            "letters": self.counts.total(),
-            **{status.value: self.counts[status] for status in LetterStatus},
-            "partitions": {str(partition): count for partition, count in sorted(self.partitions.items())},
-            "first_timestamp": _time(self.first_ms),
-            "last_timestamp": _time(self.last_ms),
-            "examples": self.examples,
-        }
-
-
-def grouped(letters: Iterable[DeadLetter]) -> list[Group]:
+def grouped(letters: Iterable[DeadLetter]) -> list[dict[str, Any]]:
     """The letters by topic and reason, the largest group first."""
-    groups: dict[tuple[str, str], Group] = {}
+    groups: dict[tuple[str, str], dict[str, Any]] = {}
     for letter in letters:
-        key = letter.origin.topic, letter.origin.reason
-        groups.setdefault(key, Group(letter.origin.reason, letter.origin.topic)).add(letter)
-    return sorted(groups.values(), key=lambda group: (-group.counts.total(), group.topic, group.reason))
+        origin, time = letter.origin, _time(letter.origin.timestamp)
+        group = groups.setdefault((origin.topic, origin.reason), _empty_group(origin.reason, origin.topic))
+        group["letters"] += 1
+        group[letter.status] += 1
+        group["partitions"][origin.partition] += 1
+        if time is not None:
+            group["first_timestamp"] = min(group["first_timestamp"] or time, time)
+            group["last_timestamp"] = max(group["last_timestamp"] or time, time)
+        known = [example["message"] for example in group["examples"]]
+        if len(known) < _EXAMPLES and origin.message not in known:
+            group["examples"].append(
+                {"partition": origin.partition, "offset": origin.offset, "message": origin.message}
+            )
+    return sorted(groups.values(), key=lambda group: (-group["letters"], group["topic"], group["reason"]))
 
 
-def show(dead_letter_topic: str, groups: Sequence[Group]) -> None:
+def _empty_group(reason: str, topic: str) -> dict[str, Any]:
+    counts = {"letters": 0, **{status.value: 0 for status in LetterStatus}, "partitions": Counter[int]()}
+    return {"reason": reason, "topic": topic, **counts, "first_timestamp": None, "last_timestamp": None, "examples": []}
+
+
+def show(dead_letter_topic: str, groups: Sequence[dict[str, Any]]) -> None:
     """Print a table of the groups, and examples of each."""
     out = console()
     if not groups:
         out.print(f"no such dead letters in {dead_letter_topic}")
         return
+    statuses = [status.value for status in LetterStatus]
     table = Table(box=None, pad_edge=False)
-    for heading in ("reason", "topic", "partitions", *LetterStatus, "first", "last"):
-        table.add_column(heading, justify="right" if heading in list(LetterStatus) else "left")
+    for heading in ("reason", "topic", "partitions", *statuses, "first", "last"):
+        table.add_column(heading, justify="right" if heading in statuses else "left")
     for group in groups:
-        partitions = ", ".join(f"{partition}: {count}" for partition, count in sorted(group.partitions.items()))
-        counts = [str(group.counts[status]) for status in LetterStatus]
-        first, last = (_time(stamp) or "–" for stamp in (group.first_ms, group.last_ms))
-        table.add_row(group.reason, group.topic, partitions, *counts, first, last)
+        partitions = ", ".join(f"{partition}: {count}" for partition, count in sorted(group["partitions"].items()))
+        times = (group["first_timestamp"] or "–", group["last_timestamp"] or "–")
+        counts = (str(group[status]) for status in statuses)
+        table.add_row(group["reason"], group["topic"], partitions, *counts, *times)
     out.print(table)
     for group in groups:
-        for example in group.examples:
-            out.print(
-                f"{group.reason}: partition {example['partition']}, offset {example['offset']}: {example['message']}"
-            )
+        for example in group["examples"]:
+            where = f"partition {example['partition']}, offset {example['offset']}"
+            out.print(f"{group['reason']}: {where}: {example['message']}")
 
 
 def milliseconds(text: str | None, name: str) -> int | None:

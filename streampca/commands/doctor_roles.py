@@ -2,7 +2,7 @@
 
 import contextlib
 
-from streampca.commands.doctor_topic import Check, TopicChecks
+from streampca.commands.doctor_topic import Check, SkippedError, TopicChecks, needed
 from streampca.commands.transform import codec_of, model_of
 from streampca.commands.worker import worker_config_of
 from streampca.errors import DamagedFileError, SourceError, StoreError
@@ -38,7 +38,7 @@ class WorkerChecks:
         """Names and checks, in order: later ones need the earlier ones and those of the topic."""
         return [("consumer group", self._group), ("checkpoints", self._checkpoints_fit)]
 
-    def newest_record(self) -> str | None:
+    def newest_record(self) -> str:
         """The newest record can be learned."""
         return self._topic.newest_record(self._config.codec, self._settings.dimensions)
 
@@ -48,13 +48,11 @@ class WorkerChecks:
         known = identity.find(self._store)
         return f"{self._store.place} can be written and read; it has {f'the id {known.id}' if known else 'no id yet'}"
 
-    def _group(self) -> str | None:
-        if self._topic.bounds is None or self._topic.inspector is None:
-            return None
-        self._committed = self._topic.inspector.committed()
+    def _group(self) -> str:
+        self._committed = needed(self._topic.inspector).committed()
         return self._topic.progress(self._settings.group_id, self._committed)
 
-    def _checkpoints_fit(self) -> str | None:
+    def _checkpoints_fit(self) -> str:
         partitions = self._checkpoints.partitions()
         self._refuse_foreign_store()
         if not partitions:
@@ -114,20 +112,18 @@ class TransformChecks:
         k, d = used.model.n_components, used.model.dimensions
         return f"version {used.version} has {k} components of {d} dimensions, {scores} past scores"
 
-    def _output_topic(self) -> str | None:
-        if self._topic.bounds is None or self._topic.inspector is None:
-            return None
-        name = self._settings.output_topic
-        count = self._topic.inspector.check_topic(name)
-        if count < len(self._topic.bounds):
+    def _output_topic(self) -> str:
+        name, bounds = self._settings.output_topic, needed(self._topic.bounds)
+        count = needed(self._topic.inspector).check_topic(name)
+        if count < len(bounds):
             raise too_few_partitions(name, count, self._settings.topic)
         self._has_output_topic = True
         return f"{name} has {count} partitions and may be written to"
 
-    def _transactions(self) -> str | None:
+    def _transactions(self) -> str:
         """A producer takes a transactional id of the group, which no member has, and begins no transaction."""
         if not self._has_output_topic:
-            return None
+            raise SkippedError
         settings = self._settings.model_copy(update={"group_instance_id": _MEMBER})
         transactions = transactions_of(settings, None, [settings.output_topic])
         try:
@@ -143,9 +139,8 @@ class TransformChecks:
             transactions.close()
         return f"this user may use transactional ids that begin with {settings.group}-"
 
-    def _group(self) -> str | None:
-        if self._topic.bounds is None:
-            return None
+    def _group(self) -> str:
+        needed(self._topic.bounds)
         with contextlib.closing(inspector_of(self._settings)) as inspector:
             committed = inspector.committed()
         for partition, found in committed.items():
@@ -176,10 +171,9 @@ class TransformChecks:
             )
         return f"{self._settings.schema_registry_url} accepts it as {subject}"
 
-    def newest_record(self) -> str | None:
+    def newest_record(self) -> str:
         """The newest record can be projected."""
         if not self._has_model:
-            return None
-        return self._topic.newest_record(
-            codec_of(self._settings, self._model.published), self._model.published.model.dimensions
-        )
+            raise SkippedError
+        model = self._model.published
+        return self._topic.newest_record(codec_of(self._settings, model), model.model.dimensions)

@@ -1,13 +1,13 @@
-"""The checks of `streampca doctor` for everything that reads the topic: clock, broker, topics, registry, records.
+"""The checks of `streampca doctor` for everything that reads the topic: broker, topics, registry, records.
 
-Each returns what it found, raises what has to be fixed, or returns None if an earlier check failed that it depends on.
+Each returns what it found, or raises what has to be fixed, or `SkippedError` if it depends on one that failed.
 """
 
-import datetime
 import time
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
-from streampca.errors import BadRecordError, OffsetGapError, SourceError, StreampcaError
+from streampca.errors import BadRecordError, OffsetGapError, SourceError
 from streampca.settings import ConsumerSettings
 from streampca.sources import schema_registry
 from streampca.sources.base import Committed
@@ -17,9 +17,20 @@ from streampca.sources.kafka_python.inspector import KafkaPythonInspector
 from streampca.stream.codec import Codec
 
 _AHEAD_S = 300.0
-_EARLIEST = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
 
-Check = Callable[[], str | None]
+Check = Callable[[], str]
+T = TypeVar("T")
+
+
+class SkippedError(Exception):
+    """An earlier check failed."""
+
+
+def needed(found: T | None) -> T:
+    """What an earlier check has found. Raises `SkippedError` if it failed."""
+    if found is None:
+        raise SkippedError
+    return found
 
 
 class TopicChecks:
@@ -38,13 +49,6 @@ class TopicChecks:
         if self.inspector is not None:
             self.inspector.close()
 
-    def clock(self) -> str:
-        """The time is not long past."""
-        now = datetime.datetime.now(datetime.UTC)
-        if now < _EARLIEST:
-            raise StreampcaError(f"the clock of this machine says {now:%Y-%m-%d}; set it (NTP)")
-        return f"{now:%Y-%m-%d %H:%M:%S} UTC"
-
     def broker(self) -> str:
         """A broker answers and accepts the login."""
         try:
@@ -57,28 +61,24 @@ class TopicChecks:
             f"({self._settings.security_protocol}{login})"
         )
 
-    def topic(self) -> str | None:
+    def topic(self) -> str:
         """The topic exists and may be read."""
         if self._topic_error is not None:
             raise self._topic_error
-        if self.inspector is None:
-            return None
-        self.topic_id = self.inspector.topic_id()
-        self.bounds = self.inspector.offsets()
+        self.topic_id = needed(self.inspector).topic_id()
+        self.bounds = needed(self.inspector).offsets()
         count = sum(end - first for first, end in self.bounds.values())
         return (
             f"{self._settings.topic} has {len(self.bounds)} partitions and {count:,} "
             f"records; its id is {self.topic_id or 'unknown, since this broker gives topics none'}"
         )
 
-    def dead_letter_topic(self) -> str | None:
+    def dead_letter_topic(self) -> str:
         """The dead-letter topic exists and may be written to."""
         name = self._settings.dead_letter_topic
         if name is None:
             return f"none; on_bad_record is {self._settings.on_bad_record}"
-        if self.inspector is None:
-            return None
-        self.inspector.check_topic(name)
+        needed(self.inspector).check_topic(name)
         return f"{name} exists and may be written to"
 
     def registry(self) -> str:
@@ -94,14 +94,12 @@ class TopicChecks:
             raise SourceError(str(error)) from None
         return f"{self._settings.schema_registry_url} answers"
 
-    def newest_record(self, codec: Codec, dimensions: int) -> str | None:
+    def newest_record(self, codec: Codec, dimensions: int) -> str:
         """The newest record holds a vector, and is not in the future."""
-        if self.bounds is None or self.inspector is None:
-            return None
-        ends = {partition: end for partition, (first, end) in self.bounds.items() if end > first}
+        ends = {partition: end for partition, (first, end) in needed(self.bounds).items() if end > first}
         if not ends:
             return "the topic is empty"
-        found = self.inspector.newest_record(ends)
+        found = needed(self.inspector).newest_record(ends)
         if found is None:
             return "no record received in time; an open transaction may block them"
         partition, record = found
@@ -120,8 +118,8 @@ class TopicChecks:
         return f"{where} is a vector of {dimensions} numbers, {max(-ahead_s, 0.0):,.0f} s old"
 
     def progress(self, group: str, committed: Mapping[int, Committed]) -> str:
-        """How far a group is, as a sentence; after `topic` has succeeded."""
-        bounds = self.bounds or {}
+        """How far a group is, as a sentence."""
+        bounds = needed(self.bounds)
         behind = sum(end - (committed[p].offset if p in committed else first) for p, (first, end) in bounds.items())
         return f"{group} has offsets of {len(committed)} of {len(bounds)} partitions, {behind:,} behind"
 

@@ -9,8 +9,7 @@ from rich.table import Table
 from threadpoolctl import threadpool_limits
 
 from streampca.commands import paths_or_urls
-from streampca.commands.console import console
-from streampca.commands.progress import progress
+from streampca.commands.console import console, progress
 from streampca.errors import InputError, SettingsError
 from streampca.pca.arrays import Array
 from streampca.pca.axes import model_of

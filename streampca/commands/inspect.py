@@ -17,16 +17,15 @@ from streampca.stores.choice import store_of
 from streampca.stores.models import Models
 from streampca.stream import checkpoint as checkpoints
 from streampca.stream import model_file as models
-from streampca.stream.checkpoint import Checkpoint
-from streampca.stream.model_file import PublishedModel
+from streampca.stream import npz
 
 _ZIP, _NAME_AT, _FIRST_MEMBER = b"PK\x03\x04", 30, b"header.npy"  # how every file that streampca writes begins
 
 
-def run(place: str, *, as_json: bool) -> None:
+def run(location: str, *, as_json: bool) -> None:
     """Print the content of what is at a path or URL. Raises `StreampcaError` if it cannot be read."""
-    is_store = paths_or_urls.is_store(place)
-    facts = facts_of_store(place) if is_store else _facts_of_file(place, paths_or_urls.read(place))
+    is_store = paths_or_urls.is_store(location)
+    facts = facts_of_store(location) if is_store else _facts_of_file(location, paths_or_urls.read(location))
     if as_json:
         print(json.dumps(facts, indent=2))  # noqa: T201
     else:
@@ -37,75 +36,51 @@ def _facts_of_file(path: str, data: bytes) -> dict[str, Any]:
     if not data.startswith(_ZIP) or data[_NAME_AT : _NAME_AT + len(_FIRST_MEMBER)] != _FIRST_MEMBER:
         raise StoreError(f"{path} is not a checkpoint or model of streampca; it begins with {data[:16]!r}")
     try:
-        return {"kind": "model", **_model(models.decode(data))}
-    except DamagedFileError as error:
-        if "checkpoint file" not in str(error):
-            raise DamagedFileError(f"{path}: {error}") from None
-    try:
-        return {"kind": "checkpoint", **_checkpoint(checkpoints.decode(data))}
+        try:
+            return _model(data)
+        except DamagedFileError as error:
+            if "this is a checkpoint file" not in str(error):
+                raise
+        return _checkpoint(data)
     except DamagedFileError as error:
         raise DamagedFileError(f"{path}: {error}") from None
 
 
-def _model(published: PublishedModel) -> dict[str, Any]:
-    model = published.model
+def _model(data: bytes) -> dict[str, Any]:
+    model = models.decode(data).model
+    header, _ = npz.decode(data, models.KIND, models.FORMAT_VERSION)
     return {
-        "version": published.version,
-        "topic": published.topic,
-        "topic_id": published.topic_id,
+        **header,
         "dimensions": model.dimensions,
         "components": model.n_components,
-        "weight": model.weight,
-        "rejected": published.rejected,
-        "loss": published.loss,
-        "loss_ratio": published.loss_ratio,
-        "loss_ewma": published.loss_ewma,
         "explained_variance": model.explained_variance.tolist(),
         "explained_variance_ratio": model.explained_variance_ratio.tolist(),
         "explained_variance_ratio_sum": float(model.explained_variance_ratio.sum()),
-        "total_variance": model.total_variance,
-        "subspace_error": published.subspace_error,
-        "axis_errors": published.axis_errors,
-        "first_timestamp": _time(published.first_timestamp_ms / 1000),
-        "last_timestamp": _time(published.last_timestamp_ms / 1000),
-        "published_at": _time(published.published_at),
-        "positions": {str(partition): offset for partition, offset in sorted(published.positions.items())},
-        "settings": published.settings,
     }
 
 
-def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
-    fold, stats, state = checkpoint.fold, checkpoint.fold.stats, checkpoint.fold.state
+def _checkpoint(data: bytes) -> dict[str, Any]:
+    fold = checkpoints.decode(data).fold
+    header, _ = npz.decode(data, checkpoints.KIND, checkpoints.FORMAT_VERSION)
+    del header["event_time"]  # mostly its last timestamps
+    C, stats = fold.state.C, fold.stats
     return {
-        "topic": checkpoint.topic,
-        "topic_id": checkpoint.topic_id,
-        "partition": checkpoint.partition,
-        "next_offset": fold.position,
-        "learned": stats.learned,
-        "of_these_pending": len(fold.pending),
-        "rejected": dict(stats.rejected or {}),
-        "gap": stats.gap,
-        "dimensions": state.C.shape[0],
-        "columns": state.rank,
-        "dtype": str(state.C.dtype),
-        "weight": state.weight,
-        "total_variance": state.total_variance,
-        "loss": stats.loss,
+        **header,
+        "dimensions": C.shape[0],
+        "columns": C.shape[1],
+        "dtype": str(C.dtype),
+        "pending": len(fold.pending),
         "loss_ratio": stats.loss / stats.norm if stats.norm else None,
-        "loss_ratio_ewma": stats.loss_ewma / stats.norm_ewma if stats.norm_ewma else None,
-        "first_timestamp": _time(stats.first_ms / 1000),
-        "last_timestamp": _time(stats.last_ms / 1000),
-        "settings": checkpoint.settings,
     }
 
 
-def facts_of_store(place: Path | str) -> dict[str, Any]:
+def facts_of_store(location: Path | str) -> dict[str, Any]:
     """The content of a store, by topic. Raises `StoreError` if there is none."""
-    store = store_of(place)
+    store = store_of(location)
     topics = sorted({name.rsplit("/", 1)[-1] for folder in ("checkpoints", "models") for name in store.names(folder)})
     if not topics:
-        raise StoreError(f"{place} holds no checkpoints and no models")
-    return {"kind": "store", "path": str(place), "topics": {topic: _topic(store, topic) for topic in topics}}
+        raise StoreError(f"{location} holds no checkpoints and no models")
+    return {"kind": "store", "path": str(location), "topics": {topic: _topic(store, topic) for topic in topics}}
 
 
 def _topic(store: Store, topic: str) -> dict[str, Any]:
@@ -124,16 +99,10 @@ def _topic(store: Store, topic: str) -> dict[str, Any]:
     return {"partitions": partitions, "models": len(versions), "newest_model": last, "versions": versions}
 
 
-def _time(seconds: float) -> str | None:
-    if seconds <= 0:
-        return None
-    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="milliseconds")
-
-
 def _show(facts: dict[str, Any]) -> None:
     out = console()
     if facts["kind"] != "store":
-        out.print(_table([], [[name, _formatted(value)] for name, value in _flat(facts)]))
+        out.print(_table([], [[name, _formatted(value, name)] for name, value in _flat(facts)]))
         return
     for topic, found in facts["topics"].items():
         newest = found["newest_model"]
@@ -146,8 +115,8 @@ def _show(facts: dict[str, Any]) -> None:
 
 
 def _flat(facts: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Names and values; entries of lists and of dictionaries one by one."""
-    for name, value in facts.items():
+    """Names and values; then entries of lists and of dictionaries one by one."""
+    for name, value in sorted(facts.items(), key=lambda item: isinstance(item[1], (dict, list))):
         if isinstance(value, dict):
             yield from ((f"{name}.{key}", entry) for key, entry in value.items())
         elif isinstance(value, list):
@@ -163,7 +132,11 @@ def _table(headings: list[str], rows: list[list[str]]) -> Table:
     return table
 
 
-def _formatted(value: Any) -> str:
-    if value is None or value == "":
+def _formatted(value: Any, name: str = "") -> str:
+    """A value as people read it; times, which JSON has as numbers, in UTC."""
+    seconds = value / 1000 if name.endswith("_ms") else value if name == "published_at" else None
+    if value is None or value == "" or (seconds is not None and seconds <= 0):
         return "–"
+    if seconds is not None:
+        return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="milliseconds")
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -22,7 +22,7 @@ from streampca.consumer_group.status import StatusListener
 from streampca.settings import ConsumerSettings, TransformSettings
 from streampca.stores.base import Store
 from streampca.stores.choice import store_of
-from streampca.stores.worker_status import WorkerStatuses
+from streampca.stores.process_status import ProcessStatuses
 from streampca.thread_failures import ThreadFailures
 from streampca.transform.metrics import TransformMetrics
 from streampca.worker.listeners.metrics import WorkerMetrics
@@ -75,7 +75,7 @@ def process_of(
             metrics=server.url,
             **logged,
         )
-        reports = WorkerStatuses(store, settings.topic)
+        reports = ProcessStatuses(store, settings.topic)
         with StatusListener(reports, name_of_process(), output_topic=output_topic) as status:
             listener = Listeners(log_listener, metrics, health, status)
             yield Process(store, listener, threads.raise_first)

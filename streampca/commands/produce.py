@@ -8,9 +8,8 @@ from pathlib import Path
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
-from streampca.commands.console import console
+from streampca.commands.console import console, progress
 from streampca.commands.encoding import encoder
-from streampca.commands.progress import progress
 from streampca.errors import InputError, SourceError
 from streampca.pca.arrays import Array
 from streampca.settings import ProduceSettings

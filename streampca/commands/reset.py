@@ -11,8 +11,6 @@ from streampca.errors import SourceError, StreampcaError
 from streampca.settings import ResetSettings
 from streampca.sources.kafka_python.connection import Connection, admin_client
 
-_OF_MEMBERS = (GroupSubscribedToTopicError, NonEmptyGroupError)
-
 
 def run(settings: ResetSettings, ask: Callable[[str], bool] | None) -> None:
     """Delete the offsets if `ask`, which gets a question, agrees. Raises `SourceError` if the group has members."""
@@ -20,8 +18,8 @@ def run(settings: ResetSettings, ask: Callable[[str], bool] | None) -> None:
     admin = connection.start(admin_client)
     try:
         _reset(admin, settings, ask)
-    except _OF_MEMBERS:
-        raise _has_members(settings, "active members") from None
+    except (GroupSubscribedToTopicError, NonEmptyGroupError):
+        raise SourceError(f"group {settings.group_id} has active members: stop its workers, then reset") from None
     except KafkaError as error:
         raise connection.source_error(error) from None
     finally:
@@ -34,9 +32,6 @@ def _reset(admin: Any, settings: ResetSettings, ask: Callable[[str], bool] | Non
     if not offsets:
         out.print(f"group {settings.group_id} has no committed offsets of {settings.topic}")
         return
-    members = admin.describe_groups([settings.group_id])[settings.group_id]["members"]
-    if members:
-        raise _has_members(settings, f"{len(members)} active members")
     listed = ", ".join(f"{tp.partition}: {offset}" for tp, offset in sorted(offsets.items()))
     out.print(f"group {settings.group_id}, topic {settings.topic}, committed offsets by partition: {listed}")
     if ask and not ask("Delete them? Workers then continue from the checkpoints of whichever store they have"):
@@ -53,7 +48,3 @@ def _committed(admin: Any, settings: ResetSettings) -> Mapping[TopicPartition, i
     except GroupIdNotFoundError:
         return {}
     return {tp: known.offset for tp, known in found.items() if tp.topic == settings.topic and known.offset >= 0}
-
-
-def _has_members(settings: ResetSettings, members: str) -> SourceError:
-    return SourceError(f"group {settings.group_id} has {members}: stop its workers, then reset")

@@ -15,16 +15,9 @@ log = structlog.get_logger()
 S = TypeVar("S", bound=LogSettings)
 
 
-def read_logged(kind: type[S], given: Mapping[str, Any]) -> S:
-    """The settings of a command; the log is configured by them. Raises `SettingsError`."""
-    settings = kind.read(**given)
-    logs.configure(settings.log_level, settings.log_format)
-    return settings
-
-
 @contextlib.contextmanager
-def run_logged(kind: type[S], given: Mapping[str, Any]) -> Iterator[S]:
-    """Read the settings and configure the log; log the error that ends the block, and exit with its code.
+def run_logged(kind: type[S], given: Mapping[str, Any], *, logs_errors: bool = True) -> Iterator[S]:
+    """Read the settings and configure the log; with `logs_errors` log the error that ends the block, and exit.
 
     The settings of the log are read first, so that mistakes in all others are reported in its format.
     """
@@ -36,9 +29,13 @@ def run_logged(kind: type[S], given: Mapping[str, Any]) -> Iterator[S]:
     try:
         yield kind.read(**given)
     except StreampcaError as error:
+        if not logs_errors:
+            raise
         code = exit_code_of(error)
         log.error("fatal error", error=" ".join(str(error).split()), exit_code=code)
         raise SystemExit(code) from None
     except Exception as error:
+        if not logs_errors:
+            raise
         log.error("unexpected error", error=f"{type(error).__name__}: {error}", exit_code=1, exc_info=True)
         raise SystemExit(1) from None

@@ -25,7 +25,6 @@ from streampca.transform.projection import Projection
 
 _LARGEST_VALUE = 1e150  # its square is finite
 _WAIT_S = 0.2
-_GC_THRESHOLD = 1_000_000  # objects: records are many, and none of them is in a cycle
 
 
 def run(settings: TransformSettings) -> None:
@@ -50,7 +49,6 @@ def run(settings: TransformSettings) -> None:
             for cause in stops:  # signals that came meanwhile
                 transformer.stop(cause)
             gc.freeze()  # keeps the collector from scanning all that is imported by now
-            gc.set_threshold(_GC_THRESHOLD)
             transformer.run()
         finally:
             cache.stop()

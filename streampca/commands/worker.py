@@ -79,7 +79,15 @@ def _compile(config: LearningConfig) -> None:
 
 def worker_config_of(settings: WorkerSettings) -> WorkerConfig:
     """The part of the settings that the worker's loop uses."""
-    learning_config = learning_config_of(settings)
+    impute = settings.missing == "impute"
+    learning_config = LearningConfig(
+        settings.dimensions,
+        settings.components,
+        settings.oversampling,
+        settings.center,
+        settings.dtype,
+        impute=impute,
+    )
     return WorkerConfig(
         topic=settings.topic,
         fold=FoldConfig(
@@ -96,21 +104,9 @@ def worker_config_of(settings: WorkerSettings) -> WorkerConfig:
             settings.dtype,
             settings.field,
             schema_registry.schemas_of(settings),
-            learning_config.min_observed if settings.missing == "impute" else None,
+            learning_config.min_observed if impute else None,
         ),
         bad_records=settings.bad_records,
         offset_gap=settings.on_offset_gap,
         checkpoint_interval_s=settings.checkpoint_interval_s,
-    )
-
-
-def learning_config_of(settings: WorkerSettings) -> LearningConfig:
-    """The part of the settings that shapes a model."""
-    return LearningConfig(
-        settings.dimensions,
-        settings.components,
-        settings.oversampling,
-        settings.center,
-        settings.dtype,
-        impute=settings.missing == "impute",
     )

@@ -1,4 +1,8 @@
-"""The partitions that are assigned to a member, from when they are restored until they are released."""
+"""The partitions that are assigned to a member, from when they are restored until they are released.
+
+While the store or the brokers do not answer, a partition is assigned but not read. The member keeps polling, so that it
+stays in the group.
+"""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Generic, Protocol, Self, TypeVar
@@ -10,13 +14,16 @@ from streampca.consumer_group.listener import (
     PartitionsAssigned,
     PartitionsReleased,
     PartitionStalled,
+    RestoreFailed,
 )
 from streampca.consumer_group.offset_gap import OffsetGapPolicy
-from streampca.consumer_group.restorer import Restorer
+from streampca.errors import ForeignStoreError, StoreError
 from streampca.sources.base import Source
 from streampca.stream.events import OutOfRange, Undecoded
 from streampca.stream.record import LastRecord
 
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 10.0  # between attempts to restore
+_STORE_DELAY_S = 60.0  # longest time that network file systems may show a folder as it was, by default
 _PAUSE_S = 1.0  # of partitions whose records cannot be decoded for now, such as while the schema registry is away
 
 
@@ -54,7 +61,11 @@ class Assignment(Generic[P]):
         group's.
         """
         self._gaps, self._source, self._listener = gaps, source, listener
-        self._restorer = Restorer(restore, self._start_reading, listener)
+        self._restore = restore
+        self._waiting: set[int] = set()  # to be restored
+        self._retry_pause_s = _FIRST_PAUSE_S
+        self._retry_at: float | None = None
+        self._refuse_at: float | None = None
         self._paused: set[int] = set()
         self._stalled: set[int] = set()  # until records of theirs are decoded again
         self._read_at: float | None = None  # the paused ones
@@ -62,11 +73,12 @@ class Assignment(Generic[P]):
 
     def assign(self, partitions: Collection[int]) -> None:
         """Restore and read these partitions, now or as soon as it is possible."""
-        self._restorer.begin(partitions)
+        self._begin(partitions)
+        self._attempt(refuse=False)
 
     def release(self, partitions: Collection[int], *, lost: bool) -> list[int]:
         """Drop partitions that were revoked or lost; returns those that were restored."""
-        self._restorer.forget(partitions)
+        self._waiting -= set(partitions)
         restored = [p for p in partitions if p in self.progress]
         self._forget(partitions)
         self._listener.notify(PartitionsReleased(restored, lost))
@@ -77,7 +89,7 @@ class Assignment(Generic[P]):
         partitions = frozenset(self.progress)
         self._source.pause(partitions)
         self._forget(partitions)
-        self._restorer.begin(partitions, wait=True)
+        self._begin(partitions)
 
     def read(self, partitions: Collection[int]) -> None:
         """Read partitions from where their progress ends, if the log still holds the last records of these."""
@@ -116,8 +128,34 @@ class Assignment(Generic[P]):
 
         Raises `ForeignStoreError` if the group is still ahead of the store after a minute.
         """
-        self._restorer.retry_when_due(now)
+        self._retry_restore(now)
         self._read_paused(now)
+
+    def _begin(self, partitions: Collection[int]) -> None:
+        self._waiting |= set(partitions)
+        self._retry_pause_s, self._retry_at, self._refuse_at = _FIRST_PAUSE_S, None, None
+
+    def _retry_restore(self, now: float) -> None:
+        """Try again if the pause is over, which starts with the first call after a failure."""
+        if not self._waiting:
+            return
+        self._refuse_at = now + _STORE_DELAY_S if self._refuse_at is None else self._refuse_at
+        if self._retry_at is None:
+            self._retry_at = now + self._retry_pause_s
+        if now >= self._retry_at:
+            self._retry_pause_s, self._retry_at = min(2 * self._retry_pause_s, _LONGEST_PAUSE_S), None
+            self._attempt(refuse=now >= self._refuse_at)
+
+    def _attempt(self, *, refuse: bool) -> None:
+        try:
+            progress = self._restore(self._waiting)
+        except (StoreError, ForeignStoreError, TimeoutError) as error:
+            if refuse and isinstance(error, ForeignStoreError):
+                raise
+            self._listener.notify(RestoreFailed(str(error)))
+        else:
+            self._waiting = set()
+            self._start_reading(progress)
 
     def _read_paused(self, now: float) -> None:
         """Read all paused partitions when the pause is over, which starts with the first call after `pause`."""

@@ -35,13 +35,13 @@ from streampca.consumer_group.listener import (
     TransactionEnded,
 )
 from streampca.errors import StoreError, StreampcaError
-from streampca.stores.worker_status import (
+from streampca.stores.process_status import (
     OUTDATED_AFTER_S,
     PartitionStatus,
-    State,
+    Phase,
+    ProcessStatus,
+    ProcessStatuses,
     TransformStatus,
-    WorkerStatus,
-    WorkerStatuses,
 )
 from streampca.stream.events import SourceStatus
 
@@ -63,7 +63,7 @@ class StatusListener(Listener):
 
     def __init__(
         self,
-        reports: WorkerStatuses,
+        reports: ProcessStatuses,
         name: str,
         clock: Callable[[], float] = time.time,
         ticks: Callable[[], float] = time.monotonic,
@@ -74,8 +74,8 @@ class StatusListener(Listener):
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="status")
         self._in_flight: Future[None] | None = None
         self._started_at = clock()
-        self._state: State = "starting"
-        self._working: State = "learning" if output_topic is None else "transforming"  # after messages
+        self._state: Phase = "starting"
+        self._working: Phase = "learning" if output_topic is None else "transforming"  # after messages
         self._transform = None if output_topic is None else TransformStatus(output_topic=output_topic)
         self._open_written = self._open_rejected = 0  # in the transaction that has not ended
         self._problems: dict[type | str, str] = {}  # what fails → why
@@ -210,7 +210,7 @@ class StatusListener(Listener):
             self._next_report = self._ticks()
             return
         self._next_report = self._ticks() + _REPORT_EVERY_S
-        report = WorkerStatus(
+        report = ProcessStatus(
             name=self._name,
             state=self._state,
             trouble="; ".join(self._problems.values()) or None,
@@ -222,7 +222,7 @@ class StatusListener(Listener):
         )
         self._in_flight = self._executor.submit(self._write, report)
 
-    def _write(self, report: WorkerStatus) -> None:
+    def _write(self, report: ProcessStatus) -> None:
         try:
             if self._reports.missing_store() is None:  # else a wrong path would look like a store without a model
                 self._reports.write(report)

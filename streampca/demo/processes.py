@@ -1,5 +1,6 @@
 """Child processes of the demo, each logging to a file."""
 
+import contextlib
 import json
 import os
 import socket
@@ -70,13 +71,8 @@ def _error_in(line: str) -> str:
 def free_port(preferred: int) -> int:
     """`preferred` if it is free, otherwise any free port."""
     for port in (preferred, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)) as server:
+            return int(server.getsockname()[1])
     raise StreampcaError("no free port on 127.0.0.1")
 
 

@@ -40,8 +40,8 @@ def run(seconds: float | None, file: Path | None, rate: float, store: str | None
     ended = _end_on_signals()
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="streampca-demo-")))
-        place = store or str(folder / "store")
-        models = Models(_new_store(place), TOPIC)
+        location = store or str(folder / "store")
+        models = Models(_new_store(location), TOPIC)
         broker = stack.enter_context(contextlib.closing(EmbeddedBroker(TOPIC, DEAD_LETTERS, PROJECTED)))
         output = stack.enter_context(contextlib.closing(FirstRecord(broker, PROJECTED)))
         port, metrics_port = processes.free_port(port), processes.free_port(0)
@@ -50,7 +50,7 @@ def run(seconds: float | None, file: Path | None, rate: float, store: str | None
         connected = {"topic": TOPIC, "bootstrap_servers": broker.address, "format": "float32"}
         member = {
             **connected,
-            "store": place,
+            "store": location,
             "dead_letter_topic": DEAD_LETTERS,
             "on_offset_gap": "earliest",  # the broker drops records of which it has too many
         }
@@ -58,12 +58,12 @@ def run(seconds: float | None, file: Path | None, rate: float, store: str | None
         source = [str(file.absolute()), "--repeat"] if file else ["--synthetic"]
         for command, settings in (
             (["worker"], {**member, **shape, "checkpoint_interval_s": 1, "metrics_port": metrics_port}),
-            (["serve"], {"topic": TOPIC, "store": place, "port": port}),
+            (["serve"], {"topic": TOPIC, "store": location, "port": port}),
             (["transform"], {**member, "output_topic": PROJECTED, "metrics_port": 0}),
             (["produce", *source, "--rate", str(rate)], connected),
         ):
             children.append(ChildProcess(command, settings, folder / f"{command[0]}.log"))
-        _print(display.addresses(broker.address, f"{TOPIC} and {PROJECTED}", port, metrics_port, place, folder))
+        _print(display.addresses(broker.address, f"{TOPIC} and {PROJECTED}", port, metrics_port, location, folder))
         demo = _Demo(children, models, output, rows, truth)
         demo.run(f"http://127.0.0.1:{port}/v1/project", folder / "request.json", seconds, ended)
         _print("stopping: the worker saves and leaves its group")
@@ -135,10 +135,12 @@ def _project(url: str, body: str) -> dict[str, Any] | None:
         return None
 
 
-def _new_store(place: str) -> Store:
-    store = store_of(place)
+def _new_store(location: str) -> Store:
+    store = store_of(location)
     if Checkpoints(store, TOPIC).partitions():
-        raise SettingsError(f"{place} holds checkpoints of an earlier demo, whose broker is gone; choose another store")
+        raise SettingsError(
+            f"{location} holds checkpoints of an earlier demo, whose broker is gone; choose another store"
+        )
     store.check()
     return store
 

@@ -4,14 +4,12 @@ Precedence: command-line options, `STREAMPCA_*` environment variables, the TOML 
 `STREAMPCA_CONFIG`, defaults. One environment and one file serve all commands.
 """
 
-from typing import ClassVar
-
 from pydantic import Field
 
-from streampca.settings.base import Rules, Settings
+from streampca.settings.base import Settings
 from streampca.settings.consumer import ConsumerSettings
 from streampca.settings.formats import Format, FormatSettings
-from streampca.settings.kafka import DeadLetterSettings, GroupSettings, KafkaSettings, TopicSettings
+from streampca.settings.kafka import TOPIC_NAME, DeadLetterSettings, GroupSettings, KafkaSettings, TopicSettings
 from streampca.settings.store import LogSettings, StoreSettings
 from streampca.settings.transform import TransformSettings
 from streampca.settings.worker import WorkerSettings
@@ -64,16 +62,6 @@ class ResetSettings(TopicSettings, KafkaSettings, GroupSettings, LogSettings):
 
 
 class DeadLettersSettings(DeadLetterSettings, KafkaSettings, LogSettings):
-    """Settings of `streampca dead-letters`, which needs a dead-letter topic."""
+    """Settings of `streampca dead-letters`."""
 
-    RULES: ClassVar[Rules] = (
-        (
-            lambda s: s.dead_letter_topic is None,
-            "dead_letter_topic is required: set STREAMPCA_DEAD_LETTER_TOPIC or pass --dead-letter-topic",
-        ),
-    )
-
-    @property
-    def dead_letters(self) -> str:
-        """The dead-letter topic."""
-        return self.dead_letter_topic or ""
+    dead_letter_topic: str = Field(pattern=TOPIC_NAME, description="Dead-letter topic, for records that are rejected.")

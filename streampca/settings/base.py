@@ -48,8 +48,8 @@ class Settings(BaseModel):
 
     @classmethod
     def fields(cls) -> dict[str, FieldInfo]:
-        """The settings in the order of `place`."""
-        return dict(sorted(cls.model_fields.items(), key=lambda item: place(*item)))
+        """The settings in the order of `sort_key`."""
+        return dict(sorted(cls.model_fields.items(), key=lambda item: sort_key(*item)))
 
     @model_validator(mode="after")
     def _check_rules(self) -> Self:
@@ -98,7 +98,7 @@ class Settings(BaseModel):
         return None, gathered, [*gathered.mistakes, *(_sentence(cls, gathered, e) for e in single), *broken]
 
 
-def place(name: str, field: FieldInfo) -> tuple[bool, int, str]:
+def sort_key(name: str, field: FieldInfo) -> tuple[bool, int, str]:
     """A key to sort settings by: required ones, then common ones, then the others by name."""
     return not field.is_required(), COMMON.index(name) if name in COMMON else len(COMMON), name
 

@@ -6,27 +6,19 @@ Only names are validated here: a misspelt `dead_letter_topic` would otherwise go
 import difflib
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 PREFIX = "STREAMPCA_"
 CONFIG = "STREAMPCA_CONFIG"
 
 
-@dataclass(slots=True)
-class Gathered:
+class Gathered(NamedTuple):
     """Raw values by name, their origins, and mistakes in the sources themselves."""
 
-    values: dict[str, Any] = field(default_factory=dict)
-    origins: dict[str, str] = field(default_factory=dict)
-    mistakes: list[str] = field(default_factory=list)
-
-    def add(self, name: str, value: Any, origin: str) -> None:
-        """Add the value unless a source of higher precedence has set it."""
-        if name not in self.values:
-            self.values[name] = value
-            self.origins[name] = origin
+    values: dict[str, Any]
+    origins: dict[str, str]
+    mistakes: list[str]
 
 
 def gather(
@@ -40,17 +32,15 @@ def gather(
 
     `options` that are None and empty environment variables count as unset.
     """
-    gathered = Gathered()
-    for name, value in options.items():
-        if value is not None and name in names:
-            gathered.add(name, value, f"option --{name.replace('_', '-')}")
-    for name in names:
-        if value := environment.get(PREFIX + name.upper()):
-            gathered.add(name, value, f"environment {PREFIX}{name.upper()}")
-    gathered.mistakes += _misspelt_variables(environment, known)
-    if path := config or environment.get(CONFIG):
-        _add_file(gathered, Path(path), names, known)
-    return gathered
+    mistakes = _misspelt_variables(environment, known)
+    path = config or environment.get(CONFIG)
+    table = _table_of(Path(path), known, mistakes) if path else {}
+    variables = {name: PREFIX + name.upper() for name in names}
+    found = {name: (value, f"file {path}") for name, value in table.items()}
+    found |= {name: (environment[v], f"environment {v}") for name, v in variables.items() if environment.get(v)}
+    found |= {name: (v, f"option --{name.replace('_', '-')}") for name, v in options.items() if v is not None}
+    own = {name: entry for name, entry in found.items() if name in names}
+    return Gathered({name: value for name, (value, _) in own.items()}, {n: o for n, (_, o) in own.items()}, mistakes)
 
 
 def _misspelt_variables(environment: Iterable[str], known: Collection[str]) -> list[str]:
@@ -60,27 +50,26 @@ def _misspelt_variables(environment: Iterable[str], known: Collection[str]) -> l
     return [
         f"{stray} is not a setting: did you mean {PREFIX}{near.upper()}?"
         for stray, name in names.items()
-        if name not in known and (near := nearest(name, known))
+        if name not in known and (near := _nearest(name, known))
     ]
 
 
-def _add_file(gathered: Gathered, path: Path, names: Collection[str], known: Collection[str]) -> None:
+def _table_of(path: Path, known: Collection[str], mistakes: list[str]) -> dict[str, Any]:
+    """The values of a TOML file; adds what is wrong with it to the mistakes."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        gathered.mistakes.append(f"the configuration file {path} cannot be read: {error.strerror}")
-        return
+        mistakes.append(f"the configuration file {path} cannot be read: {error.strerror}")
+        return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        gathered.mistakes.append(f"the configuration file {path} is not TOML: {error}")
-        return
-    for name, value in table.items():
-        if name in names:
-            gathered.add(name, value, f"file {path}")
-        elif name not in known:
-            near = nearest(name, known)
-            gathered.mistakes.append(f"{path}: {name} is not a setting" + (f": did you mean {near}?" if near else ""))
+        mistakes.append(f"the configuration file {path} is not TOML: {error}")
+        return {}
+    for name in [name for name in table if name not in known]:
+        near = _nearest(name, known)
+        mistakes.append(f"{path}: {name} is not a setting" + (f": did you mean {near}?" if near else ""))
+    return table
 
 
-def nearest(name: str, known: Collection[str]) -> str | None:
+def _nearest(name: str, known: Collection[str]) -> str | None:
     """The known name that `name` probably misspells."""
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.85)), None)

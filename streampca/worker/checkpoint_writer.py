@@ -36,16 +36,11 @@ class CheckpointWriter:
         self.checkpoints, self._publisher, self._clock = checkpoints, publisher, clock
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="writer")
         self._in_flight: Future[SaveResult] | None = None
-        self._is_reassigned = False
 
     @property
     def busy(self) -> bool:
         """Whether a save was started whose result was not taken yet."""
         return self._in_flight is not None
-
-    def reassigned(self) -> None:
-        """Take note that partitions were assigned: until then, other workers may have published."""
-        self._is_reassigned = True
 
     def start(
         self, checkpoints: Sequence[Checkpoint], *, publish: bool, saved_before: Sequence[Checkpoint] = ()
@@ -57,9 +52,6 @@ class CheckpointWriter:
         """
         if self.busy:
             raise RuntimeError("one save at a time")
-        if self._is_reassigned:
-            self._publisher.forget()
-            self._is_reassigned = False
         self._in_flight = self._executor.submit(self._write, checkpoints, publish, saved_before)
 
     def take_result(self, *, wait: bool) -> SaveResult | None:

@@ -54,7 +54,6 @@ class Checkpointer:
         group's.
         """
         self._group_store.check_assigned(partitions)
-        self._writer.reassigned()
         folds = {partition: self._load(partition) for partition in sorted(partitions)}
         self._saved |= folds
         return folds

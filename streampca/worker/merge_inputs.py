@@ -23,10 +23,6 @@ class MergeInputs:
         self._fold_config = fold_config
         self._cache: dict[int, Checkpoint] = {}
 
-    def forget(self) -> None:
-        """Read all checkpoints again."""
-        self._cache.clear()
-
     def read(
         self, stored: Checkpoints, offsets: Mapping[int, int], in_memory: Iterable[Checkpoint]
     ) -> Iterator[Checkpoint]:

@@ -9,7 +9,6 @@ The owner of the lowest partition publishes. Where this takes long, it publishes
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
-from streampca.errors import StreampcaError
 from streampca.pca.arrays import F64
 from streampca.pca.axes import model_of
 from streampca.pca.jackknife import sampling_error
@@ -55,13 +54,7 @@ class Publisher:
     ) -> None:
         self._checkpoints, self._models, self._fold_config, self._now = checkpoints, models, fold_config, now
         self._inputs = MergeInputs(fold_config)
-        self._listed: Models | None = None  # a snapshot, valid while no other worker publishes
         self._newest: PublishedModel | None = None  # in the store, as far as this worker knows
-
-    def forget(self) -> None:
-        """List the models and read all checkpoints again: another worker may have published."""
-        self._listed, self._newest = None, None
-        self._inputs.forget()
 
     def publish(self, in_memory: Iterable[Checkpoint] = (), stored: Checkpoints | None = None) -> Publication | None:
         """Write the model of the newest checkpoints; None if it exists already, or there are too few messages.
@@ -69,26 +62,21 @@ class Publisher:
         `in_memory` are checkpoints that are not read if they are the newest; `stored` is a snapshot of the checkpoints,
         by default a new one.
         """
-        try:
-            return self._publish(in_memory, stored or self._checkpoints.snapshot())
-        except StreampcaError:
-            self.forget()  # whether it was written is not known
-            raise
-
-    def _publish(self, in_memory: Iterable[Checkpoint], stored: Checkpoints) -> Publication | None:
-        self._listed = models = self._listed or self._models.snapshot()
+        stored = stored or self._checkpoints.snapshot()
+        offsets = {p: found[-1] for p in stored.partitions() if (found := stored.offsets(p))}
+        if self._newest and offsets == self._newest.positions:
+            return None
+        models = self._models.snapshot()
         if self._newest is None or models.versions()[-1:] != [self._newest.version]:
             self._newest = models.newest()
         newest = self._newest
-        offsets = {p: found[-1] for p in stored.partitions() if (found := stored.offsets(p))}
         if newest and offsets == newest.positions:
             return None
         merged = self._merged(self._inputs.read(stored, offsets, in_memory), newest)
         if merged is None or (newest and merged.model.version <= newest.version):
             return None
         if not models.save(merged.model):
-            self.forget()  # another worker has written it
-            return None
+            return None  # another worker has written it
         self._newest = merged.model
         return merged
 

@@ -4,18 +4,18 @@ import time
 from typing import Any
 
 from streampca.stores.memory import MemoryStore
-from streampca.stores.worker_status import PartitionStatus, WorkerStatus, WorkerStatuses
+from streampca.stores.process_status import PartitionStatus, ProcessStatus, ProcessStatuses
 from tests.api.client import Client
 from tests.api.known import TOPIC
 
 
-def report(store: MemoryStore, name: str, age: float) -> WorkerStatus:
+def report(store: MemoryStore, name: str, age: float) -> ProcessStatus:
     partition = PartitionStatus(position=5, lag=0, learned=4, rejected=1, loss_ewma=None)
-    report = WorkerStatus(
+    report = ProcessStatus(
         name=name, state="waiting", trouble="disk full", started_at=1.0, updated_at=time.time() - age,
         messages_per_second=2.5, partitions={"0": partition},
     )  # fmt: skip
-    WorkerStatuses(store, TOPIC).write(report)
+    ProcessStatuses(store, TOPIC).write(report)
     return report
 
 

@@ -1,6 +1,5 @@
 """`produce` and `doctor` against the real broker."""
 
-import io
 import json
 from pathlib import Path
 
@@ -20,26 +19,16 @@ def vectors(tmp_path: Path) -> Path:
     return path
 
 
-def decoded(format: str, value: bytes) -> np.ndarray:  # noqa: A002
-    if format == "json":
-        return np.array(json.loads(value))
-    if format == "npy":
-        return np.load(io.BytesIO(value))
-    return np.frombuffer(value, format)
-
-
-@pytest.mark.parametrize("format", ["json", "float32", "float64", "npy"])
-def test_produce_sends_every_row_once_and_evenly(format: str, broker: Broker, topic: str, vectors: Path) -> None:  # noqa: A002
+def test_produce_sends_every_row_once_and_evenly(broker: Broker, topic: str, vectors: Path) -> None:
     broker.create_topic(topic, 3)
-    outcome = run("produce", vectors, "--topic", topic, "--bootstrap-servers", broker.bootstrap, "--format", format)
+    outcome = run("produce", vectors, "--topic", topic, "--bootstrap-servers", broker.bootstrap)
     assert outcome.returncode == 0, outcome.stderr
     assert "sent 1,001 messages of 4 dimensions" in outcome.stdout
-    records = broker.read_all(topic)
-    rows = {p: [decoded(format, r.value) for r in records if r.partition == p] for p in range(3)}
-    assert [len(rows[p]) for p in range(3)] == [334, 334, 333]
-    Y = np.load(vectors)
-    for p in range(3):
-        assert np.array_equal(np.array(rows[p]), Y[p::3].astype("float32") if format == "float32" else Y[p::3])
+    rows: dict[int, list[list[float]]] = {p: [] for p in range(3)}
+    for record in broker.read_all(topic):
+        rows[record.partition].append(json.loads(record.value))
+    for p, found in rows.items():
+        assert np.array_equal(found, np.load(vectors)[p::3])
 
 
 def test_produce_limits_the_rate(broker: Broker, topic: str, tmp_path: Path) -> None:

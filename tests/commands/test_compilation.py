@@ -67,57 +67,30 @@ def test_nothing_is_compiled_or_loaded_while_learning(dtype: str, d: int, center
     assert after == []
 
 
-JOIN = """
-import sys
-from streampca import logs
-from streampca.commands import worker
-from streampca.settings import WorkerSettings
-from streampca.stores.directory import DirectoryStore
-from streampca.consumer_group.listener import Listener
-
-def join(*args):
-    sys.exit(0)
-
-logs.configure("info", "json")
-worker.client_of = lambda settings: None
-worker.prefetching = join
-settings = WorkerSettings(topic="readings", dimensions=5, components=2, store=sys.argv[1])
-worker._build(settings, DirectoryStore(settings.store), Listener(), lambda: None)
+COMPILE = """
+from streampca.pca.compilation import compile_kernels
+from streampca.pca.learning import LearningConfig
+compiled = []
+compile_kernels(LearningConfig(5, 2), lambda: compiled.append(1))
+print(len(compiled))
 """
 
 
-def test_only_the_first_start_logs_the_compilation(tmp_path: Path) -> None:
-    fill_cache(tmp_path / "cache", without="centring._centre")
-    logged = [logged_until_joining(tmp_path) for _ in range(2)]
-    assert [line["event"] for line in logged[0]] == ["compiling kernels", "kernels compiled"]
-    assert logged[0][0]["expected_seconds"] > 0
-    assert logged[0][1]["seconds"] > 0
-    assert logged[1] == []
-
-
-def fill_cache(folder: Path, without: str) -> None:
-    """Fill a cache with all kernels but one: the first start has something to compile, and takes seconds."""
+def test_only_the_first_start_compiles(tmp_path: Path) -> None:
+    """The cache has all kernels but one, so that the first start takes seconds."""
     compilation.compile_kernels(LearningConfig(5, 2))
-    there = folder / UserProvidedCacheLocator.get_suitable_cache_subpath(centring.__file__)
+    there = tmp_path / UserProvidedCacheLocator.get_suitable_cache_subpath(centring.__file__)
     here = centring._centre.stats.cache_path  # type: ignore[attr-defined]
-    shutil.copytree(here, there, ignore=shutil.ignore_patterns("*.pyc", f"{without}-*"))
+    shutil.copytree(here, there, ignore=shutil.ignore_patterns("*.pyc", "centring._centre-*"))
+    assert [output_of(COMPILE, NUMBA_CACHE_DIR=str(tmp_path)) for _ in range(2)] == ["1", "0"]
 
 
-def logged_until_joining(folder: Path) -> list[dict[str, Any]]:
-    """The log lines of a worker, with its cache in this folder, before it joins the group."""
-    done = run(JOIN, str(folder / "store"), NUMBA_CACHE_DIR=str(folder / "cache"))
-    return [json.loads(line) for line in done.stderr.splitlines()]
-
-
-def run(program: str, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+def output_of(program: str, *arguments: str, **environment: str) -> str:
     command = [sys.executable, "-c", program, *arguments]
-    return subprocess.run(
-        command, env=os.environ | ONE_THREAD | environment, capture_output=True, text=True, check=True, timeout=300
+    done = subprocess.run(
+        command, env=os.environ | environment, capture_output=True, text=True, check=True, timeout=300
     )
-
-
-def output_of(program: str, *arguments: str) -> str:
-    return run(program, *arguments).stdout.splitlines()[-1]
+    return done.stdout.splitlines()[-1]
 
 
 class JoiningError(Exception):

@@ -7,7 +7,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from tests.command_line import assert_one_line, run
 from tests.commands.test_commands_on_broker import doctor
-from tests.kafka_broker import PASSWORD, USER, Broker
+from tests.kafka_broker import Broker
 
 pytestmark = pytest.mark.broker
 
@@ -59,16 +59,3 @@ def test_what_the_broker_refuses_is_a_one_line_error(broker: Broker, topic: str)
     given = ("create-topics", "--topic", topic, "--bootstrap-servers", broker.bootstrap)
     assert_one_line(run(*given, "--replication-factor", 3), f"topic {topic} cannot be created: ")
     assert partitions(broker, topic) == {}
-
-
-def test_it_works_over_tls_with_a_login(broker: Broker, topic: str) -> None:
-    secure = {
-        "STREAMPCA_BOOTSTRAP_SERVERS": broker.tls_bootstrap, "STREAMPCA_SECURITY_PROTOCOL": "SASL_SSL",
-        "STREAMPCA_SASL_MECHANISM": "SCRAM-SHA-512", "STREAMPCA_SASL_USERNAME": USER,
-        "STREAMPCA_SASL_PASSWORD": PASSWORD, "STREAMPCA_SSL_CAFILE": str(broker.certificates.authority),
-        "STREAMPCA_TOPIC": topic,
-    }  # fmt: skip
-    outcome = run("create-topics", "--partitions", 2, **secure)
-    assert outcome.returncode == 0, outcome.stderr
-    assert partitions(broker, topic) == {topic: 2}
-    assert_one_line(run("create-topics", **secure | {"STREAMPCA_SASL_PASSWORD": "wrong"}), "refuses the login")

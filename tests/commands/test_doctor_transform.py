@@ -31,7 +31,7 @@ def models_in(store: Path) -> Models:
 
 def test_the_model_and_what_transform_waits_for(tmp_path: Path) -> None:
     check = checks_of(tmp_path)["model"]
-    assert "none yet, so transform will wait: no model has been published yet" in (check() or "")
+    assert "none yet, so transform will wait: no model has been published yet" in check()
     models_in(tmp_path).save(known(7))
     assert check() == "version 7 has 2 components of 5 dimensions, without past scores"
     waits = checks_of(tmp_path, emit="coordinates,p")["model"]()

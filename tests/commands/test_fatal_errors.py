@@ -50,13 +50,6 @@ def test_an_unexpected_error_is_one_line_with_its_traceback_in_a_field(capsys: p
     assert "raise error" in last["exception"]
 
 
-def test_the_line_is_text_in_a_log_of_text(capsys: pytest.CaptureFixture[str]) -> None:
-    code, text = ended_by(StreampcaError("no broker"), capsys, log_format="human")
-    assert code == 1
-    assert "[error" in text.splitlines()[-1]
-    assert "error='no broker'" in text.splitlines()[-1]
-
-
 def test_a_mistake_in_the_settings_of_the_log_is_logged_too(capsys: pytest.CaptureFixture[str]) -> None:
     code, text = ended_by(StreampcaError("not reached"), capsys, log_level="loud")
     assert code == 2

@@ -19,11 +19,9 @@ from tests.api.known import TOPIC, known
 def restored_process() -> Iterator[None]:
     """Undo what the command does to its process."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    threshold = gc.get_threshold()
     yield
     for number, handler in handlers.items():
         signal.signal(number, handler)
-    gc.set_threshold(*threshold)
     gc.unfreeze()
 
 

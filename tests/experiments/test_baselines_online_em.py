@@ -27,45 +27,27 @@ def rate(error: Callable[[float], float], size: float) -> float:
     return float(np.log10(error(size) / error(size / 10)))
 
 
-@given(seeds)
+# A limit, the parameter 1/η′ε and ε for a number that tends to 0, and such a number; the error is proportional to it.
+LIMITS: dict[str, tuple[Callable[[F64, F64], F64], Callable[[float], tuple[float, float]], float]] = {
+    "no noise: the implicit Krasulina update, eq. 11": (
+        lambda C, Y: algorithm1.mini_batch(C, Y, 0.7), lambda x: (0.7 / x, x), 1e-3),
+    "a small step: the factor": (lambda C, Y: C, lambda x: (x / 1e-9, 1e-9), 1e-4),
+    "an infinite step without noise: batch EM": (batch_em.step, lambda x: (1 / (x * 1e-11), 1e-11), 1e-5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LIMITS)
+@given(seed=seeds)
 @settings(max_examples=30, deadline=None)
-def test_no_noise_gives_the_implicit_krasulina_update(seed: int) -> None:
-    """ε → 0 with ε⁻¹/η′ = 1/η is eq. 11, and the error is O(ε)."""
-    C, Y = start(seed)
-    eta = 0.7
-    limit = algorithm1.mini_batch(C, Y, eta)
+def test_limits(name: str, seed: int) -> None:
+    (C, Y), (limit_of, arguments, size) = start(seed), LIMITS[name]
+    limit = limit_of(C, Y)
 
-    def error(epsilon: float) -> float:
-        return float(np.linalg.norm(online_em.step(C, Y, eta / epsilon, epsilon) - limit))
-
-    assert error(1e-8) <= 1e-6
-    assert rate(error, 1e-3) == pytest.approx(1, abs=0.05)
-
-
-@given(seeds)
-@settings(max_examples=30, deadline=None)
-def test_a_small_step_keeps_the_factor(seed: int) -> None:
-    C, Y = start(seed)
-
-    def error(eta: float, epsilon: float = 1e-9) -> float:
-        return float(np.linalg.norm(online_em.step(C, Y, eta / epsilon, epsilon) - C))
+    def error(x: float) -> float:
+        return float(np.linalg.norm(online_em.step(C, Y, *arguments(x)) - limit))
 
     assert error(1e-9) <= 1e-7
-    assert rate(error, 1e-4) == pytest.approx(1, abs=0.05)
-
-
-@given(seeds)
-@settings(max_examples=30, deadline=None)
-def test_an_infinite_step_without_noise_is_batch_em(seed: int) -> None:
-    """1/η → 0 and ε → 0; the error is O(1/η) as long as ε is much smaller."""
-    C, Y = start(seed)
-    limit = batch_em.step(C, Y)
-
-    def error(one_over_eta: float, epsilon: float = 1e-11) -> float:
-        return float(np.linalg.norm(online_em.step(C, Y, 1 / (one_over_eta * epsilon), epsilon) - limit))
-
-    assert error(1e-9) <= 1e-6
-    assert rate(error, 1e-5) == pytest.approx(1, abs=0.05)
+    assert rate(error, size) == pytest.approx(1, abs=0.05)
 
 
 @given(seeds)

@@ -14,11 +14,11 @@ from streampca.pca import scoring
 from streampca.pca.scoring import Calibration
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
-from streampca.stores.worker_status import (
+from streampca.stores.process_status import (
     PartitionStatus,
+    ProcessStatus,
+    ProcessStatuses,
     TransformStatus,
-    WorkerStatus,
-    WorkerStatuses,
 )
 from tests.api.known import TOPIC, known, known_model
 from tests.api.process import SidecarProcess
@@ -226,14 +226,14 @@ def test_shows_how_unusual_recent_vectors_are(models: Models, opened: Opened) ->
 def report_member(store: DirectoryStore, name: str, silent_s: float, lags: dict[str, int], **transform: Any) -> None:
     """Write the report of a member of transform."""
     none = {"model_version": None, "awaits": None, "written": 0, "rejected": 0, "committed_at": None}
-    status = WorkerStatus(
+    status = ProcessStatus(
         name=name, state="transforming" if lags else "starting", trouble=None, started_at=1.0,
         updated_at=time.time() - silent_s, messages_per_second=2.5,
         partitions={p: PartitionStatus(position=1, lag=lag, learned=None, rejected=None, loss_ewma=None)
                     for p, lag in lags.items()},
         transform=TransformStatus(output_topic="<i>out</i>", **none | transform),
     )  # fmt: skip
-    WorkerStatuses(store, TOPIC).write(status)
+    ProcessStatuses(store, TOPIC).write(status)
 
 
 def test_shows_what_members_of_transform_write_and_wait_for(store: DirectoryStore, opened: Opened) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from streampca import settings
 from streampca.errors import SettingsError
-from streampca.settings import ResetSettings, ServeSettings, Settings, WorkerSettings
+from streampca.settings import ResetSettings, ServeSettings, Settings, TransformSettings, WorkerSettings
 from streampca.settings.base import MASK, all_fields
 
 REQUIRED = {"topic": "readings", "dimensions": 8, "components": 2}
@@ -35,36 +35,25 @@ def test_options_override_the_environment_which_overrides_the_file(
     monkeypatch.setenv("STREAMPCA_CONFIG", str(file))
     monkeypatch.setenv("STREAMPCA_TOPIC", "environment")
     monkeypatch.setenv("STREAMPCA_GROUP_ID", "environment")
+    monkeypatch.setenv("STREAMPCA_STORE", "")  # counts as unset
     settings = WorkerSettings.read(topic="option", group_id=None)
     assert (settings.topic, settings.group_id, settings.format) == ("option", "environment", "npy")
     shown = effective(WorkerSettings, topic="option")
     assert shown["topic"] == ("option", "option --topic")
     assert shown["group_id"] == ("environment", "environment STREAMPCA_GROUP_ID")
     assert shown["format"] == ("npy", f"file {file}")
-    assert shown["keep_models"] == ("100", "default")
+    assert shown["store"] == ("streampca-store", "default")
     assert shown["oversampling"] == ("", "default")  # it depends on the components
+    other = tmp_path / "other.toml"
+    other.write_text('format = "float32"\ndimensions = 9\ncomponents = 3\n')
+    assert WorkerSettings.read(config=other).format == "float32"
 
 
-def test_the_config_option_overrides_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two = tmp_path / "1.toml", tmp_path / "2.toml"
-    one.write_text('topic = "one"')
-    two.write_text('topic = "two"')
-    monkeypatch.setenv("STREAMPCA_CONFIG", str(one))
-    assert ServeSettings.read().topic == "one"
-    assert ServeSettings.read(config=two).topic == "two"
-
-
-def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STREAMPCA_GROUP_ID", "")
-    assert WorkerSettings.read(**REQUIRED).group_id == f"streampca-{REQUIRED['topic']}"
-
-
-def test_each_topic_has_its_own_group_by_default() -> None:
+def test_each_topic_has_its_own_groups_by_default() -> None:
     assert ResetSettings(topic="readings").group_id == "streampca-readings"
-    shown = {effective.name: effective for effective in WorkerSettings.explain(**REQUIRED)[0]}
-    assert (shown["group_id"].value, shown["group_id"].origin) == (f"streampca-{REQUIRED['topic']}", "default")
-    without_topic = {effective.name: effective.value for effective in WorkerSettings.explain()[0]}
-    assert without_topic["group_id"] == "streampca-<topic>"
+    assert TransformSettings(topic="readings", output_topic="projected").group == "streampca-transform-readings"
+    assert effective(WorkerSettings, **REQUIRED)["group_id"] == ("streampca-readings", "default")
+    assert effective(WorkerSettings)["group_id"] == ("streampca-<topic>", "default")
 
 
 def test_all_mistakes_are_reported_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,17 +121,14 @@ def test_variables_of_other_programs_are_ignored(monkeypatch: pytest.MonkeyPatch
     assert mistakes(**REQUIRED) == []
 
 
-@pytest.mark.parametrize("text", ["topic = ", "\x00"])
-def test_a_broken_file_is_one_mistake(tmp_path: Path, text: str) -> None:
+def test_an_unusable_file_is_one_mistake(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
-    file.write_text(text)
-    assert [line for line in mistakes(config=file, **REQUIRED) if str(file) in line and "not TOML" in line]
-
-
-def test_a_missing_file_is_one_mistake(tmp_path: Path) -> None:
-    assert mistakes(config=tmp_path / "none.toml", **REQUIRED) == [
-        f"the configuration file {tmp_path / 'none.toml'} cannot be read: No such file or directory"
+    assert mistakes(config=file, **REQUIRED) == [
+        f"the configuration file {file} cannot be read: No such file or directory"
     ]
+    for text in ("topic = ", "\x00"):
+        file.write_text(text)
+        assert [line for line in mistakes(config=file, **REQUIRED) if str(file) in line and "not TOML" in line]
 
 
 @pytest.mark.parametrize(
@@ -159,46 +145,6 @@ def test_a_missing_file_is_one_mistake(tmp_path: Path) -> None:
         ({"half_life_messages": float("inf")}, "half_life_messages: "),
         ({"dead_letter_topic": "readings"}, "must not be the topic itself"),
         ({"keep_models": 0}, "keep_models: "),
-    ],
-)
-def test_invalid_settings_are_refused(options: dict[str, object], needle: str) -> None:
-    found = mistakes(**{**REQUIRED, **options})
-    assert len(found) == 1
-    assert needle in found[0]
-
-
-def test_certificates_without_tls_are_refused(tmp_path: Path) -> None:
-    pem = tmp_path / "ca.pem"
-    pem.write_text("")
-    assert mistakes(**REQUIRED, ssl_cafile=str(pem)) == [
-        "ssl_cafile, ssl_certfile and ssl_keyfile need security_protocol SSL or SASL_SSL"
-    ]
-    assert mistakes(**REQUIRED, ssl_cafile=str(pem), security_protocol="SSL") == []
-
-
-def test_kerberos_without_gssapi_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    kerberos = {"security_protocol": "SASL_SSL", "sasl_mechanism": "GSSAPI"}
-    monkeypatch.setattr(settings.kafka, "find_spec", lambda name: None)
-    [found] = mistakes(**REQUIRED, **kerberos)
-    assert found.endswith("pip install gssapi")
-    monkeypatch.setattr(settings.kafka, "find_spec", lambda name: name)
-    assert mistakes(**REQUIRED, **kerberos) == []
-
-
-def test_each_setting_is_described_in_a_line() -> None:
-    fields = all_fields(Settings)
-    assert not [name for name, field in fields.items() if not 10 < len(field.description or "") <= 120]
-
-
-def test_required_settings_come_first_and_then_common_ones() -> None:
-    names = list(WorkerSettings.fields())
-    assert names[:5] == ["topic", "dimensions", "components", "bootstrap_servers", "store"]
-    assert names.index("group_id") < names.index("center") < names.index("dtype") < names.index("sasl_password")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
         ({"format": "avro"}, "format avro needs schema_registry_url"),
         ({"format": "protobuf", "field": "v"}, "format protobuf needs schema_registry_url"),
         ({"format": "protobuf", "schema_registry_url": "http://r:8081"}, "format protobuf needs field"),
@@ -212,10 +158,66 @@ def test_required_settings_come_first_and_then_common_ones() -> None:
         ({"schema_registry_cafile": "/nowhere.pem"}, "no such file"),
     ],
 )
-def test_a_format_without_its_required_settings_is_refused(options: dict[str, str], message: str) -> None:
-    [found] = mistakes(**{"topic": "readings", "dimensions": 3, "components": 1} | options)
-    assert message in found
+def test_invalid_settings_are_refused(options: dict[str, object], needle: str) -> None:
+    [found] = mistakes(**{**REQUIRED, **options})
+    assert needle in found
     assert "secret" not in found
+
+
+@pytest.mark.parametrize(
+    ("options", "needle"),
+    [
+        ({"output_topic": "readings"}, "output_topic must be neither the topic itself nor the dead-letter topic"),
+        ({"dead_letter_topic": "projected"}, "output_topic must be neither"),
+        ({"emit": "coordinates,loss"}, "not a comma-separated choice of coordinates, residual"),
+        ({"emit": "p,p"}, "not a comma-separated choice"),
+        ({"emit": ""}, "not a comma-separated choice"),
+        ({"output_format": "avro"}, "output_format avro needs schema_registry_url"),
+        ({"output_format": "int8"}, "int8 has one scale: set emit to coordinates"),
+        ({"output_format": "int8", "emit": "coordinates", "format": "arrow"}, "holds one vector"),
+    ],
+)
+def test_invalid_settings_of_transform_are_refused(options: dict[str, object], needle: str) -> None:
+    [found] = mistakes(TransformSettings, **{"topic": "readings", "output_topic": "projected", **options})
+    assert needle in found
+
+
+def test_what_transform_emits_is_a_list_of_names() -> None:
+    assert TransformSettings(topic="readings", output_topic="projected", emit="score, p").emitted == ("score", "p")
+
+
+def test_certificates_without_tls_are_refused(tmp_path: Path) -> None:
+    pem = tmp_path / "ca.pem"
+    pem.write_text("")
+    assert mistakes(**REQUIRED, ssl_cafile=str(pem)) == [
+        "ssl_cafile, ssl_certfile and ssl_keyfile need security_protocol SSL or SASL_SSL"
+    ]
+    assert mistakes(**REQUIRED, ssl_cafile=str(pem), security_protocol="SSL") == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "module", "options", "remedy"),
+    [
+        (WorkerSettings, "kafka", {"security_protocol": "SASL_SSL", "sasl_mechanism": "GSSAPI"}, "gssapi"),
+        (WorkerSettings, "consumer", {"kafka_client": "confluent"}, "'streampca[fast]'"),
+        (TransformSettings, "transform", {"output_format": "arrow", "output_topic": "o"}, "'streampca[arrow]'"),
+    ],
+)
+def test_a_missing_package_is_a_mistake(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Settings], module: str, options: dict[str, str], remedy: str
+) -> None:
+    given = {name: value for name, value in (REQUIRED | options).items() if name in kind.model_fields}
+    monkeypatch.setattr(getattr(settings, module), "find_spec", lambda name: None)
+    [found] = mistakes(kind, **given)
+    assert found.endswith(f"pip install {remedy}")
+    monkeypatch.setattr(getattr(settings, module), "find_spec", lambda name: name)
+    assert mistakes(kind, **given) == []
+
+
+def test_required_settings_come_first_and_then_common_ones() -> None:
+    names = list(WorkerSettings.fields())
+    assert names[:5] == ["topic", "dimensions", "components", "bootstrap_servers", "store"]
+    assert names.index("group_id") < names.index("center") < names.index("dtype") < names.index("sasl_password")
 
 
 @pytest.mark.parametrize(
@@ -241,8 +243,4 @@ def test_passwords_in_urls_are_masked(url: str) -> None:
 
 def test_there_are_few_settings() -> None:
     """A setting that nobody sets is a constant."""
-
-    def names(kind: type[Settings]) -> set[str]:
-        return set(kind.model_fields).union(*(names(each) for each in kind.__subclasses__()))
-
-    assert len(names(Settings)) <= 50
+    assert len(all_fields(Settings)) <= 50

@@ -12,7 +12,6 @@ from unittest import mock
 
 from streampca.consumer_group.assignment import Assignment
 from streampca.consumer_group.listener import CheckpointSaved
-from streampca.consumer_group.restorer import Restorer
 from streampca.errors import StaleListingError, StoreError
 from streampca.pca.compilation import compile_kernels
 from streampca.sources.event_queue import EventQueue
@@ -161,7 +160,7 @@ MUTANTS: dict[str, tuple[Mutant, int]] = {
     ),
     "a damaged checkpoint has no fallback": (patched(Checkpoints, newest=_never_falls_back), 14),
     "the reader goes back when its model's file is damaged": (LOADS_OLDER_MODELS, 628),
-    "a restore that failed is not retried": (patched(Restorer, retry_when_due=nothing), 30),
+    "a restore that failed is not retried": (patched(Assignment, _retry_restore=nothing), 30),
     "a stale listing counts as no checkpoint": (patched(Checkpoints, _raise_unusable=_ignores_stale_listing), 30),
     "a log that was cut is not noticed": (patched(Log, end_of=_never_ends), 7),
     "a topic that was replaced is not noticed in a save": (patched(compatibility, refuse_replaced=nothing), 27),

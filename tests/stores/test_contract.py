@@ -169,7 +169,7 @@ def test_without_folders_a_name_may_begin_with_another(store: Store) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("store", ["directory", "memory"], indirect=True)
 def test_a_concurrent_reader_sees_the_old_or_the_new_file(store: Store) -> None:
-    """A writer replaces one file thousands of times while readers read and list it.
+    """A writer replaces one file a thousand times while readers read and list it.
 
     Object stores promise the same, but the server of these tests overwrites the file that it is sending.
     """
@@ -190,7 +190,7 @@ def test_a_concurrent_reader_sees_the_old_or_the_new_file(store: Store) -> None:
     for reader in readers:
         reader.start()
     try:
-        for i in range(2000):
+        for i in range(1000):
             store.write("a/b", contents[i % len(contents)])
     finally:
         stop.set()

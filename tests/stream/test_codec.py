@@ -317,13 +317,6 @@ def test_npy_may_have_any_real_type_and_byte_order(array: Any) -> None:
     assert decoded.vectors.tolist() == [[1, 2, 3]] * 2
 
 
-def test_npy_may_have_any_format_version() -> None:
-    data = struct.pack("<3d", 1, 2, 3)
-    values = [npy_of(header_of("'<f8'", "(3,)"), data, version) for version in (1, 2, 3)]
-    values.append(npy_of(header_of("'<f8'", "(3L,)"), data))  # as Python 2 wrote it
-    assert codec("npy").decode(values).vectors.tolist() == [[1, 2, 3]] * 4
-
-
 @pytest.mark.parametrize(
     ("value", "reason", "words"),
     [

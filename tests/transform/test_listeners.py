@@ -19,7 +19,7 @@ from streampca.consumer_group.status import StatusListener
 from streampca.errors import InputError
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import MemoryStore
-from streampca.stores.worker_status import TransformStatus, WorkerStatus, WorkerStatuses
+from streampca.stores.process_status import ProcessStatus, ProcessStatuses, TransformStatus
 from streampca.stream.events import SourceStatus
 from streampca.transform.log import TransformLog
 from streampca.transform.metrics import TransformMetrics
@@ -72,19 +72,19 @@ def store() -> MemoryStore:
 
 
 def status_listener(store: MemoryStore, clock: Clock) -> StatusListener:
-    reports = WorkerStatuses(store, "t")
+    reports = ProcessStatuses(store, "t")
     return StatusListener(reports, "host-7", clock, clock, SynchronousExecutor(), output_topic="projected")
 
 
-def reported(listener: StatusListener, store: MemoryStore, clock: Clock) -> WorkerStatus:
+def reported(listener: StatusListener, store: MemoryStore, clock: Clock) -> ProcessStatus:
     """The report that is due within a minute."""
     clock.now += 61.0
     listener.notify(LoopTicked())
-    (found,) = WorkerStatuses(store, "t").all()
+    (found,) = ProcessStatuses(store, "t").all()
     return found
 
 
-def transformed(report: WorkerStatus) -> TransformStatus:
+def transformed(report: ProcessStatus) -> TransformStatus:
     assert report.transform is not None
     return report.transform
 
@@ -115,10 +115,10 @@ def test_the_status_from_waiting_for_a_model_to_the_end(store: MemoryStore) -> N
         listener.notify(TransactionEnded("committed", 4, 0.1))
         listener.notify(BATCH)
         listener.notify(PartitionsReleased([0], lost=False))
-        report = WorkerStatuses(store, "t").all()[0]
+        report = ProcessStatuses(store, "t").all()[0]
         assert (report.state, report.trouble, list(report.partitions)) == ("transforming", None, ["1"])
         assert transformed(report).written == 6
-    report = WorkerStatuses(store, "t").all()[0]
+    report = ProcessStatuses(store, "t").all()[0]
     assert (report.state, report.partitions, transformed(report).written) == ("stopped", {}, 6)
 
 
@@ -129,11 +129,11 @@ def test_a_store_that_may_only_be_read_does_not_disturb(store: MemoryStore) -> N
     with status_listener(store, clock) as listener:
         Member(world, listener=listener).run()
     world.assert_each_once()
-    assert WorkerStatuses(store, "t").all() == []
+    assert ProcessStatuses(store, "t").all() == []
 
 
 def test_a_status_does_not_create_a_store(tmp_path: Path) -> None:
-    reports = WorkerStatuses(DirectoryStore(tmp_path / "store"), "t")
+    reports = ProcessStatuses(DirectoryStore(tmp_path / "store"), "t")
     with StatusListener(reports, "host-7", output_topic="projected") as listener:
         listener.notify(ModelAwaited("there is no store"))
     assert list(tmp_path.iterdir()) == []
@@ -146,7 +146,7 @@ def test_a_status_does_not_create_a_store(tmp_path: Path) -> None:
 def test_the_status_has_the_error_that_ended_the_member(store: MemoryStore) -> None:
     with pytest.raises(InputError), status_listener(store, Clock(0.0)):
         raise InputError("another shape")
-    (report,) = WorkerStatuses(store, "t").all()
+    (report,) = ProcessStatuses(store, "t").all()
     assert (report.state, report.trouble) == ("stopped", "another shape")
 
 

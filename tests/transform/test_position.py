@@ -32,7 +32,7 @@ def test_the_text_is_legible() -> None:
 
 
 @pytest.mark.parametrize("metadata", ["", "k=2 d=5", "by another tool", "last=x@y topic= "])
-def test_offsets_of_older_versions_and_other_tools_are_positions(metadata: str) -> None:
+def test_offsets_of_other_tools_are_positions(metadata: str) -> None:
     assert position_in(Committed(7, metadata)) == Position(7)
     refuse_other_topic("readings", 0, Committed(7, metadata), "id")
 

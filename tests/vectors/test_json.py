@@ -82,14 +82,6 @@ def test_ordinary_texts_are_parsed_by_simdjson(row: list[float], layout: int) ->
     check(write({"before": {"x": 1}, "a": {"b": {"c": row, "d": "é"}}}), 3, "a.b.c", accepted=b"\\" not in write("é"))
 
 
-def test_random_numbers_as_producers_write_them() -> None:
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((50, 784))
-    for table in (X, X.astype(np.float32), np.round(X, 3), rng.integers(0, 256, X.shape), 10.0 ** (20 * X)):
-        for row in table:
-            check(orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY), 784, accepted=True)
-
-
 @thorough
 @given(words=st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=30), digits=st.integers(1, 25))
 def test_any_float_with_any_number_of_digits(words: list[int], digits: int) -> None:
@@ -97,37 +89,6 @@ def test_any_float_with_any_number_of_digits(words: list[int], digits: int) -> N
     for written in ([f"{x:.{digits - 1}e}" for x in numbers], [repr(x) for x in numbers]):
         for text in written:
             check(array_of([text]), 1)
-
-
-@pytest.mark.usefixtures("implementation")
-@thorough
-@given(
-    sign=st.sampled_from(["", "-"]),
-    before=st.from_regex(r"\A(0|[1-9][0-9]{0,22})\Z"),
-    behind=st.from_regex(r"\A(|\.0{0,24}[0-9]{1,22})\Z"),
-    power=st.from_regex(r"\A(|[eE][+-]?[0-9]{1,3})\Z"),
-)
-def test_any_decimal(sign: str, before: str, behind: str, power: str) -> None:
-    check(f"[{sign}{before}{behind}{power}]".encode(), 1)
-
-
-@thorough
-@given(fraction=st.integers(2**52, 2**53 - 1), exponent=st.integers(-60, 60), by=st.integers(-2, 2))
-def test_numbers_halfway_between_two_floats(fraction: int, exponent: int, by: int) -> None:
-    """Rounded to 19 digits, just above and below, and in full."""
-    odd = 2 * fraction + 1
-    digits = str(odd << exponent if exponent >= 0 else odd * 5**-exponent)  # times 10^exponent
-    leading, power = digits[:19], max(0, len(digits) - 19) + min(exponent, 0)
-    for text in (f"{int(leading) + by}e{power}", f"{int(leading) + by}", f"{int(digits) + by}e{min(exponent, 0)}"):
-        check(array_of([text]), 1)
-
-
-@pytest.mark.usefixtures("implementation")
-@pytest.mark.parametrize("length", [*range(1, 41), 100, 400, 800])
-def test_numbers_of_every_length(length: int) -> None:
-    digits = ("1234567890" * 80)[:length]
-    for text in (digits, f"0.{digits}", f"{digits}.5", f"{digits}e-9"):
-        check(array_of([text]), 1, accepted=None if length > 19 else True)
 
 
 DECLINED = [

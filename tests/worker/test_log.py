@@ -10,7 +10,6 @@ from streampca.consumer_group.listener import (
     BatchLearned,
     CheckpointPostponed,
     CheckpointSaved,
-    OffsetsSkipped,
     PartitionResumed,
     PartitionsAssigned,
     PartitionsReleased,
@@ -170,13 +169,6 @@ def test_losing_partitions_is_a_warning(logs: Logs) -> None:
     worker.run()
     [lost] = [line for line in logs if line["event"] == "partitions lost"]
     assert (lost["log_level"], lost["partitions"]) == ("warning", [0])
-
-
-def test_removed_offsets_are_an_error(logs: Logs) -> None:
-    WorkerLog().notify(OffsetsSkipped(3, 100, 180))
-    [line] = logs
-    assert line["log_level"] == "error"
-    assert (line["partition"], line["position"], line["to"]) == (3, 100, 180)
 
 
 MEMBER = SourceStatus(connected=True, member=True)

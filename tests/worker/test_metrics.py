@@ -114,15 +114,6 @@ def test_metrics_after_a_run(metrics: WorkerMetrics, read: Callable[[], Samples]
     assert learn_seconds > 0
 
 
-def test_lag_counts_unread_messages(metrics: WorkerMetrics, read: Callable[[], Samples]) -> None:
-    env = Environment()
-    env.send(0, vectors(100))
-    worker: WorkerFixture = make_worker(env, script=[30, Do(lambda: worker.stop("enough")), Pause()])
-    listen(worker, metrics)
-    worker.run()
-    assert read()("streampca_consumer_lag_messages", **labels(0)) == 70
-
-
 def test_a_stalled_partition_is_shown_and_its_lag_grows(metrics: WorkerMetrics, read: Callable[[], Samples]) -> None:
     fold = fold_of(vectors(300), fold_config(), [int(NOW * 1000)] * 300)
     metrics.notify(PartitionsAssigned({0: -1, 1: -1}))

@@ -26,7 +26,7 @@ from streampca.consumer_group.status import StatusListener
 from streampca.errors import BadRecordError, StoreError
 from streampca.stores.base import is_part
 from streampca.stores.memory import MemoryStore
-from streampca.stores.worker_status import WorkerStatus, WorkerStatuses
+from streampca.stores.process_status import ProcessStatus, ProcessStatuses
 from streampca.stream.events import SourceStatus
 from tests.stream.streams import fold_config, fold_of, vectors
 from tests.worker.environment import TOPIC, Environment
@@ -71,11 +71,11 @@ def store() -> CountingStore:
 
 @pytest.fixture
 def listener(store: CountingStore, clocks: Clocks) -> StatusListener:
-    return StatusListener(WorkerStatuses(store, TOPIC), NAME, clocks.wall, clocks.monotonic, SynchronousExecutor())
+    return StatusListener(ProcessStatuses(store, TOPIC), NAME, clocks.wall, clocks.monotonic, SynchronousExecutor())
 
 
-def read_status(store: MemoryStore) -> WorkerStatus:
-    [found] = WorkerStatuses(store, TOPIC).all()
+def read_status(store: MemoryStore) -> ProcessStatus:
+    [found] = ProcessStatuses(store, TOPIC).all()
     return found
 
 
@@ -257,10 +257,10 @@ def test_a_failed_write_is_retried_at_the_next_interval(
 def test_old_and_damaged_status_files_are_removed_at_the_start(
     listener: StatusListener, store: CountingStore, clocks: Clocks
 ) -> None:
-    statuses = WorkerStatuses(store, TOPIC)
+    statuses = ProcessStatuses(store, TOPIC)
     for name, age in (("old", 3601.0), ("recent", 3599.0)):
         statuses.write(
-            WorkerStatus(name=name, state="stopped", trouble=None, started_at=0, updated_at=clocks.wall() - age,
+            ProcessStatus(name=name, state="stopped", trouble=None, started_at=0, updated_at=clocks.wall() - age,
                    messages_per_second=0, partitions={})
         )  # fmt: skip
     store.write(f"workers/{TOPIC}/broken.json", b"{")
@@ -282,7 +282,7 @@ def test_the_process_name_is_a_valid_file_name(monkeypatch: pytest.MonkeyPatch) 
 
 def run_with_status(env: Environment, store: MemoryStore, **options: Any) -> None:
     worker = make_worker(env, worker_config(env.fold_config, **options), [40, 40, 40])
-    with StatusListener(WorkerStatuses(store, TOPIC), NAME) as listener:
+    with StatusListener(ProcessStatuses(store, TOPIC), NAME) as listener:
         worker.add_listener(listener)
         worker.run()
 
@@ -317,7 +317,7 @@ class HangingStore(MemoryStore):
 
 def test_a_store_that_hangs_does_not_stop_the_loop(clocks: Clocks) -> None:
     store = HangingStore()
-    with StatusListener(WorkerStatuses(store, TOPIC), NAME, clocks.wall, clocks.monotonic) as listener:
+    with StatusListener(ProcessStatuses(store, TOPIC), NAME, clocks.wall, clocks.monotonic) as listener:
         assert store.entered.wait(20)
         listener.notify(PartitionsAssigned({0: 5}))
         run_loop(listener, clocks, seconds=60)  # returns, and starts no second write

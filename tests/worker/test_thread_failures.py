@@ -35,7 +35,7 @@ class Source(MemorySource):
         if name == "prefetch":
             self.status = fail
         elif name == "health":
-            health._Server.service_actions = fail
+            health.HealthServer.service_actions = fail
         elif name == "client":
             threading.Thread(target=fail, name="client", daemon=True).start()
         elif name == "writer":

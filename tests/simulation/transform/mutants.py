@@ -7,7 +7,6 @@ from unittest import mock
 import numpy as np
 
 from streampca.consumer_group.assignment import Assignment
-from streampca.consumer_group.restorer import Restorer
 from streampca.pca.arrays import Array
 from streampca.sources.base import Committed
 from streampca.sources.transactions import OutgoingFields
@@ -153,7 +152,7 @@ TRANSFORM_MUTANTS: dict[str, tuple[Mutant, int]] = {
     "the model goes back when a newer one is damaged": (LOADS_OLDER_MODELS, 189),
     "gaps are not counted": (patched(Assignment, skip_gap=_skips_silently), 1),
     "the last record is not committed": (patched(Position, as_committed=_commits_no_last_record), 1),
-    "transform does not retry a restore that failed": (patched(Restorer, retry_when_due=nothing), 1),
+    "transform does not retry a restore that failed": (patched(Assignment, _retry_restore=nothing), 1),
     "transform does not resume paused partitions": (patched(Assignment, _read_paused=nothing), 1),
     "rows are computed in any place": (patched(Projection, _of_run=_ignores_places, _fields=_rounds_by_place), 16),
 }

@@ -4,14 +4,14 @@ import pytest
 
 from streampca.errors import StoreError
 from streampca.stores.memory import MemoryStore
-from streampca.stores.worker_status import PartitionStatus, WorkerStatus, WorkerStatuses
+from streampca.stores.process_status import PartitionStatus, ProcessStatus, ProcessStatuses
 
 FOLDER = "workers/t"
 
 
-def status(name: str, updated_at: float = 100.0) -> WorkerStatus:
+def status(name: str, updated_at: float = 100.0) -> ProcessStatus:
     partition = PartitionStatus(position=5, lag=0, learned=4, rejected=1, loss_ewma=0.5)
-    return WorkerStatus(
+    return ProcessStatus(
         name=name, state="learning", trouble=None, started_at=1.0, updated_at=updated_at, messages_per_second=2.5,
         partitions={"0": partition},
     )  # fmt: skip
@@ -19,22 +19,22 @@ def status(name: str, updated_at: float = 100.0) -> WorkerStatus:
 
 def test_statuses_are_read_in_order_of_name() -> None:
     store = MemoryStore()
-    statuses = WorkerStatuses(store, "t")
+    statuses = ProcessStatuses(store, "t")
     for name in ("b", "a", "a-1", "A.1"):
         statuses.write(status(name))
-    WorkerStatuses(store, "other").write(status("c"))
+    ProcessStatuses(store, "other").write(status("c"))
     assert statuses.all() == [status("A.1"), status("a"), status("a-1"), status("b")]
 
 
 def test_a_status_replaces_the_previous_one_of_the_same_worker() -> None:
-    statuses = WorkerStatuses(MemoryStore(), "t")
+    statuses = ProcessStatuses(MemoryStore(), "t")
     statuses.write(status("a", 1.0))
     statuses.write(status("a", 2.0))
     assert statuses.all() == [status("a", 2.0)]
 
 
 def test_no_status_files() -> None:
-    assert WorkerStatuses(MemoryStore(), "t").all() == []
+    assert ProcessStatuses(MemoryStore(), "t").all() == []
 
 
 @pytest.mark.parametrize(
@@ -47,21 +47,21 @@ def test_no_status_files() -> None:
 def test_invalid_status_files_are_skipped(content: bytes) -> None:
     store = MemoryStore()
     store.write(f"{FOLDER}/a.json", content)
-    WorkerStatuses(store, "t").write(status("b"))
-    assert WorkerStatuses(store, "t").all() == [status("b")]
+    ProcessStatuses(store, "t").write(status("b"))
+    assert ProcessStatuses(store, "t").all() == [status("b")]
 
 
 def test_unknown_fields_are_ignored() -> None:
     store = MemoryStore()
     store.write(f"{FOLDER}/a.json", status("a").model_dump_json().replace("{", '{"novelty": 1,', 1).encode())
-    assert WorkerStatuses(store, "t").all() == [status("a")]
+    assert ProcessStatuses(store, "t").all() == [status("a")]
 
 
 def test_other_files_are_ignored() -> None:
     store = MemoryStore()
     store.write(f"{FOLDER}/readme.txt", b"x")
     store.write(f"{FOLDER}/sub/a.json", b"x")
-    statuses = WorkerStatuses(store, "t")
+    statuses = ProcessStatuses(store, "t")
     statuses.remove(before=1e12)
     assert statuses.all() == []
     assert store.names(FOLDER) == [f"{FOLDER}/readme.txt", f"{FOLDER}/sub"]
@@ -69,14 +69,14 @@ def test_other_files_are_ignored() -> None:
 
 def test_a_status_removed_while_listing_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
-    WorkerStatuses(store, "t").write(status("a"))
+    ProcessStatuses(store, "t").write(status("a"))
     monkeypatch.setattr(store, "names", lambda folder: [f"{FOLDER}/a.json", f"{FOLDER}/gone.json"])
-    assert WorkerStatuses(store, "t").all() == [status("a")]
+    assert ProcessStatuses(store, "t").all() == [status("a")]
 
 
 def test_store_errors_are_raised() -> None:
     store = MemoryStore()
-    WorkerStatuses(store, "t").write(status("a"))
+    ProcessStatuses(store, "t").write(status("a"))
     store.fail_reads(1)
     with pytest.raises(StoreError):
-        WorkerStatuses(store, "t").all()
+        ProcessStatuses(store, "t").all()

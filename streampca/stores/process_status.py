@@ -8,7 +8,7 @@ from streampca.stores.base import Store
 
 OUTDATED_AFTER_S = 3600.0  # older reports are removed
 
-State = Literal["starting", "learning", "transforming", "waiting", "stopping", "stopped"]
+Phase = Literal["starting", "learning", "transforming", "waiting", "stopping", "stopped"]
 
 
 class PartitionStatus(BaseModel):
@@ -33,11 +33,11 @@ class TransformStatus(BaseModel):
     committed_at: float | None = Field(None, description="When the last one was committed, seconds since 1970.")
 
 
-class WorkerStatus(BaseModel):
+class ProcessStatus(BaseModel):
     """The status of one worker, or of one member of `streampca transform`."""
 
     name: Annotated[str, Field(description="Host name and process id.", pattern=r"^[A-Za-z0-9._-]+$")]
-    state: State = Field(description="State of the worker; waiting: no messages for some seconds.")
+    state: Phase = Field(description="State of the worker; waiting: no messages for some seconds.")
     trouble: str | None = Field(
         description="The error that stops it from reading, saving, publishing or writing, or that ended it."
     )
@@ -48,7 +48,7 @@ class WorkerStatus(BaseModel):
     transform: TransformStatus | None = Field(None, description="Null: a worker.")
 
 
-class WorkerStatuses:
+class ProcessStatuses:
     """The status reports of one topic."""
 
     def __init__(self, store: Store, topic: str) -> None:
@@ -58,11 +58,11 @@ class WorkerStatuses:
         """Where the store should be if it does not exist yet: the first write would create it."""
         return self._store.missing()
 
-    def write(self, report: WorkerStatus) -> None:
+    def write(self, report: ProcessStatus) -> None:
         """Replace the previous report of the same name. Raises `StoreError`."""
         self._store.write(self._path(report.name), report.model_dump_json().encode())
 
-    def all(self) -> list[WorkerStatus]:
+    def all(self) -> list[ProcessStatus]:
         """All readable reports, sorted by name. Raises `StoreError`."""
         found = (self._load(path) for path in self._paths())
         return sorted((report for report in found if report is not None), key=lambda report: report.name)
@@ -80,8 +80,8 @@ class WorkerStatuses:
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}.json"
 
-    def _load(self, path: str) -> WorkerStatus | None:
+    def _load(self, path: str) -> ProcessStatus | None:
         try:
-            return WorkerStatus.model_validate_json(self._store.read(path), strict=True)
+            return ProcessStatus.model_validate_json(self._store.read(path), strict=True)
         except (FileNotFoundError, ValidationError):  # removed meanwhile, damaged, or written by another release
             return None
