@@ -52,18 +52,6 @@ def is_remote(store: Store) -> bool:
     return not isinstance(store, DirectoryStore | MemoryStore)
 
 
-def test_reads_what_was_written(store: Store) -> None:
-    store.write("checkpoints/readings/3/042.npz", b"abc")
-    assert store.read("checkpoints/readings/3/042.npz") == b"abc"
-
-
-def test_a_second_write_replaces_the_first(store: Store) -> None:
-    store.write("a/b", b"a long content")
-    store.write("a/b", b"short")
-    assert store.read("a/b") == b"short"
-    assert store.names("a") == ["a/b"]
-
-
 def test_create_writes_only_what_is_missing(store: Store) -> None:
     assert store.create("a.json", b"first") is True
     assert store.create("a.json", b"second") is False

@@ -194,6 +194,43 @@ def test_a_file_system_that_cannot_flush_folders_is_accepted(tmp_path: Path, mon
     assert DirectoryStore(tmp_path).read("a/b") == b"x"
 
 
+def test_a_folder_made_by_a_write_that_failed_is_flushed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, fsync = DirectoryStore(tmp_path), os.fsync
+    flushed: list[int] = []
+    broken = [True]
+
+    def flush(descriptor: int) -> None:
+        if broken[0]:
+            raise OSError(errno.EIO, "Input/output error")
+        fsync(descriptor)
+        flushed.append(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", flush)
+    for _ in range(2):
+        with pytest.raises(StoreError):
+            store.write("a/b/c", b"data")
+    broken[0] = False
+    store.write("a/b/c", b"data")
+    folders = [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
+    assert [folder.name for folder in folders if folder.stat().st_ino not in flushed] == []
+    flushed.clear()
+    store.write("a/b/c", b"data")
+    assert len(flushed) == 2  # the file and its folder
+
+
+def test_folders_of_a_process_that_was_killed_before_it_could_flush_them_are_flushed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.append(os.fstat(descriptor).st_ino))
+    DirectoryStore(tmp_path).write("a/b/c", b"data")
+    folders = [tmp_path.parent, tmp_path, tmp_path / "a"]
+    assert [folder for folder in folders if folder.stat().st_ino not in flushed] == []
+
+
 @pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP])
 def test_a_file_system_without_hard_links_is_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
@@ -280,6 +317,19 @@ def test_missing_permissions_are_a_one_line_error(open_path: Path) -> None:
         assert line.startswith(f"cannot {verb} {open_path / 'store'}")
         assert "Permission denied (this user needs permission to read and write there)" in line
     assert store.read("a/b") == b"old"
+
+
+def test_files_and_folders_are_closed_to_others(tmp_path: Path) -> None:
+    """Files hold raw vectors."""
+    before = os.umask(0)
+    try:
+        store = DirectoryStore(tmp_path / "store")
+        store.check()
+        store.write("a/b/file.npz", b"data")
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in [store.root, *store.root.rglob("*")]}
+    assert modes == {"store": 0o750, "a": 0o750, "b": 0o750, "file.npz": 0o640}
 
 
 def test_a_file_in_place_of_the_store_is_an_error(tmp_path: Path) -> None:

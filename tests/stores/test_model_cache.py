@@ -9,7 +9,7 @@ import pytest
 import structlog
 from structlog.typing import EventDict
 
-from streampca.errors import DamagedFileError, StoreError
+from streampca.errors import StoreError
 from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache, NoModelError, NotLoadedError, UnknownVersionError
 from streampca.stores.models import Models
@@ -174,14 +174,6 @@ def test_old_versions_are_cached_and_the_least_recently_used_is_evicted(cache: M
         cache.get_loaded(2)
 
 
-def test_an_unknown_version_raises(cache: ModelCache, models: Models) -> None:
-    models.save(known(5))
-    cache.poll()
-    for version in (0, 4, 6):
-        with pytest.raises(UnknownVersionError, match=f"there is no model version {version}"):
-            cache.get(version)
-
-
 def test_a_pruned_version_is_unknown_even_if_it_was_loaded(
     cache: ModelCache, models: Models, store: MemoryStore
 ) -> None:
@@ -201,15 +193,6 @@ def test_a_version_newer_than_the_one_in_use_can_be_requested(cache: ModelCache,
     models.save(known(2))
     assert cache.get(2).version == 2
     assert in_use(cache) == 1
-
-
-def test_a_damaged_old_version_raises(cache: ModelCache, models: Models, store: MemoryStore) -> None:
-    for version in (1, 2):
-        models.save(known(version))
-    store.damage(file_of(1), 500)
-    cache.poll()
-    with pytest.raises(DamagedFileError):
-        cache.get(1)
 
 
 def test_an_emptied_store_leaves_the_model_in_use_and_a_replaced_one_supersedes_it(

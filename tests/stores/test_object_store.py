@@ -133,13 +133,6 @@ def test_a_server_that_cannot_create_conditionally_is_asked_first(proxy: S3Proxy
     assert proxy.faults >= 2
 
 
-def test_slow_answers_are_awaited(proxy: S3Proxy) -> None:
-    store = new_store(timeouts=Timeouts())
-    proxy.begin(Fault("slow", delay_s=0.1))
-    store.write("a/b", b"x")
-    assert (store.read("a/b"), store.names("a")) == (b"x", ["a/b"])
-
-
 def test_a_short_outage_is_not_noticed(proxy: S3Proxy) -> None:
     store = new_store(timeouts=Timeouts())
     proxy.begin(Fault("status"))
