@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from streampca.api import rows
+from streampca.api import request_arrays
 from streampca.api.request import RequestError
-from streampca.api.rows import Limits
+from streampca.api.request_arrays import Limits
 from streampca.api.schemas import SCORES, ProjectRequest, ReconstructRequest, ScoreRequest
 from streampca.pca import scoring
 from streampca.pca.arrays import Array
-from streampca.pca.model import Basis
 from streampca.pca.scoring import Projected
 from streampca.stream.model_file import PublishedModel
 
@@ -58,7 +57,7 @@ def score(published: PublishedModel, request: ScoreRequest, limits: Limits) -> A
 def _projected(published: PublishedModel, given: Array, limits: Limits) -> Projected:
     """The vectors, without gaps if the model was learned with some, and where they lie."""
     gaps = published.settings.get("missing") == "impute"
-    vectors = rows.fit(given, "vectors", published.model.dimensions, limits, gaps=gaps)
+    vectors = request_arrays.fit(given, "vectors", published.model.dimensions, limits, gaps=gaps)
     return scoring.project(published.model, vectors)
 
 
@@ -87,30 +86,22 @@ def _scores(published: PublishedModel, projected: Projected) -> dict[str, Any]:
 
 def reconstruct(published: PublishedModel, request: ReconstructRequest, limits: Limits) -> Answer:
     """Vectors from coordinates; or vectors as the components reconstruct them, with the squared error of each."""
-    if request.coordinates is not None and request.vectors is None:
-        return _from_coordinates(published, request.coordinates, request.basis, limits)
-    if request.vectors is not None and request.coordinates is None:
-        return _from_vectors(published, request.vectors, limits)
-    raise RequestError(422, "give either coordinates or vectors")
-
-
-def _from_vectors(published: PublishedModel, given: Array, limits: Limits) -> Answer:
-    vectors, coordinates, residual, _ = _projected(published, given, limits)
-    with np.errstate(all="ignore"):
-        reconstructed = published.model.reconstruct(coordinates)
-    _check_finite("vectors", reconstructed, residual)
-    return _answer(published, {"vectors": reconstructed, "squared_error": residual}, len(vectors))
-
-
-def _from_coordinates(published: PublishedModel, given: Array, basis: Basis, limits: Limits) -> Answer:
     model = published.model
-    coordinates = rows.fit(given, "coordinates", model.n_components, limits)
+    if request.vectors is not None and request.coordinates is None:
+        vectors, coordinates, residual, _ = _projected(published, request.vectors, limits)
+        with np.errstate(all="ignore"):
+            reconstructed = model.reconstruct(coordinates)
+        _check_finite("vectors", reconstructed, residual)
+        return _answer(published, {"vectors": reconstructed, "squared_error": residual}, len(vectors))
+    if request.coordinates is None or request.vectors is not None:
+        raise RequestError(422, "give either coordinates or vectors")
+    coordinates = request_arrays.fit(request.coordinates, "coordinates", model.n_components, limits)
     if len(coordinates) * model.dimensions > limits.numbers:
         most = limits.numbers // model.dimensions
         text = f"the answer to {len(coordinates)} rows is too long: send at most {most}"
         raise RequestError(413, text, limit="numbers")
     with np.errstate(all="ignore"):
-        vectors = model.reconstruct(coordinates, basis)
+        vectors = model.reconstruct(coordinates, request.basis)
     _check_finite("coordinates", vectors)
     return _answer(published, {"vectors": vectors}, len(coordinates))
 
@@ -125,13 +116,14 @@ def _check_finite(name: str, *results: Array) -> None:
 def _answer(
     published: PublishedModel, fields: dict[str, Any], vectors: int = 0, projected: Array | None = None
 ) -> Answer:
-    plain = {name: _in_order(value) if isinstance(value, np.ndarray) else value for name, value in fields.items()}
+    """Arrays in C order, real numbers as float64."""
+    plain = {
+        name: np.ascontiguousarray(value, np.float64 if value.dtype.kind == "f" else value.dtype)
+        if isinstance(value, np.ndarray)
+        else value
+        for name, value in fields.items()
+    }
     return Answer(published.version, {"version": published.version, **plain}, vectors, projected)
-
-
-def _in_order(array: Array) -> Array:
-    """In C order, real numbers as float64."""
-    return np.ascontiguousarray(array, np.float64 if array.dtype.kind == "f" else array.dtype)
 
 
 def model_info(published: PublishedModel) -> Answer:

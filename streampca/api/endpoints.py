@@ -15,8 +15,8 @@ from streampca.api.model_loader import ModelLoader
 from streampca.api.parsing import R, check_size, parse
 from streampca.api.recent_vectors import RecentVectors
 from streampca.api.request import BINARY, NPY, read_request
+from streampca.api.request_arrays import Limits
 from streampca.api.responses import accepts, answer_response, bytes_response, json_response, version_header
-from streampca.api.rows import Limits
 from streampca.api.schemas import ProjectRequest, ReconstructRequest, ScoreRequest, VersionNumber
 from streampca.settings import ServeSettings
 from streampca.stores.model_cache import ModelCache, NotLoadedError

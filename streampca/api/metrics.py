@@ -1,6 +1,7 @@
 """The sidecar's Prometheus metrics."""
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 
 from prometheus_client import Counter, GCCollector, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -29,39 +30,38 @@ _GAUGES = (  # name, help text, attribute of the model in use
 class SidecarMetrics:
     """Counts requests and vectors, and reads the metrics of the model in use at each scrape; all with the topic."""
 
-    def __init__(self, cache: ModelCache, topic: str, store: StoreMetrics) -> None:
+    def __init__(self, models: ModelCache, topic: str, store: StoreMetrics) -> None:
         self.registry = LabelledRegistry(topic=topic)
-        self.registry.register(_ModelCollector(cache))
+        self.registry.register(_ModelCollector(models))
         store.register(self.registry)
         text = "Vectors projected, reconstructed or scored, by act."
-        self._vectors = Counter("streampca_projected_vectors_total", text, ["act"], registry=self.registry)
+        vectors = Counter("streampca_projected_vectors_total", text, ["act"], registry=self.registry)
+        self._vectors = {act: vectors.labels(act) for act in ("project", "reconstruct", "score")}
         text = "Requests refused or ended because they reached a limit."
-        self._limits = Counter("streampca_limits_reached_total", text, ["limit"], registry=self.registry)
-        for act in ("project", "reconstruct", "score"):
-            self._vectors.labels(act)  # all series exist from the start: an increase of one is seen by alerts
-        for limit in LIMITS:
-            self._limits.labels(limit)
-        self._durations = Histogram(
+        limits = Counter("streampca_limits_reached_total", text, ["limit"], registry=self.registry)
+        self._limits = {limit: limits.labels(limit) for limit in LIMITS}
+        durations = Histogram(
             "streampca_request_duration_seconds",
             "Duration of requests, by route and status code.",
             ["route", "code"],
             registry=self.registry,
             buckets=_BUCKETS,
         )
+        self._durations = cache(durations.labels)  # a lookup by labels costs more than the observation
         ProcessCollector(registry=self.registry)
         GCCollector(registry=self.registry)
 
     def observe_request(self, route: str, code: int, seconds: float) -> None:
         """Count and time one request."""
-        self._durations.labels(route, str(code)).observe(seconds)
+        self._durations(route, code).observe(seconds)
 
     def count_vectors(self, act: str, vectors: int) -> None:
         """Count the vectors of one request."""
-        self._vectors.labels(act).inc(vectors)
+        self._vectors[act].inc(vectors)
 
     def count_limit(self, limit: str) -> None:
         """Count one request that reached one of `LIMITS`."""
-        self._limits.labels(limit).inc()
+        self._limits[limit].inc()
 
     def text(self, accept: str) -> tuple[bytes, str]:
         """All metrics in the format that the scraper accepts, and its content type."""

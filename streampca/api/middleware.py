@@ -13,13 +13,12 @@ BUFFERED_BYTES = 64 * 2**20  # all bodies and answers together; with models and 
 
 _OTHER = "other"  # for unknown paths and those of /docs: paths as labels would have no bound
 _SECURITY = [(b"x-content-type-options", b"nosniff"), (b"x-frame-options", b"DENY")]
-_POLICY = b"content-security-policy"
-_NOTHING = (_POLICY, b"default-src 'none'; frame-ancestors 'none'")  # for all answers that are no page
-_SWAGGER = (  # its page has a script of its own in it
-    _POLICY,
-    b"default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
-    b"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+_POLICY = (
+    "default-src 'none'; script-src 'self'{inline}; style-src 'self'{inline}; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+_PAGE = (b"content-security-policy", _POLICY.format(inline="").encode())
+_SWAGGER = (b"content-security-policy", _POLICY.format(inline=" 'unsafe-inline'").encode())  # its page has a script
 
 
 class UnreadAnswerError(Exception):
@@ -54,7 +53,8 @@ class Middleware:
             nonlocal code
             if message["type"] == "http.response.start":
                 code = message["status"]
-                message["headers"] = [*message.get("headers", ()), *_SECURITY, *_policy(scope, message)]
+                policy = _SWAGGER if scope["path"] == f"{scope.get('root_path', '')}/docs" else _PAGE
+                message["headers"] = [*message.get("headers", ()), *_SECURITY, policy]
             elif message.get("body") and not message.get("more_body"):
                 return await send(message)  # a short answer: it does not wait for the client
             try:
@@ -72,10 +72,3 @@ class Middleware:
             hold(0)
             route = getattr(scope.get("route"), "path", None) or _OTHER
             self._metrics.observe_request(route, code, time.perf_counter() - began)
-
-
-def _policy(scope: Scope, start: Message) -> list[tuple[bytes, bytes]]:
-    """The Content-Security-Policy, unless the response has one."""
-    if any(name == _POLICY for name, _ in start.get("headers", ())):
-        return []
-    return [_SWAGGER if scope["path"] == f"{scope.get('root_path', '')}/docs" else _NOTHING]

@@ -1,4 +1,4 @@
-"""The files of the page at `/`, in the folder `page/`, with headers that restrict the page to this sidecar."""
+"""The files of the page at `/`, in the folder `page/`."""
 
 from os import PathLike, stat_result
 from pathlib import Path
@@ -10,8 +10,6 @@ from starlette.types import Scope
 FOLDER = Path(__file__).parent / "page"
 
 HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-cache",  # revalidated by ETag each time, so that the page is never older than its sidecar

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from streampca.api import rows
+from streampca.api import request_arrays
 from streampca.api.request import BINARY, UNCOUNTED_BYTES, RawRequest, RequestError
-from streampca.api.rows import Limits
-from streampca.api.schemas import RowsRequest
+from streampca.api.request_arrays import Limits
+from streampca.api.schemas import ROW_FIELDS, RowsRequest
 from streampca.vectors.json import count, fast_fields, loads
 from streampca.vectors.packing import VectorError, type_name
 
@@ -72,13 +72,13 @@ def _parse_object(body: bytes, schema: type[R]) -> dict[str, Any]:
 
 
 def _parse_binary(raw: RawRequest, schema: type[R]) -> R:
-    names = schema.row_fields()
+    names = [name for name in schema.model_fields if name in ROW_FIELDS]
     query = dict(raw.query)
     name = names[0] if len(names) == 1 else query.pop("of", "")
     if name not in names:
         raise RequestError(422, f"say in the query what the body holds: {' or '.join(f'?of={name}' for name in names)}")
-    _check_names("parameter", query, schema.other_fields())
-    return _validate(schema, query | {name: rows.from_body(raw.body, raw.media_type, name)}, strict=False)
+    _check_names("parameter", query, [name for name in schema.model_fields if name not in ROW_FIELDS])
+    return _validate(schema, query | {name: request_arrays.from_body(raw.body, raw.media_type, name)}, strict=False)
 
 
 def _check_names(kind: str, given: dict[str, Any], known: list[str]) -> None:

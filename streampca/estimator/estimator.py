@@ -97,10 +97,9 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         online: OnlineLearner | None = copy(self.online_) if hasattr(self, "online_") else None
         for slab in checks.slabs(X):
             V = validate_data(self, slab, reset=online is None, **checks.finite_or_gaps(self.missing))
-            if online is None:
-                online = self._new_learner(V.shape[1])
-                checks.refuse_small(V, online.config)
-            checks.refuse_large(V, online.config)
+            first = online is None
+            online = online or self._new_learner(V.shape[1])
+            checks.refuse_extremes(V, online.config, first=first)
             checks.refuse_empty(V, online.config)
             online.add(V)
         self.online_ = online  # type: ignore[assignment]  # there is at least one slab

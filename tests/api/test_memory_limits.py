@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 import pytest
 
-from streampca.api import endpoints, middleware
+from streampca.api import compute, endpoints, middleware
 from streampca.api.app import create_app
 from streampca.settings import ServeSettings
 from streampca.stores.directory import DirectoryStore
@@ -203,3 +203,19 @@ def test_without_memory_a_large_request_is_refused_for_the_moment(
         assert refused[1].status_code == 200  # small requests always fit
         assert client.post("/v1/project", **large).status_code == 200
         assert f'streampca_limits_reached_total{{limit="memory",topic="{TOPIC}"}} 1.0' in client.get("/metrics").text
+
+
+def test_a_request_that_gets_no_memory_can_be_tried_again(
+    store: MemoryStore, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*arguments: object) -> None:
+        raise MemoryError("Unable to allocate 7.63 MiB")
+
+    with Client(create_app(store, ServeSettings(topic=TOPIC))) as client:
+        with monkeypatch.context() as failing:
+            failing.setattr(compute, "project", fails)
+            refused = client.post("/v1/project", json={"vectors": [[0.0] * 5]})
+        assert error_of(refused, 503) == "too many large requests at once: try again"
+        assert refused.headers["retry-after"] == "1"
+        assert f'streampca_limits_reached_total{{limit="memory",topic="{TOPIC}"}} 1.0' in client.get("/metrics").text
+        assert client.post("/v1/project", json={"vectors": [[0.0] * 5]}).status_code == 200

@@ -94,12 +94,6 @@ def test_one_of_many_creates_the_file(store: Store) -> None:
         store.delete("a/b")
 
 
-def test_a_store_names_its_place_in_full(store: Store, tmp_path: Path) -> None:
-    if isinstance(store, DirectoryStore):
-        assert store.place == str(tmp_path / "store")
-    assert store.snapshot("a").place == store.place
-
-
 def test_a_missing_file_raises_file_not_found(store: Store) -> None:
     for name in ("absent", "absent/file"):
         with pytest.raises(FileNotFoundError):
@@ -229,25 +223,9 @@ STEPS = st.tuples(
 )
 
 
-LISTS_OF_STEPS = st.lists(STEPS, max_size=12)
-CHECKS_OFF = [HealthCheck.function_scoped_fixture]
-
-
-@pytest.mark.parametrize("store", ["directory", "memory"], indirect=True)
-@settings(max_examples=60, deadline=None, suppress_health_check=CHECKS_OFF)
-@given(steps=LISTS_OF_STEPS)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(STEPS, max_size=12))
 def test_behaves_like_a_dictionary_with_folders(store: Store, steps: list[tuple[str, str, bytes]]) -> None:
-    behaves_like_a_dictionary(store, steps)
-
-
-@pytest.mark.parametrize("store", [OBJECTS], indirect=True)
-@settings(max_examples=5, deadline=None, suppress_health_check=CHECKS_OFF)
-@given(steps=LISTS_OF_STEPS)
-def test_objects_behave_like_a_dictionary_with_folders(store: Store, steps: list[tuple[str, str, bytes]]) -> None:
-    behaves_like_a_dictionary(store, steps)
-
-
-def behaves_like_a_dictionary(store: Store, steps: list[tuple[str, str, bytes]]) -> None:
     for folder in ("a", "b", "c.npz"):
         for name in store.names(folder):
             store.delete(name)

@@ -69,15 +69,6 @@ def test_takes_the_newest_and_then_newer_ones(cache: ModelCache, models: Models)
     assert cache.reasons_not_ready(None) == []
 
 
-def test_a_model_in_use_by_a_request_does_not_change(cache: ModelCache, models: Models) -> None:
-    models.save(known(1))
-    cache.poll()
-    mine = cache.get(None)
-    models.save(known(2))
-    cache.poll()
-    assert (mine.version, in_use(cache)) == (1, 2)
-
-
 def test_a_damaged_newest_model_is_skipped_and_logged_once(
     cache: ModelCache, models: Models, store: MemoryStore, clock: Clock, events: list[EventDict]
 ) -> None:
@@ -93,16 +84,6 @@ def test_a_damaged_newest_model_is_skipped_and_logged_once(
     models.save(known(4))
     cache.poll()
     assert in_use(cache) == 4
-
-
-def test_a_damaged_newer_model_leaves_the_one_in_use(cache: ModelCache, models: Models, store: MemoryStore) -> None:
-    models.save(known(1))
-    cache.poll()
-    models.save(known(2))
-    store.cut(file_of(2), 300)
-    cache.poll()
-    assert in_use(cache) == 1
-    assert cache.reasons_not_ready(None) == []
 
 
 def test_a_damaged_file_is_retried_after_a_minute(
@@ -289,26 +270,3 @@ def test_a_bug_does_not_stop_the_polling(cache: ModelCache, models: Models, even
     cache.stop()
     assert cache.failures["bug"] == 1
     assert "polling for models failed" in warnings(events)
-
-
-def test_readers_never_see_versions_go_backwards(cache: ModelCache, models: Models) -> None:
-    models.save(known(1))
-    cache.start(0.001)
-    seen: list[list[int]] = [[] for _ in range(3)]
-    done = threading.Event()
-
-    def read(versions: list[int]) -> None:
-        while not done.is_set():
-            versions.append(cache.get(None).version)
-
-    readers = [threading.Thread(target=read, args=(versions,), daemon=True) for versions in seen]
-    for reader in readers:
-        reader.start()
-    for version in range(2, 40):
-        models.save(known(version))
-    eventually(lambda: in_use(cache) == 39)
-    done.set()
-    for reader in readers:
-        reader.join(timeout=60)
-    cache.stop()
-    assert all(versions == sorted(versions) for versions in seen)
