@@ -4,7 +4,6 @@ Beside them our way: each machine keeps its own fold, nothing is sent back, and 
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -94,8 +93,8 @@ def _exchanged(way: Method, name: str, states: Sequence[Any], k: int) -> tuple[F
 
 def _sent_back(name: str, states: Sequence[Any]) -> list[Any]:
     if name == "implicit":
-        C = combine.average([state.state.C for state in states])
-        return [replace(s, state=replace(s.state, C=C)) for s in states]
+        C = combine.average([C for C, _ in states])
+        return [(C, t) for _, t in states]
     if name == "incremental":
         U = np.asarray(combine.average_orthonormal([state.U for state in states]), np.float64)
         s = np.asarray(np.mean([state.s for state in states], axis=0), np.float64)

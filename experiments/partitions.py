@@ -58,7 +58,7 @@ def combined(
     for i, part in enumerate(parts):
         start = C if way == "average" else passes.beginning(data, k, 10_000 * (seed + 1) + i)[1]
         *_, last = passes.states(method("implicit", k, eta0), data, part, start, 0)
-        factors.append(last.state.C)
+        factors.append(last[0])
     average = combine.average(factors, [len(part) for part in parts])
     return eta0, round(data.excess(np.asarray(orthonormal(average), np.float64)), 6)
 
