@@ -27,6 +27,10 @@ class StoreError(StreampcaError):
     """The store cannot be read or written (missing folder, permissions, full disk)."""
 
 
+class NewerFormatError(StoreError):
+    """A file was written by a newer release; nothing is damaged. Until this process is upgraded, it waits."""
+
+
 class StaleListingError(StoreError):
     """A listing names files that are gone, as network file systems do for a minute; a retry helps."""
 

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import structlog
 
-from streampca.errors import DamagedFileError, StaleListingError, StoreError
+from streampca.errors import DamagedFileError, NewerFormatError, StaleListingError, StoreError
 from streampca.stores import identity, numbered
 from streampca.stores.base import Store
 from streampca.stream import checkpoint as files
@@ -54,6 +54,8 @@ class Checkpoints:
         while left := [offset for offset in self.offsets(partition) if offset not in failures]:
             try:
                 found = self._load(partition, left[-1], trusted=trusted)
+            except NewerFormatError:
+                raise  # not damaged: falling back would learn again what a newer release has learned
             except (FileNotFoundError, DamagedFileError, StoreError) as error:
                 failures[left[-1]] = error  # not found: pruned since it was listed, so a newer one exists
             else:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from streampca.errors import DamagedFileError, StoreError, StreampcaError
+from streampca.errors import DamagedFileError, NewerFormatError, StoreError, StreampcaError
 from streampca.stores.models import Models
 from streampca.stream.model_file import PublishedModel
 
@@ -172,8 +172,8 @@ class ModelCache:
                 model = self._models.load(version)
             except FileNotFoundError:  # pruned since it was listed
                 continue
-            except DamagedFileError as error:
-                self._on_damage(version, error)
+            except (DamagedFileError, NewerFormatError) as error:
+                self._on_unreadable(version, error)
                 continue
             if self._current is not None and version < self._current.version:
                 log.warning("store has older models only", version=version, before=self._current.version)
@@ -182,11 +182,14 @@ class ModelCache:
             self._on_load(model)
             return
 
-    def _on_damage(self, version: int, error: DamagedFileError) -> None:
-        self.failures["damaged"] += 1
+    def _on_unreadable(self, version: int, error: DamagedFileError | NewerFormatError) -> None:
+        event = "model of a newer release, not served"
+        if isinstance(error, DamagedFileError):
+            event = "model damaged, not served"
+            self.failures["damaged"] += 1
         if version not in self._damaged:
             in_use = self._current.version if self._current else None
-            log.error("model damaged, not served", version=version, in_use=in_use, error=str(error))
+            log.error(event, version=version, in_use=in_use, error=str(error))
         self._damaged[version] = self._clock() + _DAMAGED_RETRIED_AFTER_S
 
     def _drop_pruned(self, versions: Sequence[int]) -> None:

@@ -16,7 +16,7 @@ import orjson
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
-from streampca.errors import DamagedFileError
+from streampca.errors import DamagedFileError, NewerFormatError
 
 H = TypeVar("H", bound=BaseModel)
 
@@ -44,7 +44,8 @@ def decode(
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Header and arrays, except those that are named in `without`.
 
-    Raises `DamagedFileError` unless `encode` wrote `data`, with this kind and version.
+    Raises `DamagedFileError` unless `encode` wrote `data`, with this kind and version, and `NewerFormatError` for a
+    later version.
     """
     body, digest = memoryview(data)[:-_DIGEST_LENGTH], data[-_DIGEST_LENGTH:]
     if hashlib.sha256(body).hexdigest().encode() != digest:
@@ -61,11 +62,14 @@ def decode(
         raise DamagedFileError("not a streampca file: its header is not a JSON object")
     if header.get("kind") != kind:
         raise DamagedFileError(f"this is a {header.get('kind')} file, not a {kind} file")
-    if header.get("format_version") != format_version:
-        raise DamagedFileError(
-            f"format version {header.get('format_version')} of this {kind} file is not {format_version}, which this "
-            "release of streampca reads"
+    version = header.get("format_version")
+    if isinstance(version, int) and version > format_version:
+        raise NewerFormatError(
+            f"a newer release has written this {kind} file (format version {version}, this release reads "
+            f"{format_version}); nothing is damaged: upgrade this process"
         )
+    if version != format_version:
+        raise DamagedFileError(f"format version {version} of this {kind} file is not {format_version}")
     return header, arrays
 
 

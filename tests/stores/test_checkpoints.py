@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from streampca.errors import DamagedFileError, StoreError
+from streampca.errors import DamagedFileError, NewerFormatError, StoreError
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import Crash, MemoryStore
 from streampca.stream.checkpoint import Checkpoint, encode
+from tests.stores.newer import newer
 from tests.stream.streams import checkpoint_of, fold_config, fold_of, vectors
 
 CONFIG = fold_config()
@@ -131,6 +132,16 @@ def test_a_damaged_checkpoint_is_replaced_when_its_offset_is_reached_again(
     assert newest_position(checkpoints) == 10
     checkpoints.save(checkpoint(20))
     assert newest_position(checkpoints) == 20
+
+
+def test_a_newer_release_s_checkpoint_is_waited_for(checkpoints: Checkpoints, store: MemoryStore) -> None:
+    """A worker retries a `StoreError`, so an old one waits in a rolling upgrade, and never learns again from 10."""
+    for position in (10, 20):
+        checkpoints.save(checkpoint(position))
+    store.write(name_of(20), newer(store.read(name_of(20)), "checkpoint"))
+    with capture_logs() as logs, pytest.raises(NewerFormatError, match="nothing is damaged"):
+        checkpoints.newest(0)
+    assert logs == []
 
 
 def test_it_is_an_error_when_every_checkpoint_is_damaged(checkpoints: Checkpoints, store: MemoryStore) -> None:

@@ -15,6 +15,7 @@ from streampca.stores.model_cache import ModelCache, NoModelError, NotLoadedErro
 from streampca.stores.models import Models
 from tests.api.known import TOPIC, file_of, known
 from tests.clock import Clock
+from tests.stores.newer import newer
 
 
 @pytest.fixture
@@ -67,6 +68,19 @@ def test_takes_the_newest_and_then_newer_ones(cache: ModelCache, models: Models)
         cache.poll()
         assert in_use(cache) == newest
     assert cache.reasons_not_ready(None) == []
+
+
+def test_a_newer_release_s_model_is_skipped_and_logged_once(
+    cache: ModelCache, models: Models, store: MemoryStore, clock: Clock, events: list[EventDict]
+) -> None:
+    for version in (1, 2):
+        models.save(known(version))
+    store.write(file_of(2), newer(store.read(file_of(2)), "model"))
+    for _ in range(5):
+        cache.poll()
+        clock.now += 1
+    assert (in_use(cache), cache.failures["damaged"], cache.reasons_not_ready(None)) == (1, 0, [])
+    assert warnings(events) == ["model of a newer release, not served"]
 
 
 def test_a_damaged_newest_model_is_skipped_and_logged_once(

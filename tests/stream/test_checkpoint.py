@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampca.errors import DamagedFileError
+from streampca.errors import DamagedFileError, NewerFormatError
 from streampca.pca.state import State
 from streampca.stream import checkpoint as files
 from streampca.stream import npz
@@ -129,7 +129,9 @@ def test_a_model_file_is_refused() -> None:
 
 
 def test_another_format_version_is_refused() -> None:
-    with pytest.raises(DamagedFileError, match="format version 2 of this checkpoint file is not 1"):
+    with pytest.raises(DamagedFileError, match="format version 0 of this checkpoint file is not 1"):
+        decode(forged({"format_version": 0}))
+    with pytest.raises(NewerFormatError, match=r"a newer release has written this checkpoint file.*nothing is damaged"):
         decode(forged({"format_version": 2}))
 
 
