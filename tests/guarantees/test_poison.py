@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from streampca.pca import axes
 from streampca.stream.record import PlainRecord
-from tests.guarantees.harness import BOTH_CLIENTS, CODEC, D, as_json, expected_folds, fold_of, group, vectors
+from tests.guarantees.harness import BOTH_CLIENTS, CODEC, D, K, as_json, expected_folds, fold_of, group, vectors
 from tests.kafka_broker import Broker
+from tests.pca.streams import excess
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
@@ -81,6 +83,27 @@ def test_poison_goes_to_the_dead_letter_topic_and_changes_no_bit(
 
 def read_dead_letters(broker: Broker, topic: str) -> list[tuple[int, bytes | None, dict[str, bytes]]]:
     return [(int(dict(r.headers)["__connect.errors.offset"]), r.value, dict(r.headers)) for r in broker.read_all(topic)]
+
+
+@pytest.mark.parametrize("client", BOTH_CLIENTS)
+def test_a_quiet_beginning_is_learned_and_so_is_what_follows(
+    broker: Broker, topic: str, tmp_path: Path, client: str
+) -> None:
+    """As of a sensor that is idle at first. And a vector that is absurdly long is learned, but outweighs no others."""
+    signal = vectors(5000, seed=3)
+    signal[100] = 1e8
+    quiet = 7.0 + 1e-4 * np.round(np.random.default_rng(1).standard_normal((200, D)))
+    dead_letter_topic = broker.create_topic(f"{topic}-dead", 1)
+    broker.create_topic(topic, 1)
+    broker.produce(topic, 0, as_json(np.vstack([quiet, signal])))
+    with group(broker, topic, tmp_path, [client], dead_letter_topic=dead_letter_topic) as members:
+        members.start()
+        members.wait_until_learned()
+        found = members.newest()[0].fold
+    assert (found.stats.learned, sum(found.stats.rejected.values())) == (5200, 0)
+    learned = axes.principal(found.state, K)[0]
+    ordinary = np.delete(signal, 100, axis=0)
+    assert excess(learned, np.cov(ordinary.T, bias=True)) <= 0.01
 
 
 def assert_acknowledged_before_saved(broker: Broker, dead_letter_topic: str, poison: dict, position: int) -> None:
