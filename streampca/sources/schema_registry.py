@@ -1,5 +1,6 @@
 """A schema registry with Confluent's HTTP API, accessed by Confluent's client."""
 
+import time
 from typing import Any
 
 from streampca.errors import SettingsError, SourceError
@@ -8,7 +9,8 @@ from streampca.sources.broker_errors import one_line
 from streampca.stream.formats.schemas import Schemas, WriterSchema
 
 _TIMEOUT_S = 3.0  # decoding waits so long
-_NOT_FOUND, _REFUSED = 404, (401, 403)
+_NOT_FOUND, _NO_ACCESS, _LATER = 404, (401, 403), (408, 429)
+_FAILING_S = 300.0  # an id that cannot be had for so long, although the registry answers, is unknown
 
 
 def schemas_of(settings: FormatSettings) -> Schemas | None:
@@ -17,6 +19,10 @@ def schemas_of(settings: FormatSettings) -> Schemas | None:
     Raises `SettingsError` if its client is not installed.
     """
     return SchemaRegistry(settings) if settings.format in ("avro", "protobuf") else None
+
+
+class _RefusedError(TimeoutError):
+    """The registry refuses a request, for whatever reason."""
 
 
 class SchemaRegistry:
@@ -32,16 +38,33 @@ class SchemaRegistry:
             ) from None
         self._url, self._error = settings.schema_registry_url, schema_registry.SchemaRegistryError
         self._schema = schema_registry.Schema
+        self._failing: dict[int, float] = {}  # schema id → monotonic time of its first failure
         try:
             self._client = schema_registry.SchemaRegistryClient(_configuration(settings))
         except OSError as error:  # of the certificates
             raise SettingsError(f"schema_registry_cafile cannot be used: {error}") from None
 
     def get(self, schema_id: int) -> WriterSchema:
-        found = self._call(self._client.get_schema, schema_id)
         references: dict[str, str] = {}
-        self._add_references(found, references)
+        try:
+            found = self._call(self._client.get_schema, schema_id)
+            self._add_references(found, references)
+        except (SourceError, TimeoutError) as error:
+            failing_s = time.monotonic() - self._failing.setdefault(schema_id, time.monotonic())
+            refused = isinstance(error, SourceError | _RefusedError)
+            if (refused or failing_s > _FAILING_S) and self._answers():  # the id is at fault: no partition waits for it
+                raise KeyError(schema_id) from None
+            raise
+        self._failing.pop(schema_id, None)
         return WriterSchema(found.schema_type, found.schema_str, references)
+
+    def _answers(self) -> bool:
+        """Whether the registry answers a request that needs no schema."""
+        try:
+            self._client.get_schema_types()
+        except Exception:  # as in `_call`
+            return False
+        return True
 
     def register(self, subject: str, schema: WriterSchema) -> int:
         """The id of the schema; registers it under the subject if it is new. Raises as `get` does."""
@@ -72,12 +95,14 @@ class SchemaRegistry:
         except self._error as error:
             if error.http_status_code == _NOT_FOUND:
                 raise KeyError(*arguments) from None
-            if error.http_status_code in _REFUSED:
+            if error.http_status_code in _NO_ACCESS:
                 raise SourceError(
                     f"the schema registry {self._url} refuses access ({error.http_status_code}): check "
                     "schema_registry_login"
                 ) from None
-            raise TimeoutError(f"the schema registry {self._url} does not answer as it should: {error}") from None
+            refused = 400 <= error.http_status_code < 500 and error.http_status_code not in _LATER
+            kind = _RefusedError if refused else TimeoutError
+            raise kind(f"the schema registry {self._url} does not answer as it should: {error}") from None
         except Exception as error:  # its HTTP client, and so its exceptions, change with its versions
             raise TimeoutError(f"the schema registry {self._url} cannot be reached: {one_line(error)}") from None
 

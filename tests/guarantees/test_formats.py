@@ -15,6 +15,7 @@ from confluent_kafka import schema_registry
 
 from streampca.errors import SettingsError, SourceError
 from streampca.settings.formats import FormatSettings
+from streampca.sources import schema_registry as module
 from streampca.sources.schema_registry import SchemaRegistry
 from streampca.stream.formats.protoc import compiled
 from streampca.stream.formats.schemas import WriterSchema
@@ -194,7 +195,7 @@ def test_a_registry_over_tls(registry: RegistryProcess, new_client: NewClient, t
 
 
 class FakeRegistry(http.server.BaseHTTPRequestHandler):
-    """A registry that requires a password and fails for schema 7."""
+    """A registry that requires a password, fails for schema 7, and refuses schema 8 and 9."""
 
     def do_GET(self) -> None:
         credentials = base64.b64encode(b"ann:secret").decode()
@@ -202,7 +203,10 @@ class FakeRegistry(http.server.BaseHTTPRequestHandler):
             return self.respond(401, {"error_code": 401, "message": "who are you?"})
         if self.path.startswith("/schemas/ids/7"):
             return self.respond(500, {"error_code": 50001, "message": "disk full"})
-        return self.respond(200, {"schema": '"bytes"'})
+        if self.path.startswith(("/schemas/ids/8", "/schemas/ids/9")):
+            status = 403 if self.path.startswith("/schemas/ids/8") else 422
+            return self.respond(status, {"error_code": status, "message": "not this one"})
+        return self.respond(200, ["AVRO"] if self.path == "/schemas/types" else {"schema": '"bytes"'})
 
     def respond(self, status: int, body: object) -> None:
         self.send_response(status)
@@ -214,7 +218,7 @@ class FakeRegistry(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def test_passwords_and_errors_of_a_registry(new_client: NewClient) -> None:
+def test_passwords_and_errors_of_a_registry(new_client: NewClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a fake registry: Apicurio's supports passwords only with an identity provider."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), FakeRegistry) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -222,6 +226,12 @@ def test_passwords_and_errors_of_a_registry(new_client: NewClient) -> None:
         good = new_client(url, schema_registry_login="ann:secret")
         assert good.get(1) == WriterSchema("AVRO", '"bytes"', {})
         with pytest.raises(TimeoutError, match="disk full"):
+            good.get(7)
+        for refused in (8, 9):  # one id is no reason to stop: its records are dead letters
+            with pytest.raises(KeyError):
+                good.get(refused)
+        monkeypatch.setattr(module, "_FAILING_S", 0.0)
+        with pytest.raises(KeyError):
             good.get(7)
         for other in ({}, {"schema_registry_login": "ann:wrong"}):
             with pytest.raises(SourceError, match="schema_registry_login"):
