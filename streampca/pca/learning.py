@@ -26,8 +26,7 @@ from streampca.pca.losses import NO_LOSSES, Losses
 from streampca.pca.state import State
 
 EXACT = 256  # dimensions up to which the covariance is kept: it is quicker, and no larger than factor and block
-BLOCK = 256  # messages
-WIDE, WIDE_BLOCK = 96, 512  # from so many columns on, a longer block is faster
+BLOCK, LONGEST_BLOCK = 256, 1024  # messages: about three times as many as C has columns is fastest
 _TINY = float(np.finfo(np.float64).tiny)
 YOUNG = 1024  # messages until which blocks are decomposed whole: short streams end before Algorithm 1 has converged
 TURNS = 32  # blocks from one turn of an exact covariance to its axes to the next
@@ -64,7 +63,8 @@ class LearningConfig:
     @property
     def block(self) -> int:
         """Messages in every block but the first."""
-        return BLOCK if self.exact or self.columns < WIDE else WIDE_BLOCK
+        rows = BLOCK if self.exact else 1 << (3 * self.columns - 1).bit_length()
+        return min(max(rows, BLOCK), LONGEST_BLOCK)
 
     @property
     def start(self) -> int:

@@ -188,8 +188,8 @@ def test_what_is_kept_depends_on_the_dimensions() -> None:
     assert LearningConfig(256, 5).exact
     assert not LearningConfig(257, 5).exact
     assert LearningConfig(300, 5, 295).exact  # asked for by `oversampling`
-    assert LearningConfig(5000, 59).block == BLOCK
-    assert LearningConfig(5000, 60).block == learning.WIDE_BLOCK
+    blocks = {k: LearningConfig(5000, k).block for k in (20, 53, 54, 100, 106, 107, 512)}  # K = 1.6 k
+    assert blocks == {20: 256, 53: 256, 54: 512, 100: 512, 106: 512, 107: 1024, 512: 1024}
 
 
 class TestBoundedInfluence:
