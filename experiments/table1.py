@@ -90,6 +90,6 @@ def claims(folder: Path) -> list[Claim]:
          by_setting(implicit[i] <= best[i] for i in every)),
         ("“more stable”: least loss at the worse of η₀/10 and 10 η₀",
          by_setting(worst["implicit"][i] < min(worst["oja"][i], worst["krasulina"][i]) for i in every)),
-        (f"ours: less loss, without η₀; at most {over:.3f} % over batch PCA",
+        (f"ours: less loss, without η₀; at most {over:.1g} % over batch PCA",
          by_setting(ours[i] < min(best[i], implicit[i]) for i in every)),
     ]  # fmt: skip
