@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 WRK_CONNECTIONS, HEY_CONNECTIONS = 8, 4
-TYPES = {"json": "application/json", "npy": "application/x-npy", "raw": "application/octet-stream"}
+TYPES = {"json": "application/json", "npy": "application/x-npy", "raw": "application/octet-stream;dtype=float32"}
 
 
 @dataclass(frozen=True)

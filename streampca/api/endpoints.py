@@ -14,7 +14,7 @@ from streampca.api.metrics import SidecarMetrics
 from streampca.api.model_loader import ModelLoader
 from streampca.api.parsing import R, check_size, parse
 from streampca.api.recent_vectors import RecentVectors
-from streampca.api.request import BINARY, NPY, read_request
+from streampca.api.request import NPY, read_request
 from streampca.api.request_arrays import Limits
 from streampca.api.responses import accepts, answer_response, bytes_response, json_response, version_header
 from streampca.api.schemas import ProjectRequest, ReconstructRequest, ScoreRequest, VersionNumber
@@ -79,7 +79,7 @@ class Endpoints:
     async def components(self, request: Request, version: VersionQuery = None) -> Response:
         """The axes: JSON with variances and mean, or (Accept: application/x-npy) the matrix alone for `numpy.load`."""
         published = await self._find(version)
-        if not accepts(request.headers.get("accept", ""), *BINARY):
+        if not accepts(request.headers.get("accept", ""), NPY):
             return answer_response(compute.components(published, self._limits))
         headers = version_header(published.version) | {
             "Content-Disposition": f'attachment; filename="components-{published.version}.npy"'

@@ -12,9 +12,9 @@ Every answer names the version of its model, in the body and in the header `X-Mo
 Every error is `{"error": "what is wrong, where, and how to correct it"}`.
 
 Request bodies are JSON, whatever their Content-Type, with two exceptions: `application/x-npy` is a NumPy file of real
-numbers, one row (d,) or several (n, d), and `application/octet-stream` is rows of little-endian float32 numbers without
-a header. A binary body holds only the rows; the other fields are then query parameters, and `of=vectors` or
-`of=coordinates` says what `/v1/reconstruct` gets.
+numbers, one row (d,) or several (n, d), and `application/octet-stream;dtype=float32` (or `float64`) is rows of
+little-endian numbers without a header. A binary body holds only the rows; the other fields are then query parameters,
+and `of=vectors` or `of=coordinates` says what `/v1/reconstruct` gets.
 With `Accept: application/x-npz` the fields of the answer are arrays of the same names, for `numpy.load`."""
 
 _BINARY_SCHEMA = {"schema": {"type": "string", "format": "binary"}}

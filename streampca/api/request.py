@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 from starlette.requests import ClientDisconnect, Request
 
-NPY, RAW = "application/x-npy", "application/octet-stream"
-BINARY = (NPY, RAW)
+NPY, _BYTES = "application/x-npy", "application/octet-stream"
+RAW = {f"{_BYTES};dtype=float32": "<f4", f"{_BYTES};dtype=float64": "<f8"}
+BINARY = (NPY, *RAW)
 
 BODY_WITHIN_S = 60.0  # 16 MiB at 2 Mbit/s
 UNCOUNTED_BYTES = 64 * 1024  # a body or an answer up to this size holds no memory that others lack
@@ -48,7 +49,11 @@ async def read_request(request: Request, max_bytes: int) -> RawRequest:
     declared = headers.get(b"content-length", b"")
     if declared.isdigit() and int(declared[:20]) > max_bytes:
         raise _too_long(max_bytes)
-    media_type = _text(headers.get(b"content-type", b"")).partition(";")[0].strip().lower()
+    if headers.get(b"sec-fetch-site") == b"cross-site":
+        raise RequestError(403, "a page of another site may not send requests: let its own server do it")
+    media_type = _text(headers.get(b"content-type", b"")).lower().replace(" ", "").replace('"', "")
+    if media_type not in RAW and (media_type := media_type.partition(";")[0]) == _BYTES:
+        raise RequestError(415, f"{_BYTES} does not say which numbers: send Content-Type: {next(iter(RAW))}")
     query = dict(request.query_params) if request.scope["query_string"] else {}
     try:
         async with asyncio.timeout(BODY_WITHIN_S):

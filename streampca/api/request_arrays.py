@@ -1,6 +1,6 @@
 """Rows of numbers in a request's body → an array, with an error that names the row and the column.
 
-JSON gives lists, `.npy` an array. Float32 numbers without a header are bytes until `fit`, which knows a row's length.
+JSON gives lists, `.npy` an array. Numbers without a header are one row until `fit`, which knows a row's length.
 """
 
 from dataclasses import dataclass
@@ -26,8 +26,13 @@ class Limits:
 
 
 def from_body(body: bytes, media_type: str, name: str) -> Array:
-    """The rows of a binary body: (n, width); for `RAW` its bytes, which `fit` cuts into rows."""
-    return np.frombuffer(body, np.uint8) if media_type == RAW else _from_npy(body, name)
+    """The rows of a binary body: (n, width); for one of `RAW` all numbers, (n · width,), which `fit` cuts into rows."""
+    if media_type not in RAW:
+        return _from_npy(body, name)
+    dtype = np.dtype(RAW[media_type])
+    if len(body) % dtype.itemsize:
+        raise RequestError(422, f"{name}: {len(body)} bytes are not a whole number of {dtype.name} numbers")
+    return np.frombuffer(body, dtype)
 
 
 def validate(value: Any, info: ValidationInfo) -> Array:
@@ -89,11 +94,10 @@ def _from_npy(body: bytes, name: str) -> Array:
     return array.reshape(1, -1) if array.ndim == 1 else array
 
 
-def _cut(body: Array, name: str, width: int) -> Array:
-    if body.size % (4 * width):
-        text = f"{name}: {body.size} bytes are not a whole number of rows of {width} float32 numbers"
-        raise RequestError(422, f"{text} ({4 * width} bytes)")
-    return body.view("<f4").reshape(-1, width)
+def _cut(numbers: Array, name: str, width: int) -> Array:
+    if numbers.size % width:
+        raise RequestError(422, f"{name}: {numbers.size} numbers are not a whole number of rows of {width}")
+    return numbers.reshape(-1, width)
 
 
 @lru_cache(maxsize=16)

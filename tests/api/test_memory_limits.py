@@ -28,6 +28,7 @@ MIB = 2**20
 BODY = 16 * MIB  # the default limit
 PEAK_MIB = 420  # of 512
 CLIENTS = 32
+RAW = "application/octet-stream;dtype=float32"
 NUMBERS = 1_000_000  # the default limit
 
 
@@ -178,7 +179,7 @@ def test_too_many_numbers(store: MemoryStore, models: Models, monkeypatch: pytes
     monkeypatch.setattr(endpoints, "_MAX_NUMBERS", 100)
     with Client(create_app(store, ServeSettings(topic=TOPIC))) as client:
         body = np.zeros((21, 5), "<f4").tobytes()
-        answer = client.post("/v1/project", content=body, headers={"Content-Type": "application/octet-stream"})
+        answer = client.post("/v1/project", content=body, headers={"Content-Type": RAW})
         assert error_of(answer, 413) == "vectors has 105 numbers, at most 100 are allowed: send fewer rows"
         assert f'streampca_limits_reached_total{{limit="numbers",topic="{TOPIC}"}} 1.0' in client.get("/metrics").text
 
@@ -186,7 +187,7 @@ def test_too_many_numbers(store: MemoryStore, models: Models, monkeypatch: pytes
 def test_without_memory_a_large_request_is_refused_for_the_moment(
     store: MemoryStore, models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    large: dict[str, Any] = {"content": bytes(180_000), "headers": {"Content-Type": "application/octet-stream"}}
+    large: dict[str, Any] = {"content": bytes(180_000), "headers": {"Content-Type": RAW}}
     monkeypatch.setattr(middleware, "BUFFERED_BYTES", 0)
     refused: list[httpx.Response] = []
 

@@ -126,7 +126,7 @@ def test_components_are_the_axes_in_json_and_npy(client: Client) -> None:
         np.testing.assert_array_equal(content["components"], model.components)
         np.testing.assert_array_equal(content["mean"], model.mean)
         np.testing.assert_array_equal(content["explained_variance"], model.explained_variance)
-        for accept in ("application/x-npy", "application/octet-stream", "application/x-npy;q=0.9, application/json"):
+        for accept in ("application/x-npy", "application/x-npy;q=0.9, application/json"):
             answer = client.get(where, headers={"Accept": accept})
             assert answer.headers["content-type"] == "application/x-npy"
             assert answer.headers["x-model-version"] == str(version)

@@ -59,7 +59,7 @@ def test_vectors_with_gaps_get_what_is_to_be_expected_of_them(imputing: Client) 
     with imputing as client:
         answers = {act: post(client, f"/v1/{act}", vectors=nulls) for act in ("score", "project", "reconstruct")}
         binary = client.post("/v1/project", content=npy(holes), headers={"content-type": "application/x-npy"}).json()
-        raw = {"content-type": "application/octet-stream"}
+        raw = {"content-type": "application/octet-stream;dtype=float32"}
         single = client.post("/v1/project", content=holes.astype("<f4").tobytes(), headers=raw).json()
         empty = client.post("/v1/score", json={"vectors": [[1.0] * D, [None] * D]})
     assert answers["score"]["score"] == pytest.approx(scores.score)
@@ -113,7 +113,7 @@ def test_a_binary_request_has_the_same_answer(calibrated: Client) -> None:
         response = client.post(
             "/v1/score?contributions=2",
             content=body.tobytes(),
-            headers={"Content-Type": "application/octet-stream", "Accept": "application/x-npz"},
+            headers={"Content-Type": "application/octet-stream;dtype=float32", "Accept": "application/x-npz"},
         )
     with np.load(io.BytesIO(response.content)) as arrays:
         assert {name: arrays[name].tolist() for name in arrays} == plain
