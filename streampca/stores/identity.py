@@ -6,9 +6,10 @@ has the same identity, and may take its place.
 
 import socket
 import uuid
-from typing import Annotated
+import zlib
+from typing import Annotated, Self
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from streampca.errors import RETRY_MAY_HELP, DamagedFileError, StaleListingError
 from streampca.stores.base import Store
@@ -19,6 +20,13 @@ NAME = "store.json"
 
 class _Content(BaseModel):
     id: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    crc32: int
+
+    @model_validator(mode="after")
+    def _undamaged(self) -> Self:
+        if self.crc32 != zlib.crc32(self.id.encode()):  # a flipped bit can make another valid id
+            raise ValueError("wrong checksum")
+        return self
 
 
 def find(store: Store) -> StoreIdentity | None:
@@ -39,7 +47,8 @@ def ensure(store: Store) -> StoreIdentity:
     """The store's identity, created if there is none. Raises as `find`."""
     if found := find(store):
         return found
-    store.create(NAME, _Content(id=new_id()).model_dump_json().encode())
+    identity = new_id()
+    store.create(NAME, _Content(id=identity, crc32=zlib.crc32(identity.encode())).model_dump_json().encode())
     if created := find(store):  # perhaps another process's
         return created
     raise StaleListingError(f"{NAME} was created in the store {store.place}, but is not there; {RETRY_MAY_HELP}")

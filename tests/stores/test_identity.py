@@ -1,6 +1,7 @@
 """The identity of a store: created once, kept by a copy, and never a guess."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,18 @@ def test_a_damaged_identity_is_not_replaced(content: bytes) -> None:
         with pytest.raises(DamagedFileError, match=r"store.json in the store memory is damaged.*streampca reset"):
             action(store)
     assert store.read(identity.NAME) == content
+
+
+def test_a_flipped_bit_never_gives_another_identity() -> None:
+    store = MemoryStore()
+    first = identity.ensure(store)
+    content = store.read(identity.NAME)
+    for place in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[place // 8] ^= 1 << place % 8
+        store.write(identity.NAME, bytes(flipped))
+        with suppress(DamagedFileError):
+            assert identity.find(store) == first
 
 
 def test_one_that_exists_but_cannot_be_seen_yet_is_waited_for() -> None:
