@@ -30,14 +30,15 @@ def write(
     """Write a file, then delete all but the `keep` highest numbers up to it; higher ones are never deleted.
 
     `existing` are the numbers of the files before. With `new`, False, and nothing is changed, if the file exists.
-    Raises `StoreError` only if the file is not written. Files that cannot be deleted are logged, and tried next time.
+    Raises `StoreError` only if the file is not written. A file that cannot be deleted is logged, and tried next time;
+    the newest goes first, so it holds up no later ones.
     """
     if not new:
         store.write(path(folder, number), data)
     elif not store.create(path(folder, number), data):
         return False
     try:
-        for low in sorted(n for n in {*existing, number} if n <= number)[:-keep]:
+        for low in reversed(sorted(n for n in {*existing, number} if n <= number)[:-keep]):
             store.delete(path(folder, low))
     except StoreError as error:
         log.warning("old files not deleted", folder=folder, cause=str(error))

@@ -66,6 +66,19 @@ def test_old_versions_are_pruned(models: Models) -> None:
     assert models.versions() == [4, 5, 6]
 
 
+def test_a_file_that_cannot_be_deleted_holds_up_no_others() -> None:
+    class Immutable(MemoryStore):
+        def delete(self, name: str) -> None:
+            if name == file_of(1):
+                raise StoreError("no permission")
+            super().delete(name)
+
+    models = Models(Immutable(), "readings", keep=3)
+    for version in range(1, 9):
+        models.save(a_published(version))
+    assert models.versions() == [1, 6, 7, 8]
+
+
 def test_an_older_version_never_replaces_a_newer_one(models: Models) -> None:
     for version in (10, 20, 30):
         models.save(a_published(version))
