@@ -46,25 +46,25 @@ def doctor(given: Given) -> None:
     raise typer.Exit(run(**given))
 
 
-@command(app, "topic", "dead_letter_topic", "bootstrap_servers")
+@command(app, "topic", "dead_letter_topic", "output_topic", "bootstrap_servers")
 def create_topics(
     settings: "CreateTopicsSettings",
     partitions: Annotated[
         int | None, typer.Option(min=1, help="Partitions of the topic; default: the broker's.")
     ] = None,
     replication_factor: Annotated[int | None, typer.Option(min=1, help="Replicas; default: the broker's.")] = None,
-    output_topic: Annotated[str | None, typer.Option(help="A third topic, with as many partitions.")] = None,
 ) -> None:
-    """Create the topic and the dead-letter topic.
+    """Create the topic, and the dead-letter topic and transform's output topic where they are set.
 
-    Existing topics are reported and never changed, so it can be repeated. The dead-letter topic gets one partition.
+    Existing topics are reported and never changed, so it can be repeated. The dead-letter topic gets one partition, the
+    output topic as many as the topic.
     Always uses kafka-python, whatever kafka_client says.
 
     Example: streampca create-topics --topic readings --dead-letter-topic readings-dead --partitions 6
     """
     from streampca.commands.create_topics import run
 
-    run(settings, partitions, replication_factor, output_topic)
+    run(settings, partitions, replication_factor)
 
 
 @command(app, "topic", "bootstrap_servers", "group_id")

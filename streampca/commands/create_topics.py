@@ -15,9 +15,7 @@ _MAX_MESSAGE = "max.message.bytes"
 _HEADERS_BYTES = 64 * 1024  # more than a dead letter's headers add to its record
 
 
-def run(
-    settings: CreateTopicsSettings, partitions: int | None, replication_factor: int | None, output_topic: str | None
-) -> None:
+def run(settings: CreateTopicsSettings, partitions: int | None, replication_factor: int | None) -> None:
     """Create the missing topics and print what there is; None: the broker's number. Raises `SourceError`."""
     connection = Connection(settings, settings.topic)
     admin = connection.connect(admin_client)
@@ -31,8 +29,8 @@ def run(
         found = ensure(settings.topic, partitions)
         if settings.dead_letter_topic:
             ensure(settings.dead_letter_topic, 1, **_larger_messages(admin, settings.topic))
-        if output_topic:
-            ensure(output_topic, found)
+        if settings.output_topic:
+            ensure(settings.output_topic, found)
     except KafkaError as error:
         raise connection.source_error(error) from None
     finally:

@@ -56,6 +56,10 @@ class ProduceSettings(TopicSettings, KafkaSettings, FormatSettings, LogSettings)
 class CreateTopicsSettings(DeadLetterSettings, KafkaSettings, LogSettings):
     """Settings of `streampca create-topics`."""
 
+    output_topic: str | None = Field(
+        None, pattern=TOPIC_NAME, description="Topic to write to, with at least as many partitions as the topic."
+    )
+
 
 class ResetSettings(TopicSettings, KafkaSettings, GroupSettings, LogSettings):
     """Settings of `streampca reset`."""

@@ -20,9 +20,9 @@ def partitions(broker: Broker, *names: str) -> dict[str, int]:
 
 def test_it_creates_what_a_worker_needs_and_can_be_repeated(broker: Broker, topic: str, tmp_path: Path) -> None:
     dead, output = f"{topic}-dead", f"{topic}-output"
-    given = ("create-topics", "--topic", topic, "--dead-letter-topic", dead, "--output-topic", output)
-    given = (*given, "--partitions", "3", "--bootstrap-servers", broker.bootstrap)
-    first, second = run(*given), run(*given)
+    given = ("create-topics", "--topic", topic, "--partitions", "3", "--bootstrap-servers", broker.bootstrap)
+    set_for_all = {"STREAMPCA_DEAD_LETTER_TOPIC": dead, "STREAMPCA_OUTPUT_TOPIC": output}
+    first, second = run(*given, **set_for_all), run(*given, **set_for_all)
     for outcome, action in ((first, "created"), (second, "exists")):
         assert (outcome.returncode, outcome.stderr) == (0, "")
         lines = [f"{topic}: {action}, partitions: 3", f"{dead}: {action}, partitions: 1"]
