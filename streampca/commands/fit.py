@@ -83,7 +83,7 @@ def _learn(rows: Rows, fold_config: FoldConfig) -> tuple[Fold, Calibrator, float
 
 def _check(vectors: Array, before: int, path: Path, config: LearningConfig) -> None:
     """Raise `InputError` that names a row that cannot be learned; so many were learned before."""
-    too_large = np.fmax.reduce(np.abs(vectors), axis=1) > config.largest_value
+    too_large = np.fmax.reduce(np.abs(vectors), axis=1) > np.float64(config.largest_value)  # no float32 could be
     if too_large.any():
         row = before + int(too_large.argmax()) + 1
         raise InputError(f"{path}, row {row}: beyond ±{config.largest_value:g} squares overflow")

@@ -44,8 +44,8 @@ def store_error(action: Action, url: str, name: str, error: Exception) -> StoreE
 
 
 def is_missing_object(error: FileNotFoundError) -> bool:
-    """Whether only the object is missing, not the bucket."""
-    return _code(str(error)) not in _NO_BUCKET
+    """Whether only the object is missing, not the bucket or the key that was to open it."""
+    return _code(str(error)) not in _NO_BUCKET | _BAD_CREDENTIALS
 
 
 def is_not_implemented(error: Exception) -> bool:
@@ -60,10 +60,10 @@ def _explanation(action: Action, scheme: str, error: Exception) -> str:
     credentials, endpoint = store_url.CREDENTIALS[scheme], _ENDPOINT[scheme]
     if any(host in text for host in _METADATA_HOSTS) or "must be specified" in text:
         return f"no credentials were found (set {credentials}, or run with a role that may use the bucket)"
-    if code in _NO_BUCKET or (status == 404 and action in ("write", "list")):
-        return "there is no such bucket (create it, or correct the URL of the store)"
     if code in _BAD_CREDENTIALS or status == 401:
         return f"the credentials are refused: {answer} (correct {credentials}; compare this machine's clock)"
+    if code in _NO_BUCKET or (status == 404 and action in ("write", "list")):
+        return f"there is no such bucket: {answer} (create it, or correct the URL of the store)"
     if code in _OTHER_REGION or "configured region" in text:
         return "the bucket is in another region (set AWS_REGION to the bucket's)"
     if status == 403:

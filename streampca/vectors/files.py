@@ -66,11 +66,21 @@ def _npy(path: Path, gaps: bool) -> Rows:
 def _csv(path: Path, gaps: bool) -> Rows:
     """Numbers between commas; a first line without any number is a header."""
 
+    names: list[str] = []
+
     def parse(line: str) -> list[float]:
-        return [math.nan if gaps and not field.strip() else float(field) for field in line.split(",")]
+        fields = [field.strip() for field in line.split(",")]
+        for column, field in enumerate(fields):
+            if not (_is_number(field) or (gaps and not field)):
+                name = f" ({names[column]})" if column < len(names) else ""
+                raise VectorError("undecodable", f"column {column + 1}{name} is no number: {field[:40]!r}")
+        return [float(field or math.nan) for field in fields]
 
     def is_header(line: str) -> bool:
-        return not any(_is_number(field) for field in line.split(","))
+        fields = [field.strip() for field in line.split(",")]
+        header = not any(map(_is_number, fields))
+        names[:] = fields if header else []
+        return header
 
     return _text(path, parse, is_header, gaps)
 

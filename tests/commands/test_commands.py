@@ -157,6 +157,8 @@ def test_fit_and_inspect(vectors: Path, tmp_path: Path) -> None:
     assert (facts["kind"], facts["version"], facts["dimensions"], facts["components"]) == ("model", 1500, 8, 3)
     assert facts["explained_variance_ratio_sum"] > 0.999
     assert "explained_variance[2]" in run("inspect", model).stdout
+    np.save(tmp_path / "single.npy", Y.astype(np.float32))
+    assert "Warning" not in run("fit", tmp_path / "single.npy", "-o", model).stderr
 
 
 def test_fit_learns_gaps(vectors: Path, tmp_path: Path) -> None:
@@ -175,7 +177,7 @@ def test_fit_learns_gaps(vectors: Path, tmp_path: Path) -> None:
     assert all(np.array_equal(models[0].model.components, other.model.components) for other in models[1:])
     exact = np.linalg.eigvalsh(np.cov(np.load(vectors).T, bias=True))[::-1][:2]
     np.testing.assert_allclose(models[0].model.explained_variance, exact, rtol=0.1)
-    assert_one_line(run("fit", tmp_path / "v.csv", "-o", tmp_path / "m.npz"), "row 1: could not convert")
+    assert_one_line(run("fit", tmp_path / "v.csv", "-o", tmp_path / "m.npz"), "row 1: column ")
     impute = ("-o", tmp_path / "m.npz", "--missing", "impute")
     assert_one_line(
         run("fit", tmp_path / "v.npy", *impute, "--components", 8),

@@ -126,7 +126,7 @@ def test_a_bad_row_in_the_file_is_a_one_line_error(tmp_path: Path) -> None:
     assert process.returncode == 1
     [line] = errors.splitlines()  # of the demo or of the process that sends, whichever reads the row first
     assert line.startswith("streampca: ")
-    assert f"{file}, row 51: could not convert string to float: 'x\\n'" in line
+    assert f"{file}, row 51: column 3 is no number: 'x'" in line
 
 
 def test_a_store_of_an_earlier_demo_is_refused(tmp_path: Path) -> None:

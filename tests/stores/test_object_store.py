@@ -56,10 +56,10 @@ def failure(action: Callable[[], object]) -> str:
     ("status", "code", "sentence"),
     [
         (403, "SignatureDoesNotMatch", "the credentials are refused: 403 SignatureDoesNotMatch (correct AWS_ACCESS"),
-        (403, "InvalidAccessKeyId", "the credentials are refused"),
+        (404, "InvalidAccessKeyId", "the credentials are refused: 404 InvalidAccessKeyId"),
         (401, "", "the credentials are refused: 401"),
         (403, "AccessDenied", "no permission: 403 AccessDenied (allow s3:"),
-        (404, "NoSuchBucket", "there is no such bucket (create it"),
+        (404, "NoSuchBucket", "there is no such bucket: 404 NoSuchBucket (create it"),
         (400, "AuthorizationHeaderMalformed", "in another region (set AWS_REGION"),
         (503, "SlowDown", "the server answers 503 SlowDown (a retry may help)"),
         (418, "", "the server answers 418 (is AWS_ENDPOINT_URL the address of an object store?)"),

@@ -216,10 +216,17 @@ def test_the_message_for_a_missing_field_names_those_that_there_are(field: str, 
     assert found == ("undecodable", f"no field {field!r} in the JSON object: {message}")
 
 
-@pytest.mark.parametrize(("value", "found"), [(b'{"a":null}', "null"), (b'{"a":{"b":[1,2,3]}}', "an object")])
-def test_a_field_that_is_no_array_is_rejected(value: bytes, found: str) -> None:
+@pytest.mark.parametrize(
+    ("field", "value", "found"),
+    [
+        ("a", b'{"a":null}', "null"),
+        ("a", b'{"a":{"b":[1,2,3]}}', "an object with 'b': set `field` to where the vector is"),
+        ("", b'{"id":7,"a":[1,2,3]}', "an object with 'id', 'a': set `field` to where the vector is"),
+    ],
+)
+def test_a_value_that_is_no_array_is_rejected(field: str, value: bytes, found: str) -> None:
     message = f"expected a JSON array of numbers, not {found}"
-    assert only_reject(codec(field="a").decode([value])) == ("undecodable", message)
+    assert only_reject(codec(field=field).decode([value])) == ("undecodable", message)
 
 
 @given(st.dictionaries(st.text().map(lambda name: name * 200), st.none(), max_size=12))

@@ -65,7 +65,7 @@ def test_jsonl_in_pieces(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "needle"),
     [
-        ("v.csv", "a,b\n1,2\n3,x\n", "row 2: could not convert"),
+        ("v.csv", "a,b\n1,2\n3,x\n", "row 2: column 2 (b) is no number: 'x'"),
         ("v.csv", "1,2\n3\n", "row 2: 1 numbers, but 2"),
         ("v.csv", "1,2\n3,nan\n", "row 2: number 2 is nan"),
         ("v.csv", "1,2\n3,inf\n", "row 2: number 2 is inf"),

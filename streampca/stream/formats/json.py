@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from streampca.vectors.json import fast_vector, loads, may_hold_booleans, new_parser
-from streampca.vectors.packing import NumberPacker, VectorBytes, VectorError, missing_field, type_name
+from streampca.vectors.packing import NumberPacker, VectorBytes, VectorError, listed, missing_field, type_name
 
 
 class JsonReader:
@@ -32,5 +32,6 @@ class JsonReader:
                 raise missing_field(self._field, name, found, "JSON object")
             found = found[name]
         if not isinstance(found, list):
-            raise VectorError("undecodable", f"expected a JSON array of numbers, not {type_name(found)}")
+            hint = f" with {listed(found)}: set `field` to where the vector is" if isinstance(found, dict) else ""
+            raise VectorError("undecodable", f"expected a JSON array of numbers, not {type_name(found)}{hint}")
         return found
