@@ -32,7 +32,9 @@ pytestmark = pytest.mark.timeout(120)
 every_variant = pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS)
 
 OPTIONS = {
-    "image": {"repository": "registry.test/streampca", "tag": "1.2.3"},
+    "image": {"repository": "registry.test/streampca", "digest": f"sha256:{'ab' * 32}"},
+    "topics": {"partitions": 6, "replicationFactor": 3},
+    "monitoring": {"prometheusRule": True, "runbookUrl": "https://wiki.test/streampca"},
     "settings": {"half_life_messages": 10000000, "group_id": "mine"},
     "secret": "brokers",
     "store": {"url": "", "secret": "bucket", "disk": {"storageClass": "cephfs", "existingClaim": "mine"}},
@@ -45,7 +47,12 @@ OPTIONS = {
         "volumeMounts": [{"name": "ca", "mountPath": "/etc/kafka", "readOnly": True}],
     },
     "transform": {"enabled": True, "replicas": 4, "podLabels": {"example.com/team": "data"}},
-    "networkPolicy": {"brokerPorts": [19092], "registryPorts": []},
+    "networkPolicy": {
+        "brokerPorts": [19092],
+        "registryPorts": [],
+        "prometheusNamespaces": ["monitoring"],
+        "clientNamespaces": ["search"],
+    },
     "autoscaling": {
         "enabled": True,
         "lagThreshold": 2000000,
@@ -188,16 +195,43 @@ def test_options_have_their_effect(options: list[str]) -> None:
     claims = [v["persistentVolumeClaim"]["claimName"] for v in worker["spec"]["volumes"] if v["name"] == "store"]
     assert claims == ["mine"]
     (container,) = worker["spec"]["containers"]
-    assert container["image"] == "registry.test/streampca:1.2.3"
+    assert container["image"] == f"registry.test/streampca@sha256:{'ab' * 32}"
     assert [m["name"] for m in container["volumeMounts"]] == ["tmp", "store", "ca"]
     assert [s["secretRef"]["name"] for s in container["envFrom"][1:]] == ["brokers", "bucket"]
     (trigger,) = of_kind(found, "ScaledObject")[0]["spec"]["triggers"]
     assert trigger["metadata"].items() >= {"consumerGroup": "mine", "lagThreshold": "2000000", "tls": "enable"}.items()
     assert trigger["authenticationRef"] == {"name": "kafka"}
     assert sorted(egress_of(found).values()) == [[], [53, 53, 19092], [53, 53, 19092]]
+    allowed = [
+        rule["from"][0]["namespaceSelector"]["matchExpressions"][0]["values"]
+        for o in of_kind(found, "NetworkPolicy")
+        for rule in o["spec"]["ingress"]
+    ]
+    assert sorted(allowed) == [["monitoring"], ["monitoring"], ["search", "monitoring"]]
+    assert "https://wiki.test/streampca#streampcaworkerdown" in str(of_kind(found, "PrometheusRule"))
+    (job,) = of_kind(found, "Job")
+    assert job["spec"]["template"]["spec"]["containers"][0]["args"][1:] == ["--partitions=6", "--replication-factor=3"]
     transform = next(o for o in found if identity(o) == ("StatefulSet", "streampca-transform"))
     assert transform["spec"]["replicas"] == 4
     assert pods(found)["transform"]["metadata"]["labels"]["example.com/team"] == "data"
+
+
+@every_variant
+def test_topics_are_created_before_anything_else_exists(values: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = rendered(values)
+    (job,) = of_kind(found, "Job")
+    pod, variables = job["spec"]["template"]["spec"], settings_of(found)
+    (container,) = pod["containers"]
+    environment = {variable["name"]: variable["value"] for variable in container["env"]}
+    assert environment == variables
+    effective = effective_settings(container["args"], environment, monkeypatch)
+    for name in ("topic", "dead_letter_topic", "output_topic"):
+        assert effective[name] == variables.get(f"STREAMPCA_{name.upper()}", "")
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
+    assert "serviceAccountName" not in pod  # as all that the release makes, it does not exist yet
+    assert "configMapRef" not in str(container["envFrom"])
+    assert not any("persistentVolumeClaim" in volume for volume in pod["volumes"])
+    assert of_kind(rendered(",".join(filter(None, (values, "topics.create=false")))), "Job") == []
 
 
 def test_two_releases_share_nothing() -> None:

@@ -58,12 +58,7 @@ serviceAccountName: {{ include "streampca.name" .root }}-{{ .component }}
 automountServiceAccountToken: false
 enableServiceLinks: false  # its STREAMPCA_… variables are not settings
 securityContext:
-  runAsNonRoot: true
-  runAsUser: 10001
-  runAsGroup: 10001
-  fsGroup: 10001
-  fsGroupChangePolicy: OnRootMismatch
-  seccompProfile: {type: RuntimeDefault}
+  {{- include "streampca.podSecurity" . | nindent 2 }}
 topologySpreadConstraints:
   {{- range list "topology.kubernetes.io/zone" "kubernetes.io/hostname" }}
   - maxSkew: 1
@@ -89,16 +84,63 @@ volumes:
 {{- end }}
 {{- end }}
 
+{{/* The image, by its tag or its digest. */}}
+{{- define "streampca.image" -}}
+{{- $tagged := printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) -}}
+{{- ternary (printf "%s@%s" .Values.image.repository .Values.image.digest) $tagged (ne .Values.image.digest "") -}}
+{{- end }}
+
+{{/* From where connections are allowed: the namespaces with these names, or all. */}}
+{{- define "streampca.from" -}}
+{{- if . -}}
+[{namespaceSelector: {matchExpressions: [{key: kubernetes.io/metadata.name, operator: In, values: {{ toJson . }}}]}}]
+{{- else -}}
+[{namespaceSelector: {}}]
+{{- end }}
+{{- end }}
+
+{{/* The variables of all pods that are not secret. */}}
+{{- define "streampca.variables" -}}
+{{- $made := dict "group_id" (include "streampca.group" .) }}
+{{- if .Values.transform.enabled }}
+{{- $made = set $made "output_topic" (include "streampca.outputTopic" .) }}
+{{- end }}
+{{- range $name, $value := merge (dict) .Values.settings $made }}
+STREAMPCA_{{ upper $name }}: {{ include "streampca.value" $value }}
+{{- end }}
+STREAMPCA_STORE: {{ .Values.store.url | default "/var/lib/streampca" | quote }}
+{{- if .Values.store.url }}
+{{- range $name, $value := .Values.store.environment }}
+{{ $name }}: {{ include "streampca.value" $value }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The security context of every pod. */}}
+{{- define "streampca.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{/* The security context of every container. */}}
+{{- define "streampca.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
 {{/* The part of a container that the components share. */}}
 {{- define "streampca.container" -}}
 {{- $own := index .root.Values .component -}}
-image: {{ printf "%s:%s" .root.Values.image.repository (.root.Values.image.tag | default .root.Chart.AppVersion) }}
+image: {{ include "streampca.image" .root }}
 resources:
   {{- toYaml $own.resources | nindent 2 }}
 securityContext:
-  allowPrivilegeEscalation: false
-  readOnlyRootFilesystem: true
-  capabilities: {drop: [ALL]}
+  {{- include "streampca.containerSecurity" . | nindent 2 }}
 volumeMounts:
   - {name: tmp, mountPath: /tmp}
   {{- if not .root.Values.store.url }}
