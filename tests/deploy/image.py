@@ -92,8 +92,6 @@ def test_kernels_compiled_by_the_build_are_loaded(image: oci.Image, tmp_path: Pa
 def test_worker_sidecar_and_producer_work_together_within_the_shipped_memory(
     image: oci.Image, broker: Broker, topic: str, tmp_path: Path, processor: dict[str, str]
 ) -> None:
-    broker.create_topic(topic, 2)
-    broker.create_topic(f"{topic}-dead")
     ports = free_ports(2)
     addresses = {"worker": f"http://127.0.0.1:{ports[0]}", "sidecar": f"http://127.0.0.1:{ports[1]}"}
 
@@ -106,6 +104,9 @@ def test_worker_sidecar_and_producer_work_together_within_the_shipped_memory(
         command = [*image.config["Entrypoint"], *files.services()[service]["command"]]
         return oci.running(image, command, environment, memory_limit(service), tmp_path)
 
+    create = [*image.config["Entrypoint"], "create-topics", "--partitions", "2"]
+    with oci.running(image, create, environment_of_services(broker, topic), memory_limit("worker"), tmp_path) as topics:
+        assert topics.wait() == 0, topics.log.read_text()
     with start("worker") as worker, start("producer") as producer, start("sidecar") as sidecar:
         models = Models(DirectoryStore(tmp_path / "store"), topic)
         wait_while_running(worker, lambda: models.newest() is not None, "a model", 180)
