@@ -96,6 +96,7 @@ def reconstruct(published: PublishedModel, request: ReconstructRequest, limits: 
     if request.coordinates is None or request.vectors is not None:
         raise RequestError(422, "give either coordinates or vectors")
     coordinates = request_arrays.fit(request.coordinates, "coordinates", model.n_components, limits)
+    coordinates = coordinates.astype(np.float64, copy=False)
     if len(coordinates) * model.dimensions > limits.numbers:
         most = limits.numbers // model.dimensions
         text = f"the answer to {len(coordinates)} rows is too long: send at most {most}"

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import ValidationInfo
 
 from streampca.api.request import RAW, RequestError
-from streampca.pca.arrays import F64, Array
+from streampca.pca.arrays import Array
 from streampca.vectors import npy
 from streampca.vectors.json import may_hold_booleans
 from streampca.vectors.packing import NumberPacker, VectorError, type_name
@@ -52,8 +52,8 @@ def validate(value: Any, info: ValidationInfo) -> Array:
     return np.frombuffer(b"".join(packed)).reshape(len(value), width)
 
 
-def fit(rows: Array, name: str, width: int, limits: Limits, *, gaps: bool = False) -> F64:
-    """The rows as float64, (n, width), within the limits, all finite; or `RequestError`.
+def fit(rows: Array, name: str, width: int, limits: Limits, *, gaps: bool = False) -> Array:
+    """The rows, (n, width), in float32 or else float64, within the limits, all finite; or `RequestError`.
 
     With `gaps` entries may be missing, NaN, but not all entries of a row.
     """
@@ -71,7 +71,7 @@ def fit(rows: Array, name: str, width: int, limits: Limits, *, gaps: bool = Fals
         raise RequestError(422, f"{name}[0] has {rows.shape[1]} numbers where this model has {width}")
     if not np.isfinite(rows).all():
         _check_gaps(rows, name, gaps=gaps)
-    return rows.astype(np.float64, copy=False)
+    return rows.astype(np.float32 if rows.dtype.newbyteorder("=") == np.float32 else np.float64, copy=False)
 
 
 def _check_gaps(rows: Array, name: str, *, gaps: bool) -> None:

@@ -1,4 +1,4 @@
-"""Rows as `.npy` files and as raw float32 numbers get the same answers, and precise errors, as in JSON."""
+"""Rows as `.npy` files and as raw numbers get the same answers, and precise errors, as in JSON."""
 
 import io
 import json
@@ -45,6 +45,14 @@ def bodies_of(rows: np.ndarray) -> list[tuple[bytes, str]]:
     ]
 
 
+def assert_alike(answer: httpx.Response, expected: httpx.Response) -> None:
+    """Equal within the rounding of float32, in which vectors of float32 are projected."""
+    found = answer.json()
+    assert found.keys() == expected.json().keys()
+    for name, values in expected.json().items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("query", ["", "?version=10", "?basis=whitened", "?version=10&basis=whitened"])
 def test_projects_binary_vectors_as_those_in_json(client: Client, query: str) -> None:
     parameters: dict[str, Any] = dict(pair.split("=") for pair in query[1:].split("&") if pair)
@@ -55,28 +63,33 @@ def test_projects_binary_vectors_as_those_in_json(client: Client, query: str) ->
     for body, kind in bodies_of(VECTORS):
         answer = send(client, f"/v1/project{query}", body, kind)
         assert answer.headers["x-model-version"] == expected.headers["x-model-version"]
-        assert answer.json() == expected.json()
+        assert_alike(answer, expected)
 
 
 @pytest.mark.parametrize(("of", "rows"), [("vectors", VECTORS), ("coordinates", COORDINATES)])
 def test_reconstructs_binary_rows_as_those_in_json(client: Client, of: str, rows: np.ndarray) -> None:
     for basis in ("principal", "whitened"):
-        expected = client.post("/v1/reconstruct", json={of: rows.tolist(), "basis": basis, "version": 10}).json()
-        assert expected["version"] == 10
+        expected = client.post("/v1/reconstruct", json={of: rows.tolist(), "basis": basis, "version": 10})
+        assert expected.json()["version"] == 10
         for body, kind in bodies_of(rows):
             answer = send(client, f"/v1/reconstruct?of={of}&basis={basis}&version=10", body, kind)
-            assert answer.json() == expected
+            assert_alike(answer, expected)
 
 
-@pytest.mark.parametrize("dtype", ["u1", "<i2", ">i8", "f2", "<f4", ">f8"])
+@pytest.mark.parametrize("dtype", ["u1", "<i2", ">i8", "f2", "<f8", ">f8", "<f4", ">f4"])
 def test_accepts_real_numbers_of_any_type(client: Client, dtype: str) -> None:
     rows = np.arange(2 * D).reshape(2, D).astype(dtype)
-    expected = client.post("/v1/project", json={"vectors": rows.astype(float).tolist()}).json()
-    assert send(client, "/v1/project", npy(rows), NPY).json() == expected
+    expected = client.post("/v1/project", json={"vectors": rows.astype(float).tolist()})
+    answer = send(client, "/v1/project", npy(rows), NPY)
+    if "f4" in dtype:
+        assert answer.json() == send(client, "/v1/project", rows.astype("<f4").tobytes(), RAW).json()
+        assert_alike(answer, expected)
+    else:
+        assert answer.json() == expected.json()
 
 
 def test_one_row_needs_no_second_axis(client: Client) -> None:
-    expected = client.post("/v1/project", json={"vectors": VECTORS[:1].tolist()}).json()
+    expected = send(client, "/v1/project", npy(VECTORS[:1]), NPY).json()
     assert send(client, "/v1/project", npy(VECTORS[0]), NPY).json() == expected
 
 

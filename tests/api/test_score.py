@@ -107,13 +107,12 @@ def test_many_rows_are_scored_like_each_alone(calibrated: Client) -> None:
 
 
 def test_a_binary_request_has_the_same_answer(calibrated: Client) -> None:
-    body = VECTORS.astype("<f4")
     with calibrated as client:
-        plain = post(client, "/v1/score", vectors=body.tolist(), contributions=2)
+        plain = post(client, "/v1/score", vectors=VECTORS.tolist(), contributions=2)
         response = client.post(
             "/v1/score?contributions=2",
-            content=body.tobytes(),
-            headers={"Content-Type": "application/octet-stream;dtype=float32", "Accept": "application/x-npz"},
+            content=VECTORS.astype("<f8").tobytes(),
+            headers={"Content-Type": "application/octet-stream;dtype=float64", "Accept": "application/x-npz"},
         )
     with np.load(io.BytesIO(response.content)) as arrays:
         assert {name: arrays[name].tolist() for name in arrays} == plain
