@@ -27,7 +27,7 @@ from experiments.baselines.incremental_gram import GramIncrementalPCA, RunningCo
 from experiments.report import table
 from streampca.pca import algorithm1
 from streampca.pca.arrays import Array
-from streampca.pca.learning import LearningConfig, learn
+from streampca.pca.learning import TURNED, LearningConfig, learn
 from streampca.pca.state import State
 
 PART = "speed"
@@ -121,20 +121,23 @@ def bars(rows: Sequence[Row]) -> Iterator[Bar]:
 def measured(d: int, k: int, dtype: str, rounds: int) -> Row:
     """Every contestant's times."""
     rng, config = np.random.default_rng(0), LearningConfig(d, k, dtype=dtype)
-    n = LEARNED + MESSAGES
+    first, messages = config.next_block(0), TURNED if config.exact else MESSAGES
+    while first < (config.start + TURNED if config.exact else LEARNED):
+        first += config.next_block(first)
+    block, n = config.next_block(first), first + messages
     X = rng.standard_normal((n, k)) @ rng.standard_normal((k, d)) + rng.standard_normal((n, d))
     X = X.astype(dtype, copy=False)
     columns = held(d, k)
     contestants: dict[str, Timed] = {
-        "ours": ours(X, config),
-        "sklearn": batches(X, IncrementalPCA(columns), config.block),
-        "gram": batches(X, GramIncrementalPCA(d, columns, dtype), config.block),
+        "ours": ours(X, config, first),
+        "sklearn": batches(X, IncrementalPCA(columns), block),
+        "gram": batches(X, GramIncrementalPCA(d, columns, dtype), block),
         "algorithm 1": algorithm_1(X, k),
     }
     if d <= COVARIANCE:
-        contestants["covariance"] = batches(X, RunningCovariance(d, dtype), config.block)
+        contestants["covariance"] = batches(X, RunningCovariance(d, dtype), block)
     if (d, k) == (784, 20):
-        contestants["autocorrelated"] = ours(autocorrelated(X), config)
+        contestants["autocorrelated"] = ours(autocorrelated(X), config, first)
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(rounds):
         for name, timed in contestants.items():
@@ -150,11 +153,10 @@ def autocorrelated(X: Array) -> Array:
     return Y
 
 
-def ours(X: Array, config: LearningConfig) -> Timed:
-    """All blocks in one call, as the worker learns the blocks of a batch."""
-    first = config.start + max(LEARNED - config.start, 0) // config.block * config.block
+def ours(X: Array, config: LearningConfig, first: int) -> Timed:
+    """All blocks after the first messages in one call, as the worker learns the blocks of a batch."""
     start = learn(State.empty(X.shape[1], config.dtype), X[:first], np.ones(first), config)[0]
-    rows = X[first : first + MESSAGES // config.block * config.block]
+    rows = X[first : len(X) - (len(X) - first) % config.next_block(first)]
 
     def timed() -> float:
         began = time.process_time()

@@ -62,7 +62,7 @@ def _fold_config(options: FitOptions, rows: Rows) -> FoldConfig:
 
 def _learn(rows: Rows, fold_config: FoldConfig) -> tuple[Fold, Calibrator, float]:
     learning_config, fold = fold_config.learning, Fold.empty(fold_config.learning)
-    calibrator, first_block = Calibrator(), learning_config.next_block(fold.state)
+    calibrator, first_block = Calibrator(), learning_config.next_block(0)
     started = time.perf_counter()
     with progress() as bar:
         task = bar.add_task("learning", total=1.0, rows=0, note="")

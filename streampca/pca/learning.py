@@ -27,9 +27,9 @@ from streampca.pca.state import State
 
 EXACT = 256  # dimensions up to which the covariance is kept: it is quicker, and no larger than factor and block
 BLOCK, LONGEST_BLOCK = 256, 1024  # messages: about three times as many as C has columns is fastest
+TURNED = 2**14  # messages from one turn of an exact covariance to its axes to the next; and then blocks are longest
 _TINY = float(np.finfo(np.float64).tiny)
 YOUNG = 1024  # messages until which blocks are decomposed whole: short streams end before Algorithm 1 has converged
-TURNS = 32  # blocks from one turn of an exact covariance to its axes to the next
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class LearningConfig:
 
     @property
     def block(self) -> int:
-        """Messages in every block but the first."""
+        """Messages in every block but the first, and those of an exact covariance that is not young."""
         rows = BLOCK if self.exact else 1 << (3 * self.columns - 1).bit_length()
         return min(max(rows, BLOCK), LONGEST_BLOCK)
 
@@ -86,9 +86,10 @@ class LearningConfig:
         """Entries that a message with gaps must have: with fewer, filling them is worse than taking the mean."""
         return min(max(2 * self.components, math.ceil(0.3 * self.dimensions)), self.dimensions)
 
-    def next_block(self, state: State) -> int:
-        """Messages in the next block."""
-        return self.block if state.count else max(self.start, 1)
+    def next_block(self, count: int) -> int:
+        """Messages in the block that follows the first `count` messages."""
+        long = self.exact and count >= self.start + TURNED
+        return (LONGEST_BLOCK if long else self.block) if count else max(self.start, 1)
 
     @property
     def rounding(self) -> float:
@@ -105,7 +106,7 @@ def learn(state: State, V: Array, retention: F64, config: LearningConfig) -> tup
     """
     V, losses = np.asarray(V, config.dtype), [NO_LOSSES]
     while len(V):
-        n = min(config.next_block(state), len(V))
+        n = min(config.next_block(state.count), len(V))
         state, of_block = _learn_block(state, V[:n], retention[:n], config)
         V, retention = V[n:], retention[n:]
         losses.append(of_block)
@@ -137,13 +138,15 @@ def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig)
 
 
 def _summed(state: State, Y: Array, P: F64, weights: Weights, config: LearningConfig) -> State:
-    """The covariance after the centred messages Y (n, d), and its axes now and then."""
-    weighted = np.sqrt(weights.c)[:, None].astype(Y.dtype, copy=False) * Y
+    """The covariance after the centred messages Y (n, d), which are overwritten, and its axes now and then."""
+    Y *= np.sqrt(weights.c)[:, None].astype(Y.dtype, copy=False)
     before = state.C @ state.C.T if state.covariance is None else state.covariance  # None: empty, or just merged
-    covariance = weights.past * before.astype(np.float64, copy=False) + weighted.T @ weighted
+    covariance = weights.past * before.astype(np.float64, copy=False) + Y.T @ Y
     state, blocks = replace(state, covariance=covariance), -(-max(state.count - config.start, 0) // config.block)
-    young = blocks < TURNS and blocks & (blocks - 1) == 0  # a power of two: axes change quickly at first
-    return axes.turned(state, config.components) if young or blocks % TURNS == 0 else state
+    turns = TURNED // config.block
+    young = blocks < turns and blocks & (blocks - 1) == 0  # a power of two: axes change quickly at first
+    due = blocks % turns < -(-len(Y) // config.block)
+    return axes.turned(state, config.components) if young or due else state
 
 
 def _moved(state: State, Y: Array, P: F64, weights: Weights, config: LearningConfig) -> State:

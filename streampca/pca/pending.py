@@ -37,12 +37,13 @@ def learn_whole_blocks(
     Returns the state, the messages that are still pending, and the scores of what was learned. Only the block that
     begins with pending messages is copied.
     """
-    waiting, first, block = len(pending.V), config.next_block(state), config.block
-    beyond_first = waiting + len(new.V) - first
-    if beyond_first < 0:
+    waiting, whole = len(pending.V), 0
+    while whole + (block := config.next_block(state.count + whole)) <= waiting + len(new.V):
+        whole += block
+    if not whole:
         return state, pending.followed_by(new), []
-    head = first - waiting if waiting else 0
-    end = first - waiting + beyond_first // block * block
+    head = config.next_block(state.count) - waiting if waiting else 0
+    end = whole - waiting
     parts = [pending.followed_by(new.part(0, head))] if waiting else []
     scores = []
     for part in [*parts, new.part(head, end)] if end > head else parts:

@@ -82,7 +82,8 @@ class Publisher:
 
     def _merged(self, checkpoints: Iterable[Checkpoint], previous: PublishedModel | None) -> Publication | None:
         config = self._fold_config.learning
-        total, past_scores = Total(self._fold_config, int(1000 * self._now())), PastScores(previous)
+        total = Total(self._fold_config, int(1000 * self._now()))
+        past_scores = PastScores(previous, config.components)
         for checkpoint in checkpoints:
             total.add(checkpoint)
             past_scores.add(checkpoint)

@@ -24,7 +24,7 @@ def one_pass(X: F64, config: LearningConfig, retention: F64 | float = 1.0) -> tu
     kept = np.broadcast_to(np.asarray(retention, np.float64), len(X))
     state, scores, start = State.empty(config.dimensions, config.dtype), [], 0
     while start < len(X):
-        end = start + config.next_block(state)
+        end = start + config.next_block(state.count)
         V = X[start:end].astype(config.dtype, copy=False)
         state, score = learn(state, V, kept[start:end].copy(), config)
         scores.append(score)

@@ -3,6 +3,8 @@
 Most streams here are small, and are learned twice: with the covariance kept, as where d is small, and with a factor.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from streampca.pca import axes, learning
 from streampca.pca.arrays import F64
 from streampca.pca.blocked import plain, ritz
-from streampca.pca.learning import BLOCK, LearningConfig, learn
+from streampca.pca.learning import BLOCK, TURNED, LearningConfig, learn
 from streampca.pca.losses import Losses
 from streampca.pca.state import State
 from tests.pca.streams import close, covariance, excess, gaussian, learned, one_pass, remaining_weights
@@ -147,7 +149,7 @@ def test_every_block_equals_the_plain_one(case: str, way: str) -> None:
     config = LearningConfig(80, 4, 3, center=case != "plain")
     state, start = State.empty(80), 0
     while start < len(X):
-        end = start + config.next_block(state)
+        end = start + config.next_block(state.count)
         after, losses = learn(state, X[start:end], retention[start:end], config)
         if state.count:
             expected, of_plain = plain.learn_block(state, X[start:end], retention[start:end], config)
@@ -167,7 +169,7 @@ def test_every_state_is_consistent(way: str) -> None:
     config = LearningConfig(80, 4, 3)
     state, start = State.empty(80), 0
     while start < len(X):
-        V = X[start : start + config.next_block(state)]
+        V = X[start : start + config.next_block(state.count)]
         state, _ = learn(state, V, np.ones(len(V)), config)
         start += len(V)
         assert np.abs(state.C_pinv @ state.C - np.eye(state.rank)).max() <= 1e-10
@@ -190,6 +192,19 @@ def test_what_is_kept_depends_on_the_dimensions() -> None:
     assert LearningConfig(300, 5, 295).exact  # asked for by `oversampling`
     blocks = {k: LearningConfig(5000, k).block for k in (20, 53, 54, 100, 106, 107, 512)}  # K = 1.6 k
     assert blocks == {20: 256, 53: 256, 54: 512, 100: 512, 106: 512, 107: 1024, 512: 1024}
+    counts = (0, 1, 200, 200 + TURNED - 1, 200 + TURNED)
+    assert [LearningConfig(8, 2).next_block(n) for n in counts] == [200, 256, 256, 256, 1024]
+    assert [LearningConfig(5000, 20).next_block(n) for n in counts] == [200, 256, 256, 256, 256]
+
+
+@pytest.mark.parametrize("behind", [0, 1, 300, 1000])
+def test_an_exact_covariance_keeps_turning(behind: int) -> None:
+    """To axes of what it has learned since, wherever its blocks end, as after merging."""
+    X, config = gaussian(7, TURNED + 2048, 1 / np.arange(1, 9.0)), LearningConfig(8, 2)
+    state, _ = learn(State.empty(8), X[:200], np.ones(200), config)
+    before = replace(state, count=200 + TURNED + behind)
+    after, _ = learn(before, X[200:], np.full(len(X) - 200, 0.9), config)
+    assert not np.allclose(after.C, before.C, rtol=0.01)
 
 
 class TestBoundedInfluence:
@@ -313,7 +328,7 @@ class TestEdges:
         check(state, X, retention, True, 1e-10)
 
     def test_a_stream_that_becomes_zero_decays_to_zero(self, way: str) -> None:
-        X = gaussian(10, 30_000, np.ones(3))
+        X = gaussian(10, 40_000, np.ones(3))
         X[1000:] = 0
         state, losses = one_pass(X, LearningConfig(3, 2, 0), 2 ** (-1 / 20))
         assert state.rank == 0

@@ -2,17 +2,21 @@
 
 import numpy as np
 import pytest
+from sklearn.decomposition import PCA
 
 from streampca.pca import scoring
 from streampca.pca.arrays import Array
+from streampca.pca.learning import BLOCK
+from streampca.pca.model import Model
 from streampca.pca.scoring import Calibration
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.model_file import PublishedModel
 from streampca.worker.publisher import Publisher
-from tests.stream.streams import fold_config, folded, vectors
+from tests.stream.streams import WARM_UP, fold_config, folded, vectors
 from tests.worker.test_publisher import PublisherFixture
 
 MESSAGES = vectors(3000)
+LEARNED = WARM_UP + BLOCK  # messages of which none is pending
 
 
 class Stream(PublisherFixture):
@@ -51,7 +55,7 @@ def stream() -> Stream:
 
 
 def test_pending_messages_are_scored_by_the_version_before(stream: Stream) -> None:
-    stream.grow(0, 300)
+    stream.grow(0, LEARNED)
     first = stream.publish()
     assert first.calibration is None
     pending = [stream.grow(0, 400), stream.grow(1, 330)]
@@ -69,9 +73,29 @@ def test_pending_messages_are_scored_by_the_version_before(stream: Stream) -> No
     np.testing.assert_array_equal(stream.p_values, expected.score)
 
 
+def test_those_of_the_first_version_are_scored_by_the_state_of_their_partition(stream: Stream) -> None:
+    """So a topic that is loaded once has p-values."""
+    pending = [stream.grow(0, 300), stream.grow(1, 400)]
+    expected = Calibration.empty()
+    for V, learned in zip(pending, stream.streams.values(), strict=True):
+        model = PCA(2).fit(learned[:LEARNED])  # d = 5: learned exactly
+        expected = expected.entered(scoring.score(known(model), V), known(model).noise_variance)
+    assert expected.weight == 24 + 124
+    found = stream.publish().calibration
+    assert np.abs(found.weights.cumsum(axis=1) - expected.weights.cumsum(axis=1)).max() <= 1  # at edges of bins
+    assert stream.p_values is None
+
+
+def known(pca: PCA) -> Model:
+    n = LEARNED
+    variance = pca.explained_variance_ * (n - 1) / n
+    total = variance.sum() + pca.noise_variance_ * (pca.n_features_in_ - len(variance)) * (n - 1) / n
+    return Model(pca.components_, variance, pca.mean_, float(total), float(n))
+
+
 def test_a_message_is_scored_once(stream: Stream) -> None:
     """Messages stay pending over several versions while few arrive."""
-    stream.grow(0, 300)
+    stream.grow(0, LEARNED)
     stream.publish()
     weights = []
     for n in (10, 5, 1):
@@ -81,8 +105,8 @@ def test_a_message_is_scored_once(stream: Stream) -> None:
 
 
 def test_a_partition_that_did_not_move_is_not_scored_again(stream: Stream) -> None:
-    stream.grow(0, 300)
-    stream.grow(1, 300)
+    stream.grow(0, LEARNED)
+    stream.grow(1, LEARNED)
     stream.publish()
     pending = stream.grow(0, 300)
     assert stream.publish().calibration.weight == len(pending)
@@ -90,7 +114,7 @@ def test_a_partition_that_did_not_move_is_not_scored_again(stream: Stream) -> No
 
 def test_scores_are_forgotten_as_messages_are() -> None:
     stream = Stream(fold_config(half_life_messages=100))
-    stream.grow(0, 310)
+    stream.grow(0, LEARNED)
     stream.publish()
     before = len(stream.grow(0, 300))
     assert stream.publish().calibration.weight == before
@@ -99,10 +123,12 @@ def test_scores_are_forgotten_as_messages_are() -> None:
 
 
 def test_another_publisher_continues_from_the_newest_version(stream: Stream) -> None:
-    stream.grow(0, 300)
+    stream.grow(0, LEARNED)
     stream.publish()
     pending = stream.grow(0, 300)
     stream.publish()
     stream.publisher = Publisher(stream.checkpoints, stream.models, stream.fold_config, lambda: 0.0)
     more = stream.grow(0, 300)
-    assert stream.publish().calibration.weight == pytest.approx(len(pending) * np.exp(-300 / 900) + len(more), rel=0.01)
+    assert stream.publish().calibration.weight == pytest.approx(
+        len(pending) * np.exp(-300 / (LEARNED + 600)) + len(more), rel=0.01
+    )
