@@ -1,8 +1,7 @@
-"""A schema id that the registry does not know is requested once a minute, not once a record."""
+"""A schema id that the registry does not know is requested once a minute, and no more than a hundred of them."""
 
 import pytest
 
-from streampca.stream.formats import schemas as module
 from streampca.stream.formats.schemas import MemorySchemas, SchemaCache, WriterSchema
 from streampca.vectors.packing import VectorError
 from tests.clock import Clock
@@ -80,8 +79,18 @@ def test_a_registry_that_is_away_is_asked_again(
     reject(cache, 7)
 
 
-def test_random_ids_do_not_fill_the_memory(cache: SchemaCache[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST_UNKNOWN", 10)
-    for schema_id in range(100):
-        reject(cache, schema_id)
-    assert len(cache._unknown) <= 10
+def test_random_ids_are_a_hundred_requests_a_minute(
+    cache: SchemaCache[str], registry: CountingSchemas, clock: Clock
+) -> None:
+    registry.schemas[5000] = WriterSchema("AVRO", "known")
+    cache.get(framed(5000, b""))
+    for schema_id in range(2000):
+        with pytest.raises(VectorError, match=str(schema_id)):
+            cache.get(framed(schema_id, b""))
+    assert registry.requests == 1 + 100
+    assert cache.get(framed(5000, b"")) == "known"
+    registry.schemas[1999] = WriterSchema("AVRO", "late")
+    with pytest.raises(VectorError, match="schema 1999 is not looked up"):
+        cache.get(framed(1999, b""))
+    clock.now = 60.1
+    assert cache.get(framed(1999, b"")) == "late"

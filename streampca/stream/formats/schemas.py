@@ -11,7 +11,7 @@ from streampca.vectors.packing import VectorError
 T = TypeVar("T")
 FRAME = 5  # bytes before the payload
 _UNKNOWN_S = 60.0  # how long an id is believed to be unknown
-_MOST_UNKNOWN = 10_000
+_MOST_UNKNOWN = 100  # ids in so long: ids in values may be random, and each is a request
 
 
 class WriterSchema(NamedTuple):
@@ -75,13 +75,16 @@ class SchemaCache(Generic[T]):
 
     def _requested(self, schema_id: int) -> WriterSchema:
         """The schema from the registry; an unknown one is requested once in a while: it may be registered later."""
-        if self._unknown.get(schema_id, -math.inf) <= self._clock():
+        now = self._clock()
+        if self._unknown.get(schema_id, -math.inf) <= now:
+            self._unknown = {unknown: until for unknown, until in self._unknown.items() if until > now}
+            if len(self._unknown) >= _MOST_UNKNOWN:
+                text = f"schema {schema_id} is not looked up: {_MOST_UNKNOWN} unknown ids were, within a minute"
+                raise VectorError("unknown_schema", text)
             try:
                 return self._schemas.get(schema_id)
             except KeyError:
-                if len(self._unknown) >= _MOST_UNKNOWN:  # ids in values may be random
-                    self._unknown.clear()
-                self._unknown[schema_id] = self._clock() + _UNKNOWN_S
+                self._unknown[schema_id] = now + _UNKNOWN_S
         raise VectorError("unknown_schema", f"the schema registry knows no schema {schema_id}")
 
     def _made(self, schema_id: int) -> T | VectorError:
