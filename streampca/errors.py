@@ -27,6 +27,10 @@ class StoreError(StreampcaError):
     """The store cannot be read or written (missing folder, permissions, full disk)."""
 
 
+class StoreBusyError(StoreError):
+    """The store answers that it is overloaded or fails, or does not show what was just written; a retry helps."""
+
+
 class NewerFormatError(StoreError):
     """A file was written by a newer release; nothing is damaged. Until this process is upgraded, it waits."""
 

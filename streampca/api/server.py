@@ -1,5 +1,6 @@
 """The sidecar as a process: sockets, signals, shutdown."""
 
+import contextlib
 import errno
 import gc
 import os
@@ -15,7 +16,7 @@ from prometheus_client import disable_created_metrics
 from threadpoolctl import threadpool_limits
 
 from streampca.api.app import create_app
-from streampca.errors import SettingsError
+from streampca.errors import SettingsError, StoreBusyError
 from streampca.metrics import StoreMetrics
 from streampca.settings import ServeSettings
 from streampca.stores.base import Store
@@ -41,7 +42,8 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
     Raises `SettingsError` if it cannot listen on the address, `StoreError` if the store cannot be read,
     and the error of a thread that has died.
     """
-    Models(store, settings.topic).versions()  # fail at the start if the store cannot be read; later that is only logged
+    with contextlib.suppress(StoreBusyError):  # others end the start; later, all are only logged
+        Models(store, settings.topic).versions()
     listening = listen(settings.host, settings.port)
     disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the number of series for no use
     server = uvicorn.Server(

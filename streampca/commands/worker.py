@@ -9,6 +9,7 @@ import structlog
 from streampca.blas import kernels
 from streampca.commands.process import process_of, stop_on_signals
 from streampca.consumer_group.listener import Listener
+from streampca.errors import StoreBusyError
 from streampca.pca.compilation import compile_kernels
 from streampca.pca.learning import LearningConfig
 from streampca.settings import WorkerSettings
@@ -28,6 +29,7 @@ from streampca.worker.publisher import Publisher
 log = structlog.get_logger()
 
 _COMPILATION_S = 5  # typical, on one core of a small server
+_STORE_RETRY_S = 1.0
 
 
 def run(settings: WorkerSettings) -> None:
@@ -41,7 +43,7 @@ def run(settings: WorkerSettings) -> None:
     }
     logged = WorkerLog()
     with process_of(settings, WorkerMetrics(settings.topic), logged, **shown) as process:
-        process.store.check()
+        _check(process.store)
         worker = _build(settings, *process)
         log.info("worker started")
         stop_on_signals(worker.stop)
@@ -50,6 +52,16 @@ def run(settings: WorkerSettings) -> None:
             worker.run()
         finally:
             logged.ended()
+
+
+def _check(store: Store) -> None:
+    """Check that the store can be used; wait while it is busy, as a running worker does."""
+    while True:
+        try:
+            return store.check()
+        except StoreBusyError as error:
+            log.warning("waiting for the store", error=str(error))
+            time.sleep(_STORE_RETRY_S)
 
 
 def _build(settings: WorkerSettings, store: Store, listener: Listener, check_threads: Callable[[], None]) -> Worker:

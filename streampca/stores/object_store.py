@@ -20,7 +20,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import from_url
 
 from streampca import store_url
-from streampca.errors import StoreError
+from streampca.errors import RETRY_MAY_HELP, StoreBusyError, StoreError
 from streampca.stores.base import Observe, check_name, ignore, is_part
 from streampca.stores.object_errors import Action, is_missing_object, is_not_implemented, store_error
 
@@ -153,7 +153,12 @@ class ObjectStore:
         """Write, read, list and remove an object."""
         probe, content = f"~{secrets.token_hex(8)}", b"streampca"  # a name that `names` never returns
         self._put(probe, content, "")
-        found = self._get(probe, "")
+        try:
+            found = self._get(probe, "")
+        except FileNotFoundError:
+            raise StoreBusyError(
+                f"{self._url} does not have an object that was just written; {RETRY_MAY_HELP}"
+            ) from None
         self._list(probe, "")
         self._delete(probe, "")
         if found != content:

@@ -70,14 +70,17 @@ def test_workers_that_are_killed_join_and_leave_give_the_bits_of_a_disk(
 def test_learning_continues_while_the_store_is_away(
     broker: Broker, topic: str, tmp_path: Path, proxy: S3Proxy, url: str
 ) -> None:
-    """The store hangs, then answers 503: nothing is lost, and a line of the log begins the outage and ends it."""
+    """It does not find what was written, then hangs, then answers 503: nothing is lost, and a line of the log begins the outage and ends it."""
     broker.create_topic(topic, 1)
     (metrics_port,) = free_ports(1)
     with (
         group(broker, topic, tmp_path, store=url, metrics_port=metrics_port) as members,
         SidecarProcess(url, topic=topic) as sidecar,
     ):
+        proxy.begin(Fault("status", 404, "NoSuchKey", only="read"))
         worker = members.start()
+        members.wait(lambda: worker.count("waiting for the store"), "a start that waits")
+        proxy.end()
         broker.produce(topic, 0, as_json(vectors(1000, seed=1)))
         members.wait_until_learned()
         ready = f"{sidecar.url()}/readyz"

@@ -10,7 +10,7 @@ import obstore
 import pytest
 from obstore.store import from_url
 
-from streampca.errors import StoreError
+from streampca.errors import StoreBusyError, StoreError
 from streampca.stores.choice import store_of
 from streampca.stores.object_store import ObjectStore, Timeouts
 from tests.object_server import Fault, S3Proxy
@@ -73,6 +73,14 @@ def test_every_refusal_is_one_sentence_with_a_remedy(proxy: S3Proxy, status: int
         assert text.startswith(f"cannot {name} s3://{BUCKET}/")
         assert sentence in text
     assert sentence in failure(store.check)
+
+
+def test_a_store_that_is_busy_is_told_from_one_that_refuses(proxy: S3Proxy) -> None:
+    store = new_store()
+    for status, only in ((429, ""), (500, ""), (404, "read")):
+        proxy.begin(Fault("status", status, "NoSuchKey", only=only))
+        with pytest.raises(StoreBusyError, match="a retry may help"):
+            store.check()
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
