@@ -156,9 +156,7 @@ class ObjectStore:
         try:
             found = self._get(probe, "")
         except FileNotFoundError:
-            raise StoreBusyError(
-                f"{self._url} does not have an object that was just written; {RETRY_MAY_HELP}"
-            ) from None
+            raise StoreBusyError(f"{self._url} does not show what was just written; {RETRY_MAY_HELP}") from None
         self._list(probe, "")
         self._delete(probe, "")
         if found != content:

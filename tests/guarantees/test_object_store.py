@@ -70,7 +70,7 @@ def test_workers_that_are_killed_join_and_leave_give_the_bits_of_a_disk(
 def test_learning_continues_while_the_store_is_away(
     broker: Broker, topic: str, tmp_path: Path, proxy: S3Proxy, url: str
 ) -> None:
-    """It does not find what was written, then hangs, then answers 503: nothing is lost, and a line of the log begins the outage and ends it."""
+    """It does not show what was written, hangs, answers 503: nothing is lost, and the log tells begin and end."""
     broker.create_topic(topic, 1)
     (metrics_port,) = free_ports(1)
     with (
