@@ -31,6 +31,7 @@ from streampca.transform.position import Position, position_in, refuse_other_top
 
 _POLL_S = 0.1
 _START_OVER = "another output_topic and transform_group_id"
+CHECK_TOPIC_S = 1.0  # a topic may be deleted and created again without an error of either client
 TRANSACTION_S = 0.1  # readers of committed records wait so long; each transaction costs some milliseconds
 TRANSACTION_RECORDS = 10_000
 
@@ -68,6 +69,7 @@ class Transformer:
         self._topic_id = ""  # at the last assignment, or failure
         self._pending: dict[int, Position] = {}  # of the open transaction
         self._pending_records, self._begun_at = 0, 0.0
+        self._next_check = 0.0
         self._stop_cause: str | None = None
 
     def stop(self, cause: str) -> None:
@@ -105,6 +107,9 @@ class Transformer:
                 self._handle(event)
             is_due = clock() - self._begun_at >= TRANSACTION_S or self._pending_records >= TRANSACTION_RECORDS
             if self._pending and is_due:
+                if clock() >= self._next_check:
+                    self._check_topic()
+                    self._next_check = clock() + CHECK_TOPIC_S
                 self._commit()
         except TransactionFailedError as error:  # the rest of the events is read again, too
             self._start_over(str(error))
@@ -126,6 +131,7 @@ class Transformer:
             case Lost(partitions):
                 self._release(partitions, lost=True)
             case OutOfRange():
+                self._check_topic()
                 self._assignment.skip_gap(event)
 
     def _write(self, event: Projected) -> None:
@@ -160,6 +166,17 @@ class Transformer:
         self._transactions.commit({p: each.as_committed(shape, topic_id) for p, each in self._pending.items()})
         records, self._pending, self._pending_records = self._pending_records, {}, 0
         self._listener.notify(TransactionEnded("committed", records, time.perf_counter() - started))
+
+    def _check_topic(self) -> None:
+        """Raise if the topic is not the one that was assigned: then its records are not those at our positions."""
+        try:
+            now = self._source.topic_id()
+            cause = "the topic was deleted and created again" if now and self._topic_id not in ("", now) else ""
+        except TimeoutError as error:
+            cause = str(error)
+        if cause:
+            self._transactions.abort()
+            raise TransactionFailedError(cause)
 
     def _start_over(self, cause: str) -> None:
         """Read all partitions again from what is committed."""

@@ -137,10 +137,10 @@ TRANSFORM_MUTANTS: dict[str, tuple[Mutant, int]] = {
         patched(Transformer, _write=_writes_as_at_the_first_start),
         459,
     ),
-    "recovery fences nobody": (patched(ClusterTransactions, recover=_recovers_without_fencing), 13),
+    "recovery fences nobody": (patched(ClusterTransactions, recover=_recovers_without_fencing), 7),
     "brokers accept offsets of members that the group has given up": (
         patched(TransformCluster, counts_in=lambda self, member, generation: True),
-        220,
+        280,
     ),
     "brokers accept producers that were replaced": (patched(Coordinator, _current=_accepts_any_epoch), 16),
     "offsets are read while a transaction has others": (
