@@ -130,11 +130,11 @@ class TransformChecks:
         courses = self._world.history.courses(partition)
         if len(courses) == 1:
             return courses[0]
-        skipped = POISON if self._world.config.bad_records == "skip" else None
-        found = sorted(self._origins[partition])
+        skips, found = self._world.config.bad_records == "skip", set(self._origins[partition])
         for course in courses:
-            wanted = [(r.offset, r.key) for r in course.records if r.offset < end and r.value != skipped]
-            if found == wanted and end <= course.end:
+            records = [record for record in course.records if record.offset < end]
+            skipped = {(record.offset, record.key) for record in records if skips and record.value == POISON}
+            if found | skipped == {(record.offset, record.key) for record in records} and end <= course.end:
                 return course
         self._world.report(f"partition {partition}: up to {end}, outputs are of records before and after a cut")
         return courses[0]
