@@ -142,10 +142,11 @@ class Transformer:
             refuse_wrong_settings(self._config.topic, event, "format, field")
         self._is_first_start &= event.count == len(rejects)
         self._transactions.send(event.outputs)
+        if rejects and self._config.bad_records == "dead_letter":
+            sent = [self._outputs.dead_letter(event.partition, event.records[each.place], each) for each in rejects]
+            self._transactions.send(sent)
         for reject in rejects:
             rejected = event.records[reject.place]
-            if self._config.bad_records == "dead_letter":
-                self._transactions.send([self._outputs.dead_letter(event.partition, rejected, reject)])
             self._listener.notify(RecordRejected(event.partition, rejected.offset, reject.reason, reject.message))
         last = event.last if len(event.records) else self._positions[event.partition].last
         position = self._positions[event.partition] = Position(event.next, last)

@@ -36,7 +36,7 @@ _PARTS: dict[type, tuple[Any, Any, Any]] = {
     TransformPlan: (TransformWorld, TransformChecks, TransformFaults),
 }
 PLANS: dict[str, Callable[[int], AnyPlan]] = {"worker": plan_of, "transform": transform_plan_of}
-PROGRESS_S = 150.0  # within this time after the last fault, everything must be learned; a store may be late by a minute
+PROGRESS_S = 90.0  # within this time after the last fault, everything must be learned; a store may be late by a minute
 _STOP_S = 30.0
 
 
