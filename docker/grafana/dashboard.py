@@ -1,4 +1,4 @@
-"""Generates the Grafana dashboard: `python docker/grafana/dashboard.py` writes dashboards/streampca.json.
+"""Generates the Grafana dashboard: `python docker/grafana/dashboard.py` writes the chart's dashboard.json.
 
 Every panel's description says what it shows and when to act. Widths are in Grafana's 24 columns. Data source and topic
 are variables of the dashboard, so that it can be imported into any Grafana.
@@ -11,7 +11,7 @@ from typing import Any
 
 from panels import SOURCE, Panel, bars, heatmap, instant, lines, quantiles, query, stat
 
-OUTPUT = Path(__file__).with_name("dashboards") / "streampca.json"
+OUTPUT = Path(__file__).parents[1] / "helm" / "streampca" / "files" / "dashboard.json"
 LEARNED = 'streampca_messages_total{outcome="learned"}'
 ALERTS = 'ALERTS{alertname=~"Streampca.*", alertstate="firing", topic=~"$topic|"}'  # some are of no topic
 TOPICS = 'label_values({__name__=~"streampca_(partitions_owned|limits_reached_total)"}, topic)'

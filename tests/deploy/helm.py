@@ -72,7 +72,7 @@ def options(tmp_path: Path) -> list[str]:
 
 def settings_of(found: list[Object]) -> dict[str, str]:
     """The data of the ConfigMap."""
-    (settings,) = of_kind(found, "ConfigMap")
+    (settings,) = (o for o in of_kind(found, "ConfigMap") if "streampca.json" not in o["data"])
     data: dict[str, str] = settings["data"]
     return data
 
@@ -181,6 +181,18 @@ def test_rules_and_scrapes_are_those_of_the_compose_file() -> None:
     jobs = [o["spec"]["endpoints"][0]["relabelings"][0] for o in of_kind(found, "ServiceMonitor")]
     assert len(jobs) == 3
     assert {job["replacement"] for job in jobs} | {"prometheus"} == {job["job_name"] for job in scraped}
+    (dashboard,) = (o for o in of_kind(found, "ConfigMap") if "grafana_dashboard" in o["metadata"]["labels"])
+    assert dashboard["data"]["streampca.json"] == (CHART / "files" / "dashboard.json").read_text().strip()
+
+
+def test_sidecars_are_scaled_by_their_load() -> None:
+    found = rendered("sidecar.autoscaling.enabled=true,sidecar.autoscaling.maxReplicas=9")
+    (scaler,), (sidecar,) = of_kind(found, "HorizontalPodAutoscaler"), of_kind(found, "Deployment")
+    assert "replicas" not in sidecar["spec"]
+    assert scaler["spec"]["scaleTargetRef"]["name"] == sidecar["metadata"]["name"]
+    assert (scaler["spec"]["minReplicas"], scaler["spec"]["maxReplicas"]) == (2, 9)
+    assert sidecar["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"]  # compared to it
+    assert of_kind(rendered(), "HorizontalPodAutoscaler") == []
 
 
 def test_options_have_their_effect(options: list[str]) -> None:

@@ -21,12 +21,13 @@ KUBERNETES = "1.34"
 WORKLOADS = ("Deployment", "StatefulSet")
 BARE = {  # without operators
     "bucket": "",
-    "bucket and transform": "transform.enabled=true",
+    "bucket and transform": "transform.enabled=true,sidecar.autoscaling.enabled=true,monitoring.dashboard=true",
     "disk": "store.url=",
     "disk and transform": "store.url=,transform.enabled=true",
 }
 OPERATORS = (
     "transform.enabled=true,monitoring.serviceMonitors=true,monitoring.prometheusRule=true,"
+    "monitoring.dashboard=true,sidecar.autoscaling.enabled=true,"
     "autoscaling.enabled=true,transform.autoscaling.enabled=true"
 )
 VARIANTS = BARE | {"bucket and operators": OPERATORS, "disk and operators": f"store.url=,{OPERATORS}"}

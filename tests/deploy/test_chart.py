@@ -56,6 +56,7 @@ def test_the_schema_accepts_the_default_values() -> None:
     {"transform__autoscaling__maxReplicas": 0},
     {"transform__autoscaling__metadata": {}},
     {"transform__enabled": "yes"},
+    {"worker__autoscaling": {"enabled": True, "minReplicas": 1, "maxReplicas": 2, "targetCpuPercent": 70}},
     {"worker__enabled": True},
     {"settings__sasl_password": "x"},
     {"settings__STREAMPCA_TOPIC": "x"},

@@ -9,7 +9,8 @@ from tests.monitoring.prometheus import DOCKER, metrics_in
 from tests.monitoring.test_rules import KNOWN, RECORDED
 
 GRAFANA = DOCKER / "grafana"
-BOARD = json.loads((GRAFANA / "dashboards" / "streampca.json").read_text())
+FILE = DOCKER / "helm" / "streampca" / "files" / "dashboard.json"
+BOARD = json.loads(FILE.read_text())
 PANELS = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
 EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]]
 PROCESS_METRICS = {"process_start_time_seconds", "process_resident_memory_bytes", "process_cpu_seconds_total"}
@@ -18,9 +19,7 @@ PROCESS_METRICS = {"process_start_time_seconds", "process_resident_memory_bytes"
 def test_the_dashboard_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(GRAFANA)  # as when it is run
     generated = runpy.run_path(str(GRAFANA / "dashboard.py"))["text"]()
-    assert (GRAFANA / "dashboards" / "streampca.json").read_text() == generated, (
-        "run: python docker/grafana/dashboard.py"
-    )
+    assert FILE.read_text() == generated, "run: python docker/grafana/dashboard.py"
 
 
 def test_panels_show_every_metric_and_no_unknown_one() -> None:
