@@ -1,24 +1,44 @@
-"""The resident memory of a worker, on a real broker: `python -m benchmarks.memory`.
+"""The resident memory of every role, on a real broker: `python -m benchmarks.memory`.
 
-First over a million messages, at every tenth of the stream. Then with a backlog, a topic that holds far more than the
-worker can learn at once, with 1, 8 and 64 partitions: its peak beside the memory of the folds by arithmetic.
+First for ten minutes in which a worker, `transform` with each client and a sidecar are never idle: each has messages to
+read, or a request to answer, all the time. Then of a worker with a backlog, a topic that holds far more than it can
+learn at once, with 1, 8 and 64 partitions: its peak beside the memory of the folds by arithmetic.
 """
 
 import tempfile
+import time
+import urllib.request
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import orjson
 
 from benchmarks.report import Bar, publish
-from benchmarks.workers import Load, broker_of, fill, parser_with_broker
+from benchmarks.transform import WRITTEN, transforming
+from benchmarks.workers import (
+    CLIENTS,
+    LEARNED,
+    PARTITIONS,
+    Load,
+    broker_of,
+    counted,
+    fill,
+    metrics_url,
+    parser_with_broker,
+)  # fmt: skip
 from experiments.report import table
 from streampca.pca.learning import BLOCK
+from tests.api.process import SidecarProcess
+from tests.background import every
 from tests.broker_client import BrokerClient
-from tests.guarantees.harness import Group, group
+from tests.guarantees.harness import group
 from tests.kafka_broker import wait_until
 
-PART, D, K, PARTITIONS, BATCH = "memory", 64, 8, 4, 50_000
+PART, D, K = "memory", 784, 20
+VECTORS = orjson.dumps({"vectors": np.random.default_rng(0).standard_normal((256, D)).round(6).tolist()})
 BACKLOG_D, BACKLOG_K, COLUMNS = 3072, 20, 30
 MIB = 1 << 20
 
@@ -26,15 +46,15 @@ MIB = 1 << 20
 class Size(NamedTuple):
     """What is measured."""
 
-    messages: int  # over time
+    seconds: float  # over time
     samples: int  # of the memory over time
+    batch: int  # messages that are produced at once
     backlog: int  # messages
     partitions: tuple[int, ...]  # with a backlog
     checkpoint_interval_s: float  # with a backlog
 
 
-FULL, SMALLEST = Size(1_000_000, 10, 60_000, (1, 8, 64), 5.0), Size(5000, 2, 500, (1, 2), 0.5)
-SHOWN = (0, 4, 9)  # samples in the table
+FULL, SMALLEST = Size(600.0, 20, 20_000, 60_000, (1, 8, 64), 5.0), Size(4.0, 2, 1000, 500, (1, 2), 0.5)
 
 
 def main() -> None:
@@ -48,22 +68,60 @@ def main() -> None:
 
 
 def over_time(broker: BrokerClient, folder: Path, size: Size) -> tuple[list[str], Bar]:
-    """Resident memory at some tenths of the messages."""
-    broker.create_topic("memory", PARTITIONS)
-    settings: dict[str, Any] = {"dimensions": D, "components": K, "format": "float32", "checkpoint_interval_s": 1}
-    sizes: list[float] = []
-    rows: list[list[str]] = []
-    with group(broker, "memory", folder / "time", forked=False, log_level="info", **settings) as members:
-        members.start()
-        for tenth in range(size.samples):
-            produce(broker, size.messages // size.samples, seed=tenth)
-            members.wait_until_learned(600)
-            sizes.append(resident(members, "VmRSS"))
-            rows.append([f"{learned(members):,}", f"{sizes[-1]:.1f}"])
-            print(rows[-1], flush=True)
-    growth = sizes[-1] - sizes[size.samples // 2 - 1]
-    lines = table(["messages learned", "resident, MiB"], [rows[i] for i in SHOWN if i < len(rows)])
-    return lines, Bar(f"Memory growth over the last half of {size.messages:,} messages", [growth], "≤", 5, "MiB")
+    """Resident memory of every role at some of the samples, while all are busy."""
+    load, log = Load("json", D, K, size.batch, "busy"), {client: folder / f"{client}.log" for client in CLIENTS}
+    broker.create_topic(load.topic, PARTITIONS, segment_bytes=64 * MIB)
+    settings: dict[str, Any] = {"dimensions": D, "components": K, "log_level": "info", "checkpoint_interval_s": 5}
+    with ExitStack() as stack:
+        members = stack.enter_context(group(broker, load.topic, folder / "time", forked=False, **settings))
+        worker = members.start()
+        sidecar = stack.enter_context(SidecarProcess(members.store, forked=False, topic=load.topic))
+        pids = {"worker": worker.process.pid, "sidecar": sidecar.process.pid}
+        for client in CLIENTS:
+            output = broker.create_topic(f"busy-{client}", PARTITIONS)
+            process = stack.enter_context(transforming(broker, load, client, members.store, output, log[client]))
+            pids[f"transform, {client}"] = process.pid
+        produced = fill_up_to(broker, load, 0, load.messages)
+        done = {metrics_url(worker.log): LEARNED} | {metrics_url(log[client]): WRITTEN for client in CLIENTS}
+        members.wait(lambda: slowest(done) == load.messages, "all to have begun", 120)
+        stack.enter_context(every(0.0, partial(project, f"{sidecar.url()}/v1/project")))
+        samples: list[list[float]] = []
+        for _ in range(size.samples):
+            until = time.monotonic() + size.seconds / size.samples
+            while time.monotonic() < until:
+                produced = fill_up_to(broker, load, produced, slowest(done) + 2 * load.messages)
+            samples.append([resident(pid, "VmRSS") for pid in pids.values()])
+            print(slowest(done), samples[-1], flush=True)
+    half = size.samples // 2
+    shown = (0, half - 1, size.samples - 1)
+    rows = [[role, *(f"{samples[i][j]:.0f}" for i in shown)] for j, role in enumerate(pids)]
+    head = ["role", *(f"MiB after {(i + 1) * size.seconds / size.samples / 60:.3g} min" for i in shown)]
+    growth = [last - middle for last, middle in zip(samples[-1], samples[half - 1], strict=True)]
+    metric = f"Memory growth of any role over the last half of {size.seconds / 60:.2g} minutes"
+    return table(head, rows), Bar(metric, growth, "≤", 5, "MiB")
+
+
+def fill_up_to(broker: BrokerClient, load: Load, produced: int, wanted: int) -> int:
+    """Produce a batch if fewer than `wanted` messages were; return how many were. What all have read is deleted."""
+    if produced >= wanted:
+        time.sleep(0.05)
+        return produced
+    fill(broker, load)
+    for partition in range(PARTITIONS if produced > 4 * load.messages else 0):
+        broker.delete_records(load.topic, partition, (produced - 4 * load.messages) // PARTITIONS)
+    return produced + load.messages
+
+
+def slowest(done: dict[str, str]) -> int:
+    """Messages that every process has done, by its metrics."""
+    return min(counted(url, series) for url, series in done.items())
+
+
+def project(url: str) -> None:
+    """Ask a sidecar for the coordinates of 256 vectors."""
+    request = urllib.request.Request(url, VECTORS, {"Content-Type": "application/json"})  # noqa: S310 - ours
+    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - ours
+        answer.read()
 
 
 def with_backlogs(broker: BrokerClient, folder: Path, size: Size) -> tuple[list[str], Bar]:
@@ -98,31 +156,15 @@ def backlog(broker: BrokerClient, folder: Path, partitions: int, size: Size) -> 
     with group(broker, topic, folder / topic, forked=False, **settings) as members:
         worker = members.start()
         members.wait(lambda: worker.count("partitions assigned"), "the partitions", 120)
-        before = resident(members, "VmRSS")
+        before = resident(worker.process.pid, "VmRSS")
         fill(broker, Load("float32", BACKLOG_D, BACKLOG_K, size.backlog, topic), partitions)
         members.wait_until_learned(600)
-        return before, resident(members, "VmHWM")
+        return before, resident(worker.process.pid, "VmHWM")
 
 
-def produce(broker: BrokerClient, count: int, seed: int) -> None:
-    """`count` more messages, evenly over the partitions."""
-    rng = np.random.default_rng(seed)
-    plane = np.random.default_rng(0).standard_normal((K, D))
-    for start in range(0, count, BATCH):
-        size = min(BATCH, count - start)
-        rows = (rng.standard_normal((size, K)) @ plane + rng.standard_normal((size, D))).astype(np.float32)
-        for partition, share in enumerate(np.array_split(rows, PARTITIONS)):
-            broker.produce("memory", partition, [row.tobytes() for row in share])
-
-
-def learned(members: Group) -> int:
-    """Messages in the newest checkpoints."""
-    return sum(checkpoint.fold.stats.learned for checkpoint in members.newest().values())
-
-
-def resident(members: Group, kind: str) -> float:
-    """MiB of the worker: VmRSS now, VmHWM at its peak."""
-    status = Path(f"/proc/{members.workers[0].process.pid}/status")
+def resident(pid: int, kind: str) -> float:
+    """MiB of a process: VmRSS now, VmHWM at its peak."""
+    status = Path(f"/proc/{pid}/status")
     found = wait_until(lambda: [line for line in status.read_text().splitlines() if line.startswith(kind)])
     return int(found[0].split()[1]) / 1024
 

@@ -6,8 +6,11 @@ residual as float32, and of a process with the same client, batches and transact
 """
 
 import os
+import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -81,20 +84,29 @@ def transform_rate(broker: BrokerClient, load: Load, client: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
         store, log = Path(folder) / "store", Path(folder) / "log"
         Models(DirectoryStore(store), load.topic).save(known(7, d=load.d, k=load.k))
-        settings = {
-            "bootstrap_servers": broker.bootstrap, "topic": load.topic, "output_topic": output, "store": store,
-            "transform_group_id": output, "format": load.format, "output_format": "float32", "kafka_client": client,
-            "metrics_port": 0, "log_format": "json",
-        }  # fmt: skip
-        environment = {f"STREAMPCA_{name.upper()}": str(value) for name, value in settings.items()}
-        with own_interpreter(["transform"], {**os.environ, **environment}, log) as process:
-            try:
-                url = metrics_url(log)
-                samples = samples_until(load.messages, lambda: counted(url, WRITTEN))
-            finally:
-                process.kill()
+        with transforming(broker, load, client, store, output, log):
+            url = metrics_url(log)
+            samples = samples_until(load.messages, lambda: counted(url, WRITTEN))
     broker.delete_topic(output)
     return sustained(samples)
+
+
+@contextmanager
+def transforming(
+    broker: BrokerClient, load: Load, client: str, store: Path, output: str, log: Path
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """`streampca transform` of this topic, in a group of its own, killed at the end."""
+    settings = {
+        "bootstrap_servers": broker.bootstrap, "topic": load.topic, "output_topic": output, "store": store,
+        "transform_group_id": output, "format": load.format, "output_format": "float32", "kafka_client": client,
+        "metrics_port": 0, "log_format": "json",
+    }  # fmt: skip
+    environment = {f"STREAMPCA_{name.upper()}": str(value) for name, value in settings.items()}
+    with own_interpreter(["transform"], {**os.environ, **environment}, log) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 if __name__ == "__main__":

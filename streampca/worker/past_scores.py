@@ -31,7 +31,8 @@ class PastScores:
         arrived: Array = fold.pending[len(fold.pending) - new :]
         if len(arrived) and arrived.shape[1] == model.dimensions:
             scores = scoring.score(model, arrived.astype(np.float64))
-            self._scores.append(scores._replace(spe=scores.spe / model.noise_variance))
+            with np.errstate(over="ignore"):  # infinite, as the score is
+                self._scores.append(scores._replace(spe=scores.spe / model.noise_variance))
 
     def calibrated(self, published: PublishedModel) -> tuple[PublishedModel, F64 | None]:
         """The next version, with these scores and those before them; and the p-values of these by those before them.

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from streampca.errors import (
     ForeignStoreError,
+    NewerFormatError,
     OffsetGapError,
     RejectLimitError,
     SourceError,
@@ -79,6 +80,7 @@ class Checks:
         return (
             type(error) in (StoreError, ForeignStoreError, SourceError)
             or (isinstance(error, RejectLimitError) and self._world.plan.reaches_reject_limit)
+            or isinstance(error, NewerFormatError)  # only a start ends: the member has taken no partition
             or (isinstance(error, TopicReplacedError) and replaced)
             or (isinstance(error, OffsetGapError) and bool(cut) and self._world.config.offset_gap == "fail")
         )
@@ -100,6 +102,9 @@ class Checks:
                 if offset == newest and data in written[offset] and not self._skips and not calm.rejected <= sent:
                     lost = _offsets(calm.rejected - sent)
                     self._world.report(f"partition {partition}: {lost} are not in the dead-letter topic")
+            learnable = sum(r.value != POISON and r.offset < calm.fold.position for r in course.records)
+            if learnable != calm.fold.stats.learned:
+                self._world.report(f"{calm.fold.stats.learned} of {learnable} records of {partition} can be learned")
             if len(courses) == 1 and sent - calm.rejected:
                 both = _offsets(sent - calm.rejected)
                 self._world.report(f"partition {partition}: {both} were learned, and are dead letters")
@@ -171,6 +176,9 @@ class Checks:
             listed = sorted(name for name in mount.seen(f"{_CHECKPOINTS}/{partition}") if name.endswith(".npz"))
             if position < 0 and listed:
                 self._world.report(f"partition {partition} starts again, although {listed} are listed")
+            newer = [name for name in listed if f"{_CHECKPOINTS}/{partition}/{name}" in self._world.newer_files]
+            if newer and position < int(newer[-1][:20]):
+                self._world.report(f"partition {partition} is restored at {position}, below {newer} of a newer release")
             self._note_oldest(partition)
             seen = self._oldest[partition]
             recent = [oldest for (_, oldest), (until, _) in itertools.pairwise(seen) if until >= since]

@@ -96,7 +96,9 @@ class Mount:
         self.process: Process | None = None
         self.failing: set[str] = set()  # read, write: calls that fail now
         self.stale_until = 0.0
+        self.back_until = 0.0  # until then, listings are those before the last ones
         self._listings: dict[str, tuple[float, Volume, set[str]]] = {}
+        self._former: dict[str, set[str]] = {}
 
     @property
     def volume(self) -> Volume:
@@ -119,9 +121,10 @@ class Mount:
         """The names in a folder, perhaps of some time ago."""
         at, volume, names = self._listings.get(folder, (-STALE_S, self.volume, set()))
         if self.now >= self.stale_until or self.now - at >= STALE_S or volume is not self.volume:
-            names = set(self.volume.names(folder))
-            self._listings[folder] = self.now, self.volume, names
-        return names
+            if names != (found := set(self.volume.names(folder))):
+                self._former[folder] = names
+            self._listings[folder] = self.now, self.volume, (names := found)
+        return self._former.get(folder, names) if self.now < self.back_until else names
 
     def seen(self, folder: str) -> set[str]:
         """The names that were last listed in a folder of the volume that is mounted now."""

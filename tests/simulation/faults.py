@@ -3,6 +3,8 @@
 import posixpath
 
 from streampca.stores import identity
+from streampca.stream import checkpoint, npz
+from tests.simulation.cluster import SESSION_S
 from tests.simulation.disk import FOLDER, STALE_S, File, Volume
 from tests.simulation.plan import TOPIC, Fault
 from tests.simulation.process_faults import ProcessFaults
@@ -38,7 +40,7 @@ class Faults(ProcessFaults):
             return
         source, target = files[fault.target % len(files)], files[-1]
         folder, offset = posixpath.split(target)
-        if (partition := int(posixpath.basename(folder))) in self._spoiled:
+        if (partition := int(posixpath.basename(folder))) in self._spoiled or source in self._world.newer_files:
             return
         self._spoiled.add(partition)
         file = self._world.volume.entries[source]
@@ -110,6 +112,27 @@ class Faults(ProcessFaults):
         evicted = [other for other in self._world.machines if (other is machine) == (fault.target >= 6)]
         self._later((plan.keep + 2) * plan.interval_s, lambda: self._expire_and_evict(fault, evicted))
 
+    def relist(self, fault: Fault) -> None:
+        """The reader's listings go back to the ones before."""
+        self._world.reader.mount.back_until = self._world.scheduler.now + fault.seconds
+
+    def upgrade(self, fault: Fault) -> None:
+        """The workers restart, and find a checkpoint of a newer release, until that one takes over."""
+        partition, entries = fault.target % len(self._world.cluster.logs), self._world.volume.entries
+        files = self._world.volume.files(f"{_STORE}/{partition}/")
+        if not files or not entries[path := files[-1]].is_whole or entries[path].is_damaged:
+            return
+        ours = entries[path]
+        header, arrays = npz.decode(ours.data, checkpoint.KIND, checkpoint.FORMAT_VERSION)
+        newer = npz.encode(header | {"format_version": checkpoint.FORMAT_VERSION + 1}, arrays)
+        file = File(newer, newer, is_whole=True, is_damaged=True)
+        _put(self._world.volume, path, file)
+        self._world.newer_files.add(path)
+        for machine in self._world.machines:
+            if machine.process:
+                machine.process.kill()
+        self._later(SESSION_S + 2 + fault.seconds, lambda: self._end_upgrade(path, file, ours))
+
     def _seconds(self, fault: Fault) -> float:
         return STALE_S if fault.kind == "mislead" else fault.seconds
 
@@ -132,6 +155,11 @@ class Faults(ProcessFaults):
         self.expire(fault)
         for machine in machines:
             self._evict(machine)
+
+    def _end_upgrade(self, path: str, newer: File, ours: File) -> None:
+        self._world.newer_files.discard(path)
+        if self._world.volume.entries.get(path) is newer:
+            _put(self._world.volume, path, ours)
 
     def _set_stray(self, on: bool) -> None:
         self._world.mounted = self._world.stray if on else self._world.volume

@@ -10,16 +10,19 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
+import numpy as np
+
 from streampca.consumer_group.assignment import Assignment
 from streampca.consumer_group.listener import CheckpointSaved
-from streampca.errors import StaleListingError, StoreError
+from streampca.errors import DamagedFileError, StaleListingError, StoreError
 from streampca.pca.compilation import compile_kernels
 from streampca.sources.event_queue import EventQueue
 from streampca.sources.memory.log import Log
 from streampca.sources.prefetch import Prefetch
 from streampca.stores import directory, numbered
 from streampca.stores.checkpoints import Checkpoints
-from streampca.stream import compatibility
+from streampca.stores.model_cache import ModelCache
+from streampca.stream import compatibility, npz
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import Fold
 from streampca.worker.checkpoint_writer import CheckpointWriter, SaveResult
@@ -32,6 +35,7 @@ from tests.simulation.transform.mutants import TRANSFORM_MUTANTS
 
 _start_save, _load = Checkpointer.start_save, Checkpointer._load
 _write_numbered = numbered.write
+_learn = Fold.learn
 _partitions, _write_durably = Checkpoints.partitions, directory._write_durably
 _raise_unusable = Checkpoints._raise_unusable
 
@@ -87,17 +91,22 @@ def _takes_failed_for_saved(
     return checkpoints
 
 
-def _prunes_first(store: Any, folder: str, number: int, data: bytes, existing: list[int], keep: int) -> None:
+def _prunes_first(
+    store: Any, folder: str, number: int, data: bytes, existing: list[int], *others: Any, **new: bool
+) -> Any:
     for low in existing:
         store.delete(numbered.path(folder, low))
-    store.write(numbered.path(folder, number), data)
+    return _write_numbered(store, folder, number, data, [], *others, **new)
 
 
-def _prunes_newer(store: Any, folder: str, number: int, data: bytes, existing: list[int], keep: int) -> None:
-    _write_numbered(store, folder, number, data, existing, keep)
+def _prunes_newer(
+    store: Any, folder: str, number: int, data: bytes, existing: list[int], *others: Any, **new: bool
+) -> Any:
+    written = _write_numbered(store, folder, number, data, existing, *others, **new)
     for high in existing:
         if high > number:
             store.delete(numbered.path(folder, high))
+    return written
 
 
 def _never_falls_back(self: Checkpoints, partition: int, *, trusted: bool = False) -> Checkpoint | None:
@@ -116,6 +125,11 @@ def _never_ends(self: Log, epoch: int) -> int:
 
 def _skips_silently(self: Fold, position: int, lost_from: int | None = None) -> Fold:
     return replace(self, position=position, last=None)
+
+
+def _refuses_far(self: Fold, vectors: Any, timestamps: Any, *others: Any) -> Any:
+    far = ((vectors - self.state.mean) ** 2).sum(axis=1) > 1e6 * max(self.state.total_variance, 1.0 - self.state.count)
+    return _learn(self, vectors[~far], np.asarray(timestamps)[~far], *others)
 
 
 def _pause_keeps_queued(self: Prefetch, partitions: frozenset[int]) -> None:
@@ -163,10 +177,13 @@ MUTANTS: dict[str, tuple[Mutant, int]] = {
     "a restore that failed is not retried": (patched(Assignment, _retry_restore=nothing), 30),
     "a stale listing counts as no checkpoint": (patched(Checkpoints, _raise_unusable=_ignores_stale_listing), 30),
     "a log that was cut is not noticed": (patched(Log, end_of=_never_ends), 7),
-    "a topic that was replaced is not noticed in a save": (patched(compatibility, refuse_replaced=nothing), 27),
+    "a topic that was replaced is not noticed in a save": (patched(compatibility, refuse_replaced=nothing), 47),
     "a topic that was replaced is not noticed at a start": (patched(compatibility, refuse_other_topic=nothing), 27),
     "records that a cut has removed are not counted": (patched(Fold, skip=_skips_silently), 22),
     "bad records end workers that have learned": (patched(Worker, _has_learned=lambda self: False), 2),
+    "a newer release's checkpoint counts as damaged": (patched(npz, NewerFormatError=DamagedFileError), 5),
+    "the reader goes back with the listing": (patched(ModelCache, _is_stored=lambda self, version: False), 9),
+    "what is far from a quiet beginning is not learned": (patched(Fold, learn=_refuses_far), 3),
     "paused partitions are not resumed": (patched(Assignment, _read_paused=nothing), 47),
 }
 

@@ -58,6 +58,7 @@ class Plan:
     half_life: str
     offset_gap: str
     gaps: bool  # whether vectors lack entries
+    quiet: int  # vectors at the beginning of each partition that are nearly constant
     bursts: tuple[Burst, ...]
     faults: tuple[Fault, ...]
 
@@ -97,6 +98,7 @@ KINDS = {
     "fail_writes": 3, "slow": 1, "stale": 5, "damage": 2, "misplace": 2, "power": 2, "swap": 1, "clock": 1, "trim": 1,
     "truncate": 1, "grow": 1, "lapse": 2, "expire": 2, "unmount": 2, "cut_log": 2, "replace": 1, "mislead": 2,
 }  # fmt: skip
+RARE_KINDS = {"relist": 1, "upgrade": 1}  # drawn for themselves, one in half of the plans
 
 
 def plan_of(seed: int) -> Plan:
@@ -114,8 +116,9 @@ def plan_of(seed: int) -> Plan:
         half_life=random.choice(["none", "none", "seconds", "messages"]),
         offset_gap=random.choice(["fail", "earliest", "latest"]),
         gaps=seed % 5 == 2,
+        quiet=60 if seed % 7 == 3 else 0,
         bursts=(*(burst_of(random, partitions) for _ in range(random.randint(4, 8))), *bad_runs(seed, partitions)),
-        faults=faults_of(random, KINDS, CALLS),
+        faults=(*faults_of(random, KINDS, CALLS), *rare_faults(seed)),
     )
 
 
@@ -131,6 +134,12 @@ def bad_runs(seed: int, partitions: int) -> list[Burst]:
     random = Random(f"bad runs {seed}")
     at, records = random.choice([0.0, random.uniform(0, QUIET_AFTER_S)]), random.choice([30, 110, 300, 600])
     return [Burst(at, random.randrange(partitions), records, 1, 0)] if random.random() < 0.25 else []
+
+
+def rare_faults(seed: int) -> list[Fault]:
+    """One of the rare kinds, in half of the plans."""
+    random = Random(f"rare faults {seed}")
+    return [_fault(random, RARE_KINDS, CALLS)] if random.random() < 0.5 else []
 
 
 def faults_of(random: Random, kinds: Mapping[str, int], calls: Sequence[str]) -> tuple[Fault, ...]:

@@ -21,6 +21,7 @@ from tests.simulation.scheduler import Process, Scheduler
 POISON = b"poison"
 _VECTORS = [row.tobytes() for row in np.random.default_rng(0).standard_normal((4099, 3)) * [3, 2, 1] + [1, 0, 5]]
 _WITH_GAPS = [np.where(np.arange(3) == i % 5, np.nan, np.frombuffer(v)).tobytes() for i, v in enumerate(_VECTORS)]
+_QUIET = [row.tobytes() for row in np.random.default_rng(1).standard_normal((31, 3)) * 1e-4 + [1, 0, 5]]
 _IMPLAUSIBLE = np.array([1e9, 0.0, -1e9]).tobytes()  # if the model has begun
 _LATER = 1000  # numbers of bursts that are not the plan's
 _SAME_TIME = 10  # records with the same timestamp
@@ -96,7 +97,8 @@ class Site(ABC):
         for start in range(0, burst.records, _SAME_TIME):
             places = range(start, min(start + _SAME_TIME, burst.records))
             first = number * 401 + self.plan.seed
-            vectors = _WITH_GAPS if self.plan.gaps else _VECTORS
+            is_quiet = self.cluster.logs[burst.partition].end < self.plan.quiet
+            vectors = _QUIET if is_quiet else _WITH_GAPS if self.plan.gaps else _VECTORS
             values = [_value(burst, place, vectors[(first + place) % len(vectors)]) for place in places]
             stamp = 10**12 + int(1000 * burst.at) + 50 * start if start % 3 else -1
             self.cluster.append(burst.partition, *values, timestamp=stamp)

@@ -33,6 +33,7 @@ class World(Site):
         self.model_loaded: Callable[[ModelCache], object] = lambda cache: None
         super().__init__(plan, lambda scheduler: Cluster(scheduler, plan.partitions, TOPIC))
         self.reader = self._machine()
+        self.newer_files: set[str] = set()  # checkpoints of a newer release
 
     @property
     def all_machines(self) -> list[Machine]:

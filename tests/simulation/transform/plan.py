@@ -40,6 +40,7 @@ class TransformPlan:
     bursts: tuple[Burst, ...]
     faults: tuple[Fault, ...]
     gaps: bool = False  # whether vectors lack entries
+    quiet: int = 0  # vectors at the beginning that are nearly constant
 
     def without_faults(self) -> "TransformPlan":
         """The calm run."""
