@@ -41,7 +41,7 @@ test-processors: setup  ## Run the quick tests as on other processors; make test
 		variable=$$(echo OPENBLAS_CORETYPE=$$processor | sed s/.*=generic/NUMBA_CPU_NAME=generic/); \
 		env $$variable $(PYTEST) 3 -m "not broker and not browser and not slow" --hypothesis-profile fast $(ARGS) || exit; done
 
-image-test: setup java image-tools  ## Build the image and run it against a real Kafka broker, as root (5 min)
+image-test: setup java image-tools  ## Build the image and run it against a real Kafka broker, as root (20 min)
 	$(BIN)/python -m pytest -s tests/deploy/image.py $(ARGS)
 
 simulate: setup  ## Run the simulation on many seeds; make simulate SEEDS=100000 FROM=1 ROLE=worker

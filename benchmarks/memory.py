@@ -102,13 +102,16 @@ def over_time(broker: BrokerClient, folder: Path, size: Size) -> tuple[list[str]
 
 
 def fill_up_to(broker: BrokerClient, load: Load, produced: int, wanted: int) -> int:
-    """Produce a batch if fewer than `wanted` messages were; return how many were. What all have read is deleted."""
+    """Produce a batch if fewer than `wanted` messages were; return how many were. What all have read is deleted.
+
+    Sixteen batches are left: even if all that is to be read were in one partition, it would be among these.
+    """
     if produced >= wanted:
         time.sleep(0.05)
         return produced
     fill(broker, load)
-    for partition in range(PARTITIONS if produced > 4 * load.messages else 0):
-        broker.delete_records(load.topic, partition, (produced - 4 * load.messages) // PARTITIONS)
+    for partition in range(PARTITIONS if produced > 16 * load.messages else 0):
+        broker.delete_records(load.topic, partition, (produced - 16 * load.messages) // PARTITIONS)
     return produced + load.messages
 
 

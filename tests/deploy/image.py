@@ -1,16 +1,20 @@
 """The image, really built and run: `make image-test`. `make test` does not collect this file, which takes minutes."""
 
 import json
+import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from streampca.version import __version__
+from tests.background import every
 from tests.deploy import files, oci
 from tests.deploy.oci import wait_while_running
 from tests.kafka_broker import Broker
@@ -87,6 +91,21 @@ def test_kernels_compiled_by_the_build_are_loaded(image: oci.Image, tmp_path: Pa
     assert "data saved to" not in output
 
 
+def service(
+    image: oci.Image, name: str, folder: Path, environment: dict[str, str], *more: str
+) -> AbstractContextManager[oci.Container]:
+    """A service of docker-compose.yml in this environment, with its limit of memory."""
+    command = [*image.config["Entrypoint"], *files.services()[name]["command"], *more]
+    return oci.running(image, command, environment, memory_limit(name), folder)
+
+
+def create_topics(image: oci.Image, broker: Broker, topic: str, folder: Path, *more: str) -> None:
+    """Create a topic and its dead-letter topic, as the service `topics` does."""
+    create = [*image.config["Entrypoint"], "create-topics", "--partitions", "2", *more]
+    with oci.running(image, create, environment_of_services(broker, topic), memory_limit("worker"), folder) as topics:
+        assert topics.wait() == 0, topics.log.read_text()
+
+
 @pytest.mark.broker
 @pytest.mark.parametrize("processor", [{}, {"NUMBA_CPU_NAME": "generic"}], ids=["kernels loaded", "kernels compiled"])
 def test_worker_sidecar_and_producer_work_together_within_the_shipped_memory(
@@ -95,18 +114,15 @@ def test_worker_sidecar_and_producer_work_together_within_the_shipped_memory(
     ports = free_ports(2)
     addresses = {"worker": f"http://127.0.0.1:{ports[0]}", "sidecar": f"http://127.0.0.1:{ports[1]}"}
 
-    def start(service: str) -> AbstractContextManager[oci.Container]:
-        environment = environment_of_services(broker, topic) | processor | {
+    def start(name: str) -> AbstractContextManager[oci.Container]:
+        environment = processor | {
             "STREAMPCA_METRICS_PORT": str(ports[0]),
             "STREAMPCA_PORT": str(ports[1]),
-            "HEALTHCHECK_URL": f"{addresses.get(service)}/healthz",
+            "HEALTHCHECK_URL": f"{addresses.get(name)}/healthz",
         }  # fmt: skip
-        command = [*image.config["Entrypoint"], *files.services()[service]["command"]]
-        return oci.running(image, command, environment, memory_limit(service), tmp_path)
+        return service(image, name, tmp_path, environment_of_services(broker, topic) | environment)
 
-    create = [*image.config["Entrypoint"], "create-topics", "--partitions", "2"]
-    with oci.running(image, create, environment_of_services(broker, topic), memory_limit("worker"), tmp_path) as topics:
-        assert topics.wait() == 0, topics.log.read_text()
+    create_topics(image, broker, topic, tmp_path)
     with start("worker") as worker, start("producer") as producer, start("sidecar") as sidecar:
         models = Models(DirectoryStore(tmp_path / "store"), topic)
         wait_while_running(worker, lambda: models.newest() is not None, "a model", 180)
@@ -116,7 +132,8 @@ def test_worker_sidecar_and_producer_work_together_within_the_shipped_memory(
         assert [worker.execute(*check), sidecar.execute(*check)] == [0, 0]
         model = httpx.get(f"{addresses['sidecar']}/v1/model", timeout=10).json()
         assert (model["dimensions"], model["components"]) == (128, 8)
-        peaks = {name: c.peak_mib() for name, c in (("worker", worker), ("sidecar", sidecar), ("producer", producer))}
+        containers = {"worker": worker, "sidecar": sidecar, "producer": producer}
+        peaks = {name: container.resident_mib("VmHWM") for name, container in containers.items()}
         print({name: f"{peak:.0f} MiB" for name, peak in peaks.items()})  # noqa: T201 - with pytest -s
         assert all(peak < 0.8 * memory_limit(name) / 2**20 for name, peak in peaks.items()), peaks
         assert producer.stop() == 128 + 15
@@ -125,3 +142,37 @@ def test_worker_sidecar_and_producer_work_together_within_the_shipped_memory(
         assert "worker ended" in worker.log.read_text()
     assert sum(broker.end_offsets(topic).values()) > 0
     assert sum(broker.end_offsets(f"{topic}-dead").values()) == 0
+
+
+@pytest.mark.broker
+@pytest.mark.timeout(1800)
+def test_no_role_grows_in_ten_minutes_at_full_speed(
+    image: oci.Image, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    create_topics(image, broker, topic, tmp_path, "--output-topic", f"{topic}-output")
+    roles = {"worker": "", "sidecar": "", "transform with kafka-python": "kafka-python", "transform": "confluent"}
+    with ExitStack() as stack:
+        containers, urls = dict[str, oci.Container](), dict[str, str]()
+        for (role, client), port in zip(roles.items(), free_ports(len(roles)), strict=True):
+            environment = environment_of_services(broker, topic) | {
+                "STREAMPCA_OUTPUT_TOPIC": f"{topic}-output",
+                "STREAMPCA_TRANSFORM_GROUP_ID": f"{topic}-{client}",
+                "STREAMPCA_KAFKA_CLIENT": client or "confluent",
+                "STREAMPCA_METRICS_PORT": str(port),
+                "STREAMPCA_PORT": str(port),
+            }  # fmt: skip
+            containers[role] = stack.enter_context(service(image, role.split()[0], tmp_path, environment))
+            urls[role] = f"http://127.0.0.1:{port}"
+        busy = service(image, "producer", tmp_path, environment_of_services(broker, topic), "--rate", "20000")
+        stack.enter_context(busy)
+        for role, container in containers.items():
+            wait_while_running(container, lambda url=urls[role]: is_ready(f"{url}/readyz"), f"{role} ready", 240)  # type: ignore[misc]
+        vectors = {"vectors": np.random.default_rng(0).standard_normal((256, 128)).tolist()}
+        project = partial(httpx.post, f"{urls['sidecar']}/v1/project", json=vectors, timeout=60)
+        stack.enter_context(every(0.0, lambda: project().raise_for_status()))
+        samples = []
+        for _ in range(2):
+            time.sleep(300)
+            samples.append({role: container.resident_mib() for role, container in containers.items()})
+    print(samples)  # noqa: T201 - with pytest -s
+    assert all(samples[1][role] - samples[0][role] <= 5 for role in roles), samples

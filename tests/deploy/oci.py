@@ -87,11 +87,11 @@ class Container:
         """The exit code of another command in the container, such as a health check."""
         return subprocess.run(["runc", "exec", self._name, *command], capture_output=True, check=False).returncode
 
-    def peak_mib(self) -> float:
-        """The most memory that the command has had resident, in MiB."""
+    def resident_mib(self, kind: str = "VmRSS") -> float:
+        """The memory that the command has resident, in MiB; VmHWM: the most that it has had."""
         state = json.loads(call("runc", "state", self._name))
         status = Path(f"/proc/{state['pid']}/status").read_text()
-        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) / 1024
+        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(kind)) / 1024
 
     def wait(self, seconds: float = 60) -> int:
         """Wait for the end; return the exit code."""
