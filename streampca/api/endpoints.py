@@ -2,22 +2,29 @@
 
 import os
 from collections.abc import Callable
-from typing import Annotated, TypeVar, TypeVarTuple, Unpack
+from typing import Annotated, Protocol, TypeVar, TypeVarTuple, Unpack
 
 import anyio
 import anyio.to_thread
-from fastapi import Query, Request, Response
+from fastapi import Path, Query, Request, Response
 
 from streampca.api import compute
 from streampca.api.compute import Answer
 from streampca.api.metrics import SidecarMetrics
 from streampca.api.model_loader import ModelLoader
-from streampca.api.parsing import R, check_size, parse
+from streampca.api.parsing import parse
 from streampca.api.recent_vectors import RecentVectors
-from streampca.api.request import NPY, read_request
+from streampca.api.request import NPY, RawRequest, RequestError, read_request
 from streampca.api.request_arrays import Limits
-from streampca.api.responses import accepts, answer_response, bytes_response, json_response, version_header
-from streampca.api.schemas import ProjectRequest, ReconstructRequest, ScoreRequest, VersionNumber
+from streampca.api.responses import (
+    accepts,
+    answer_response,
+    bytes_response,
+    error_response,
+    json_response,
+    version_header,
+)
+from streampca.api.schemas import AnyVersion, ProjectRequest, ReconstructRequest, RowsRequest, ScoreRequest
 from streampca.settings import ServeSettings
 from streampca.stores.model_cache import ModelCache, NotLoadedError
 from streampca.stream.model_file import PublishedModel
@@ -28,11 +35,26 @@ _MAX_THREADS = 2
 _MAX_ROWS = 10_000  # in a request: a batch of what people send
 _MAX_NUMBERS = 1_000_000  # in a request, and in an answer: 8 MB, eight of which fit into what is buffered
 
+VersionPath = Annotated[AnyVersion, Path(description="Version of the model, or latest.")]
+
 T = TypeVar("T")
 A = TypeVarTuple("A")
-Find = Callable[[int | None], PublishedModel]
+
+
+class Versioned(Protocol):
+    """A parsed request; its version is None for the newest."""
+
+    @property
+    def version(self) -> int | None: ...
+
+
+R = TypeVar("R", bound=Versioned)
+P = TypeVar("P", bound=RowsRequest)
+Parse = Callable[[RawRequest, Limits], R]
 Compute = Callable[[PublishedModel, R, Limits], Answer]
-VersionQuery = Annotated[VersionNumber | None, Query(description="Version of the model; the newest if absent.")]
+Respond = Callable[[R, Answer, RawRequest], Response]
+Find = Callable[[int | None], PublishedModel]
+VersionQuery = Annotated[AnyVersion, Query(description="Version of the model; the newest if absent.")]
 
 
 class Endpoints:
@@ -46,7 +68,7 @@ class Endpoints:
         settings: ServeSettings,
         recent: RecentVectors,
     ) -> None:
-        self._cache, self._find = cache, loader.find
+        self._cache, self.find = cache, loader.find
         self._metrics, self._settings, self._recent = metrics, settings, recent
         # A body of n bytes holds at most n/2 numbers; an answer may hold no more.
         self._limits = Limits(_MAX_ROWS, min(_MAX_NUMBERS, settings.max_body_bytes // 2))
@@ -55,30 +77,40 @@ class Endpoints:
 
     async def project(self, request: Request) -> Response:
         """Coordinates of vectors in the basis of the components, and each vector's distance from their plane."""
-        return await self._act(request, "project", ProjectRequest, compute.project, inline_bytes=_MAX_INLINE_BYTES)
+        return await self.act(request, "project", _parser(ProjectRequest), compute.project, _in_v1, _MAX_INLINE_BYTES)
 
     async def reconstruct(self, request: Request) -> Response:
         """Vectors from coordinates; or vectors as the components reconstruct them, with the squared error of each."""
-        return await self._act(request, "reconstruct", ReconstructRequest, compute.reconstruct)
+        return await self.act(request, "reconstruct", _parser(ReconstructRequest), compute.reconstruct, _in_v1)
 
     async def score(self, request: Request) -> Response:
         """How unusual vectors are: T², squared distance, score, p-values, and the dimensions that contribute most."""
-        return await self._act(request, "score", ScoreRequest, compute.score)
+        return await self.act(request, "score", _parser(ScoreRequest), compute.score, _in_v1)
 
-    async def model(self, version: VersionQuery = None) -> Response:
+    async def model(self, request: Request, version: VersionQuery = None) -> Response:
         """A model's dimensions, variances, losses and position in the stream."""
-        return answer_response(compute.model_info(await self._find(version)))
+        published = await self.find(version)
+        etag = f'"{published.version}-{published.published_at:.3f}"'
+        if etag in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers={"ETag": etag})
+        response = answer_response(compute.model_info(published))
+        response.headers["ETag"] = etag
+        return response
+
+    async def model_version(self, request: Request, version: VersionPath) -> Response:
+        """The same of a version, or of `latest`."""
+        return await self.model(request, version)
 
     async def models(self) -> Response:
         """The versions in the store."""
-        versions = await self._in_thread(self._cache.versions)
+        versions = await self.versions()
         current = self._cache.current
         content = {"version": current and current.version, "versions": versions}
         return json_response(content, headers=version_header(current.version) if current else None)
 
     async def components(self, request: Request, version: VersionQuery = None) -> Response:
         """The axes: JSON with variances and mean, or (Accept: application/x-npy) the matrix alone for `numpy.load`."""
-        published = await self._find(version)
+        published = await self.find(version)
         if not accepts(request.headers.get("accept", ""), NPY):
             return answer_response(compute.components(published, self._limits))
         headers = version_header(published.version) | {
@@ -95,7 +127,7 @@ class Endpoints:
         reasons = self._cache.reasons_not_ready(self._settings.model_max_age_s)
         current = self._cache.current
         if reasons or current is None:
-            return json_response({"error": f"not ready: {'; '.join(reasons)}", "reasons": reasons}, 503)
+            return error_response(503, f"not ready: {'; '.join(reasons)}", reasons=reasons)
         return json_response({"version": current.version}, headers=version_header(current.version))
 
     async def metrics(self, request: Request) -> Response:
@@ -103,8 +135,23 @@ class Endpoints:
         text, content_type = self._metrics.text(request.headers.get("accept", ""))
         return Response(text, headers={"Content-Type": content_type})
 
-    async def _act(
-        self, request: Request, act: str, schema: type[R], compute_answer: Compute[R], inline_bytes: int = 0
+    async def versions(self) -> list[int]:
+        """All versions in the store, in ascending order."""
+        return await self._in_thread(self._cache.versions)
+
+    def check_ready(self) -> None:
+        """Raise `RequestError` unless requests should be sent here."""
+        if reasons := self._cache.reasons_not_ready(self._settings.model_max_age_s):
+            raise RequestError(503, f"not ready: {'; '.join(reasons)}")
+
+    async def act(
+        self,
+        request: Request,
+        act: str,
+        parse: Parse[R],
+        compute_answer: Compute[R],
+        respond: Respond[R],
+        inline_bytes: int = 0,
     ) -> Response:
         """Parse and answer in one turn of a thread; if the model must be loaded first, parse again afterwards.
 
@@ -117,21 +164,28 @@ class Endpoints:
             if found.projected is not None:
                 self._recent.add(found.projected)
             self._metrics.count_vectors(act, found.vectors)
-            return answer_response(found, raw.accept)
+            return respond(parsed, found, raw)
 
         def parse_and_answer(find: Find) -> Response:
-            check_size(raw, self._limits)
-            parsed = parse(raw, schema)
+            parsed = parse(raw, self._limits)
             return answer(find(parsed.version), parsed)
 
         if len(raw.body) <= inline_bytes:
-            parsed = parse(raw, schema)
-            return answer(await self._find(parsed.version), parsed)
+            parsed = parse(raw, self._limits)
+            return answer(await self.find(parsed.version), parsed)
         try:
             return await self._in_thread(parse_and_answer, self._cache.get_loaded)
         except NotLoadedError as error:
-            published = await self._find(error.version)
+            published = await self.find(error.version)
         return await self._in_thread(parse_and_answer, lambda _: published)
 
     async def _in_thread(self, act: Callable[[Unpack[A]], T], *arguments: *A) -> T:
         return await anyio.to_thread.run_sync(act, *arguments, limiter=self._threads)
+
+
+def _parser(schema: type[P]) -> Parse[P]:
+    return lambda raw, limits: parse(raw, schema, limits)
+
+
+def _in_v1(request: RowsRequest, answer: Answer, raw: RawRequest) -> Response:
+    return answer_response(answer, raw.header(b"accept"))

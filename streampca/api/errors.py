@@ -8,7 +8,7 @@ from starlette.requests import ClientDisconnect
 from streampca.api.metrics import SidecarMetrics
 from streampca.api.parsing import describe
 from streampca.api.request import RequestError, no_memory
-from streampca.api.responses import json_response
+from streampca.api.responses import error_response
 from streampca.errors import DamagedFileError, StoreError
 from streampca.stores.model_cache import NoModelError, UnknownVersionError
 
@@ -30,7 +30,7 @@ def add_error_handlers(app: FastAPI, metrics: SidecarMetrics) -> None:
         if isinstance(error, RequestError) and error.limit:
             metrics.count_limit(error.limit)
         status, text = _status_and_text(request, error)
-        return json_response({"error": text}, status, getattr(error, "headers", None))
+        return error_response(status, text, getattr(error, "headers", None))
 
     for kind in (*_STATUS, MemoryError, RequestError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, respond)

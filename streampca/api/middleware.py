@@ -39,7 +39,9 @@ class Middleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        began, code, held = time.perf_counter(), 500, 0
+        began, code, held, wants_body = time.perf_counter(), 500, 0, scope["method"] != "HEAD"
+        if not wants_body:
+            scope = dict(scope, method="GET")  # the server sends no body, either way
 
         def hold(size: int) -> None:
             nonlocal held

@@ -1,13 +1,15 @@
 """An HTTP request before it is parsed: the bytes of its body, their media type, the query; and the client's errors."""
 
 import asyncio
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import anyio.to_thread
 from starlette.requests import ClientDisconnect, Request
 
-NPY, _BYTES = "application/x-npy", "application/octet-stream"
-RAW = {f"{_BYTES};dtype=float32": "<f4", f"{_BYTES};dtype=float64": "<f8"}
+NPY, BYTES = "application/x-npy", "application/octet-stream"
+RAW = {f"{BYTES};dtype=float32": "<f4", f"{BYTES};dtype=float64": "<f8"}
 BINARY = (NPY, *RAW)
 
 BODY_WITHIN_S = 60.0  # 16 MiB at 2 Mbit/s
@@ -32,28 +34,31 @@ def no_memory() -> RequestError:
 
 @dataclass(frozen=True, slots=True)
 class RawRequest:
-    """The parts of a request that `parsing.parse` needs."""
+    """The parts of a request that are needed to parse and answer it."""
 
     body: bytes
     media_type: str = ""  # any other than those of BINARY means JSON
     query: Mapping[str, str] = field(default_factory=dict)
-    accept: str = ""
+    headers: Mapping[bytes, bytes] = field(default_factory=dict)
+
+    def header(self, name: bytes) -> str:
+        """A header's text; empty if it is missing."""
+        return self.headers.get(name, b"").decode("latin-1")
 
 
 async def read_request(request: Request, max_bytes: int) -> RawRequest:
     """Read the whole body; stop as soon as it is known to exceed `max_bytes`. Raises `RequestError`."""
     headers = dict(request.scope["headers"])
-    encoding = headers.get(b"content-encoding", b"identity")
-    if encoding != b"identity":
-        raise RequestError(415, f"Content-Encoding {_text(encoding)} is not supported: send the body uncompressed")
+    encoding = headers.get(b"content-encoding", b"identity").lower()
+    if encoding not in (b"identity", b"gzip", b"deflate"):
+        raise RequestError(415, f"Content-Encoding {_text(encoding)} is not supported: use gzip, deflate or none")
     declared = headers.get(b"content-length", b"")
     if declared.isdigit() and int(declared[:20]) > max_bytes:
         raise _too_long(max_bytes)
     if headers.get(b"sec-fetch-site") == b"cross-site":
         raise RequestError(403, "a page of another site may not send requests: let its own server do it")
     media_type = _text(headers.get(b"content-type", b"")).lower().replace(" ", "").replace('"', "")
-    if media_type not in RAW and (media_type := media_type.partition(";")[0]) == _BYTES:
-        raise RequestError(415, f"{_BYTES} does not say which numbers: send Content-Type: {next(iter(RAW))}")
+    media_type = media_type if media_type in RAW else media_type.partition(";")[0]
     query = dict(request.query_params) if request.scope["query_string"] else {}
     try:
         async with asyncio.timeout(BODY_WITHIN_S):
@@ -61,7 +66,24 @@ async def read_request(request: Request, max_bytes: int) -> RawRequest:
     except TimeoutError:
         text = f"the body did not arrive within {BODY_WITHIN_S:g} s: send fewer rows at once"
         raise RequestError(408, text, limit="body_time", headers={"Connection": "close"}) from None
-    return RawRequest(body, media_type, query, _text(headers.get(b"accept", b"")))
+    if encoding != b"identity":
+        body = await anyio.to_thread.run_sync(_decompressed, body, max_bytes)
+        request.scope["hold"](len(body))
+    return RawRequest(body, media_type, query, headers)
+
+
+def _decompressed(body: bytes, max_bytes: int) -> bytes:
+    """What gzip or zlib have compressed; no more than that is unpacked of what would become too long."""
+    decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)
+    try:
+        plain = decoder.decompress(body, max_bytes + 1)
+    except zlib.error as error:
+        raise RequestError(400, f"the body is not what its Content-Encoding says: {error}") from None
+    if len(plain) > max_bytes:
+        raise _too_long(max_bytes)
+    if not decoder.eof:
+        raise RequestError(400, "the compressed body ends too early")
+    return plain
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:

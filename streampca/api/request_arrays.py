@@ -40,14 +40,16 @@ def validate(value: Any, info: ValidationInfo) -> Array:
 
     null becomes NaN: whether an entry may be missing depends on the model.
     """
-    name = info.field_name or "rows"
-    if isinstance(value, np.ndarray):
-        return value
+    return value if isinstance(value, np.ndarray) else rows(value, info.field_name or "rows", info.context)
+
+
+def rows(value: Any, name: str, text: bytes | None = None) -> Array:
+    """Lists of numbers, from this JSON text, as an array (n, width), all of one length. Raises `RequestError`."""
     if not isinstance(value, list):
         raise RequestError(422, f"{name} must be an array of arrays of numbers, not {type_name(value)}")
     width = len(value[0]) if value and isinstance(value[0], list) else 0
     packer = _packer(width)
-    booleans = info.context is None or may_hold_booleans(info.context)
+    booleans = text is None or may_hold_booleans(text)
     packed = [_pack(packer, row, booleans, f"{name}[{i}]") for i, row in enumerate(value)]
     return np.frombuffer(b"".join(packed)).reshape(len(value), width)
 

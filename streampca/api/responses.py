@@ -2,7 +2,9 @@
 
 import asyncio
 import io
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from http import HTTPStatus
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from streampca.pca.arrays import Array
 
 JSON, NPZ = "application/json", "application/x-npz"
 
+_QUICKLY = 1  # numbers compress little, however long it takes
 _CHUNK_BYTES = 128 * 1024  # each connection may have one that its client has not read
 _CHUNK_NUMBERS = 2048  # some 40 kB of JSON
 _MAX_WHOLE_NUMBERS = 32 * 1024  # a longer answer is serialized in chunks, while it is sent
@@ -40,7 +43,13 @@ class ChunkedResponse(StreamingResponse):
 
 def json_response(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """The content as JSON; it may contain NumPy arrays."""
-    return Response(_json(content), status, headers, media_type=JSON)
+    return Response(json_bytes(content), status, headers, media_type=JSON)
+
+
+def error_response(status: int, text: str, headers: dict[str, str] | None = None, **more: Any) -> Response:
+    """What is wrong, as `error` and as RFC 9457 has it. Some clients read no errors but those of `application/json`."""
+    problem = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": text}
+    return json_response({**problem, "error": text, **more}, status, headers)
 
 
 def answer_response(answer: Answer, accept: str = "") -> Response:
@@ -50,7 +59,7 @@ def answer_response(answer: Answer, accept: str = "") -> Response:
         return bytes_response([npz(answer.fields)], NPZ, headers)
     nbytes = sum(value.nbytes for value in answer.fields.values() if isinstance(value, np.ndarray))
     if nbytes // 8 <= _MAX_WHOLE_NUMBERS:
-        return bytes_response([memoryview(_json(answer.fields))], JSON, headers)
+        return bytes_response([memoryview(json_bytes(answer.fields))], JSON, headers)
     return ChunkedResponse(_joined(_json_chunks(answer.fields)), nbytes, JSON, headers)
 
 
@@ -61,6 +70,17 @@ def bytes_response(parts: Sequence[memoryview], media_type: str, headers: dict[s
         return Response(b"".join(parts), headers=headers, media_type=media_type)
     chunks = (bytes(part[i : i + _CHUNK_BYTES]) for part in parts for i in range(0, part.nbytes, _CHUNK_BYTES))
     return ChunkedResponse(chunks, size, media_type, headers | {"Content-Length": str(size)})
+
+
+def compressed(parts: Sequence[memoryview], accepted: str) -> tuple[Sequence[memoryview], dict[str, str]]:
+    """The parts as a client accepts them that lists gzip or deflate, and the header that says so."""
+    listed = [each.split(";")[0].strip() for each in accepted.lower().split(",")]
+    encoding = next((each for each in listed if each in ("gzip", "deflate")), None)
+    if encoding is None:
+        return parts, {}
+    coder = zlib.compressobj(_QUICKLY, wbits=zlib.MAX_WBITS | (16 if encoding == "gzip" else 0))
+    body = b"".join([*map(coder.compress, parts), coder.flush()])
+    return [memoryview(body)], {"Content-Encoding": encoding, "Vary": "Accept-Encoding"}
 
 
 def version_header(version: int) -> dict[str, str]:
@@ -86,16 +106,17 @@ def accepts(accept: str, *media_types: str) -> bool:
     return False
 
 
-def _json(content: Any) -> bytes:
+def json_bytes(content: Any) -> bytes:
+    """The content as JSON; it may contain NumPy arrays."""
     return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def _json_chunks(fields: dict[str, Any]) -> Iterator[bytes]:
-    """The same text as of `_json`, piece by piece."""
+    """The same text as of `json_bytes`, piece by piece."""
     before = b"{"
     for name, value in fields.items():
-        yield before + _json(name) + b":"
-        yield from _array_chunks(value) if isinstance(value, np.ndarray) else [_json(value)]
+        yield before + json_bytes(name) + b":"
+        yield from _array_chunks(value) if isinstance(value, np.ndarray) else [json_bytes(value)]
         before = b","
     yield b"}"
 
@@ -110,7 +131,7 @@ def _array_chunks(array: Array) -> Iterator[bytes]:
     else:
         step = _CHUNK_NUMBERS // width
         for i in range(0, len(array), step):
-            yield (b"," if i else b"") + _json(array[i : i + step])[1:-1]
+            yield (b"," if i else b"") + json_bytes(array[i : i + step])[1:-1]
     yield b"]"
 
 

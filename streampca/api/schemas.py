@@ -3,7 +3,7 @@
 Responses are serialized by orjson: pydantic would make a Python object of every number. Tests validate them.
 """
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, PositiveInt, WithJsonSchema
 
@@ -23,8 +23,15 @@ VectorsArray = Annotated[
 ]
 ROW_FIELDS = ("vectors", "coordinates")
 VersionNumber = Annotated[int, Field(ge=0, lt=2**63)]
+AnyVersion = Annotated[
+    VersionNumber | None,
+    BeforeValidator(lambda given: None if given == "latest" else given),
+    WithJsonSchema(
+        {"anyOf": [{"type": "integer", "minimum": 0, "maximum": 2**63 - 1}, {"type": "string", "enum": ["latest"]}]}
+    ),
+]
 
-_VERSION = "Version of the model; the newest if null or absent."
+_VERSION = "Version of the model; the newest if it is latest or absent."
 _BASIS = "principal: orthonormal axes, in the data's units. whitened: coordinates scaled to variance one."
 _VECTORS = "Vectors, each of the model's d dimensions; entries may be null if it was learned with missing=impute."
 _COORDINATES = "The k coordinates of each vector, in the order of the vectors."
@@ -54,20 +61,27 @@ P = Annotated[
 
 
 class RowsRequest(BaseModel):
-    """The fields of every request with rows of numbers."""
+    """The fields of every request with rows of numbers. Those of `query` may be query parameters, too."""
 
-    version: VersionNumber | None = Field(None, description=_VERSION)
+    query: ClassVar[type[BaseModel]]
+    version: AnyVersion = Field(None, description=_VERSION)
 
     model_config = ConfigDict(extra="forbid")
 
 
-class ProjectRequest(RowsRequest):
-    """Vectors to project."""
+class ProjectQuery(RowsRequest):
+    """How to project."""
 
     basis: Basis = Field("principal", description=_BASIS)
     fields: ScoreFields = Field(
         default=[], description="Scores to add to the answer, named as in the answer of /v1/score: " + ", ".join(SCORES)
     )
+
+
+class ProjectRequest(ProjectQuery):
+    """Vectors to project."""
+
+    query = ProjectQuery
     vectors: VectorsArray = Field(description=_VECTORS)
 
     model_config = ConfigDict(
@@ -89,10 +103,22 @@ class ProjectResponse(BaseModel):
     p_spe: P | None = None
 
 
-class ReconstructRequest(RowsRequest):
-    """Coordinates or vectors to reconstruct, one of the two."""
+class ReconstructFields(RowsRequest):
+    """How to reconstruct."""
 
     basis: Basis = Field("principal", description="The basis of the coordinates; ignored for vectors.")
+
+
+class ReconstructQuery(ReconstructFields):
+    """How to reconstruct what a binary body holds."""
+
+    of: Literal["coordinates", "vectors"] | None = Field(None, description="What a binary body holds.")
+
+
+class ReconstructRequest(ReconstructFields):
+    """Coordinates or vectors to reconstruct, one of the two."""
+
+    query = ReconstructQuery
     coordinates: CoordinatesArray | None = Field(None, description=_COORDINATES)
     vectors: VectorsArray | None = Field(None, description=_VECTORS)
 
@@ -107,13 +133,19 @@ class ReconstructResponse(BaseModel):
     squared_error: Annotated[list[float] | None, Field(description="Of each vector; absent for coordinates.")] = None
 
 
-class ScoreRequest(RowsRequest):
-    """Vectors to score."""
+class ScoreQuery(RowsRequest):
+    """What to answer with."""
 
-    vectors: VectorsArray = Field(description=_VECTORS)
     contributions: Annotated[int, Field(ge=0)] = Field(
         0, description="Number of dimensions to name for each vector, those that contribute most; at most d."
     )
+
+
+class ScoreRequest(ScoreQuery):
+    """Vectors to score."""
+
+    query = ScoreQuery
+    vectors: VectorsArray = Field(description=_VECTORS)
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"vectors": [[1.0, 0.5, -2.0]], "contributions": 1}]})
 
@@ -141,8 +173,12 @@ class ScoreResponse(BaseModel):
 
 
 class ErrorResponse(BaseModel):
-    """The body of every error."""
+    """The body of every error, as of RFC 9457."""
 
+    type: str = Field(description="about:blank: the status says all about its kind.")
+    title: str = Field(description="The status in words.")
+    status: int
+    detail: str = Field(description="The same as `error`.")
     error: str = Field(
         description="What is wrong, where, and how to correct it.",
         examples=["vectors[3][0] must be a number, not null"],

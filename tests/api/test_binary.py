@@ -1,8 +1,11 @@
 """Rows as `.npy` files and as raw numbers get the same answers, and precise errors, as in JSON."""
 
+import gzip
 import io
 import json
 import struct
+import zlib
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -179,15 +182,21 @@ def test_errors_in_queries_are_precise(client: Client, query: str, status: int, 
     assert text in error_of(send(client, f"/v1/project{query}", VECTORS.tobytes(), RAW), status)
 
 
-@pytest.mark.parametrize("query", ["", "?of=", "?of=basis", "?of=rows"])
-def test_binary_rows_to_reconstruct_need_a_name(client: Client, query: str) -> None:
-    answer = send(client, f"/v1/reconstruct{query}", VECTORS.tobytes(), RAW)
+def test_binary_rows_to_reconstruct_need_a_name(client: Client) -> None:
+    answer = send(client, "/v1/reconstruct", VECTORS.tobytes(), RAW)
     assert error_of(answer, 422) == "say in the query what the body holds: ?of=coordinates or ?of=vectors"
+    answer = send(client, "/v1/reconstruct?of=rows", VECTORS.tobytes(), RAW)
+    assert error_of(answer, 422) == "of: Input should be 'coordinates' or 'vectors'"
 
 
-def test_json_fields_in_the_query_are_refused(client: Client) -> None:
-    answer = client.post("/v1/project?version=10", json={"vectors": VECTORS.tolist()})
-    assert error_of(answer, 422) == "version is a field of a JSON body, not a query parameter"
+def test_the_query_holds_fields_that_a_json_body_does_not(client: Client) -> None:
+    for query, body, version in (
+        ("version=10", {}, 10), ("version=10&basis=principal", {"version": 20}, 20), ("version=latest", {}, 20)
+    ):  # fmt: skip
+        answer = client.post(f"/v1/project?{query}", json={"vectors": VECTORS.tolist(), **body})
+        assert answer.json()["version"] == version
+    answer = client.post("/v1/project?vector=1", json={"vectors": VECTORS.tolist()})
+    assert error_of(answer, 422) == "unknown parameter 'vector'; known: version, basis, fields"
 
 
 def test_the_size_of_an_answer_is_limited(client: Client, app: FastAPI, store: MemoryStore) -> None:
@@ -210,9 +219,19 @@ def test_pages_of_other_sites_may_not_send_requests(client: Client) -> None:
         assert send(client, "/v1/project", VECTORS.tobytes(), RAW, **{"Sec-Fetch-Site": site}).status_code == status
 
 
-def test_a_compressed_body_is_refused(client: Client) -> None:
-    answer = send(client, "/v1/project", b"\x1f\x8b", RAW, **{"Content-Encoding": "gzip"})
-    assert "Content-Encoding gzip is not supported" in error_of(answer, 415)
+@pytest.mark.parametrize(("encoding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+def test_a_body_may_be_compressed(client: Client, encoding: str, compress: Callable[[bytes], bytes]) -> None:
+    body, header = VECTORS.tobytes(), {"Content-Encoding": encoding}
+    assert (
+        send(client, "/v1/project", compress(body), RAW, **header).content
+        == send(client, "/v1/project", body, RAW).content
+    )
+    for damaged, text in ((compress(body)[:-5], "ends too early"), (body, "not what its Content-Encoding says")):
+        assert text in error_of(send(client, "/v1/project", damaged, RAW, **header), 400)
+    bomb = compress(bytes(30_000))
+    assert "exceeds 20000 bytes" in error_of(send(client, "/v1/project", bomb, RAW, **header), 413)
+    other = send(client, "/v1/project", body, RAW, **{"Content-Encoding": "br"})
+    assert "use gzip, deflate or none" in error_of(other, 415)
 
 
 HEADERS = st.builds(

@@ -42,7 +42,7 @@ def versions(figures: list[dict[str, Any]]) -> list[int]:
 
 
 def test_every_version_is_listed_in_ascending_order_with_its_metrics(client: Client) -> None:
-    answer = client.get("/v1/history")
+    answer = client.get("/page/history")
     content = answer.json()
     assert abs(content.pop("now") - time.time()) < 60
     assert answer.headers["x-model-version"] == "20"
@@ -57,7 +57,7 @@ def test_every_version_is_listed_in_ascending_order_with_its_metrics(client: Cli
 
 def test_only_later_versions_on_request(client: Client, models: Models, app: FastAPI) -> None:
     def after(version: int) -> list[int]:
-        return versions(client.get(f"/v1/history?after={version}").json()["models"])
+        return versions(client.get(f"/page/history?after={version}").json()["models"])
 
     assert (after(0), after(10), after(15), after(20)) == ([10, 20], [20], [20], [])
     models.save(known(30))
@@ -74,7 +74,7 @@ def test_each_file_is_read_once(counting: Counting) -> None:
 
 def test_a_model_loaded_for_serving_is_not_read_again(store: MemoryStore, client: Client) -> None:
     store.damage(file_of(20), 500)  # after it was loaded
-    assert versions(client.get("/v1/history").json()["models"]) == [10, 20]
+    assert versions(client.get("/page/history").json()["models"]) == [10, 20]
 
 
 def test_a_damaged_version_is_skipped_and_not_read_again(counting: Counting, store: MemoryStore) -> None:
@@ -102,10 +102,10 @@ def test_a_version_pruned_while_it_is_read_is_skipped(counting: Counting, monkey
 
 def test_what_was_read_before_the_store_failed_stays_cached(client: Client, store: MemoryStore, app: FastAPI) -> None:
     store.fail_reads(1)
-    answer = client.get("/v1/history")
+    answer = client.get("/page/history")
     assert answer.status_code == 503
     assert "cannot read" in answer.json()["error"]
-    assert versions(client.get("/v1/history").json()["models"]) == [10, 20]
+    assert versions(client.get("/page/history").json()["models"]) == [10, 20]
 
 
 def test_concurrent_requests_share_one_reader(
@@ -127,7 +127,7 @@ def test_concurrent_requests_share_one_reader(
 
     monkeypatch.setattr(store, "read", slowly)
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda _: client.get("/v1/history").json(), range(8)))
+        answers = list(pool.map(lambda _: client.get("/page/history").json(), range(8)))
     assert all(versions(answer["models"]) == [10, 20, 30] for answer in answers)
     assert at_once == [True, True]  # 10 and 30; 20 is in use
 

@@ -17,6 +17,7 @@ from streampca.api import parsing
 from streampca.api.app import create_app
 from streampca.api.parsing import parse
 from streampca.api.request import RawRequest, RequestError
+from streampca.api.request_arrays import Limits
 from streampca.api.schemas import ProjectRequest, ReconstructRequest, RowsRequest
 from streampca.settings import ServeSettings
 from streampca.stores.memory import MemoryStore
@@ -34,8 +35,11 @@ def as_json(rows: np.ndarray, **others: Any) -> bytes:
     return orjson.dumps({"vectors": rows} | others, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
+LIMITS = Limits(10_000, 10**9)
+
+
 def parsed(text: bytes) -> np.ndarray:
-    return parse(RawRequest(text), ProjectRequest).vectors
+    return parse(RawRequest(text), ProjectRequest, LIMITS).vectors
 
 
 @pytest.fixture
@@ -64,7 +68,7 @@ def outcome(text: bytes, schema: type[RowsRequest], *, simdjson: bool) -> object
         if not simdjson:
             patched.setattr(parsing, "fast_fields", lambda *_: None)
         try:
-            fields = dict(parse(RawRequest(text), schema))
+            fields = dict(parse(RawRequest(text), schema, LIMITS))
         except RequestError as error:
             return error.status, str(error), error.limit, error.headers
     return {

@@ -201,7 +201,7 @@ def test_recent_vectors_along_any_two_components(models: Models, opened: Opened)
     expect(page.locator("#recent-empty")).to_be_visible()
     page.request.post(page.url + "v1/project", data={"vectors": [[1, 2, 3, 4, 5], [0, 0, 0, 0, 1]]})
     expect(page.locator("#recent-empty")).to_be_hidden()
-    with page.expect_response(re.compile(r"v1/recent\?version=10&x=3&y=1")):
+    with page.expect_response(re.compile(r"page/recent\?version=10&x=3&y=1")):
         page.get_by_label("Component of the horizontal axis").select_option("3")
         page.get_by_label("Component of the vertical axis").select_option("1")
 

@@ -35,11 +35,11 @@ function post(path, content) {
   return json(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(content) });
 }
 
-export const history = (after) => json(after === null ? "v1/history" : `v1/history?after=${after}`);
-export const workers = () => json("v1/workers");
+export const history = (after) => json(after === null ? "page/history" : `page/history?after=${after}`);
+export const workers = () => json("page/workers");
 export const versions = async () => (await json("v1/models")).versions;
 export const about = (version) => json(`v1/model?version=${version}`);
-export const recent = (version, x, y) => json(`v1/recent?version=${version}&x=${x}&y=${y}`);
+export const recent = (version, x, y) => json(`page/recent?version=${version}&x=${x}&y=${y}`);
 export const project = (vector, version) => post("v1/project", { vectors: [vector], version });
 export const reconstruct = (vector, version) => post("v1/reconstruct", { vectors: [vector], version });
 export const fromCoordinates = (coordinates, version) => post("v1/reconstruct", { coordinates: [coordinates], version });

@@ -1,0 +1,35 @@
+"""Requests and answers of MLflow's scoring protocol: rows of a table, and their coordinates."""
+
+from fastapi import Response
+
+from streampca.api import compute
+from streampca.api.compute import Answer
+from streampca.api.parsing import check_values, json_object, validate
+from streampca.api.request import RawRequest, RequestError
+from streampca.api.request_arrays import Limits
+from streampca.api.responses import json_response, version_header
+from streampca.api.schemas import ProjectRequest
+
+_FORMS = ("instances", "inputs", "dataframe_split")
+
+
+def parse(raw: RawRequest, limits: Limits) -> ProjectRequest:
+    """The request in a body. Raises `RequestError`."""
+    check_values(raw.body, limits)
+    content = json_object(raw.body)
+    found = [content[name] for name in _FORMS if content.get(name) is not None]
+    if len(found) != 1:
+        raise RequestError(422, f"the body must have one of {', '.join(_FORMS)}")
+    rows = found[0].get("data") if isinstance(found[0], dict) else found[0]
+    params = content.get("params") or {}
+    if not isinstance(params, dict):
+        raise RequestError(422, "params must be an object")
+    return validate(ProjectRequest, params | {"vectors": rows}, strict=True, context=raw.body)
+
+
+predict = compute.project
+
+
+def respond(request: ProjectRequest, answer: Answer, raw: RawRequest) -> Response:
+    """One row of coordinates for each vector."""
+    return json_response({"predictions": answer.fields["coordinates"]}, headers=version_header(answer.version))
