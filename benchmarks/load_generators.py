@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 WRK_CONNECTIONS, HEY_CONNECTIONS = 8, 4
-TYPES = {"json": "application/json", "npy": "application/x-npy", "raw": "application/octet-stream;dtype=float32"}
+RAW = "application/octet-stream;dtype=float32"
+TYPES = {"json": "application/json", "npy": "application/x-npy", "raw": RAW, "v2": "application/octet-stream"}
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,12 @@ class Body:
     kind: str
     rows: int
     path: Path
+    header_length: int = 0  # of the JSON in a binary request of the Open Inference Protocol
+
+    @property
+    def headers(self) -> dict[str, str]:
+        length = {"Inference-Header-Content-Length": str(self.header_length)} if self.header_length else {}
+        return {"Content-Type": TYPES[self.kind], **length}
 
     @property
     def name(self) -> str:
@@ -32,7 +39,7 @@ def wrk(url: str, body: Body, seconds: float) -> float:
     script = body.path.with_suffix(".lua")
     script.write_text(
         f'wrk.method = "POST"\nwrk.body = io.open("{body.path}", "rb"):read("*a")\n'
-        f'wrk.headers["Content-Type"] = "{TYPES[body.kind]}"\n'
+        + "".join(f'wrk.headers["{name}"] = "{value}"\n' for name, value in body.headers.items())
     )
     output = run(f"wrk -t1 -c{WRK_CONNECTIONS} -d{seconds:g}s -s {script} {url}", seconds)
     rate = re.search(r"Requests/sec:\s+([\d.]+)", output)

@@ -35,7 +35,7 @@ from tests.background import every
 
 PART, TOPIC, D, K = "serving", "readings", 784, 20
 LATENCY_RATE = 1 / 3  # of the throughput
-THROUGHPUT_BARS, P99_BAR = {1: 0.8, 256: 0.7}, 1.5
+THROUGHPUT_BARS, BINARY_BAR, P99_BAR = {1: 0.8, 256: 0.7}, 0.8, 1.5
 
 
 class Size(NamedTuple):
@@ -68,8 +68,9 @@ def measured(folder: Path, size: Size) -> tuple[list[str], list[Bar]]:
     bars: list[Bar] = []
     rates, latencies, ratios = [], [], []
     with SidecarProcess(folder / "store", topic=TOPIC, log_level="info") as process:
-        url = f"{process.url()}/v1/project"
+        place = process.url()
         for body in bodies(folder, size):
+            url = f"{place}/v2/models/{TOPIC}/infer" if body.kind == "v2" else f"{place}/v1/project"
             cells, share, rate = throughput(url, body, size)
             rates.append(cells)
             if body.kind == "json":
@@ -78,6 +79,8 @@ def measured(folder: Path, size: Size) -> tuple[list[str], list[Bar]]:
                 cells, ratio = latency(url, body, size, rate * LATENCY_RATE, models)
                 latencies.append(cells)
                 ratios.append(ratio)
+            elif body.rows > 1:
+                bars.append(Bar(f"The same, {body.name}", [share], "≥", BINARY_BAR, "×"))
     head = ["body", "requests/s", "bare FastAPI, requests/s", "share"]
     others = ["body", "requests/s", "p50, ms", "p99, ms", "p99 publishing, ms", "ratio"]
     bars.append(Bar("p99 latency while publishing, as a multiple of that without", ratios, "≤", P99_BAR, "×"))
@@ -125,7 +128,7 @@ def bodies(folder: Path, size: Size) -> Iterator[Body]:
         for kind in TYPES:
             path = folder / f"{kind}-{rows}.body"
             path.write_bytes(_BODIES[kind](vectors))
-            yield Body(kind, rows, path)
+            yield Body(kind, rows, path, len(v2_header(vectors)) if kind == "v2" else 0)
 
 
 def as_json(vectors: np.ndarray) -> bytes:
@@ -142,12 +145,23 @@ def as_raw(vectors: np.ndarray) -> bytes:
     return vectors.astype("<f4").tobytes()
 
 
-_BODIES: dict[str, Callable[[np.ndarray], bytes]] = {"json": as_json, "npy": as_npy, "raw": as_raw}
+def v2_header(vectors: np.ndarray) -> bytes:
+    tensor = {"name": "vectors", "shape": vectors.shape, "datatype": "FP32"}
+    size = {"parameters": {"binary_data_size": 4 * vectors.size}}
+    return orjson.dumps({"inputs": [tensor | size], "parameters": {"binary_data_output": True}})
+
+
+_BODIES: dict[str, Callable[[np.ndarray], bytes]] = {
+    "json": as_json,
+    "npy": as_npy,
+    "raw": as_raw,
+    "v2": lambda v: v2_header(v) + as_raw(v),
+}
 
 
 def response(url: str, body: Body) -> bytes:
     """The body of one response."""
-    request = urllib.request.Request(url, body.path.read_bytes(), {"Content-Type": TYPES[body.kind]})  # noqa: S310 - ours
+    request = urllib.request.Request(url, body.path.read_bytes(), body.headers)  # noqa: S310 - ours
     with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - ours
         found: bytes = answer.read()
     return found

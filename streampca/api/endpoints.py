@@ -29,7 +29,9 @@ from streampca.settings import ServeSettings
 from streampca.stores.model_cache import ModelCache, NotLoadedError
 from streampca.stream.model_file import PublishedModel
 
-_MAX_INLINE_BYTES = 32 * 1024  # a shorter body is processed faster than a thread wakes up
+# What takes no longer than a thread that wakes up is processed at once: half a millisecond.
+_QUICK_BYTES = 32 * 1024  # of JSON
+_QUICK_WORK = 2**24  # bytes of numbers, times the components
 
 _MAX_THREADS = 2
 _MAX_ROWS = 10_000  # in a request: a batch of what people send
@@ -77,7 +79,7 @@ class Endpoints:
 
     async def project(self, request: Request) -> Response:
         """Coordinates of vectors in the basis of the components, and each vector's distance from their plane."""
-        return await self.act(request, "project", _parser(ProjectRequest), compute.project, _in_v1, _MAX_INLINE_BYTES)
+        return await self.act(request, "project", _parser(ProjectRequest), compute.project, _in_v1, if_quick=True)
 
     async def reconstruct(self, request: Request) -> Response:
         """Vectors from coordinates; or vectors as the components reconstruct them, with the squared error of each."""
@@ -98,7 +100,7 @@ class Endpoints:
         return response
 
     async def model_version(self, request: Request, version: VersionPath) -> Response:
-        """The same of a version, or of `latest`."""
+        """Dimensions, variances, losses and position of a version, or of `latest`."""
         return await self.model(request, version)
 
     async def models(self) -> Response:
@@ -151,9 +153,12 @@ class Endpoints:
         parse: Parse[R],
         compute_answer: Compute[R],
         respond: Respond[R],
-        inline_bytes: int = 0,
+        *,
+        if_quick: bool = False,
     ) -> Response:
-        """Parse and answer in one turn of a thread; if the model must be loaded first, parse again afterwards.
+        """Parse and answer: in one turn of a thread, or `if_quick` at once if there is little to do.
+
+        If the model must be loaded first, the thread parses again afterwards.
 
         The numbers do not stay in memory meanwhile: there may be several times as many bytes as in the body.
         """
@@ -170,7 +175,7 @@ class Endpoints:
             parsed = parse(raw, self._limits)
             return answer(find(parsed.version), parsed)
 
-        if len(raw.body) <= inline_bytes:
+        if if_quick and self._is_quick(raw):
             parsed = parse(raw, self._limits)
             return answer(await self.find(parsed.version), parsed)
         try:
@@ -178,6 +183,13 @@ class Endpoints:
         except NotLoadedError as error:
             published = await self.find(error.version)
         return await self._in_thread(parse_and_answer, lambda _: published)
+
+    def _is_quick(self, raw: RawRequest) -> bool:
+        """Whether to project takes little time. Filling gaps does not, nor does parsing much text."""
+        current = self._cache.current
+        if current is None or not raw.is_binary or current.settings.get("missing") == "impute":
+            return len(raw.body) <= _QUICK_BYTES
+        return len(raw.body) * current.model.n_components <= _QUICK_WORK
 
     async def _in_thread(self, act: Callable[[Unpack[A]], T], *arguments: *A) -> T:
         return await anyio.to_thread.run_sync(act, *arguments, limiter=self._threads)

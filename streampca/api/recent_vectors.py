@@ -30,21 +30,24 @@ class RecentVectors:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._rows: deque[tuple[Array, float]] = deque()  # a vector, and its seconds since 1970
+        self._parts: deque[tuple[Array, float]] = deque()  # the vectors of a request, and its seconds since 1970
+        self._count = 0  # of vectors
         self._lock = threading.Lock()
 
     def add(self, vectors: Array) -> None:
         """Add vectors (n, d), in place of the oldest. If d differs from theirs, all old ones are dropped."""
         n, d = vectors.shape
-        limit = min(_MAX_VECTORS, _MAX_BYTES // (8 * d))
-        last = vectors[n - limit :].copy() if n > limit else vectors  # a row keeps its array in memory
+        limit = _limit(d)
+        last = vectors[n - limit :].copy() if n > limit else vectors
         now = self._clock()
         with self._lock:
-            if self._rows and len(self._rows[0][0]) != d:
-                self._rows.clear()
-            self._rows.extend((row, now) for row in last)
-            while len(self._rows) > limit:
-                self._rows.popleft()
+            if self._parts and self._parts[0][0].shape[1] != d:
+                self._parts.clear()
+                self._count = 0
+            self._parts.append((last, now))
+            self._count += len(last)
+            while self._parts and self._count - len(self._parts[0][0]) >= limit:
+                self._count -= len(self._parts.popleft()[0])
 
     def project(self, published: PublishedModel, x: int, y: int) -> dict[str, Any]:
         """The vectors along components x and y, counted from 1, the oldest first. Raises `RequestError`."""
@@ -67,10 +70,16 @@ class RecentVectors:
     def _snapshot(self, dimensions: int) -> tuple[Array, F64]:
         """The vectors (n, d) and times (n,), the oldest first; empty if theirs is another length."""
         with self._lock:
-            rows = list(self._rows)
-        if not rows or len(rows[0][0]) != dimensions:
+            parts = list(self._parts)
+        if not parts or parts[0][0].shape[1] != dimensions:
             return np.empty((0, dimensions)), np.empty(0)
-        return np.stack([row for row, _ in rows]), np.array([at for _, at in rows])
+        times = np.repeat([at for _, at in parts], [len(vectors) for vectors, _ in parts])
+        limit = _limit(dimensions)
+        return np.concatenate([vectors for vectors, _ in parts])[-limit:], times[-limit:]
+
+
+def _limit(dimensions: int) -> int:
+    return min(_MAX_VECTORS, _MAX_BYTES // (8 * dimensions))
 
 
 def _unusual(published: PublishedModel, vectors: Array, scores: Scores) -> tuple[F64 | None, list[Described]]:

@@ -12,6 +12,8 @@ NPY, BYTES = "application/x-npy", "application/octet-stream"
 RAW = {f"{BYTES};dtype=float32": "<f4", f"{BYTES};dtype=float64": "<f8"}
 BINARY = (NPY, *RAW)
 
+LENGTH = "Inference-Header-Content-Length"  # of the Open Inference Protocol: bytes of JSON before those of tensors
+
 BODY_WITHIN_S = 60.0  # 16 MiB at 2 Mbit/s
 UNCOUNTED_BYTES = 64 * 1024  # a body or an answer up to this size holds no memory that others lack
 
@@ -40,6 +42,11 @@ class RawRequest:
     media_type: str = ""  # any other than those of BINARY means JSON
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[bytes, bytes] = field(default_factory=dict)
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether the body's numbers are bytes."""
+        return self.media_type in BINARY or LENGTH.lower().encode() in self.headers
 
     def header(self, name: bytes) -> str:
         """A header's text; empty if it is missing."""

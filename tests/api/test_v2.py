@@ -9,7 +9,7 @@ import pytest
 from fastapi import FastAPI
 
 from streampca.api.app import create_app
-from streampca.api.v2.messages import LENGTH
+from streampca.api.request import LENGTH
 from streampca.settings import ServeSettings
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models

@@ -69,7 +69,7 @@ class V2Endpoints:
         return await self._infer(request, None)
 
     async def infer_version(self, request: Request) -> Response:
-        """The same by a version of the model."""
+        """Coordinates and others of vectors by a version of the model."""
         text = request.path_params["model_version"]
         if not (text.isdecimal() and len(text) < 19):
             raise RequestError(404, f"there is no model version {text[:40]}; versions are numbers of messages")
@@ -97,7 +97,7 @@ class V2Endpoints:
         def respond(inference: Inference, answer: Answer, raw: RawRequest) -> Response:
             return messages.respond(self._topic, inference, answer, raw)
 
-        return await self._endpoints.act(request, "project", parse, messages.infer, respond)
+        return await self._endpoints.act(request, "project", parse, messages.infer, respond, if_quick=True)
 
     async def _metadata(self, name: str, version: int | None) -> Response:
         self._check(name)

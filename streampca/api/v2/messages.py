@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from streampca.api import compute, request_arrays
 from streampca.api.compute import Answer
 from streampca.api.parsing import check_values, describe, json_object
-from streampca.api.request import RawRequest, RequestError
+from streampca.api.request import LENGTH, RawRequest, RequestError
 from streampca.api.request_arrays import Limits
 from streampca.api.responses import JSON, bytes_response, compressed, json_bytes, version_header
 from streampca.api.schemas import SCORES, ProjectRequest, ReconstructRequest
@@ -22,7 +22,6 @@ from streampca.api.v2.schemas import InferenceRequest, OutputName, Tensor
 from streampca.pca.arrays import Array
 from streampca.stream.model_file import PublishedModel
 
-LENGTH = "Inference-Header-Content-Length"
 DATATYPES = {"FP32": "<f4", "FP64": "<f8"}
 OUTPUTS: tuple[OutputName, ...] = get_args(OutputName)
 _DEFAULT: tuple[OutputName, ...] = ("coordinates", "residual")
