@@ -1,14 +1,15 @@
 """The sidecar's HTTP application."""
 
-import ipaddress
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio.to_thread
-from fastapi import FastAPI
+from fastapi import FastAPI, Security
+from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
+from streampca.access.tokens import Tokens
 from streampca.api.endpoints import Endpoints
 from streampca.api.errors import add_error_handlers
 from streampca.api.history import HistoryReader
@@ -22,6 +23,7 @@ from streampca.api.routes import add_routes
 from streampca.api.v2.endpoints import V2Endpoints
 from streampca.metrics import StoreMetrics
 from streampca.settings import ServeSettings
+from streampca.settings.listening import is_loopback
 from streampca.stores.base import Store
 from streampca.stores.model_cache import POLL_INTERVAL_S, ModelCache
 from streampca.stores.models import Models
@@ -45,6 +47,7 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
             history.close()
             await anyio.to_thread.run_sync(cache.stop)
 
+    tokens = Tokens(settings.tokens_file) if settings.tokens_file else None
     app = FastAPIOffline(
         title="streampca",
         version=__version__,
@@ -55,11 +58,12 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
         redirect_slashes=False,
         generate_unique_id_function=lambda route: route.name,
         lifespan=lifespan,
+        dependencies=[Security(HTTPBearer(auto_error=False))] if tokens else [],  # the middleware checks
     )
     app.state.model_cache = cache
     if hosts := _allowed_hosts(settings):
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
-    app.add_middleware(Middleware, metrics=metrics)  # around the other one: last in, first called
+    app.add_middleware(Middleware, metrics=metrics, tokens=tokens)  # around the other one: last in, first called
     add_error_handlers(app, metrics)
     loader = ModelLoader(cache)
     endpoints = Endpoints(cache, loader, metrics, settings, recent)
@@ -75,8 +79,4 @@ def _allowed_hosts(settings: ServeSettings) -> list[str]:
     """
     if settings.allowed_hosts is not None:
         return [name.strip() for name in settings.allowed_hosts.split(",")]
-    try:
-        is_loopback = ipaddress.ip_address(settings.host).is_loopback
-    except ValueError:
-        is_loopback = settings.host.lower() == "localhost"
-    return ["localhost", "127.0.0.1", "[::1]", settings.host] if is_loopback else []
+    return ["localhost", "127.0.0.1", "[::1]", settings.host] if is_loopback(settings.host) else []

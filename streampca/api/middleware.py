@@ -5,11 +5,20 @@ import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from streampca.access.tokens import AccessError, Tokens
+from streampca.access.tokens import Scope as TokenScope
 from streampca.api.metrics import SidecarMetrics
 from streampca.api.request import UNCOUNTED_BYTES, no_memory
+from streampca.api.responses import error_response
 
 READ_WITHIN_S = 30.0  # a client that takes longer for the next 128 KiB of its answer is disconnected
 BUFFERED_BYTES = 64 * 2**20  # all bodies and answers together; with models and two computations, 420 of 512 MiB
+
+_OPEN = {
+    "/", "/docs", "/openapi.json",
+    "/healthz", "/readyz", "/ping", "/version", "/v2", "/v2/health/live", "/v2/health/ready",
+}  # fmt: skip
+PAGE_DATA = ("/page/history", "/page/recent", "/page/workers")
 
 _OTHER = "other"  # for unknown paths and those of /docs: paths as labels would have no bound
 _SECURITY = [(b"x-content-type-options", b"nosniff"), (b"x-frame-options", b"DENY")]
@@ -32,8 +41,8 @@ class Middleware:
     requests together would hold more than `BUFFERED_BYTES`. All in one layer: a layer costs more than each task.
     """
 
-    def __init__(self, app: ASGIApp, metrics: SidecarMetrics) -> None:
-        self._app, self._metrics = app, metrics
+    def __init__(self, app: ASGIApp, metrics: SidecarMetrics, tokens: Tokens | None) -> None:
+        self._app, self._metrics, self._tokens = app, metrics, tokens
         self._buffered = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -67,10 +76,23 @@ class Middleware:
 
         scope["hold"] = hold
         try:
+            if self._tokens and (needed := _scope_of(scope["path"].removeprefix(scope.get("root_path", "")))):
+                self._tokens.check(needed, dict(scope["headers"]).get(b"authorization", b"").decode("latin-1"))
             await self._app(scope, receive, send_in_time)
+        except AccessError as error:
+            refused = error_response(error.status, str(error), {"WWW-Authenticate": "Bearer"})
+            await refused(scope, receive, send_in_time)
         except UnreadAnswerError:  # the server closes the connection, as the answer is not complete
             self._metrics.count_limit("read_time")
         finally:
             hold(0)
             route = getattr(scope.get("route"), "path", None) or _OTHER
             self._metrics.observe_request(route, code, time.perf_counter() - began)
+
+
+def _scope_of(path: str) -> TokenScope | None:
+    """The scope that a token must have for a path; None: probes, the page without its data, and the description."""
+    if path == "/metrics":
+        return "metrics"
+    is_open = path in _OPEN or (path.startswith(("/docs/", "/page/")) and path not in PAGE_DATA)
+    return None if is_open else "read"

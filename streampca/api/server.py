@@ -15,6 +15,7 @@ import uvicorn
 from prometheus_client import disable_created_metrics
 from threadpoolctl import threadpool_limits
 
+from streampca.access.tls import server_context
 from streampca.api.app import create_app
 from streampca.errors import SettingsError, StoreBusyError
 from streampca.metrics import StoreMetrics
@@ -46,23 +47,24 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
         Models(store, settings.topic).versions()
     listening = listen(settings.host, settings.port)
     disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the number of series for no use
-    server = uvicorn.Server(
-        uvicorn.Config(
-            create_app(store, settings, store_metrics),
-            http="h11",  # httptools, if it is installed, does not limit the length of headers
-            backlog=_BACKLOG,
-            log_config=None,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,  # no answer depends on the client's address or scheme
-            ws="none",
-            lifespan="on",
-            limit_concurrency=_limit_files() // _FILES_EACH,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=_FINISH_WITHIN_S,
-        )
+    config = uvicorn.Config(
+        create_app(store, settings, store_metrics),
+        http="h11",  # httptools, if it is installed, does not limit the length of headers
+        backlog=_BACKLOG,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # no answer depends on the client's address or scheme
+        ws="none",
+        lifespan="on",
+        limit_concurrency=_limit_files() // _FILES_EACH,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_FINISH_WITHIN_S,
     )
+    config.load()
+    config.ssl = server_context(settings)
+    server = uvicorn.Server(config)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.freeze()  # the collector need not visit what is loaded now and stays
     stop = partial(setattr, server, "should_exit", True)
@@ -73,7 +75,7 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
     with threadpool_limits(1, user_api="blas"), ThreadFailures(stop) as threads:
         if place := store.missing():
             log.warning("store does not exist yet", path=place)
-        log.info("serving", url=f"http://{_shown(listening)}", topic=settings.topic)
+        log.info("serving", url=f"http{'s' if config.ssl else ''}://{_shown(listening)}", topic=settings.topic)
         server.run(sockets=[listening])
         threads.raise_first()
     log.info("sidecar stopped")

@@ -9,6 +9,7 @@ from streampca import store_url
 from streampca.commands.console import console
 from streampca.settings import ServeSettings, TransformSettings, WorkerSettings
 from streampca.settings.base import Effective
+from streampca.settings.listening import is_loopback
 
 
 def run(config: Path | None, **options: Any) -> int:
@@ -24,6 +25,11 @@ def run(config: Path | None, **options: Any) -> int:
         out.print(_table(f"streampca {name}{' (besides those above)' if shown else ''}", own))
         shown += own
         mistakes |= dict.fromkeys(found)
+    for name, kind in (("worker", WorkerSettings), ("serve", ServeSettings)):
+        given = {effective.name: effective.value for effective in kind.explain(config, **options)[0]}
+        if not given["tokens_file"] and not is_loopback(given["host"]):
+            warning = f"! streampca {name}: whoever reaches {given['host']} can read what it shows: set tokens_file"
+            out.print(warning, style="yellow")
     for mistake in mistakes:
         out.print(f"✗ {mistake}", style="red")
     if not mistakes:

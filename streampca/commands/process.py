@@ -62,7 +62,7 @@ def process_of(
     with (
         ThreadFailures() as threads,
         threadpool_limits(1),  # one BLAS thread: the same bits, and no threads competing for blocks this small
-        health_server(settings.host, settings.metrics_port, metrics.registry, health) as server,
+        health_server(settings, settings.metrics_port, metrics.registry, health) as server,
     ):
         store = store_of(settings.store, metrics.store.observe)
         log.info(

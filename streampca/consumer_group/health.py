@@ -6,12 +6,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from streampca.access.tls import server_context
+from streampca.access.tokens import AccessError, Tokens
 from streampca.consumer_group.listener import (
     Listener,
     LoopTicked,
@@ -22,6 +25,7 @@ from streampca.consumer_group.listener import (
     SourcePolled,
 )
 from streampca.errors import StreampcaError
+from streampca.settings.listening import ListeningSettings
 from streampca.stream.events import SourceStatus
 
 if TYPE_CHECKING:
@@ -78,14 +82,19 @@ class HealthListener(Listener):
 
 @contextmanager
 def health_server(
-    host: str, port: int, registry: CollectorRegistry, health: HealthListener
+    settings: ListeningSettings, port: int, registry: CollectorRegistry, health: HealthListener
 ) -> Iterator["HealthServer"]:
     """Serve on `port` (0: any free one) from a thread of its own. Raises `StreampcaError`, naming what to change."""
+    host, tokens = settings.host, Tokens(settings.tokens_file) if settings.tokens_file else None
+    context = server_context(settings)
     try:
         server = (_HealthServerIPv6 if ":" in host else HealthServer)((host, port), _Handler)
     except (OSError, OverflowError) as error:
         raise StreampcaError(_explanation(host, port, error)) from None
-    server.set_app(_app(registry, health))
+    server.set_app(_app(registry, health, tokens))
+    if context:  # each thread shakes hands for itself
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        server.scheme = "https"
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), name="health", daemon=True)
     thread.start()
     try:
@@ -96,7 +105,7 @@ def health_server(
         thread.join()
 
 
-def _app(registry: CollectorRegistry, health: HealthListener) -> "WSGIApplication":
+def _app(registry: CollectorRegistry, health: HealthListener, tokens: Tokens | None) -> "WSGIApplication":
     """prometheus_client's application, with two more paths."""
     metrics = make_wsgi_app(registry)
     probes = {"/healthz": health.why_unhealthy, "/readyz": health.why_not_ready}
@@ -104,9 +113,15 @@ def _app(registry: CollectorRegistry, health: HealthListener) -> "WSGIApplicatio
     def app(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         path = environ["PATH_INFO"]
         if path == "/metrics":
-            body: Iterable[bytes] = metrics(environ, start_response)
-            return body
-        if path in probes:
+            try:
+                if tokens:
+                    tokens.check("metrics", environ.get("HTTP_AUTHORIZATION", ""))
+            except AccessError as error:
+                status, text = f"{error.status} {HTTPStatus(error.status).phrase}", f"{error}\n"
+            else:
+                body: Iterable[bytes] = metrics(environ, start_response)
+                return body
+        elif path in probes:
             reason = probes[path]()
             status, text = ("503 Service Unavailable", f"{reason}\n") if reason else ("200 OK", "ok\n")
         else:
@@ -127,6 +142,7 @@ class _Handler(WSGIRequestHandler):
 class HealthServer(ThreadingMixIn, WSGIServer):
     """A server whose threads no client can hold up."""
 
+    scheme = "http"
     daemon_threads = True  # the process's exit waits for no client
     request_queue_size = 128  # connections not accepted yet
 
@@ -134,7 +150,7 @@ class HealthServer(ThreadingMixIn, WSGIServer):
     def url(self) -> str:
         """The URL of its metrics."""
         host = f"[{self.server_name}]" if ":" in self.server_name else self.server_name
-        return f"http://{host}:{self.server_port}/metrics"
+        return f"{self.scheme}://{host}:{self.server_port}/metrics"
 
     def server_bind(self) -> None:
         """Bind without looking up the host's full name, which is slow where there is no name server."""

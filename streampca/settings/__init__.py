@@ -10,6 +10,7 @@ from streampca.settings.base import Settings
 from streampca.settings.consumer import ConsumerSettings
 from streampca.settings.formats import Format, FormatSettings
 from streampca.settings.kafka import TOPIC_NAME, DeadLetterSettings, GroupSettings, KafkaSettings, TopicSettings
+from streampca.settings.listening import ListeningSettings
 from streampca.settings.store import LogSettings, StoreSettings
 from streampca.settings.transform import TransformSettings
 from streampca.settings.worker import WorkerSettings
@@ -33,10 +34,9 @@ __all__ = [
 ]
 
 
-class ServeSettings(StoreSettings):
+class ServeSettings(StoreSettings, ListeningSettings):
     """Settings of `streampca serve`."""
 
-    host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0: any free one.")
     allowed_hosts: str | None = Field(
         None,

@@ -8,10 +8,11 @@ from pydantic import Field
 from streampca.settings.base import Rules
 from streampca.settings.formats import FormatSettings
 from streampca.settings.kafka import TOPIC_NAME, DeadLetterSettings, KafkaSettings
+from streampca.settings.listening import ListeningSettings
 from streampca.settings.store import StoreSettings
 
 
-class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterSettings):
+class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterSettings, ListeningSettings):
     """Settings that the worker and `streampca transform` share."""
 
     on_bad_record: Literal["stop", "skip"] = Field(
@@ -31,7 +32,6 @@ class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterS
         pattern=TOPIC_NAME,
         description="Static member id, unique in the group: a quick restart then moves no partition.",
     )
-    host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
     metrics_port: int = Field(
         8010, ge=0, le=65535, description="Port of /metrics, /healthz and /readyz; 0: any free one."
     )

@@ -27,7 +27,6 @@ class KafkaSettings(Settings):
     ssl_certfile: Path | None = Field(None, description="Client certificate, PEM.")
     ssl_keyfile: Path | None = Field(None, description="Private key of the client certificate, PEM.")
     ssl_password: SecretStr | None = Field(None, description="Password of the private key.")
-    ssl_check_hostname: bool = Field(True, description="Whether to verify that a broker's certificate names its host.")
 
     @field_validator("bootstrap_servers")
     @classmethod

@@ -13,14 +13,28 @@ export class RequestError extends Error {
 /** No answer: the sidecar or the connection to it is down. */
 export class Unreachable extends Error {}
 
+let asking = null; // the question for a token, while it is open
+
+function askForToken(error) {
+  asking ??= Promise.resolve(prompt(error)).then((token) => {
+    if (token) sessionStorage.setItem("token", token);
+    setTimeout(() => { asking = null; }, token ? 0 : 60_000);
+    return token;
+  });
+  return asking;
+}
+
 async function request(path, options = {}) {
+  const token = sessionStorage.getItem("token");
+  const headers = { ...options.headers, ...(token && { Authorization: `Bearer ${token}` }) };
   let answer;
   try {
-    answer = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(TIMEOUT_MS), ...options });
+    answer = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(TIMEOUT_MS), ...options, headers });
   } catch (error) {
     throw new Unreachable(error.message);
   }
   if (answer.ok) return answer;
+  if (answer.status === 401 && await askForToken("A token for this sidecar:")) return request(path, options);
   const body = await answer.json().catch(() => ({}));
   if (body.error) throw new RequestError(answer.status, body.error);
   throw new Unreachable(`status ${answer.status}`); // a proxy answers for a sidecar that is down

@@ -45,7 +45,7 @@ def connection_options(settings: KafkaSettings) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None} | {
         "bootstrap.servers": settings.bootstrap_servers,
         "security.protocol": settings.security_protocol,
-        "ssl.endpoint.identification.algorithm": "https" if settings.ssl_check_hostname else "none",
+        "ssl.endpoint.identification.algorithm": "https",
         "client.id": "streampca",
         "allow.auto.create.topics": False,
         "topic.metadata.refresh.interval.ms": 10_000,  # how soon new partitions are seen

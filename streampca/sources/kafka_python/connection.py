@@ -54,7 +54,7 @@ def options(settings: KafkaSettings) -> dict[str, Any]:
         "ssl_certfile": settings.ssl_certfile and str(settings.ssl_certfile),
         "ssl_keyfile": settings.ssl_keyfile and str(settings.ssl_keyfile),
         "ssl_password": key_password(settings),
-        "ssl_check_hostname": settings.ssl_check_hostname,
+        "ssl_check_hostname": True,
         "api_version": api_version,
         "client_id": "streampca",
         "allow_auto_create_topics": False,

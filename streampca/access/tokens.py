@@ -1,0 +1,93 @@
+"""Bearer tokens from a file that may change while the process runs.
+
+Each line is a token's scopes and the SHA-256 of the token in hexadecimal: `read,metrics 9f86d0…`. Empty lines and those
+that begin with # do not count. `read` is for what shows data, `metrics` for /metrics.
+"""
+
+import hashlib
+import hmac
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Literal
+
+import structlog
+
+from streampca.errors import SettingsError
+
+log = structlog.get_logger()
+
+Scope = Literal["read", "metrics"]
+_LINE = re.compile(r"((?:read|metrics)(?:,(?:read|metrics))*)\s+([0-9a-fA-F]{64})(?:\s+#.*)?")
+_LOOKED_AT_EVERY_S = 1.0
+
+
+class AccessError(Exception):
+    """No access: 401 without a known token, 403 with one of another scope."""
+
+    def __init__(self, status: Literal[401, 403], text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Tokens:
+    """The tokens of a file. Safe to use from any thread."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        """Raises `SettingsError` if the file cannot be read."""
+        self._path, self._clock, self._lock = path, clock, threading.Lock()
+        self._looked_at, self._changed = clock(), self._changed_at()
+        self._scopes = _read(path)
+
+    def check(self, scope: Scope, authorization: str) -> None:
+        """Raise `AccessError` unless an Authorization header has a token of this scope."""
+        self._read_again()
+        kind, _, token = authorization.partition(" ")
+        digest = hashlib.sha256(token.strip().encode("latin-1")).digest()
+        found = None
+        for known, scopes in self._scopes.items():  # all of them: the time says nothing about a token
+            found = scopes if hmac.compare_digest(known, digest) else found
+        if kind.lower() != "bearer" or found is None:
+            raise AccessError(401, "this needs a token: send Authorization: Bearer TOKEN")
+        if scope not in found:
+            raise AccessError(403, f"this token may not do that: it lacks the scope {scope}")
+
+    def _read_again(self) -> None:
+        """Read a file that has changed. One that cannot be read changes nothing."""
+        with self._lock:
+            if self._clock() - self._looked_at < _LOOKED_AT_EVERY_S:
+                return
+            self._looked_at = self._clock()
+            if (changed := self._changed_at()) == self._changed:
+                return
+            self._changed = changed
+            try:
+                self._scopes = _read(self._path)
+            except SettingsError as error:
+                log.error("tokens not read again", error=str(error))
+            else:
+                log.info("tokens read again", tokens=len(self._scopes))
+
+    def _changed_at(self) -> tuple[int, int] | None:
+        try:
+            stat = self._path.stat()
+        except OSError:
+            return None
+        return stat.st_mtime_ns, stat.st_ino
+
+
+def _read(path: Path) -> Mapping[bytes, frozenset[str]]:
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"tokens_file {path} cannot be read: {error}") from None
+    scopes = {}
+    for number, line in enumerate(lines, start=1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            if not (match := _LINE.fullmatch(line.strip())):
+                text = "scopes (read, metrics or both) and the token's SHA-256: see docs/security.md"
+                raise SettingsError(f"tokens_file {path}, line {number} is not {text}")
+            scopes[bytes.fromhex(match[2])] = frozenset(match[1].split(","))
+    return scopes
