@@ -170,6 +170,25 @@ def inspect(
     run(path, as_json=json)
 
 
+@app.command()
+def export(
+    path: Annotated[str, typer.Argument(help="A model file or a store; a path or a URL.", metavar="PATH")],
+    to: Annotated[str, typer.Option(help="npz, onnx, sklearn or faiss.", metavar="FORMAT")],
+    output: Annotated[str, typer.Option("--output", "-o", help="File to write; a path or a URL.")],
+    topic: Annotated[str | None, typer.Option(help="Topic, if the store holds several.")] = None,
+    version: Annotated[int | None, typer.Option(help="Version of the model; the newest if absent.", min=0)] = None,
+) -> None:
+    """Write a model as a file of another tool.
+
+    Files of sklearn are for skops.io.load, those of faiss for faiss.read_VectorTransform.
+
+    Example: streampca export streampca-store --to onnx -o model.onnx
+    """
+    from streampca.commands.export import run
+
+    run(path, to, output, topic, version)
+
+
 app.add_typer(cli_operations.app)
 
 

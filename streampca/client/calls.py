@@ -1,0 +1,117 @@
+"""The calls of the sidecar's interface as requests to send and answers to read; nothing is sent here."""
+
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
+
+import httpx
+import numpy as np
+import orjson
+from numpy.typing import ArrayLike, NDArray
+
+T = TypeVar("T")
+F64 = NDArray[np.float64]
+Basis = Literal["principal", "whitened"]
+Version = int | None
+
+
+class SidecarError(Exception):
+    """The sidecar has refused a request; its words are the text, and `status` is that of HTTP."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Projected(NamedTuple):
+    """Vectors in the basis of the components."""
+
+    version: int
+    coordinates: F64  # (n, k)
+    residual: F64  # (n,): squared distances from the components' plane
+
+
+class Reconstructed(NamedTuple):
+    """Vectors as the components reconstruct them."""
+
+    version: int
+    vectors: F64  # (n, d)
+    squared_error: F64 | None  # (n,); None for coordinates
+
+
+class Scored(NamedTuple):
+    """How unusual vectors are, (n,) each; p are None if the model has no past scores."""
+
+    version: int
+    t2: F64
+    spe: F64
+    score: F64
+    p: F64 | None
+    p_t2: F64 | None
+    p_spe: F64 | None
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """A request, and how to read its answer."""
+
+    method: str
+    path: str
+    read: Callable[[httpx.Response], T]
+    params: Mapping[str, str]
+    headers: Mapping[str, str]
+    content: bytes | None = None
+
+
+def project(vectors: ArrayLike, basis: Basis, version: Version) -> Call[Projected]:
+    """Coordinates and residuals of vectors (n, d)."""
+    return _of_rows("project", vectors, Projected, basis=basis, version=version)
+
+
+def reconstruct(rows: ArrayLike, of: str, basis: Basis, version: Version) -> Call[Reconstructed]:
+    """Vectors from coordinates (n, k), or from vectors (n, d)."""
+    return _of_rows("reconstruct", rows, Reconstructed, of=of, basis=basis, version=version)
+
+
+def score(vectors: ArrayLike, version: Version) -> Call[Scored]:
+    """How unusual vectors (n, d) are."""
+    return _of_rows("score", vectors, Scored, version=version)
+
+
+def model(version: Version) -> Call[dict[str, Any]]:
+    """What `/v1/model` says."""
+    return Call("GET", "/v1/model", lambda answer: dict(orjson.loads(answer.content)), _given(version=version), {})
+
+
+def check(answer: httpx.Response) -> None:
+    """Raise `SidecarError` unless the answer is one of success."""
+    if answer.is_success:
+        return
+    try:
+        text = str(orjson.loads(answer.content)["error"])
+    except (ValueError, KeyError, TypeError):
+        text = f"status {answer.status_code}, and no answer of a sidecar"
+    raise SidecarError(answer.status_code, text)
+
+
+def _of_rows(act: str, rows: ArrayLike, kind: Callable[..., T], **params: Any) -> Call[T]:
+    array = np.asarray(rows)
+    if array.ndim != 2:
+        raise ValueError(f"rows must be an array of shape (n, d), not {array.shape}")
+    body = io.BytesIO()  # a file says how long a vector is, so none is cut in two
+    np.save(body, np.ascontiguousarray(array, "<f4" if array.dtype == np.float32 else "<f8"), allow_pickle=False)
+    headers = {"Content-Type": "application/x-npy", "Accept": "application/x-npz"}
+
+    def read(answer: httpx.Response) -> T:
+        with np.load(io.BytesIO(answer.content), allow_pickle=False) as arrays:
+            fields = {name: arrays[name] for name in arrays.files}
+        names: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]  # a NamedTuple
+        version = int(fields.pop("version"))
+        return kind(version, *(fields.get(name) for name in names[1:]))
+
+    return Call("POST", f"/v1/{act}", read, _given(**params), headers, body.getvalue())
+
+
+def _given(**params: Any) -> dict[str, str]:
+    return {name: str(value) for name, value in params.items() if value is not None}

@@ -1,0 +1,87 @@
+"""Exported models, read by the tools that they are for, compute what the model computes."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import faiss
+import numpy as np
+import onnxruntime
+import pytest
+import skops.io
+from typer.testing import CliRunner
+
+from streampca.cli import app
+from streampca.pca.arrays import F64
+from streampca.stores.directory import DirectoryStore
+from streampca.stores.models import Models
+from streampca.stream import model_file
+from tests.api.known import TOPIC, K, known
+
+VECTORS = np.random.default_rng(0).standard_normal((9, 5)) * 3
+
+
+def with_numpy(path: Path) -> F64:
+    with np.load(path) as arrays:
+        assert (int(arrays["version"]), str(arrays["topic"])) == (20, TOPIC)
+        coordinates: F64 = (VECTORS - arrays["mean"]) @ arrays["components"].T
+    return coordinates
+
+
+def with_onnxruntime(path: Path) -> F64:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    coordinates, residual = session.run(["coordinates", "residual"], {"vectors": VECTORS})
+    assert residual == pytest.approx(known(20).model.project(VECTORS)[1], rel=1e-6, abs=1e-12)
+    assert session.get_modelmeta().custom_metadata_map == {"topic": TOPIC, "version": "20"}
+    found: F64 = coordinates
+    return found
+
+
+def with_scikit_learn(path: Path) -> F64:
+    pca = skops.io.load(path)
+    assert pca.inverse_transform(pca.transform(VECTORS)).shape == VECTORS.shape
+    assert pca.score_samples(VECTORS).shape == (9,)
+    coordinates: F64 = pca.transform(VECTORS)
+    return coordinates
+
+
+def with_faiss(path: Path) -> F64:
+    coordinates: F64 = faiss.read_VectorTransform(str(path)).apply(VECTORS.astype(np.float32))
+    return coordinates
+
+
+@pytest.mark.parametrize(
+    ("kind", "read", "tolerance"),
+    [("npz", with_numpy, 1e-12), ("onnx", with_onnxruntime, 1e-6), ("sklearn", with_scikit_learn, 1e-12),
+     ("faiss", with_faiss, 1e-5)],
+)  # fmt: skip
+def test_the_tool_projects_as_the_model_does(
+    tmp_path: Path, kind: str, read: Callable[[Path], F64], tolerance: float
+) -> None:
+    models = Models(DirectoryStore(tmp_path / "store"), TOPIC)
+    for version in (10, 20):
+        models.save(known(version))
+    (tmp_path / "model.npz").write_bytes(model_file.encode(known(20)))
+    for source in ("store", "model.npz"):
+        out = tmp_path / f"out-{source}"
+        done = CliRunner().invoke(app, ["export", str(tmp_path / source), "--to", kind, "-o", str(out)])
+        assert done.exit_code == 0, done.output
+        found = read(out)
+        assert found.shape == (9, K)
+        assert found == pytest.approx(known(20).model.project(VECTORS)[0], rel=tolerance, abs=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--to", "pickle"], "--to pickle: must be one of npz, onnx, sklearn, faiss"),
+        (["--to", "npz"], "holds 2 topics (other, readings): name one by --topic"),
+        (["--to", "npz", "--topic", "readings", "--version", "11"], "holds no model of version 11"),
+        (["--to", "npz", "--topic", "nothing"], "nothing holds no model"),
+    ],
+)
+def test_errors_say_what_to_do(tmp_path: Path, words: list[str], text: str) -> None:
+    for topic in (TOPIC, "other"):
+        Models(DirectoryStore(tmp_path / "store"), topic).save(known(20))
+    done = CliRunner().invoke(app, ["export", str(tmp_path / "store"), *words, "-o", str(tmp_path / "out")])
+    assert text in str(done.exception)
+    assert not (tmp_path / "out").exists()
