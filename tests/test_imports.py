@@ -26,6 +26,9 @@ MAY_IMPORT = {
     "common_settings": [],
     "metrics": [],
     "store_url": [],
+    "access": ["access", "errors"],
+    "client": ["client"],
+    "export": ["export", "stream.model_file"],
     "settings": ["settings", "common_settings", "store_url", "errors"],
     "pca": ["pca"],
     "estimator": ["estimator", "pca"],
@@ -38,7 +41,7 @@ MAY_IMPORT = {
     "stores": ["stores", "stream", "store_url", "errors"],
     "consumer_group": [
         "consumer_group", "stream", "pca.arrays", "pca.losses", "errors", "metrics", "sources.base",
-        "stores.process_status",
+        "stores.process_status", "access.tokens",
     ],
     "worker": [
         "worker", "consumer_group", "stream", "pca", "errors", "metrics", "sources.base", "stores.base",
@@ -51,13 +54,13 @@ MAY_IMPORT = {
     "api": [
         "api", "stores.base", "stores.model_cache", "stores.models", "stores.process_status", "stream.model_file",
         "vectors", "pca.model", "pca.scoring", "pca.arrays", "errors", "settings", "metrics",
-        "thread_failures", "version",
+        "thread_failures", "version", "access",
     ],
     # These alone choose among concrete sources and stores.
     "commands": [
         "commands", "consumer_group", "worker", "transform", "sources", "stores", "stream", "vectors", "pca",
         "settings", "common_settings", "blas", "errors", "logs", "thread_failures", "store_url", "api.server",
-        "metrics",
+        "metrics", "access", "export",
     ],
     "demo": ["demo", "stores", "stream.model_file", "vectors", "pca.arrays", "settings", "errors"],
     "cli": ["commands", "demo.run", "blas", "settings", "common_settings", "logs", "errors", "version"],

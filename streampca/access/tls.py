@@ -1,22 +1,21 @@
 """The certificates of a server, read again when their files change."""
 
 import ssl
+from pathlib import Path
 
 import structlog
 
 from streampca.errors import SettingsError
-from streampca.settings.listening import ListeningSettings
 
 log = structlog.get_logger()
 
 
-def server_context(settings: ListeningSettings) -> ssl.SSLContext | None:
+def server_context(folder: Path | None) -> ssl.SSLContext | None:
     """A context whose new connections have the certificate that the folder holds then; None without a folder.
 
     It holds tls.crt and tls.key, named as in a Secret of Kubernetes. If there is a client-ca.crt at the start, clients
     must have a certificate that it has signed. Raises `SettingsError`.
     """
-    folder = settings.tls_folder
     if folder is None:
         return None
     cert, key, client_ca = folder / "tls.crt", folder / "tls.key", folder / "client-ca.crt"

@@ -63,7 +63,7 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
         timeout_graceful_shutdown=_FINISH_WITHIN_S,
     )
     config.load()
-    config.ssl = server_context(settings)
+    config.ssl = server_context(settings.tls_folder)
     server = uvicorn.Server(config)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.freeze()  # the collector need not visit what is loaded now and stays

@@ -15,6 +15,8 @@ import structlog
 from prometheus_client import disable_created_metrics
 from threadpoolctl import threadpool_limits
 
+from streampca.access.tls import server_context
+from streampca.access.tokens import Tokens
 from streampca.consumer_group.health import HealthListener, health_server
 from streampca.consumer_group.listener import Listener, Listeners
 from streampca.consumer_group.log import MemberLog
@@ -59,10 +61,12 @@ def process_of(
     keep_freed_memory()
     disable_created_metrics()  # type: ignore[no-untyped-call]  # nobody uses them, and they double the number of series
     output_topic, health = settings.output_topic if isinstance(settings, TransformSettings) else None, HealthListener()
+    context = server_context(settings.tls_folder)
+    tokens = Tokens(settings.tokens_file) if settings.tokens_file else None
     with (
         ThreadFailures() as threads,
         threadpool_limits(1),  # one BLAS thread: the same bits, and no threads competing for blocks this small
-        health_server(settings, settings.metrics_port, metrics.registry, health) as server,
+        health_server(settings.host, settings.metrics_port, metrics.registry, health, context, tokens) as server,
     ):
         store = store_of(settings.store, metrics.store.observe)
         log.info(

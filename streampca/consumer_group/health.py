@@ -2,6 +2,7 @@
 
 import errno
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +14,6 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from streampca.access.tls import server_context
 from streampca.access.tokens import AccessError, Tokens
 from streampca.consumer_group.listener import (
     Listener,
@@ -25,7 +25,6 @@ from streampca.consumer_group.listener import (
     SourcePolled,
 )
 from streampca.errors import StreampcaError
-from streampca.settings.listening import ListeningSettings
 from streampca.stream.events import SourceStatus
 
 if TYPE_CHECKING:
@@ -82,11 +81,14 @@ class HealthListener(Listener):
 
 @contextmanager
 def health_server(
-    settings: ListeningSettings, port: int, registry: CollectorRegistry, health: HealthListener
+    host: str,
+    port: int,
+    registry: CollectorRegistry,
+    health: HealthListener,
+    context: ssl.SSLContext | None = None,
+    tokens: Tokens | None = None,
 ) -> Iterator["HealthServer"]:
     """Serve on `port` (0: any free one) from a thread of its own. Raises `StreampcaError`, naming what to change."""
-    host, tokens = settings.host, Tokens(settings.tokens_file) if settings.tokens_file else None
-    context = server_context(settings)
     try:
         server = (_HealthServerIPv6 if ":" in host else HealthServer)((host, port), _Handler)
     except (OSError, OverflowError) as error:

@@ -5,6 +5,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -14,9 +15,9 @@ import trustme
 from prometheus_client import CollectorRegistry
 
 from streampca.access.tls import server_context
-from streampca.consumer_group.health import HealthListener, health_server
+from streampca.access.tokens import Tokens
+from streampca.consumer_group.health import HealthListener, HealthServer, health_server
 from streampca.errors import SettingsError
-from streampca.settings.listening import ListeningSettings
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.access.test_tokens import bearer, line
@@ -44,8 +45,9 @@ class Certificates:
             self.ca.issue_cert("client").configure_cert(context)
         return httpx.Client(verify=context)
 
-    def settings(self, **more: Path) -> ListeningSettings:
-        return ListeningSettings(tls_folder=self.folder, **more)
+    def server(self, tokens: Tokens | None = None) -> AbstractContextManager[HealthServer]:
+        context = server_context(self.folder)
+        return health_server("127.0.0.1", 0, CollectorRegistry(), HealthListener(), context, tokens)
 
 
 @pytest.fixture
@@ -78,8 +80,7 @@ def test_the_sidecar_serves_with_a_certificate_and_reads_it_again(certificates: 
 
 def test_a_members_port_has_certificates_and_tokens_too(certificates: Certificates, tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text(line("metrics", "scraper"))
-    settings = certificates.settings(tokens_file=tmp_path / "tokens")
-    with health_server(settings, 0, CollectorRegistry(), HealthListener()) as server:
+    with certificates.server(Tokens(tmp_path / "tokens")) as server:
         assert server.url.startswith("https://")
         with certificates.client() as client:
             assert client.get(server.url).status_code == 401
@@ -89,8 +90,7 @@ def test_a_members_port_has_certificates_and_tokens_too(certificates: Certificat
 
 def test_clients_may_need_certificates(certificates: Certificates) -> None:
     certificates.ca.cert_pem.write_to_path(certificates.folder / "client-ca.crt")
-    settings = certificates.settings()
-    with health_server(settings, 0, CollectorRegistry(), HealthListener()) as server:
+    with certificates.server() as server:
         with certificates.client(own=True) as known_client:
             assert known_client.get(server.url).status_code == 200
         with certificates.client() as stranger, pytest.raises(httpx.TransportError):
@@ -98,8 +98,7 @@ def test_clients_may_need_certificates(certificates: Certificates) -> None:
 
 
 def test_a_silent_client_holds_up_no_other(certificates: Certificates) -> None:
-    settings = certificates.settings()
-    with health_server(settings, 0, CollectorRegistry(), HealthListener()) as server:
+    with certificates.server() as server:
         place = urlsplit(server.url)
         with socket.create_connection((place.hostname, place.port)), certificates.client() as client:
             assert client.get(server.url).status_code == 200
@@ -109,10 +108,9 @@ def test_a_silent_client_holds_up_no_other(certificates: Certificates) -> None:
 def test_files_that_cannot_be_used_end_a_start_and_change_nothing_later(
     certificates: Certificates, spoil: Callable[[Certificates], None]
 ) -> None:
-    settings = certificates.settings()
-    with health_server(settings, 0, CollectorRegistry(), HealthListener()) as server:
+    with certificates.server() as server:
         spoil(certificates)
         with certificates.client() as client:
             assert client.get(server.url).status_code == 200
     with pytest.raises(SettingsError, match="cannot be used"):
-        server_context(settings)
+        server_context(certificates.folder)

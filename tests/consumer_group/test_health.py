@@ -20,7 +20,6 @@ from streampca.consumer_group.listener import (
     SourcePolled,
 )
 from streampca.errors import StreampcaError
-from streampca.settings.listening import ListeningSettings
 from streampca.stream.events import SourceStatus
 from tests.clock import Clock
 from tests.ports import free_ports
@@ -42,7 +41,7 @@ def health(clock: Clock) -> HealthListener:
 def server(health: HealthListener) -> Iterator[HealthServer]:
     registry = CollectorRegistry()
     Counter("streampca_trials", "Trials.", ["outcome"], registry=registry).labels("ok").inc(3)
-    with health_server(ListeningSettings(), 0, registry, health) as server:
+    with health_server("127.0.0.1", 0, registry, health) as server:
         yield server
 
 
@@ -174,14 +173,14 @@ def test_invalid_requests_and_closed_connections_do_no_harm(server: HealthServer
 
 def test_a_port_in_use_is_an_error_that_names_the_setting(server: HealthServer, health: HealthListener) -> None:
     with pytest.raises(StreampcaError, match=rf"127\.0\.0\.1:{server.server_port}.*metrics_port") as error:
-        health_server(ListeningSettings(), server.server_port, CollectorRegistry(), health).__enter__()
+        health_server("127.0.0.1", server.server_port, CollectorRegistry(), health).__enter__()
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(("host", "port"), [("203.0.113.1", 0), ("no such host", 0), ("127.0.0.1", 70000)])
 def test_an_invalid_address_is_an_error_of_one_line(health: HealthListener, host: str, port: int) -> None:
     with pytest.raises(StreampcaError, match="host and metrics_port") as error:
-        health_server(ListeningSettings(host=host), port, CollectorRegistry(), health).__enter__()
+        health_server(host, port, CollectorRegistry(), health).__enter__()
     assert "\n" not in str(error.value)
 
 
@@ -190,7 +189,7 @@ def test_it_also_listens_on_ipv6(health: HealthListener) -> None:
         pytest.skip("no IPv6 here")
     with ExitStack() as stack:
         try:
-            server = stack.enter_context(health_server(ListeningSettings(host="::1"), 0, CollectorRegistry(), health))
+            server = stack.enter_context(health_server("::1", 0, CollectorRegistry(), health))
         except StreampcaError as error:
             pytest.skip(str(error))
         client = stack.enter_context(socket.create_connection(("::1", server.server_port)))
@@ -201,7 +200,7 @@ def test_it_also_listens_on_ipv6(health: HealthListener) -> None:
 def test_closing_frees_the_port_and_ends_the_thread(health: HealthListener) -> None:
     (port,) = free_ports(1)
     for _ in range(2):
-        with health_server(ListeningSettings(), port, CollectorRegistry(), health) as server:
+        with health_server("127.0.0.1", port, CollectorRegistry(), health) as server:
             assert server.server_port == port
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port), timeout=5)
