@@ -59,29 +59,34 @@ class Call(Generic[T]):
     method: str
     path: str
     read: Callable[[httpx.Response], T]
-    params: Mapping[str, str]
-    headers: Mapping[str, str]
-    content: bytes | None = None
+    given: Mapping[str, Any]  # to httpx: params, headers and content
 
 
-def project(vectors: ArrayLike, basis: Basis, version: Version) -> Call[Projected]:
-    """Coordinates and residuals of vectors (n, d)."""
+def project(vectors: ArrayLike, *, basis: Basis = "principal", version: Version = None) -> Call[Projected]:
+    """Coordinates (n, k) and residuals (n,) of vectors (n, d)."""
     return _of_rows("project", vectors, Projected, basis=basis, version=version)
 
 
-def reconstruct(rows: ArrayLike, of: str, basis: Basis, version: Version) -> Call[Reconstructed]:
-    """Vectors from coordinates (n, k), or from vectors (n, d)."""
-    return _of_rows("reconstruct", rows, Reconstructed, of=of, basis=basis, version=version)
+def reconstruct(vectors: ArrayLike, *, version: Version = None) -> Call[Reconstructed]:
+    """Vectors (n, d) as the components reconstruct them."""
+    return _of_rows("reconstruct", vectors, Reconstructed, of="vectors", version=version)
 
 
-def score(vectors: ArrayLike, version: Version) -> Call[Scored]:
+def from_coordinates(
+    coordinates: ArrayLike, *, basis: Basis = "principal", version: Version = None
+) -> Call[Reconstructed]:
+    """The vectors (n, d) with these coordinates (n, k)."""
+    return _of_rows("reconstruct", coordinates, Reconstructed, of="coordinates", basis=basis, version=version)
+
+
+def score(vectors: ArrayLike, *, version: Version = None) -> Call[Scored]:
     """How unusual vectors (n, d) are."""
     return _of_rows("score", vectors, Scored, version=version)
 
 
-def model(version: Version) -> Call[dict[str, Any]]:
-    """What `/v1/model` says."""
-    return Call("GET", "/v1/model", lambda answer: dict(orjson.loads(answer.content)), _given(version=version), {})
+def model(*, version: Version = None) -> Call[dict[str, Any]]:
+    """What `/v1/model` says of the model."""
+    return Call("GET", "/v1/model", lambda answer: dict(orjson.loads(answer.content)), _given(version=version))
 
 
 def check(answer: httpx.Response) -> None:
@@ -110,8 +115,8 @@ def _of_rows(act: str, rows: ArrayLike, kind: Callable[..., T], **params: Any) -
         version = int(fields.pop("version"))
         return kind(version, *(fields.get(name) for name in names[1:]))
 
-    return Call("POST", f"/v1/{act}", read, _given(**params), headers, body.getvalue())
+    return Call("POST", f"/v1/{act}", read, {**_given(**params), "headers": headers, "content": body.getvalue()})
 
 
-def _given(**params: Any) -> dict[str, str]:
-    return {name: str(value) for name, value in params.items() if value is not None}
+def _given(**params: Any) -> dict[str, Any]:
+    return {"params": {name: str(value) for name, value in params.items() if value is not None}}

@@ -5,10 +5,11 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from streampca.pca import scoring
 from streampca.pca.scoring import Calibration
@@ -20,6 +21,7 @@ from streampca.stores.process_status import (
     ProcessStatuses,
     TransformStatus,
 )
+from tests.access.test_tokens import line
 from tests.api.known import TOPIC, known, known_model
 from tests.api.process import SidecarProcess
 from tests.page.browser import Complaints
@@ -313,3 +315,19 @@ def test_works_behind_a_prefix(page: Page, models: Models, sidecar: str) -> None
     page.goto(f"{sidecar}/pca/")
     status(page, "Serving version 10")
     page.unroute_all(behavior="wait")
+
+
+def test_the_page_asks_for_a_token(
+    models: Models, store: DirectoryStore, tmp_path: Path, context: BrowserContext
+) -> None:
+    models.save(known(10))
+    (tmp_path / "tokens").write_text(line("read", "ada"))
+    page = context.new_page()
+    asked: list[str] = []
+    page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.accept("ada" if asked[1:] else "wrong")))
+    with SidecarProcess(store.root, tokens_file=str(tmp_path / "tokens")) as process:
+        page.goto(process.url())
+        status(page, "Serving version 10")
+        page.reload()
+        status(page, "Serving version 10")
+    assert asked == ["A token for this sidecar:"] * 2
