@@ -15,7 +15,7 @@ from streampca.blas import choose_kernels
 from streampca.commands import cli_operations
 from streampca.commands.cli_options import command
 from streampca.common_settings import SERVE, TRANSFORM, WORKER
-from streampca.errors import StreampcaError, exit_code_of
+from streampca.errors import StreampcaError, exit_code_of, naming_the_extra
 from streampca.version import __version__
 
 if TYPE_CHECKING:
@@ -198,7 +198,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     choose_kernels()
     try:
-        app()
+        with naming_the_extra():
+            app()
     except StreampcaError as error:
         print("streampca:", " ".join(str(error).split()), file=sys.stderr)  # noqa: T201
         raise SystemExit(exit_code_of(error)) from None

@@ -1,5 +1,8 @@
 """The errors that streampca expects, each with a one-line message that says how to fix it. Bugs are left to crash."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 RETRY_MAY_HELP = "a retry may help"  # part of every message about a failure that may end by itself
 
 
@@ -57,6 +60,17 @@ class BadRecordError(StreampcaError):
 
 class RejectLimitError(StreampcaError):
     """The first records that a member reads are all rejected, so that a setting or a producer must be wrong."""
+
+
+@contextmanager
+def naming_the_extra() -> Iterator[None]:
+    """Turn the lack of a package that only the sidecar's installation lacks into an error that says what to install."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (package := (error.name or "").split(".")[0]) not in ("kafka", "numba", "scipy"):
+            raise
+        raise SettingsError(f"this needs {package}: pip install 'streampca[worker]'") from None
 
 
 def exit_code_of(error: StreampcaError) -> int:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import structlog
 
 from streampca import logs
-from streampca.errors import SettingsError, StreampcaError, exit_code_of
+from streampca.errors import SettingsError, StreampcaError, exit_code_of, naming_the_extra
 from streampca.settings import LogSettings
 
 log = structlog.get_logger()
@@ -27,7 +27,8 @@ def run_logged(kind: type[S], given: Mapping[str, Any], *, logs_errors: bool = T
         of_log = LogSettings.model_validate({})
     logs.configure(of_log.log_level, of_log.log_format)
     try:
-        yield kind.read(**given)
+        with naming_the_extra():
+            yield kind.read(**given)
     except StreampcaError as error:
         if not logs_errors:
             raise
