@@ -45,6 +45,18 @@ def test_shows_the_model(models: Models, opened: Opened) -> None:
     expect(page.locator("#components figure")).to_have_count(2)
     for chart in ("loss", "explained", "scree", "recent"):
         expect(page.locator(f"#{chart}-chart canvas")).to_be_visible()
+    expect(page.locator("#loss-chart .u-legend")).to_contain_text("12.5 %")  # without a pointer
+    expect(page.locator("#explained-chart .u-legend")).to_contain_text("50 %")
+
+
+def test_labels_of_an_axis_differ(models: Models, opened: Opened) -> None:
+    models.save(known(10))
+    page = opened()
+    call = "([name, ...given]) => import('/page/format.js').then((format) => format[name](...given))"
+    assert page.evaluate(call, ["percents", [0.0154, 0.01541], 1e-5]) == ["1.540 %", "1.541 %"]
+    assert page.evaluate(call, ["percents", [0, 0.25, 0.5], 0.25]) == ["0 %", "25 %", "50 %"]
+    days = [text.count("\n") for text in page.evaluate(call, ["moments", [0, 3600, 48 * 3600]])]
+    assert days == [1, 0, 1]
 
 
 def test_shows_the_sampling_error_if_it_is_known(models: Models, opened: Opened) -> None:

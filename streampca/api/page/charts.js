@@ -1,19 +1,22 @@
 // The charts, drawn by uPlot (a global of page/uplot/uplot.js). They follow the width of their element and the colour scheme.
 
 import { colour, element } from "./dom.js";
-import { count, percent, short, time } from "./format.js";
+import { count, moments, percent, percents, short, time } from "./format.js";
 
 const MAX_MARKERS = 60; // longer lines are drawn without a marker for each point
 
 const scheme = matchMedia("(prefers-color-scheme: dark)");
+const narrow = matchMedia("(max-width: 480px)");
 
 class Chart {
   #plot = null;
   #data = null;
 
-  constructor(id, options) {
+  /** `described` is the place of the values that the legend shows while no pointer is over the chart: 0, or −1, the last. */
+  constructor(id, options, described = null) {
     this.element = element(id);
     this.options = options;
+    this.described = described;
     new ResizeObserver(() => this.#plot?.setSize(this.#size())).observe(this.element);
     scheme.addEventListener("change", () => this.#build());
   }
@@ -22,6 +25,7 @@ class Chart {
     this.#data = data;
     if (this.#plot) this.#plot.setData(data);
     else this.#build();
+    this.#describe(this.#plot);
   }
 
   redraw() {
@@ -30,18 +34,28 @@ class Chart {
 
   #build() {
     this.#plot?.destroy();
-    this.#plot = this.#data && new uPlot({ ...this.#size(), ...this.options() }, this.#data, this.element);
+    if (!this.#data) return;
+    const options = { ...this.#size(), ...this.options() };
+    options.hooks = { ...options.hooks, setLegend: [(plot) => this.#describe(plot)] };
+    this.#plot = new uPlot(options, this.#data, this.element);
+    this.#describe(this.#plot);
+  }
+
+  #describe(plot) {
+    if (this.described === null || plot.legend.idx != null || !plot.data[0].length) return;
+    plot.setLegend({ idx: this.described < 0 ? plot.data[0].length - 1 : this.described });
   }
 
   #size() {
-    return { width: this.element.clientWidth, height: this.element.clientHeight - 28 }; // the legend's line is below
+    const legend = narrow.matches ? 48 : 28; // one line or two below the plot, see style.css
+    return { width: this.element.clientWidth, height: this.element.clientHeight - legend };
   }
 }
 
 const axis = (more = {}) => ({
   stroke: colour("quiet"), grid: { stroke: colour("grid"), width: 1 }, ticks: { stroke: colour("grid"), width: 1 }, ...more,
 });
-const ofPercent = (_, values) => values.map((value) => percent(value));
+const ofPercent = (_, values, _axis, _space, step) => percents(values, step);
 
 /** A share over the time of publishing, with a line at the selected version. */
 export function timeline(id, label, tone, selected) {
@@ -63,9 +77,10 @@ export function timeline(id, label, tone, selected) {
     cursor: { sync: { key: "time" }, drag: { x: false, y: false } },
     hooks: { draw: [mark] },
     axes: [
-      axis({ values: (_, splits) => splits.map(time), space: 80 }),
-      axis({ values: ofPercent, size: 64 }),
+      axis({ values: (_, splits) => moments(splits), space: 80, size: 50 }),
+      axis({ values: ofPercent, size: 76 }),
     ],
+    scales: { y: { range: shares } },
     series: [
       { label: "Published", value: (_, at) => (at === null ? "–" : time(at)) },
       {
@@ -73,7 +88,7 @@ export function timeline(id, label, tone, selected) {
         points: { show: (plot) => plot.data[0].length <= MAX_MARKERS, size: 5, fill: colour(tone) },
       },
     ],
-  }));
+  }), -1);
 }
 
 /** Bars of each component's share, and a line of the cumulative share. */
@@ -102,7 +117,7 @@ export function scree(id) {
         points: { show: (plot) => plot.data[0].length <= MAX_MARKERS, size: 5, fill: colour("second") },
       },
     ],
-  }));
+  }), 0);
 }
 
 /** Bars of the share of values in each tenth from 0 to 1, and a line at a tenth. */
@@ -119,7 +134,7 @@ export function tenths(id) {
       },
       { label: "a tenth", stroke: colour("second"), width: 2, points: { show: false }, value: (_, share) => percent(share) },
     ],
-  }));
+  }), 0);
 }
 
 /** Points in the plane of two components: [x, earlier, latest, own], x ascending; null where a point is of another kind. */
@@ -143,4 +158,12 @@ function padded(_, least, most) {
   if (least === null) return [-1, 1];
   const margin = 0.06 * (most - least) || Math.abs(most) || 1;
   return [least - margin, most + margin];
+}
+
+/** The range of shares: some margin, but not below 0, nor above 1 for the sake of the margin. */
+function shares(_, least, most) {
+  if (least === null) return [0, 1];
+  const span = most - least > 1e-6 * most ? most - least : 0; // less is rounding
+  const margin = 0.1 * span || 0.05 * most || 0.05;
+  return [Math.max(0, least - margin), most <= 1 ? Math.min(1, most + margin) : most + margin];
 }

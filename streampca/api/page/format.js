@@ -12,6 +12,12 @@ export function percent(share) {
   return `${Number(value.toPrecision(value > 99 ? 4 : 3))} %`;
 }
 
+/** Shares that are this step apart, with as many digits as tell them apart. */
+export function percents(shares, step) {
+  const digits = Math.min(Math.max(0, Math.ceil(-Math.log10(100 * step) - 1e-9)), 8);
+  return shares.map((share) => `${(100 * share).toFixed(digits)} %`);
+}
+
 /** Four significant digits. */
 export function short(value) {
   const size = Math.abs(value);
@@ -25,6 +31,12 @@ export const signed = (value, asText) => `${value < 0 ? "−" : "+"}${asText(Mat
 export const angle = (radians) => `${Number(((180 / Math.PI) * radians).toPrecision(2))}°`;
 
 export const time = (seconds) => new Date(1000 * seconds).toLocaleTimeString([], { hour12: false });
+
+/** Times; below the first one, and the first one of each day, its date. */
+export function moments(all) {
+  const day = (seconds) => new Date(1000 * seconds).toLocaleDateString([], { day: "numeric", month: "short" });
+  return all.map((at, i) => (i && day(all[i - 1]) === day(at) ? time(at) : `${time(at)}\n${day(at)}`));
+}
 
 /** A duration in the largest unit of which it has at least two. */
 export function duration(seconds) {
