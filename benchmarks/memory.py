@@ -19,15 +19,8 @@ import orjson
 from benchmarks.report import Bar, publish
 from benchmarks.transform import WRITTEN, transforming
 from benchmarks.workers import (
-    CLIENTS,
-    LEARNED,
-    PARTITIONS,
-    Load,
-    broker_of,
-    counted,
-    fill,
-    metrics_url,
-    parser_with_broker,
+    CLIENTS, LEARNED, PARTITIONS, Load, broker_of, counted, fill,
+    metrics_url, parser_with_broker,
 )  # fmt: skip
 from experiments.report import table
 from streampca.pca.learning import BLOCK
