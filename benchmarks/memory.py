@@ -7,20 +7,27 @@ learn at once, with 1, 8 and 64 partitions: its peak beside the memory of the fo
 
 import tempfile
 import time
-import urllib.request
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx
 import numpy as np
 import orjson
 
 from benchmarks.report import Bar, publish
 from benchmarks.transform import WRITTEN, transforming
 from benchmarks.workers import (
-    CLIENTS, LEARNED, PARTITIONS, Load, broker_of, counted, fill,
-    metrics_url, parser_with_broker,
+    CLIENTS,
+    LEARNED,
+    PARTITIONS,
+    Load,
+    broker_of,
+    counted,
+    fill,
+    metrics_url,
+    parser_with_broker,
 )  # fmt: skip
 from experiments.report import table
 from streampca.pca.learning import BLOCK
@@ -77,7 +84,7 @@ def over_time(broker: BrokerClient, folder: Path, size: Size) -> tuple[list[str]
         produced = fill_up_to(broker, load, 0, load.messages)
         done = {metrics_url(worker.log): LEARNED} | {metrics_url(log[client]): WRITTEN for client in CLIENTS}
         members.wait(lambda: slowest(done) == load.messages, "all to have begun", 120)
-        stack.enter_context(every(0.0, partial(project, f"{sidecar.url()}/v1/project")))
+        stack.enter_context(every(0.0, partial(httpx.post, f"{sidecar.url()}/v1/project", content=VECTORS, timeout=60)))
         samples: list[list[float]] = []
         for _ in range(size.samples):
             until = time.monotonic() + size.seconds / size.samples
@@ -85,11 +92,10 @@ def over_time(broker: BrokerClient, folder: Path, size: Size) -> tuple[list[str]
                 produced = fill_up_to(broker, load, produced, slowest(done) + 2 * load.messages)
             samples.append([resident(pid, "VmRSS") for pid in pids.values()])
             print(slowest(done), samples[-1], flush=True)
-    half = size.samples // 2
-    shown = (0, half - 1, size.samples - 1)
+    shown = (0, size.samples // 2 - 1, size.samples - 1)
     rows = [[role, *(f"{samples[i][j]:.0f}" for i in shown)] for j, role in enumerate(pids)]
     head = ["role", *(f"MiB after {(i + 1) * size.seconds / size.samples / 60:.3g} min" for i in shown)]
-    growth = [last - middle for last, middle in zip(samples[-1], samples[half - 1], strict=True)]
+    growth = [last - middle for last, middle in zip(samples[-1], samples[shown[1]], strict=True)]
     metric = f"Memory growth of any role over the last half of {size.seconds / 60:.2g} minutes"
     return table(head, rows), Bar(metric, growth, "≤", 5, "MiB")
 
@@ -103,21 +109,15 @@ def fill_up_to(broker: BrokerClient, load: Load, produced: int, wanted: int) -> 
         time.sleep(0.05)
         return produced
     fill(broker, load)
-    for partition in range(PARTITIONS if produced > 16 * load.messages else 0):
-        broker.delete_records(load.topic, partition, (produced - 16 * load.messages) // PARTITIONS)
+    if (read := (produced - 16 * load.messages) // PARTITIONS) > 0:
+        for partition in range(PARTITIONS):
+            broker.delete_records(load.topic, partition, read)
     return produced + load.messages
 
 
 def slowest(done: dict[str, str]) -> int:
     """Messages that every process has done, by its metrics."""
     return min(counted(url, series) for url, series in done.items())
-
-
-def project(url: str) -> None:
-    """Ask a sidecar for the coordinates of 256 vectors."""
-    request = urllib.request.Request(url, VECTORS, {"Content-Type": "application/json"})  # noqa: S310 - ours
-    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - ours
-        answer.read()
 
 
 def with_backlogs(broker: BrokerClient, folder: Path, size: Size) -> tuple[list[str], Bar]:

@@ -17,8 +17,17 @@ from statistics import median
 
 from benchmarks.report import Bar, publish
 from benchmarks.workers import (
-    CLIENTS, PARTITIONS, Load, bare_rate, broker_of, counted, fill,
-    metrics_url, parser_with_broker, samples_until, sustained,
+    CLIENTS,
+    PARTITIONS,
+    Load,
+    bare_rate,
+    broker_of,
+    counted,
+    fill,
+    metrics_url,
+    parser_with_broker,
+    samples_until,
+    sustained,
 )  # fmt: skip
 from experiments.report import table
 from streampca.stores.directory import DirectoryStore
