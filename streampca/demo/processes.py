@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 
 from streampca.errors import StreampcaError
 from streampca.settings.layers import PREFIX
+
+_PORTS = range(10_000, 20_000)  # systems give others to connections, which might take one before a process listens
 
 # kafka-python cannot negotiate a version with librdkafka's mock cluster, which speaks this one.
 _PROGRAM = """
@@ -69,8 +72,8 @@ def _error_in(line: str) -> str:
 
 
 def free_port(preferred: int) -> int:
-    """`preferred` if it is free, otherwise any free port."""
-    for port in (preferred, 0):
+    """`preferred` if it is free and not 0, otherwise one of `_PORTS` that is."""
+    for port in (*([preferred] if preferred else []), *random.sample(_PORTS, 20)):  # noqa: S311 - no secret
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)) as server:
             return int(server.getsockname()[1])
     raise StreampcaError("no free port on 127.0.0.1")

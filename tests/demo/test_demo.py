@@ -70,7 +70,8 @@ def output_until(condition: Callable[[str], bool], process: subprocess.Popen[str
         if condition(output):
             return output
         assert time.monotonic() < deadline, output
-    raise AssertionError(f"the demo ended: {output}")
+    assert process.stderr is not None
+    raise AssertionError(f"the demo ended: {output}\n{process.stderr.read()}")
 
 
 def test_finds_the_subspace_and_projects_until_it_is_stopped(tmp_path: Path) -> None:
