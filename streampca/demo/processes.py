@@ -73,7 +73,7 @@ def _error_in(line: str) -> str:
 
 def free_port(preferred: int) -> int:
     """`preferred` if it is free and not 0, otherwise one of `_PORTS` that is."""
-    for port in (*([preferred] if preferred else []), *random.sample(_PORTS, 20)):  # noqa: S311 - no secret
+    for port in (*([preferred] if preferred else []), *random.sample(_PORTS, 20)):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)) as server:
             return int(server.getsockname()[1])
     raise StreampcaError("no free port on 127.0.0.1")
