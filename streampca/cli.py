@@ -13,13 +13,13 @@ import typer
 
 from streampca.blas import choose_kernels
 from streampca.commands import cli_operations
-from streampca.commands.cli_options import command
+from streampca.commands.cli_options import Given, command
 from streampca.common_settings import SERVE, TRANSFORM, WORKER
 from streampca.errors import StreampcaError, exit_code_of, naming_the_extra
 from streampca.version import __version__
 
 if TYPE_CHECKING:
-    from streampca.settings import ProduceSettings, ServeSettings, TransformSettings, WorkerSettings
+    from streampca.settings import ProduceSettings, TransformSettings, WorkerSettings
 
 app = typer.Typer(
     name="streampca",
@@ -61,8 +61,11 @@ def worker(settings: "WorkerSettings") -> None:
     run(settings)
 
 
-@command(app, *SERVE, logs_errors=True)
-def serve(settings: "ServeSettings") -> None:
+@command(app, *SERVE)
+def serve(
+    given: Given,
+    model: Annotated[str | None, typer.Option(help="Serve this model file instead of a store.", metavar="FILE")] = None,
+) -> None:
     """Serve projections onto the newest model over HTTP.
 
     Only reads the store, so any number of sidecars may run beside the workers. The API is described at /docs.
@@ -71,7 +74,7 @@ def serve(settings: "ServeSettings") -> None:
     """
     from streampca.commands.serve import run
 
-    run(settings)
+    run(given, model)
 
 
 @command(app, *TRANSFORM, logs_errors=True)
@@ -112,15 +115,21 @@ def demo(
     run(seconds, file, rate, store, port)
 
 
+_COLUMN = Annotated[str | None, typer.Option(help="Column with the vectors, if a Parquet file has several.")]
+
+
 @command(app, "topic", "format", "bootstrap_servers", logs_errors=True)
 def produce(
     settings: "ProduceSettings",
-    file: Annotated[Path | None, typer.Argument(help="Vectors as rows: .npy, .csv or .jsonl.", metavar="FILE")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="Vectors as rows: .npy, .csv, .jsonl or .parquet.", metavar="FILE")
+    ] = None,
     rate: Annotated[float | None, typer.Option(min=0.001, help="Messages per second; default: unlimited.")] = None,
     repeat: Annotated[bool, typer.Option("--repeat", help="Start again at the end of the file, endlessly.")] = False,
     synthetic: Annotated[
         bool, typer.Option("--synthetic", help="Send generated vectors like the demo's, endlessly.")
     ] = False,
+    column: _COLUMN = None,
 ) -> None:
     """Send the rows of a file to a topic.
 
@@ -131,12 +140,12 @@ def produce(
     """
     from streampca.commands.produce import run
 
-    run(settings, file, rate, repeat=repeat, synthetic=synthetic)
+    run(settings, file, rate, column, repeat=repeat, synthetic=synthetic)
 
 
 @app.command()
 def fit(
-    file: Annotated[Path, typer.Argument(help="Vectors as rows: .npy, .csv or .jsonl.", metavar="FILE")],
+    file: Annotated[Path, typer.Argument(help="Vectors as rows: .npy, .csv, .jsonl or .parquet.", metavar="FILE")],
     output: Annotated[str, typer.Option("--output", "-o", help="Model file to write, .npz; a path or a URL.")],
     components: Annotated[int | None, typer.Option(min=1, help="Number k of components; default: 10.")] = None,
     oversampling: Annotated[int | None, typer.Option(min=0, help="Columns tracked beyond the k components.")] = None,
@@ -144,17 +153,44 @@ def fit(
     half_life: Annotated[float | None, typer.Option(min=0.001, help="Half-life of a row's weight, in rows.")] = None,
     single: Annotated[bool, typer.Option("--float32", help="Compute in single precision.")] = False,
     missing: Annotated[str, typer.Option(help="Rows that lack entries: refuse or impute.")] = "refuse",
+    start_from: Annotated[
+        str | None,
+        typer.Option(help="Model file, or store with one topic, to continue; no other options of the model."),
+    ] = None,
+    column: _COLUMN = None,
 ) -> None:
     """Learn from a file in one pass.
 
-    Learns the rows as a worker learns a partition, and writes a model file, which `streampca inspect` shows.
+    Learns the rows as a worker learns a partition, and writes a model file, which `streampca inspect` shows, `project`
+    uses, and `serve` serves.
 
     Example: streampca fit vectors.npy -o model.npz --components 20
     """
     from streampca.commands.fit import FitOptions, run
 
     dtype = "float32" if single else "float64"
-    run(file, output, FitOptions(components, oversampling, center, half_life, dtype, missing))
+    run(file, output, FitOptions(components, oversampling, center, half_life, dtype, missing), start_from, column)
+
+
+@app.command()
+def project(
+    file: Annotated[Path, typer.Argument(help="Vectors as rows: .npy, .csv, .jsonl or .parquet.", metavar="FILE")],
+    model: Annotated[str, typer.Option(help="Model file or store, a path or a URL; or a sidecar, http://host:port.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write: .npy, .csv, .jsonl or .parquet.")],
+    basis: Annotated[str, typer.Option(help="principal, or whitened: coordinates with variance one.")] = "principal",
+    topic: Annotated[str | None, typer.Option(help="Topic, if the store holds several.")] = None,
+    column: _COLUMN = None,
+) -> None:
+    """Write the coordinates of a file's vectors, and their squared distances from the components' plane.
+
+    Of a store the newest model is used; older ones are files in it. The bearer token of a sidecar is taken from
+    STREAMPCA_TOKEN. An .npy file gets only the coordinates. The file is streamed, so it may be larger than memory.
+
+    Example: streampca project vectors.npy --model model.npz -o projected.parquet
+    """
+    from streampca.commands.project import run
+
+    run(file, model, output, basis, topic, column)  # type: ignore[arg-type]
 
 
 @app.command()
@@ -176,17 +212,16 @@ def export(
     to: Annotated[str, typer.Option(help="npz, onnx, sklearn or faiss.", metavar="FORMAT")],
     output: Annotated[str, typer.Option("--output", "-o", help="File to write; a path or a URL.")],
     topic: Annotated[str | None, typer.Option(help="Topic, if the store holds several.")] = None,
-    version: Annotated[int | None, typer.Option(help="Version of the model; the newest if absent.", min=0)] = None,
 ) -> None:
     """Write a model as a file of another tool.
 
-    Files of sklearn are for skops.io.load, those of faiss for faiss.read_VectorTransform.
+    Of a store the newest model is used; older ones are files in it. Files of sklearn are for skops.io.load, those of faiss for faiss.read_VectorTransform.
 
     Example: streampca export streampca-store --to onnx -o model.onnx
     """
     from streampca.commands.export import run
 
-    run(path, to, output, topic, version)
+    run(path, to, output, topic)
 
 
 app.add_typer(cli_operations.app)

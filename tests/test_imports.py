@@ -60,7 +60,7 @@ MAY_IMPORT = {
     "commands": [
         "commands", "consumer_group", "worker", "transform", "sources", "stores", "stream", "vectors", "pca",
         "settings", "common_settings", "blas", "errors", "logs", "thread_failures", "store_url", "api.server",
-        "metrics", "access", "export",
+        "metrics", "access", "export", "client",
     ],
     "demo": ["demo", "stores", "stream.model_file", "vectors", "pca.arrays", "settings", "errors"],
     "cli": ["commands", "demo.run", "blas", "settings", "common_settings", "logs", "errors", "version"],

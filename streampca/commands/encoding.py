@@ -62,14 +62,15 @@ def arrow_encoder(name: str) -> Encoder:
     """Encodes a row, or the rows of an array, as a stream of one batch. Raises `SettingsError` without pyarrow."""
     try:  # here: an optional dependency
         import pyarrow as pa
+
+        from streampca.vectors.arrow import fixed_size_lists
     except ImportError:
         raise SettingsError(
             "format arrow needs pyarrow, which is not installed: pip install 'streampca[arrow]'"
         ) from None
 
     def encode(vectors: Array) -> bytes:
-        rows = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[-1])
-        batch, out = pa.record_batch([rows], [name]), io.BytesIO()
+        batch, out = pa.record_batch([fixed_size_lists(vectors)], [name]), io.BytesIO()
         with pa.ipc.new_stream(out, batch.schema) as writer:
             writer.write_batch(batch)
         return out.getvalue()

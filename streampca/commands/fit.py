@@ -1,7 +1,7 @@
 """`streampca fit`: learns from a file in one pass, as a worker learns a partition."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +10,12 @@ from threadpoolctl import threadpool_limits
 
 from streampca.commands import paths_or_urls
 from streampca.commands.console import console, progress
+from streampca.commands.find_model import model_at
 from streampca.errors import InputError, SettingsError
 from streampca.pca.arrays import Array
-from streampca.pca.axes import model_of
+from streampca.pca.axes import model_of, state_of
 from streampca.pca.learning import LearningConfig
+from streampca.pca.scoring import Calibration
 from streampca.pca.scoring.schedule import Calibrator, parts
 from streampca.stream import model_file
 from streampca.stream.fold import Fold, FoldConfig
@@ -35,20 +37,27 @@ class FitOptions:
     missing: str = "refuse"  # or impute
 
 
-def run(file: Path, output: str, options: FitOptions) -> None:
+def run(file: Path, output: str, options: FitOptions, start_from: str | None, column: str | None) -> None:
     """Learn the rows of the file and write the model."""
     if options.missing not in ("refuse", "impute"):
         raise SettingsError(f"--missing {options.missing}: must be refuse or impute")
-    rows = open_rows(file, gaps=options.missing == "impute")
-    fold_config = _fold_config(options, rows)
+    before = model_at(start_from) if start_from else None
+    if before and options != FitOptions():
+        raise SettingsError("--start-from: the model's own options are used, so give no others but --column")
+    gaps = (before.settings.get("missing") if before else options.missing) == "impute"
+    rows = open_rows(file, gaps=gaps, column=column)
+    fold_config = FoldConfig.from_dict(before.settings) if before else _fold_config(options, rows)
+    if rows.dimensions != fold_config.learning.dimensions:
+        text = f"{file} holds vectors of {rows.dimensions} numbers"
+        raise InputError(f"{text}, and {start_from} was learned from those of {fold_config.learning.dimensions}")
     paths_or_urls.check_writable(output)
     with threadpool_limits(1):  # the same bits as in a worker
-        fold, calibrator, seconds = _learn(rows, fold_config)
+        fold, calibrator, seconds = _learn(rows, fold_config, before)
     if fold.stats.learned < 2:
         raise InputError(f"{file} holds only one vector; at least two are needed")
     model = _published(fold, calibrator, fold_config)
     paths_or_urls.write(output, model_file.encode(model))
-    _report(model, output, seconds)
+    _report(model, output, seconds, fold.stats.learned - (before.version if before else 0))
 
 
 def _fold_config(options: FitOptions, rows: Rows) -> FoldConfig:
@@ -60,15 +69,19 @@ def _fold_config(options: FitOptions, rows: Rows) -> FoldConfig:
     return FoldConfig(learning_config, half_life_messages=options.half_life)
 
 
-def _learn(rows: Rows, fold_config: FoldConfig) -> tuple[Fold, Calibrator, float]:
-    learning_config, fold = fold_config.learning, Fold.empty(fold_config.learning)
-    calibrator, first_block = Calibrator(), learning_config.next_block(0)
+def _learn(rows: Rows, fold_config: FoldConfig, before: PublishedModel | None) -> tuple[Fold, Calibrator, float]:
+    learning_config, fold, calibrator = fold_config.learning, Fold.empty(fold_config.learning), Calibrator()
+    if before:
+        state = state_of(before.model, before.version, learning_config.dtype, exact=learning_config.exact)
+        fold = replace(fold, state=state, stats=replace(fold.stats, learned=before.version))
+        calibrator = Calibrator(before.calibration or Calibration.empty())
+    first_block, skipped = learning_config.next_block(0), fold.stats.learned
     started = time.perf_counter()
     with progress() as bar:
         task = bar.add_task("learning", total=1.0, rows=0, note="")
         for vectors, share in rows.pieces():
             learned = fold.stats.learned
-            _check(vectors, learned, rows.path, learning_config)
+            _check(vectors, learned - skipped, rows.path, learning_config)
             vectors = vectors.astype(learning_config.dtype, copy=False)
             for part, place in parts(vectors, learned, first_block):
                 if place >= 0:
@@ -108,7 +121,7 @@ def _published(fold: Fold, calibrator: Calibrator, fold_config: FoldConfig) -> P
     )
 
 
-def _report(result: PublishedModel, output: str, seconds: float) -> None:
+def _report(result: PublishedModel, output: str, seconds: float, rows: int) -> None:
     model = result.model
     out = console()
     table = Table(box=None, pad_edge=False)
@@ -119,8 +132,6 @@ def _report(result: PublishedModel, output: str, seconds: float) -> None:
         total += ratio
         table.add_row(str(i + 1), f"{variance:.6g}", f"{ratio:.4%}", f"{total:.4%}")
     out.print(table)
-    rate = result.version / seconds if seconds > 0 else 0.0
-    out.print(
-        f"{result.version:,} vectors of {model.dimensions} dimensions in {seconds:.1f} s ({rate:,.0f} per second)"
-    )
+    rate = rows / seconds if seconds > 0 else 0.0
+    out.print(f"{rows:,} vectors of {model.dimensions} dimensions in {seconds:.1f} s ({rate:,.0f} per second)")
     out.print(f"wrote {output}")

@@ -21,14 +21,22 @@ _ACKNOWLEDGED_WITHIN_S = 60.0
 _TICK_S = 0.02
 
 
-def run(settings: ProduceSettings, file: Path | None, rate: float | None, *, repeat: bool, synthetic: bool) -> None:
+def run(
+    settings: ProduceSettings,
+    file: Path | None,
+    rate: float | None,
+    column: str | None,
+    *,
+    repeat: bool,
+    synthetic: bool,
+) -> None:
     """Send the rows of the file, or generated ones endlessly, and wait until all are acknowledged.
 
     Raises `InputError` or `SourceError`.
     """
     if (file is not None) == synthetic:
         raise InputError("give either a file to send or --synthetic")
-    rows = open_rows(file) if file else LowRank().rows()
+    rows = open_rows(file, column=column) if file else LowRank().rows()
     sender = _Sender(settings)
     started = time.monotonic()
     try:

@@ -1,12 +1,26 @@
-"""`streampca serve`: serves the models of a store over HTTP."""
+"""`streampca serve`: serves the models of a store, or one model file, over HTTP."""
 
 from streampca.api import server
+from streampca.commands.cli_options import Given
+from streampca.commands.find_model import model_at
+from streampca.commands.run_logged import run_logged
 from streampca.metrics import StoreMetrics
 from streampca.settings import ServeSettings
 from streampca.stores.choice import store_of
+from streampca.stores.memory import MemoryStore
+from streampca.stores.models import Models
 
 
-def run(settings: ServeSettings) -> None:
+def run(given: Given, model: str | None) -> None:
     """Serve until SIGTERM or SIGINT."""
-    metrics = StoreMetrics()
-    server.run(settings, store_of(settings.store, metrics.observe), metrics)
+    published = model_at(model) if model else None
+    if published:
+        given = given | {"topic": given["topic"] or published.topic or "model"}
+    with run_logged(ServeSettings, given) as settings:
+        if published:
+            store = MemoryStore()
+            Models(store, settings.topic).save(published)
+            server.run(settings, store)
+        else:
+            metrics = StoreMetrics()
+            server.run(settings, store_of(settings.store, metrics.observe), metrics)

@@ -107,3 +107,18 @@ def leading_model(state: State, components: int) -> Model:
     """As `model_of`, with axes of any sign, and no more than the state has at hand: it decomposes nothing."""
     C, variance = state.C[:, :components].astype(np.float64, copy=False), state.variance[:components]
     return Model((C / np.sqrt(variance)).T, variance, state.mean, state.total_variance, state.weight)
+
+
+def state_of(model: Model, count: int, dtype: str, *, exact: bool) -> State:
+    """A state to continue a model from that has learned `count` messages.
+
+    A model does not know the columns beyond its components. With `exact` the covariance is that of probabilistic PCA:
+    the other directions get the noise variance each.
+    """
+    U, variance = model.components.astype(np.float64), model.explained_variance
+    known = variance > 0
+    C = np.ascontiguousarray((U[known].T * np.sqrt(variance[known])), dtype)
+    covariance = None
+    if exact:
+        covariance = model.noise_variance * np.eye(len(C)) + (U.T * (variance - model.noise_variance)) @ U
+    return State(C, model.mean.astype(np.float64), model.weight, model.total_variance, count, covariance=covariance)

@@ -5,7 +5,7 @@ a block are pending: part of the checkpoint, and learned provisionally for each 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,13 @@ class FoldConfig:
             "start": self.learning.start,
             "missing": "impute" if self.learning.impute else "refuse",
         }
+
+    @classmethod
+    def from_dict(cls, settings: Mapping[str, Any]) -> "FoldConfig":
+        """The settings that `as_dict` has given."""
+        given = dict(settings) | {"impute": settings["missing"] == "impute"}
+        learning = LearningConfig(**{each.name: given[each.name] for each in fields(LearningConfig)})
+        return cls(learning, **{each.name: given[each.name] for each in fields(cls) if each.name != "learning"})
 
     def retention(self, steps_ms: NDArray[np.int64]) -> NDArray[np.float64]:
         """ρ of each message, the share of the past that it keeps, from the time by which it advanced the event time."""

@@ -1,4 +1,4 @@
-"""Reads vectors from .npy, .csv and .jsonl files, in pieces, so that a file may be larger than memory."""
+"""Reads vectors from .npy, .csv, .jsonl and .parquet files, in pieces, so that a file may be larger than memory."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ import numpy as np
 from streampca.errors import InputError
 from streampca.pca.arrays import Array
 from streampca.vectors.json import loads
-from streampca.vectors.packing import NumberPacker, VectorError, type_name
+from streampca.vectors.packing import NumberPacker, VectorError, listed, type_name
 
 _PIECE_BYTES = 1 << 20
 _PIECE_ROWS = 4096
@@ -27,16 +27,22 @@ class Rows:
     pieces: Callable[[], Iterator[tuple[Array, float]]]  # rows (n, d), and the share of the file read after them
 
 
-def open_rows(path: Path, *, gaps: bool = False) -> Rows:
-    """The rows of a .npy, .csv or .jsonl file. Raises `InputError` that names the bad row, here or in `pieces`.
+def open_rows(path: Path, *, gaps: bool = False, column: str | None = None) -> Rows:
+    """The rows of a .npy, .csv, .jsonl or .parquet file.
 
-    With `gaps` entries may be missing, and become NaN: NaN, an empty field of CSV, null in JSON.
+    Raises `InputError` that names the bad row, here or in `pieces`.
+
+    With `gaps` entries may be missing, and become NaN: NaN, an empty field of CSV, null in JSON and Parquet.
+    `column` names the one that holds the vectors of a Parquet file with several.
     """
-    opener = {".npy": _npy, ".csv": _csv, ".jsonl": _jsonl, ".ndjson": _jsonl}.get(path.suffix.lower())
-    if opener is None:
-        raise InputError(f"{path}: only .npy, .csv and .jsonl files can be read")
+    suffix = path.suffix.lower()
+    opener = {".npy": _npy, ".csv": _csv, ".jsonl": _jsonl, ".ndjson": _jsonl}.get(suffix)
+    if opener is None and suffix != ".parquet":
+        raise InputError(f"{path}: only .npy, .csv, .jsonl and .parquet files can be read")
+    if opener and column is not None:
+        raise InputError(f"{path} has no columns with a vector in each row: leave --column away")
     try:
-        return opener(path, gaps)
+        return opener(path, gaps) if opener else _parquet(path, gaps, column)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from None
 
@@ -52,7 +58,7 @@ def _npy(path: Path, gaps: bool) -> Rows:
     if 0 in array.shape:
         raise InputError(f"{path} holds no vectors: its shape is {array.shape}")
 
-    step = max(1, min(_PIECE_ROWS, _PIECE_BYTES // (8 * array.shape[1])))
+    step = _rows_of_piece(array.shape[1])
 
     def pieces() -> Iterator[tuple[Array, float]]:
         for start in range(0, len(array), step):
@@ -98,12 +104,47 @@ def _jsonl(path: Path, gaps: bool) -> Rows:
     return _text(path, parse, lambda line: False, gaps)
 
 
+def _parquet(path: Path, gaps: bool, column: str | None) -> Rows:
+    """A column of lists of numbers."""
+    try:  # here: an optional dependency
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        from streampca.vectors import arrow
+    except ImportError:
+        raise InputError(f"{path}: to read Parquet, pip install 'streampca[arrow]'") from None
+    try:
+        file = parquet.ParquetFile(path)
+    except pa.ArrowInvalid as error:
+        raise InputError(f"{path} is no Parquet file: {error}") from None
+    names = file.schema_arrow.names
+    if names.count(column) != 1 and (column is not None or len(names) != 1):
+        raise InputError(f"{path}: name by --column the one that holds the vectors, of {listed(names)}")
+    name, count = column or names[0], file.metadata.num_rows
+    first = next((batch.column(0).to_pylist() for batch in file.iter_batches(1, columns=[name])), [None])[0]
+    if not isinstance(first, list):
+        raise InputError(f"{path}: the first row of column {name} is not a list of numbers, but {type_name(first)}")
+    d = len(first)
+
+    def pieces() -> Iterator[tuple[Array, float]]:
+        start = 0
+        for batch in file.iter_batches(_rows_of_piece(d), columns=[name]):
+            try:
+                piece = arrow.numbers(batch.column(0), d, gaps=gaps).reshape(-1, d)
+            except VectorError as error:
+                raise InputError(f"{path}, rows {start + 1} to {start + len(batch)}: {error}") from None
+            yield _finite(piece, path, start, gaps), (start + len(batch)) / count
+            start += len(batch)
+
+    return Rows(path, d, count, pieces)
+
+
 def _text(path: Path, parse: Callable[[str], list[float]], is_header: Callable[[str], bool], gaps: bool) -> Rows:
     first = next(_lines(path, parse, is_header), None)
     if first is None:
         raise InputError(f"{path} holds no vectors")
     d, size = len(first[1]), path.stat().st_size
-    step = max(1, min(_PIECE_ROWS, _PIECE_BYTES // (8 * d)))
+    step = _rows_of_piece(d)
 
     def pieces() -> Iterator[tuple[Array, float]]:
         rows: list[list[float]] = []
@@ -146,6 +187,10 @@ def _decoded(file: BinaryIO, path: Path) -> Iterator[str]:
             yield line.decode("utf-8-sig")
         except UnicodeDecodeError:
             raise InputError(f"{path} is not text in UTF-8") from None
+
+
+def _rows_of_piece(d: int) -> int:
+    return max(1, min(_PIECE_ROWS, _PIECE_BYTES // (8 * d)))
 
 
 def _is_number(field: str) -> bool:

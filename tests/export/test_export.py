@@ -75,7 +75,6 @@ def test_the_tool_projects_as_the_model_does(
     [
         (["--to", "pickle"], "--to pickle: must be one of npz, onnx, sklearn, faiss"),
         (["--to", "npz"], "holds 2 topics (other, readings): name one by --topic"),
-        (["--to", "npz", "--topic", "readings", "--version", "11"], "holds no model of version 11"),
         (["--to", "npz", "--topic", "nothing"], "nothing holds no model"),
     ],
 )

@@ -75,7 +75,7 @@ def test_jsonl_in_pieces(tmp_path: Path) -> None:
         ("v.jsonl", '[1, 2]\n{"a": 1}\n', "row 2: expected a JSON array of numbers, not an object"),
         ("v.jsonl", "[1, true]\n", "row 1: entry 1 must be a number, not a boolean"),
         ("v.jsonl", "[1, 1e999]\n", "row 1: not JSON: number is infinity"),
-        ("v.txt", "1,2\n", "only .npy, .csv and .jsonl"),
+        ("v.txt", "1,2\n", "only .npy, .csv, .jsonl and .parquet"),
         ("v.npy", "not numpy", "is not an .npy array"),
     ],
 )

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from streampca.stream.formats.base import MAX_BATCH_BYTES
-from streampca.vectors.packing import NULL_HINT, VectorBytes, VectorError, check_length, check_size, listed
+from streampca.vectors.arrow import numbers
+from streampca.vectors.packing import VectorBytes, VectorError, check_size, listed
 
 
 class ArrowReader:
@@ -29,7 +29,7 @@ class ArrowReader:
             raise
         except Exception as error:  # of many kinds: Arrow's own, OSError, UnicodeDecodeError …
             raise VectorError("undecodable", f"not an Arrow IPC stream: {' '.join(str(error).split())[:200]}") from None
-        parts = [self._numbers(column) for column in columns]
+        parts = [numbers(column, self._dimensions, gaps=self._gaps) for column in columns]
         return parts[0].data if len(parts) == 1 else np.concatenate(parts).data if parts else b""
 
     def _columns(self, batches: Any) -> list[Any]:
@@ -52,23 +52,3 @@ class ArrowReader:
         if len(names) != 1:
             raise VectorError("undecodable", f"{len(names)} columns in the record batch: field must name one")
         return 0
-
-    def _numbers(self, column: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """The numbers of a column of lists, row after row."""
-        kind = column.type
-        if not (pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-            raise VectorError("undecodable", f"expected a column of lists of numbers, not {kind}")
-        if not (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
-            raise VectorError("undecodable", f"expected lists of numbers, not {kind}")
-        if column.null_count:
-            raise VectorError("undecodable", "a row of the record batch is null")
-        if pa.types.is_fixed_size_list(kind) and len(column):  # lists of no numbers take no memory, however many
-            check_length(kind.list_size, self._dimensions)
-        lengths = pc.list_value_length(column).to_numpy(zero_copy_only=False)
-        wrong = np.flatnonzero(lengths != self._dimensions)
-        if len(wrong):
-            check_length(int(lengths[wrong[0]]), self._dimensions)
-        numbers = column.flatten()
-        if numbers.null_count and not self._gaps:
-            raise VectorError("undecodable", f"an entry of the record batch is null{NULL_HINT}")
-        return np.asarray(numbers.to_numpy(zero_copy_only=False), np.float64)
