@@ -215,7 +215,8 @@ def export(
 ) -> None:
     """Write a model as a file of another tool.
 
-    Of a store the newest model is used; older ones are files in it. Files of sklearn are for skops.io.load, those of faiss for faiss.read_VectorTransform.
+    Of a store the newest model is used; older ones are files in it. Files of sklearn are for skops.io.load, those of
+    faiss for faiss.read_VectorTransform.
 
     Example: streampca export streampca-store --to onnx -o model.onnx
     """

@@ -16,11 +16,17 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = tuple(PROJECT["project"]["optional-dependencies"])
 IMAGE_EXTRAS = ("arrow", "avro", "fast", "object-store", "protobuf", "worker")
 
-ALL, IMAGE, BUILD = ROOT / "requirements.lock", ROOT / "docker" / "requirements.lock", ROOT / "docker" / "build.lock"
+SIDECAR_EXTRAS = ("object-store",)
+
+ALL, IMAGE, SIDECAR, BUILD = (
+    ROOT / name
+    for name in ("requirements.lock", "docker/requirements.lock", "docker/sidecar.lock", "docker/build.lock")
+)
 _SAME_VERSIONS = ("--constraints", str(ALL))
 _OPTIONS = {
     ALL: ("--all-extras",),
     IMAGE: (*_SAME_VERSIONS, *(f"--extra={extra}" for extra in IMAGE_EXTRAS)),
+    SIDECAR: (*_SAME_VERSIONS, *(f"--extra={extra}" for extra in SIDECAR_EXTRAS)),
     BUILD: _SAME_VERSIONS,
 }
 
@@ -51,5 +57,5 @@ def pins(lock: Path) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    for path in (ALL, IMAGE, BUILD):  # the others follow the first
+    for path in _OPTIONS:  # the others follow the first
         path.write_text(locked(path, *(sys.argv[1:] if path == ALL else [])), encoding="utf-8")

@@ -56,9 +56,13 @@ def _instructions() -> Iterator[tuple[str, str]]:
 
 
 def image_environment(architecture: str = "amd64") -> dict[str, str]:
-    """The variables of the last stage, including its base stage for the architecture."""
-    base = next(stage for stage in stages() if stage[0][1].endswith(f" AS {architecture}"))
-    pairs = [pair for instruction, rest in base + stages()[-1] if instruction == "ENV" for pair in shlex.split(rest)]
+    """The variables of the last stage, including those of the stages it is made from, for the architecture."""
+    named = {name: stage for stage in stages() for _, _, name in [stage[0][1].partition(" AS ")] if name}
+    chain, stage = [stages()[-1]], stages()[-1]
+    while (parent := stage[0][1].split()[0].replace("${TARGETARCH:-amd64}", architecture)) in named:
+        stage = named[parent]
+        chain.insert(0, stage)
+    pairs = [pair for each in chain for name, rest in each if name == "ENV" for pair in shlex.split(rest)]
     return dict(pair.split("=", 1) for pair in pairs)
 
 
@@ -73,5 +77,5 @@ def architecture() -> str:
 
 
 def last_argument(instruction: str) -> str:
-    """The argument of the last stage's last instruction of this name."""
-    return [rest for name, rest in stages()[-1] if name == instruction][-1]
+    """The argument of the last instruction of this name."""
+    return [rest for stage in stages() for name, rest in stage if name == instruction][-1]

@@ -1,6 +1,7 @@
 """The image, really built and run: `make image-test`. `make test` does not collect this file, which takes minutes."""
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
@@ -14,6 +15,7 @@ import pytest
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from streampca.version import __version__
+from tests.api.known import known
 from tests.background import every
 from tests.deploy import files, oci
 from tests.deploy.oci import wait_while_running
@@ -75,6 +77,27 @@ def test_it_holds_the_package_its_extras_and_no_tools(image: oci.Image, tmp_path
     look = "from importlib.metadata import distributions as d; import json; print(json.dumps([x.name for x in d()]))"
     installed = {name.lower() for name in json.loads(output_of(image, tmp_path, "python", "-I", "-c", look))}
     assert not installed & {"pip", "hatchling", "pytest", "mypy", "uv"}
+
+
+def test_the_sidecars_own_image_is_small_and_serves(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    model = known(20)
+    Models(DirectoryStore(tmp_path / "store"), model.topic).save(model)
+    for path in (tmp_path / "store").rglob("*"):
+        os.chown(path, 10001, 10001)
+    with oci.built("--target", "sidecar") as small:
+        added = sum(path.lstat().st_size for path in (small.root / "opt/streampca").rglob("*") if path.is_file())
+        print(f"{added / 1e6:.0f} MB beside the base")  # noqa: T201 - with pytest -s
+        assert added < 95e6  # with the 125 MB of Python's slim image less than 220
+        environment = {"STREAMPCA_TOPIC": model.topic, "STREAMPCA_PORT": str(port), "HEALTHCHECK_URL": f"{url}/healthz"}
+        command = [*small.config["Entrypoint"], *small.config["Cmd"]]
+        with oci.running(small, command, environment, memory_limit("sidecar"), tmp_path) as sidecar:
+            wait_while_running(sidecar, lambda: is_ready(f"{url}/readyz"), "a ready sidecar")
+            answer = httpx.post(f"{url}/v1/project", json={"vectors": [[1.0] * model.model.dimensions]}, timeout=10)
+            assert answer.json()["version"] == 20
+            assert sidecar.execute(*small.config["Healthcheck"]["Test"][1:]) == 0
+            assert sidecar.stop() == 0, sidecar.log.read_text()
 
 
 def test_commands_are_confined(image: oci.Image, tmp_path: Path) -> None:

@@ -45,13 +45,13 @@ def build_base() -> None:
 
 
 @contextlib.contextmanager
-def built() -> Iterator[Image]:
-    """The image of this work tree."""
+def built(*options: str) -> Iterator[Image]:
+    """The image of this work tree; with the options of `buildah bud`."""
     build_base()
     # The host's certificates, for a network that replaces those of the package index.
     call("buildah", "bud", "--isolation", "chroot", "--pull-never", "--layers", "--format", "docker",
          "--build-arg", f"PYTHON_IMAGE={BASE}", "--volume", f"{CERTIFICATES}:{CERTIFICATES}:ro",
-         "--file", files.DOCKERFILE, "--tag", IMAGE, files.ROOT)  # fmt: skip
+         "--file", files.DOCKERFILE, "--tag", IMAGE, *options, files.ROOT)  # fmt: skip
     container = call("buildah", "from", "--pull-never", IMAGE)
     try:
         config = json.loads(call("buildah", "inspect", "--type", "image", IMAGE))["Docker"]["config"]

@@ -9,7 +9,8 @@ from tests import locks
 
 PYTHONS = ("3.11", "3.12", "3.13")
 SYSTEMS = ("x86_64-manylinux_2_28", "aarch64-manylinux_2_28", "aarch64-apple-darwin")
-for_every_lock = pytest.mark.parametrize("lock", [locks.ALL, locks.IMAGE, locks.BUILD], ids=["all", "image", "build"])
+LOCKS = [locks.ALL, locks.IMAGE, locks.SIDECAR, locks.BUILD]
+for_every_lock = pytest.mark.parametrize("lock", LOCKS, ids=["all", "image", "sidecar", "build"])
 
 
 @for_every_lock
