@@ -5,10 +5,13 @@ All samples of a registry have the same constant labels, the topic's name above 
 Two topics may be scraped by one Prometheus: without the label an alert's sum over one would hide the other.
 """
 
+import platform
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram, Info
 from prometheus_client.core import Metric
+
+from streampca.version import __version__
 
 
 class LabelledRegistry(CollectorRegistry):
@@ -17,6 +20,8 @@ class LabelledRegistry(CollectorRegistry):
     def __init__(self, **labels: str) -> None:
         super().__init__()
         self._constant = labels
+        build = Info("streampca_build", "Versions of streampca and of Python.", registry=self)
+        build.info({"version": __version__, "python": platform.python_version()})
 
     def collect(self) -> Iterator[Metric]:
         """All metrics, as their collectors make them for this call, with the labels added."""
@@ -28,7 +33,8 @@ class LabelledRegistry(CollectorRegistry):
 def described(registry: CollectorRegistry) -> dict[str, str]:
     """Name, as Prometheus shows it, and help text of every streampca metric in a registry."""
     families = [family for family in registry.collect() if family.name.startswith("streampca_")]
-    return {f.name + ("_total" if f.type == "counter" else ""): f.documentation for f in families}
+    suffixes = {"counter": "_total", "info": "_info"}
+    return {f.name + suffixes.get(f.type, ""): f.documentation for f in families}
 
 
 _DURATIONS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 60.0)

@@ -24,7 +24,8 @@ MAY_IMPORT = {
     "logs": [],
     "thread_failures": [],
     "common_settings": [],
-    "metrics": [],
+    "metrics": ["version"],
+    "tracing": ["errors"],
     "store_url": [],
     "access": ["access", "errors"],
     "client": ["client"],
@@ -54,13 +55,13 @@ MAY_IMPORT = {
     "api": [
         "api", "stores.base", "stores.model_cache", "stores.models", "stores.process_status", "stream.model_file",
         "vectors", "pca.model", "pca.scoring", "pca.arrays", "errors", "settings", "metrics",
-        "thread_failures", "version", "access",
+        "thread_failures", "tracing", "version", "access",
     ],
     # These alone choose among concrete sources and stores.
     "commands": [
         "commands", "consumer_group", "worker", "transform", "sources", "stores", "stream", "vectors", "pca",
         "settings", "common_settings", "blas", "errors", "logs", "thread_failures", "store_url", "api.server",
-        "metrics", "access", "export", "client",
+        "metrics", "access", "export", "client", "tracing",
     ],
     "demo": ["demo", "stores", "stream.model_file", "vectors", "pca.arrays", "settings", "errors"],
     "cli": ["commands", "demo.run", "blas", "settings", "common_settings", "logs", "errors", "version"],

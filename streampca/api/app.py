@@ -58,6 +58,7 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
         redirect_slashes=False,
         generate_unique_id_function=lambda route: route.name,
         lifespan=lifespan,
+        telemetry={"metrics": False, "logs": False, "auto_configure": False},  # spans if there is a provider
         dependencies=[Security(HTTPBearer(auto_error=False))] if tokens else [],  # the middleware checks
     )
     app.state.model_cache = cache

@@ -22,7 +22,7 @@ _STATUS: dict[type[Exception], int] = {
 
 
 def add_error_handlers(app: FastAPI, metrics: SidecarMetrics) -> None:
-    """Handle our errors, the framework's, and bugs, whose tracebacks the server logs, too; count limits reached."""
+    """Handle our errors and the framework's; count limits reached. The middleware answers for bugs."""
 
     async def respond(request: Request, error: Exception) -> Response:
         if isinstance(error, MemoryError):
@@ -32,7 +32,7 @@ def add_error_handlers(app: FastAPI, metrics: SidecarMetrics) -> None:
         status, text = _status_and_text(request, error)
         return error_response(status, text, getattr(error, "headers", None))
 
-    for kind in (*_STATUS, MemoryError, RequestError, HTTPException, RequestValidationError, Exception):
+    for kind in (*_STATUS, MemoryError, RequestError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, respond)
 
 
@@ -48,5 +48,4 @@ def _status_and_text(request: Request, error: Exception) -> tuple[int, str]:
             return 405, f"{request.url.path} does not support {request.method}"
         case HTTPException():
             return error.status_code, error.detail
-    status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), None)
-    return (500, "internal error; the server's log has the traceback") if status is None else (status, str(error))
+    return next(status for kind, status in _STATUS.items() if isinstance(error, kind)), str(error)

@@ -1,8 +1,11 @@
-"""Middleware for every request: its duration, its memory, the time to read its answer, and security headers."""
+"""Middleware for every request: its id, duration, memory, the time to read its answer, and security headers."""
 
 import asyncio
+import re
+import secrets
 import time
 
+import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streampca.access.tokens import AccessError, Tokens
@@ -19,6 +22,8 @@ _OPEN = {
     "/healthz", "/readyz", "/ping", "/version", "/v2", "/v2/health/live", "/v2/health/ready",
 }  # fmt: skip
 PAGE_DATA = ("/page/history", "/page/recent", "/page/workers")
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
 _OTHER = "other"  # for unknown paths and those of /docs: paths as labels would have no bound
 _SECURITY = [(b"x-content-type-options", b"nosniff"), (b"x-frame-options", b"DENY")]
@@ -48,8 +53,9 @@ class Middleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        began, code, held, wants_body = time.perf_counter(), 500, 0, scope["method"] != "HEAD"
-        if not wants_body:
+        began, code, held, request_id = time.perf_counter(), 0, 0, _request_id(scope)
+        structlog.contextvars.bind_contextvars(request_id=request_id.decode())
+        if scope["method"] == "HEAD":
             scope = dict(scope, method="GET")  # the server sends no body, either way
 
         def hold(size: int) -> None:
@@ -65,7 +71,7 @@ class Middleware:
             if message["type"] == "http.response.start":
                 code = message["status"]
                 policy = _SWAGGER if scope["path"] == f"{scope.get('root_path', '')}/docs" else _PAGE
-                message["headers"] = [*message.get("headers", ()), *_SECURITY, policy]
+                message["headers"] = [*message.get("headers", ()), *_SECURITY, policy, (b"x-request-id", request_id)]
             elif message.get("body") and not message.get("more_body"):
                 return await send(message)  # a short answer: it does not wait for the client
             try:
@@ -84,10 +90,21 @@ class Middleware:
             await refused(scope, receive, send_in_time)
         except UnreadAnswerError:  # the server closes the connection, as the answer is not complete
             self._metrics.count_limit("read_time")
+        except Exception:  # a bug: the server logs it
+            if not code:
+                failed = error_response(500, "internal error; the server's log has the traceback")
+                await failed(scope, receive, send_in_time)
+            raise
         finally:
             hold(0)
             route = getattr(scope.get("route"), "path", None) or _OTHER
-            self._metrics.observe_request(route, code, time.perf_counter() - began)
+            self._metrics.observe_request(route, code or 500, time.perf_counter() - began)
+
+
+def _request_id(scope: Scope) -> bytes:
+    """The client's own id of the request, if it is one, or a new one."""
+    given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+    return given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8).encode()
 
 
 def _scope_of(path: str) -> TokenScope | None:

@@ -23,6 +23,7 @@ from streampca.settings import ServeSettings
 from streampca.stores.base import Store
 from streampca.stores.models import Models
 from streampca.thread_failures import ThreadFailures
+from streampca.tracing import start_tracing
 
 log = structlog.get_logger()
 
@@ -45,6 +46,7 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
     """
     with contextlib.suppress(StoreBusyError):  # others end the start; later, all are only logged
         Models(store, settings.topic).versions()
+    start_tracing()  # FastAPI finds it
     listening = listen(settings.host, settings.port)
     disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the number of series for no use
     config = uvicorn.Config(

@@ -21,11 +21,13 @@ from streampca.consumer_group.health import HealthListener, health_server
 from streampca.consumer_group.listener import Listener, Listeners
 from streampca.consumer_group.log import MemberLog
 from streampca.consumer_group.status import StatusListener
+from streampca.consumer_group.tracing import TracingListener
 from streampca.settings import ConsumerSettings, TransformSettings
 from streampca.stores.base import Store
 from streampca.stores.choice import store_of
 from streampca.stores.process_status import ProcessStatuses
 from streampca.thread_failures import ThreadFailures
+from streampca.tracing import start_tracing
 from streampca.transform.metrics import TransformMetrics
 from streampca.worker.listeners.metrics import WorkerMetrics
 
@@ -61,7 +63,8 @@ def process_of(
     keep_freed_memory()
     disable_created_metrics()  # type: ignore[no-untyped-call]  # nobody uses them, and they double the number of series
     output_topic, health = settings.output_topic if isinstance(settings, TransformSettings) else None, HealthListener()
-    context = server_context(settings.tls_folder)
+    tracer, context = start_tracing(), server_context(settings.tls_folder)
+    tracing = TracingListener(tracer, settings.topic, settings.group) if tracer else Listener()
     tokens = Tokens(settings.tokens_file) if settings.tokens_file else None
     with (
         ThreadFailures() as threads,
@@ -81,7 +84,7 @@ def process_of(
         )
         reports = ProcessStatuses(store, settings.topic)
         with StatusListener(reports, name_of_process(), output_topic=output_topic) as status:
-            listener = Listeners(log_listener, metrics, health, status)
+            listener = Listeners(log_listener, metrics, health, status, tracing)
             yield Process(store, listener, threads.raise_first)
             threads.raise_first()
 

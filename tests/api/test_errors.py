@@ -9,9 +9,11 @@ from urllib.parse import quote
 import httpx
 import orjson
 import pytest
+import structlog
 from fastapi import FastAPI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
@@ -233,8 +235,29 @@ def test_a_bug_has_the_shape_of_other_errors(app: FastAPI, monkeypatch: pytest.M
 
     with Client(app, return_server_errors=True) as client:
         monkeypatch.setattr(app.state.model_cache, "versions", fail)
-        text = error_of(client.get("/v1/models"), 500)
-    assert text == "internal error; the server's log has the traceback"
+        answer = client.get("/v1/models", headers={"X-Request-Id": "mine-7"})
+    assert error_of(answer, 500) == "internal error; the server's log has the traceback"
+    assert (answer.headers["x-request-id"], answer.headers["x-frame-options"]) == ("mine-7", "DENY")
+
+
+@pytest.mark.parametrize("path", ["/v1/model", "/nothing", "/healthz", "/v1/model?version=11"])
+def test_every_answer_has_an_id(client: Client, path: str) -> None:
+    ids = [client.request(method, path).headers["x-request-id"] for method in ("GET", "HEAD", "DELETE")]
+    assert len({*ids}) == 3
+    for other in ("a b", "x" * 129, "ä".encode()):
+        assert client.get(path, headers={"X-Request-Id": other}).headers["x-request-id"] != other
+
+
+def test_what_a_request_logs_has_its_id(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    def versions() -> list[int]:
+        structlog.get_logger().warning("asked")
+        return []
+
+    monkeypatch.setattr(app.state.model_cache, "versions", versions)
+    with capture_logs([structlog.contextvars.merge_contextvars]) as logged, Client(app) as client:
+        for given in ("mine-8", "mine-9"):
+            client.get("/v1/models", headers={"X-Request-Id": given})
+    assert [event["request_id"] for event in logged if event["event"] == "asked"] == ["mine-8", "mine-9"]
 
 
 # --- anything at all ------------------------------------------------------------------------------------------------
