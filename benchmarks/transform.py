@@ -99,7 +99,7 @@ def transforming(
     settings = {
         "bootstrap_servers": broker.bootstrap, "topic": load.topic, "output_topic": output, "store": store,
         "transform_group_id": output, "format": load.format, "output_format": "float32", "kafka_client": client,
-        "metrics_port": 0, "log_format": "json",
+        "metrics_port": 0,
     }  # fmt: skip
     environment = {f"STREAMPCA_{name.upper()}": str(value) for name, value in settings.items()}
     with own_interpreter(["transform"], {**os.environ, **environment}, log) as process:

@@ -13,7 +13,8 @@ ROOT = Path(streampca.__file__).parent
 SHARED_BY_SOURCES = [
     "sources.base", "sources.broker_errors", "sources.certificates", "sources.dead_letter_headers",
     "sources.dead_letter_topic", "sources.transactions", "stream.events", "stream.record",
-    "errors", "settings", "sources.client_transactions", "sources.topic_connection", "sources.client_source",
+    "errors", "settings", "sources.client_transactions", "sources.oauth", "sources.topic_connection",
+    "sources.client_source",
 ]  # fmt: skip
 
 # Module prefix → prefixes of the modules that it may import; the longest matching entry applies.

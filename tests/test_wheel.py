@@ -93,7 +93,7 @@ def test_the_installed_sidecar_serves_its_page_and_writes_no_files(installed: Pa
         stderr=subprocess.PIPE,
         text=True,
         cwd=installed,
-        env=bare_environment() | {"STREAMPCA_LOG_FORMAT": "json"},
+        env=bare_environment(),
     )
     try:
         assert process.stderr is not None

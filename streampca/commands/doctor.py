@@ -61,7 +61,7 @@ def _read(kind: type[S], some: Collection[str], config: Path | None, options: Ma
     if some and all(origins[name] == "missing" for name in some):
         return None
     settings = kind.read(config, **options)
-    logs.configure(settings.log_level, settings.log_format)
+    logs.configure(settings.log_level)
     return settings
 
 

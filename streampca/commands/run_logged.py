@@ -25,7 +25,7 @@ def run_logged(kind: type[S], given: Mapping[str, Any], *, logs_errors: bool = T
         of_log = LogSettings.read(given.get("config"))
     except SettingsError:  # reading all settings will report it
         of_log = LogSettings.model_validate({})
-    logs.configure(of_log.log_level, of_log.log_format)
+    logs.configure(of_log.log_level)
     try:
         with naming_the_extra():
             yield kind.read(**given)

@@ -3,11 +3,14 @@
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from streampca.settings.base import Rules, Settings, existing_file
+from streampca.settings.listening import is_loopback
 
+_WITHOUT_PASSWORD = ("GSSAPI", "AWS_MSK_IAM")
 TOPIC_NAME = r"^[A-Za-z0-9._-]{1,249}$"  # what Kafka allows
 
 
@@ -18,11 +21,18 @@ class KafkaSettings(Settings):
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         "PLAINTEXT", description="Security protocol of the connections."
     )
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI"] | None = Field(
-        None, description="SASL mechanism, with a SASL protocol."
+    sasl_mechanism: (
+        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM", "GSSAPI"] | None
+    ) = Field(None, description="SASL mechanism, with a SASL protocol.")
+    sasl_username: str | None = Field(
+        None, description="SASL user name, for PLAIN and SCRAM; or client id, for OAUTHBEARER."
     )
-    sasl_username: str | None = Field(None, description="SASL user name, for PLAIN and SCRAM.")
-    sasl_password: SecretStr | None = Field(None, description="SASL password, for PLAIN and SCRAM.")
+    sasl_password: SecretStr | None = Field(
+        None, description="SASL password, for PLAIN and SCRAM; or client secret, for OAUTHBEARER."
+    )
+    sasl_token_url: str | None = Field(
+        None, description="Token endpoint of the identity provider, for OAUTHBEARER; ?scope=… if it wants one."
+    )
     ssl_cafile: Path | None = Field(None, description="CA certificates to verify brokers with, PEM.")
     ssl_certfile: Path | None = Field(None, description="Client certificate, PEM.")
     ssl_keyfile: Path | None = Field(None, description="Private key of the client certificate, PEM.")
@@ -37,6 +47,16 @@ class KafkaSettings(Settings):
                 raise ValueError(f"{server.strip()!r} is not host:port")
         return servers
 
+    @field_validator("sasl_token_url")
+    @classmethod
+    def _keeps_the_secret(cls, url: str | None) -> str | None:
+        parts = urlsplit(url or "https://unset")
+        if not parts.hostname or not (
+            parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname))
+        ):
+            raise ValueError("not https://host/path")
+        return url
+
     _are_there = field_validator("ssl_cafile", "ssl_certfile", "ssl_keyfile")(existing_file)
 
     RULES: ClassVar[Rules] = (
@@ -49,12 +69,24 @@ class KafkaSettings(Settings):
             "sasl_mechanism needs security_protocol SASL_PLAINTEXT or SASL_SSL",
         ),
         (
-            lambda s: s.sasl_mechanism not in (None, "GSSAPI") and not (s.sasl_username and s.sasl_password),
+            lambda s: s.sasl_mechanism not in (None, *_WITHOUT_PASSWORD) and not (s.sasl_username and s.sasl_password),
             "sasl_mechanism {s.sasl_mechanism} needs sasl_username and sasl_password",
         ),
         (
             lambda s: s.sasl_mechanism == "GSSAPI" and find_spec("gssapi") is None,
             "sasl_mechanism GSSAPI needs the package gssapi and Kerberos' libraries: pip install gssapi",
+        ),
+        (
+            lambda s: (s.sasl_mechanism == "OAUTHBEARER") != (s.sasl_token_url is not None),
+            "sasl_mechanism OAUTHBEARER needs sasl_token_url, and no other does",
+        ),
+        (
+            lambda s: s.sasl_mechanism == "OAUTHBEARER" and find_spec("httpx") is None,
+            "sasl_mechanism OAUTHBEARER needs httpx: pip install 'streampca[oauth]'",
+        ),
+        (
+            lambda s: s.sasl_mechanism == "AWS_MSK_IAM" and find_spec("aws_msk_iam_sasl_signer") is None,
+            "sasl_mechanism AWS_MSK_IAM needs aws-msk-iam-sasl-signer-python: pip install 'streampca[msk]'",
         ),
         (
             lambda s: "SSL" not in s.security_protocol and any((s.ssl_cafile, s.ssl_certfile, s.ssl_keyfile)),

@@ -14,9 +14,6 @@ class LogSettings(Settings):
     """Settings of the log."""
 
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level that is logged.")
-    log_format: Literal["auto", "json", "human"] = Field(
-        "auto", description="Log format: json, human, or auto (human on a terminal)."
-    )
 
 
 class StoreSettings(TopicSettings, LogSettings):

@@ -1,7 +1,6 @@
 """The sidecar without the packages of the worker."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -25,9 +24,7 @@ main()
 
 def start(*words: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "-W", "error", "-c", PROGRAM, *words]
-    return subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env=os.environ | {"STREAMPCA_LOG_FORMAT": "json"}
-    )
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.mark.slow

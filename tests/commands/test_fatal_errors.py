@@ -34,7 +34,7 @@ def ended_by(error: Exception, capture: pytest.CaptureFixture[str], **options: s
 def test_an_expected_error_is_the_last_line_without_a_traceback(
     error: Exception, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    exit_code, text = ended_by(error, capsys, log_format="json")
+    exit_code, text = ended_by(error, capsys)
     last = json.loads(text.splitlines()[-1])
     assert (exit_code, last["exit_code"]) == (code, code)
     assert (last["level"], last["event"], last["error"]) == ("error", "fatal error", "no broker")
@@ -42,7 +42,7 @@ def test_an_expected_error_is_the_last_line_without_a_traceback(
 
 
 def test_an_unexpected_error_is_one_line_with_its_traceback_in_a_field(capsys: pytest.CaptureFixture[str]) -> None:
-    code, text = ended_by(TypeError("bad\ncall"), capsys, log_format="json")
+    code, text = ended_by(TypeError("bad\ncall"), capsys)
     last = json.loads(text.splitlines()[-1])
     assert (code, last["level"], last["event"]) == (1, "error", "unexpected error")
     assert last["error"] == "TypeError: bad\ncall"

@@ -104,7 +104,7 @@ class Group:
         values = {
             "bootstrap_servers": self.broker.bootstrap, "topic": self.topic, "group_id": self.topic,
             "store": self.store, "dimensions": D, "components": K, "checkpoint_interval_s": 0.2,
-            "session_timeout_s": 2, "metrics_port": 0, "log_format": "json", "log_level": "debug",
+            "session_timeout_s": 2, "metrics_port": 0, "log_level": "debug",
             **self.settings, **settings,
         }  # fmt: skip
         return {f"STREAMPCA_{name.upper()}": str(value) for name, value in values.items()}

@@ -67,7 +67,7 @@ def test_a_replaced_topic_is_refused(broker: Broker, topic: str, tmp_path: Path)
         broker.delete_topic(topic)
         broker.create_topic(topic, 1)
         broker.produce(topic, 0, as_json(vectors(800, seed=2)))
-        refused = members.start(log_format="human")
+        refused = members.start()
         assert refused.wait() == 1
         assert "deleted and created again" in refused.text()
         assert "Traceback" not in refused.text()

@@ -47,7 +47,7 @@ class Members:
         values = {
             "bootstrap_servers": self.broker.bootstrap, "topic": self.topic, "output_topic": f"{self.topic}-output",
             "dead_letter_topic": f"{self.topic}-dead", "store": self.folder / "store", "session_timeout_s": 2,
-            "metrics_port": 0, "log_format": "json", "emit": ",".join(FIELDS),
+            "metrics_port": 0, "emit": ",".join(FIELDS),
             "kafka_client": BOTH_CLIENTS[number % 2], **settings,
         }  # fmt: skip
         environment = {f"STREAMPCA_{name.upper()}": str(value) for name, value in values.items()}

@@ -57,7 +57,7 @@ class Stack:
         settings = {
             "topic": self.workers.topic, "output_topic": f"{self.workers.topic}-output", "store": self.workers.store,
             "dead_letter_topic": f"{self.workers.topic}-dead", "metrics_port": self.transform_port,
-            "bootstrap_servers": self.workers.broker.bootstrap, "log_format": "json",
+            "bootstrap_servers": self.workers.broker.bootstrap,
         }  # fmt: skip
         environment = {f"STREAMPCA_{name.upper()}": str(value) for name, value in settings.items()}
         log = self.workers.folder / "transform.log"

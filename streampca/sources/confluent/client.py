@@ -12,6 +12,7 @@ from streampca.settings import ConsumerSettings, KafkaSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
 from streampca.sources.broker_errors import one_line
+from streampca.sources.oauth import tokens_of
 
 C = TypeVar("C")
 
@@ -28,13 +29,16 @@ _FINAL = {  # of the client's own errors; it recovers from all others
     KafkaError._UNSUPPORTED_FEATURE,
     KafkaError._FATAL,
 }
+_PASSING = ("OAuth callback raised", "OAUTHBEARER mechanism handshake failed")  # no new token; a login as one ends
 _OF_GROUPS = {KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS}
 
 
 def connection_options(settings: KafkaSettings) -> dict[str, Any]:
     """What every client is given; librdkafka always asks the brokers for their version."""
+    tokens = tokens_of(settings)
     given = {
-        "sasl.mechanism": settings.sasl_mechanism,
+        "sasl.mechanism": "OAUTHBEARER" if tokens else settings.sasl_mechanism,
+        "oauth_cb": tokens and (lambda _: tokens.current()),
         "sasl.username": settings.sasl_username,
         "sasl.password": settings.sasl_password and settings.sasl_password.get_secret_value(),
         "ssl.ca.location": settings.ssl_cafile and str(settings.ssl_cafile),
@@ -108,7 +112,7 @@ def is_final(error: KafkaError) -> bool:
     """Whether waiting cannot fix it."""
     code = error.code()
     if code <= 0:
-        return code in _FINAL
+        return code in _FINAL and not any(text in error.str() for text in _PASSING)
     return code not in _OF_GROUPS and not issubclass(for_code(code), RetriableError)
 
 

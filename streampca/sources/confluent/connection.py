@@ -17,6 +17,7 @@ from streampca.errors import SourceError
 from streampca.settings import KafkaSettings
 from streampca.sources.broker_errors import one_line
 from streampca.sources.confluent import client
+from streampca.sources.oauth import TokenRefusedError, check_login
 from streampca.sources.topic_connection import TopicConnection
 
 _START_S = 6.0  # a user waits: mistakes in the settings are reported within ten seconds
@@ -37,6 +38,12 @@ class Connection(TopicConnection):
         super().__init__(settings, topic)
         self._errors: deque[KafkaError] = deque(maxlen=100)  # of the admin client, not handled yet
         self._last_error = ""
+        try:  # librdkafka would wait for a token and not say what is wrong
+            check_login(settings)
+        except TokenRefusedError as error:
+            raise self.messages.of(KafkaError.SASL_AUTHENTICATION_FAILED, str(error)) from None
+        except OSError as error:
+            raise self.messages.no_broker(str(error)) from None
         options = client.connection_options(settings) | {"error_cb": self._errors.append}
         self._admin = client.create(AdminClient, options)
         self._probe: Future[Any] | None = None

@@ -11,14 +11,17 @@ from kafka.admin import KafkaAdminClient
 from kafka.errors import (
     AuthorizationError,
     InvalidTopicError,
+    KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
     RetriableError,
+    SaslAuthenticationFailedError,
     UnknownTopicOrPartitionError,
     UnsupportedCodecError,
     for_code,
 )
 from kafka.net.compat import KafkaNetClient
+from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.metadata import MetadataRequest
 
@@ -28,6 +31,7 @@ from streampca.sources.broker_errors import one_line
 from streampca.sources.certificates import key_password
 from streampca.sources.kafka_python.patches.connections import PatchedConnectionManager, PatchedNetClient
 from streampca.sources.kafka_python.patches.producing import drop
+from streampca.sources.oauth import TokenRefusedError, Tokens, tokens_of
 from streampca.sources.topic_connection import TopicConnection
 
 _START_TIMEOUT_S = 6.0  # with the next one: a user waits, and mistakes are reported within ten seconds
@@ -39,15 +43,30 @@ api_version: tuple[int, int] | None = None
 _TOPIC_ERRORS = (UnknownTopicOrPartitionError, InvalidTopicError, AuthorizationError)
 
 
+class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+
+    def token(self) -> str:
+        try:
+            return self._tokens.current()[0]
+        except TokenRefusedError as error:
+            raise SaslAuthenticationFailedError(str(error)) from None
+        except OSError as error:
+            raise KafkaConnectionError(str(error)) from None
+
+
 def options(settings: KafkaSettings) -> dict[str, Any]:
     """What the consumer and the producer are both given.
 
     kafka-python reads the certificates at every connection, so they may be replaced while it runs.
     """
+    tokens = tokens_of(settings)
     return {
         "bootstrap_servers": [server.strip() for server in settings.bootstrap_servers.split(",")],
         "security_protocol": settings.security_protocol,
-        "sasl_mechanism": settings.sasl_mechanism,
+        "sasl_mechanism": "OAUTHBEARER" if tokens else settings.sasl_mechanism,
+        "sasl_oauth_token_provider": _TokenProvider(tokens) if tokens else None,
         "sasl_plain_username": settings.sasl_username,
         "sasl_plain_password": settings.sasl_password and settings.sasl_password.get_secret_value(),
         "ssl_cafile": settings.ssl_cafile and str(settings.ssl_cafile),
