@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "store_url": [],
     "access": ["access", "errors"],
     "client": ["client"],
-    "export": ["export", "stream.model_file"],
+    "export": ["export", "stream.model_file", "ImplicitKrasulina"],
     "settings": ["settings", "common_settings", "store_url", "errors"],
     "pca": ["pca"],
     "estimator": ["estimator", "pca"],

@@ -4,7 +4,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from streampca.estimator.online import OnlineLearner
-from streampca.pca.arrays import Array
+from streampca.pca.arrays import F64, Array
 from streampca.pca.model import Model
 
 
@@ -54,6 +54,12 @@ class FittedAttributes:
         model = self.model_
         rest = model.dimensions - model.n_components
         return float(max(model.total_variance - model.explained_variance.sum(), 0.0) / rest) if rest else 0.0
+
+    def get_covariance(self) -> F64:
+        """The covariance by probabilistic PCA, of shape (n_features, n_features): Cᵀ(Λ − σ²)C + σ²."""
+        C, noise = self.components_, self.noise_variance_
+        covariance: F64 = (C.T * (self.explained_variance_ - noise)) @ C + noise * np.eye(C.shape[1])
+        return covariance
 
     @property
     def n_components_(self) -> int:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from streampca.pca.learning import LearningConfig
 
@@ -15,6 +16,11 @@ def config_of(estimator: Any, d: int) -> LearningConfig:
     """The configuration for d features. Raises `ValueError` that names a wrong parameter."""
     k = d if estimator.n_components is None else estimator.n_components
     half_life, warm_up, missing = estimator.half_life, estimator.warm_up, estimator.missing
+    if not isinstance(k, int | np.integer):
+        raise ValueError(
+            f"n_components={k!r} must be a number of components: a stream has no end at which they could be chosen; "
+            "learn more than needed, and look at explained_variance_ratio_.cumsum()"
+        )
     if not 1 <= k <= d:
         raise ValueError(f"n_components={k} must be between 1 and the number of features, {d}")
     if (estimator.oversampling or 0) < 0 or (warm_up is not None and warm_up < 0):
@@ -27,19 +33,22 @@ def config_of(estimator: Any, d: int) -> LearningConfig:
     if dtype not in (np.dtype("float64"), np.dtype("float32")):
         raise ValueError(f'dtype={estimator.dtype!r} must be "float64" or "float32"')
     impute = missing == "impute"
-    return LearningConfig(d, k, estimator.oversampling, estimator.center, dtype.name, warm_up, impute)
+    return LearningConfig(d, int(k), estimator.oversampling, estimator.center, dtype.name, warm_up, impute)
 
 
 def slabs(X: Any) -> Iterator[Any]:
     """Pieces of X in the order of its rows, one in memory at a time; X itself if it is small or not an array."""
-    if isinstance(X, np.ndarray) and X.ndim == 2 and X.size * 8 > _SLAB:
-        rows = max(1, _SLAB // (8 * X.shape[1]))
-        yield from (X[start : start + rows] for start in range(0, len(X), rows))
+    if is_sparse := sparse.issparse(X):
+        X = X.tocsr()
+    if is_sparse or (isinstance(X, np.ndarray) and X.ndim == 2 and X.size * 8 > _SLAB):
+        n, rows = max(X.shape[0], 1), max(1, _SLAB // (8 * max(X.shape[1], 1)))
+        pieces = (X[start : start + rows] for start in range(0, n, rows))
+        yield from (piece.toarray() for piece in pieces) if is_sparse else pieces
     else:
         yield X
 
 
-def finite_or_gaps(missing: str) -> dict[str, Any]:
+def rules(missing: str) -> dict[str, Any]:
     """The options of scikit-learn's `validate_data`: whether NaN is allowed."""
     return {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan" if missing == "impute" else True}
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from streampca.estimator import checks
 from streampca.estimator.attributes import FittedAttributes
@@ -46,6 +46,10 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
     missing : {"refuse", "impute"}, default="refuse"
         Whether NaN is an error, or a gap that is filled by what the other entries say. The
         coordinates and scores of a row with gaps are those to be expected, given its other entries.
+    whiten : bool, default=False
+        Whether coordinates are divided by their standard deviations.
+
+    Sparse matrices are made dense slab by slab.
 
     The fitted attributes are those of `FittedAttributes`, named as in scikit-learn's `PCA`.
     """
@@ -60,6 +64,7 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         warm_up: int | None = None,
         dtype: Literal["float64", "float32"] = "float64",
         missing: Literal["refuse", "impute"] = "refuse",
+        whiten: bool = False,
     ) -> None:
         self.n_components = n_components
         self.oversampling = oversampling
@@ -68,6 +73,7 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         self.warm_up = warm_up
         self.dtype = dtype
         self.missing = missing
+        self.whiten = whiten
 
     def fit(self, X: ArrayLike, y: object = None) -> Self:
         """Learn the rows of X in one pass, discarding what was learned before.
@@ -96,7 +102,7 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         """
         online: OnlineLearner | None = copy(self.online_) if hasattr(self, "online_") else None
         for slab in checks.slabs(X):
-            V = validate_data(self, slab, reset=online is None, **checks.finite_or_gaps(self.missing))
+            V = validate_data(self, slab, reset=online is None, **checks.rules(self.missing))
             first = online is None
             online = online or self._new_learner(V.shape[1])
             checks.refuse_extremes(V, online.config, first=first)
@@ -106,13 +112,18 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         return self
 
     def transform(self, X: ArrayLike) -> Array:
-        """Coordinates of X along the components, of shape (n_samples, n_components).
+        """Coordinates of X along the components, of shape (n_samples, n_components), in the precision of X.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
         """
-        return self._of_rows(X, lambda model, V: (scoring.complete(model, V).vectors - model.mean) @ model.components.T)
+
+        def coordinates(model: Model, V: Array) -> Array:
+            found: Array = (scoring.complete(model, V).vectors - model.mean) @ model.components.T
+            return (model.whiten(found) if self.whiten else found).astype(V.dtype, copy=False)
+
+        return self._of_rows(X, coordinates)
 
     def score_samples(self, X: ArrayLike) -> F64:
         """Log-likelihood of each row by probabilistic PCA, as of scikit-learn's `PCA`, of shape (n_samples,).
@@ -155,24 +166,26 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
     def _of_rows(self, X: ArrayLike, compute: Callable[[Model, Array], Any]) -> F64:
         """What `compute` makes of the model and the rows of X, slab by slab."""
         check_is_fitted(self)
-        slabs = (
-            validate_data(self, slab, reset=False, **checks.finite_or_gaps(self.missing)) for slab in checks.slabs(X)
-        )
+        slabs = (validate_data(self, slab, reset=False, **checks.rules(self.missing)) for slab in checks.slabs(X))
         return np.concatenate([compute(self.model_, V) for V in slabs])
 
     def inverse_transform(self, X: ArrayLike) -> Array:
-        """The vectors with coordinates X along the components, of shape (n_samples, n_features).
+        """The vectors with coordinates X along the components, of shape (n_samples, n_features), in the precision of X.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_components)
         """
         check_is_fitted(self)
-        return self.model_.reconstruct(np.asarray(X, np.float64))
+        coordinates: Array = check_array(X, dtype=[np.float64, np.float32])
+        vectors = self.model_.reconstruct(coordinates.astype(np.float64), "whitened" if self.whiten else "principal")
+        return vectors.astype(coordinates.dtype, copy=False)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = self.missing == "impute"
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
     @property

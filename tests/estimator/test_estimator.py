@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
@@ -33,6 +34,7 @@ X = gaussian(0, 3000, 1 / np.arange(1, 13.0), offset=2.0)
         ImplicitKrasulina(1, half_life=5.0, dtype="float32"),
         ImplicitKrasulina(missing="impute"),
         ImplicitKrasulina(1, oversampling=0, center=False),
+        ImplicitKrasulina(whiten=True),
     ],
 )
 def test_scikit_learns_estimator_checks(estimator: ImplicitKrasulina) -> None:
@@ -126,6 +128,7 @@ def test_incompatible_estimators_are_not_merged() -> None:
     [
         ({"n_components": 0}, "n_components=0 must be between 1 and the number of features, 12"),
         ({"n_components": 13}, "n_components=13"),
+        ({"n_components": 0.95}, r"n_components=0.95 must be a number .* explained_variance_ratio_\.cumsum"),
         ({"oversampling": -1}, "negative"),
         ({"half_life": 0}, "half_life=0"),
         ({"dtype": "int32"}, "dtype='int32'"),
@@ -318,3 +321,32 @@ def test_merged_estimators_know_all_scores() -> None:
     assert weights[0] == pytest.approx(sum(weights[1:]))
     assert weights[0] > 2000
     assert merge(parts).partial_fit(X).p_values(X[:5]).shape == (5,)
+
+
+@pytest.mark.parametrize("whiten", [False, True])
+def test_whitened_coordinates_and_the_covariance_are_those_of_pca(whiten: bool) -> None:
+    ours, theirs = ImplicitKrasulina(5, whiten=whiten).fit(X), PCA(5, whiten=whiten).fit(X)
+    signs = np.sign((ours.components_ * theirs.components_).sum(axis=1))
+    scale = np.sqrt((len(X) - 1) / len(X)) if whiten else 1.0  # our variances are divided by n
+    assert ours.transform(X) * signs * scale == pytest.approx(theirs.transform(X), abs=1e-7)
+    back = theirs.inverse_transform(theirs.transform(X))
+    assert ours.inverse_transform(ours.transform(X)) == pytest.approx(back, abs=1e-7)
+    expected = PCA(5).fit(X).get_covariance()  # with whiten, scikit-learn scales it twice
+    assert ours.get_covariance() * len(X) / (len(X) - 1) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("form", ["csr", "csc", "coo"])
+def test_sparse_rows_are_learned_as_dense_ones_are(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "_SLAB", 700 * 8 * 12)
+    Y = np.where(np.random.default_rng(0).random(X.shape) < 0.2, X, 0.0)
+    sparse = scipy.sparse.coo_array(Y).asformat(form)
+    ours, dense = ImplicitKrasulina(3).fit(sparse), ImplicitKrasulina(3).fit(Y)
+    assert ours.components_.tobytes() == dense.components_.tobytes()
+    assert np.array_equal(ours.transform(sparse), dense.transform(Y))
+
+
+def test_single_precision_goes_in_and_comes_out() -> None:
+    pca = ImplicitKrasulina(3).fit(X)
+    single = pca.transform(X.astype(np.float32))
+    assert (single.dtype, pca.inverse_transform(single).dtype) == (np.float32, np.float32)
+    assert single == pytest.approx(pca.transform(X), abs=1e-4)

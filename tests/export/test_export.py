@@ -7,10 +7,15 @@ import faiss
 import numpy as np
 import onnxruntime
 import pytest
+import skl2onnx
 import skops.io
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from typer.testing import CliRunner
 
+from streampca import ImplicitKrasulina
 from streampca.cli import app
+from streampca.export import sklearn_onnx
 from streampca.pca.arrays import F64
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
@@ -84,3 +89,16 @@ def test_errors_say_what_to_do(tmp_path: Path, words: list[str], text: str) -> N
     done = CliRunner().invoke(app, ["export", str(tmp_path / "store"), *words, "-o", str(tmp_path / "out")])
     assert text in str(done.exception)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("whiten", [False, True])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-6), (np.float32, 1e-4)])
+def test_a_pipeline_with_the_estimator_becomes_onnx(whiten: bool, dtype: type, tolerance: float) -> None:
+    sklearn_onnx.register()
+    X = (np.random.default_rng(0).standard_normal((500, 6)) * np.arange(1, 7) + 3).astype(dtype)
+    pipeline = make_pipeline(StandardScaler(), ImplicitKrasulina(3, whiten=whiten)).fit(X)
+    graph = skl2onnx.to_onnx(pipeline, X[:1])
+    session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {"X": X})
+    assert found.dtype == dtype
+    assert found == pytest.approx(pipeline.transform(X), rel=tolerance, abs=tolerance)
