@@ -172,6 +172,34 @@ def fit(
     run(file, output, FitOptions(components, oversampling, center, half_life, dtype, missing), start_from, column)
 
 
+@command(app, "topic", "dimensions", "components", "store", "half_life_seconds")
+def backfill(
+    given: Given,
+    sources: Annotated[
+        list[str],
+        typer.Argument(help="Files or folders (.parquet, .arrow, .csv, .npy), Delta or Iceberg tables; URLs."),
+    ],
+    column: Annotated[str, typer.Option(help="Column of lists of numbers; or of numbers: a pattern such as 'f_*'.")],
+    timestamp_column: Annotated[str | None, typer.Option(help="Column with the time of each row.")] = None,
+    until: Annotated[
+        str | None, typer.Option(help="Where the topic begins: a time, ISO 8601; or offsets, 0:1200,1:1177.")
+    ] = None,
+    number: Annotated[int, typer.Option(min=0, max=2**30, help="Tells the backfills of a topic apart.")] = 0,
+    scheduler: Annotated[str | None, typer.Option(help="Dask's scheduler, tcp://…; default: this machine.")] = None,
+    rejects: Annotated[Path | None, typer.Option(help="Parquet file to write the rejected rows to.")] = None,
+) -> None:
+    """Learn the past of a topic from files.
+
+    Every model that workers publish from then on contains it. Settings are those of the workers. One that was
+    interrupted continues.
+
+    Example: streampca backfill s3://lake/readings --column embedding --timestamp-column time --until 2026-01-31T12:00Z
+    """
+    from streampca.commands.backfill import run
+
+    run(given, sources, column, timestamp_column, until, number, scheduler, rejects)
+
+
 @app.command()
 def project(
     file: Annotated[Path, typer.Argument(help="Vectors as rows: .npy, .csv, .jsonl or .parquet.", metavar="FILE")],

@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "store_url": [],
     "access": ["access", "errors"],
     "client": ["client"],
+    "backfill": ["backfill", "stream", "stores.base", "stores.checkpoints", "vectors", "pca", "errors"],
     "export": ["export", "stream.model_file", "ImplicitKrasulina"],
     "settings": ["settings", "common_settings", "store_url", "errors"],
     "pca": ["pca"],
@@ -55,14 +56,14 @@ MAY_IMPORT = {
     ],
     "api": [
         "api", "stores.base", "stores.model_cache", "stores.models", "stores.process_status", "stream.model_file",
-        "vectors", "pca.model", "pca.scoring", "pca.arrays", "errors", "settings", "metrics",
+        "stream.partitions", "vectors", "pca.model", "pca.scoring", "pca.arrays", "errors", "settings", "metrics",
         "thread_failures", "tracing", "version", "access",
     ],
     # These alone choose among concrete sources and stores.
     "commands": [
         "commands", "consumer_group", "worker", "transform", "sources", "stores", "stream", "vectors", "pca",
         "settings", "common_settings", "blas", "errors", "logs", "thread_failures", "store_url", "api.server",
-        "metrics", "access", "export", "client", "tracing",
+        "metrics", "access", "export", "client", "tracing", "backfill",
     ],
     "demo": ["demo", "stores", "stream.model_file", "vectors", "pca.arrays", "settings", "errors"],
     "cli": ["commands", "demo.run", "blas", "settings", "common_settings", "logs", "errors", "version"],

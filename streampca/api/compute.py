@@ -14,6 +14,7 @@ from streampca.pca import scoring
 from streampca.pca.arrays import Array
 from streampca.pca.scoring import Projected
 from streampca.stream.model_file import PublishedModel
+from streampca.stream.partitions import partition_name
 
 _ROWS = 64
 
@@ -138,7 +139,9 @@ def model_info(published: PublishedModel) -> Answer:
         **{name: getattr(published.model, name) for name in of_model},
         **{name: getattr(published, name) for name in of_publication},
         "components": published.model.n_components,
-        "positions": {str(partition): position for partition, position in sorted(published.positions.items())},
+        "positions": {
+            partition_name(partition): position for partition, position in sorted(published.positions.items())
+        },
     }
     return _answer(published, fields)
 

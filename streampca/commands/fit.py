@@ -37,7 +37,7 @@ class FitOptions:
     missing: str = "refuse"  # or impute
 
 
-def run(file: Path, output: str, options: FitOptions, start_from: str | None, column: str | None) -> None:
+def run(file: Path, output: str, options: FitOptions, start_from: str | None = None, column: str | None = None) -> None:
     """Learn the rows of the file and write the model."""
     if options.missing not in ("refuse", "impute"):
         raise SettingsError(f"--missing {options.missing}: must be refuse or impute")

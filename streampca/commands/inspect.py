@@ -18,6 +18,7 @@ from streampca.stores.models import Models
 from streampca.stream import checkpoint as checkpoints
 from streampca.stream import model_file as models
 from streampca.stream import npz
+from streampca.stream.partitions import partition_name
 
 _ZIP, _NAME_AT, _FIRST_MEMBER = b"PK\x03\x04", 30, b"header.npy"  # how every file that streampca writes begins
 
@@ -89,7 +90,7 @@ def _topic(store: Store, topic: str) -> dict[str, Any]:
     partitions = {}
     for partition in saved.partitions():
         newest = saved.newest(partition)
-        partitions[str(partition)] = {
+        partitions[partition_name(partition)] = {
             "checkpoints": len(saved.offsets(partition)),
             "next_offset": newest.fold.position if newest else None,
             "learned": newest.fold.stats.learned if newest else None,

@@ -121,4 +121,5 @@ def worker_config_of(settings: WorkerSettings) -> WorkerConfig:
         bad_records=settings.bad_records,
         offset_gap=settings.on_offset_gap,
         checkpoint_interval_s=settings.checkpoint_interval_s,
+        start=settings.start_at,
     )

@@ -1,12 +1,11 @@
 """Settings of the value format: how vectors are encoded in records."""
 
-from pathlib import Path
 from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 
-from streampca.settings.base import Rules, Settings, existing_file
+from streampca.settings.base import Rules, Settings
 
 Format = Literal["json", "float32", "float64", "npy", "avro", "protobuf", "arrow"]
 
@@ -23,7 +22,6 @@ class FormatSettings(Settings):
     field: str = Field("", description="Field that holds the vector: a dotted path; in arrow a column.")
     schema_registry_url: str | None = Field(None, description="URL of the schema registry, for avro and protobuf.")
     schema_registry_login: SecretStr | None = Field(None, description="Login at the schema registry, user:password.")
-    schema_registry_cafile: Path | None = Field(None, description="CA certificates of the schema registry, PEM.")
 
     @field_validator("schema_registry_url")
     @classmethod
@@ -42,8 +40,6 @@ class FormatSettings(Settings):
         if login is not None and not all(login.get_secret_value().partition(":")):
             raise ValueError("not user:password")
         return login
-
-    _is_there = field_validator("schema_registry_cafile")(existing_file)
 
     RULES: ClassVar[Rules] = (
         (

@@ -1,8 +1,9 @@
 """Settings of `streampca worker`."""
 
+from datetime import datetime
 from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from streampca.settings.base import Rules
 from streampca.settings.consumer import ConsumerSettings
@@ -36,9 +37,26 @@ class WorkerSettings(ConsumerSettings, GroupSettings):
         "refuse", description="What to do with vectors that lack entries (null or NaN)."
     )
 
+    start: str = Field(
+        "earliest",
+        description="Where partitions without a checkpoint begin: earliest, latest, a time (ISO 8601), or backfill.",
+    )
+
     # Checkpoints and models.
     checkpoint_interval_s: float = Field(5, gt=0, description="Maximum time between checkpoints, and between models.")
     keep_models: int = Field(100, ge=1, description="Number of published models kept.")
+
+    @field_validator("start")
+    @classmethod
+    def _is_a_place(cls, start: str) -> str:
+        if start not in ("earliest", "latest", "backfill"):
+            datetime.fromisoformat(start)
+        return start
+
+    @property
+    def start_at(self) -> str | int:
+        """`start`, times in milliseconds since 1970."""
+        return self.start if self.start.isalpha() else int(datetime.fromisoformat(self.start).timestamp() * 1000)
 
     @property
     def group(self) -> str:

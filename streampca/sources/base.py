@@ -79,6 +79,12 @@ class Source(Protocol):
         Raises `TimeoutError` if no broker answers within some seconds.
         """
 
+    def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:
+        """The offset of each partition's first record with this timestamp or a later one, or its end; None: the end.
+
+        Raises `TimeoutError` if no broker answers within some seconds.
+        """
+
     def close(self) -> None:
         """Leave the group, within 3 seconds. Closing twice is harmless. No events are returned afterwards."""
 

@@ -94,6 +94,10 @@ class Prefetch:
         found: dict[int, Committed] = self._do(partial(self._source.committed, partitions)).result()
         return found
 
+    def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:
+        found: dict[int, int] = self._do(partial(self._source.offsets_at, partitions, time_ms)).result()
+        return found
+
     def close(self) -> None:
         if self._closed:
             return

@@ -42,7 +42,7 @@ class SchemaRegistry:
         try:
             self._client = schema_registry.SchemaRegistryClient(_configuration(settings))
         except OSError as error:  # of the certificates
-            raise SettingsError(f"schema_registry_cafile cannot be used: {error}") from None
+            raise SettingsError(f"SSL_CERT_FILE cannot be used: {error}") from None
 
     def get(self, schema_id: int) -> WriterSchema:
         references: dict[str, str] = {}
@@ -115,6 +115,4 @@ def _configuration(settings: FormatSettings) -> dict[str, Any]:
     }
     if settings.schema_registry_login:
         configuration["basic.auth.user.info"] = settings.schema_registry_login.get_secret_value()
-    if settings.schema_registry_cafile:
-        configuration["ssl.ca.location"] = str(settings.schema_registry_cafile)
     return configuration

@@ -1,4 +1,7 @@
-"""Checkpoints in a store: `checkpoints/<topic>/<partition>/<next offset, 20 digits>.npz`."""
+"""Checkpoints in a store: `checkpoints/<topic>/<partition>/<next offset, 20 digits>.npz`.
+
+A backfill is one more partition; its folder is `backfill-<number>`.
+"""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -11,6 +14,7 @@ from streampca.stores import identity, numbered
 from streampca.stores.base import Store
 from streampca.stream import checkpoint as files
 from streampca.stream.checkpoint import Checkpoint
+from streampca.stream.partitions import BACKFILL, FIRST_BACKFILL, backfill_partition, partition_name
 from streampca.stream.store_identity import StoreIdentity
 
 log = structlog.get_logger()
@@ -35,9 +39,15 @@ class Checkpoints:
         return identity.ensure(self._store)
 
     def partitions(self) -> list[int]:
-        """Partitions that have checkpoints, ascending."""
-        stems = (name.rsplit("/", 1)[-1] for name in self._store.names(self._folder))
-        return sorted(int(stem) for stem in stems if stem.isdigit())
+        """Partitions that have checkpoints, ascending; those of backfills are the last."""
+        stems = [name.rsplit("/", 1)[-1] for name in self._store.names(self._folder)]
+        backfills = [stem.removeprefix(BACKFILL) for stem in stems if stem.startswith(BACKFILL)]
+        numbers = [backfill_partition(int(number)) for number in backfills if number.isdigit()]
+        return sorted([*(int(stem) for stem in stems if stem.isdigit()), *numbers])
+
+    def backfills(self) -> list[int]:
+        """The partitions that are backfills."""
+        return [partition for partition in self.partitions() if partition >= FIRST_BACKFILL]
 
     def offsets(self, partition: int) -> list[int]:
         """Next offsets of a partition's checkpoints, ascending."""
@@ -143,4 +153,4 @@ class Checkpoints:
         return numbered.path(self._folder_of(partition), offset)
 
     def _folder_of(self, partition: int) -> str:
-        return f"{self._folder}/{partition}"
+        return f"{self._folder}/{partition_name(partition)}"

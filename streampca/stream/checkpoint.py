@@ -33,6 +33,7 @@ class Checkpoint:
     partition: int
     fold: Fold
     settings: dict[str, Any]  # as `FoldConfig.as_dict` gives them
+    until: str = ""  # of a backfill: where the topic begins, a time in milliseconds or partition:offset,…
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
@@ -56,6 +57,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "gaps": state.gaps and state.gaps.messages,
         "event_time": asdict(fold.event_time),
         "stats": {**vars(fold.stats), "rejected": dict(fold.stats.rejected)},
+        **({"until": checkpoint.until} if checkpoint.until else {}),
     }
     arrays: dict[str, NDArray[Any]] = {
         "C": state.C,
@@ -92,7 +94,7 @@ def decode(data: bytes, *, trusted: bool = False) -> Checkpoint:
     stats, event_time = FoldStats(**dict(header.stats)), EventTime(**dict(header.event_time))
     last = LastRecord(**dict(header.last_record)) if header.last_record else None
     fold = Fold(header.next_offset, state, arrays["pending"], arrays["pending_retention"], event_time, stats, last)
-    return Checkpoint(header.topic, header.topic_id, header.partition, fold, header.settings)
+    return Checkpoint(header.topic, header.topic_id, header.partition, fold, header.settings, header.until)
 
 
 def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]], *, inverse: bool) -> None:

@@ -110,6 +110,12 @@ class Codec:
             counts = sizes // (self._reader.dtype.itemsize * self.dimensions)
         return self._checked(vectors, places, counts, rejects)
 
+    def checked(self, vectors: Array, places: NDArray[np.int64], rejects: list[Reject]) -> Decoded:
+        """Vectors (n, d) that were decoded elsewhere, at these places of a batch: those that cannot be learned go to
+        the rejects."""
+        with np.errstate(invalid="ignore"):
+            return self._checked(vectors, places, np.ones(len(places), np.int64), rejects)
+
     def _rows(
         self, values: Sequence[bytes | None], enough: int
     ) -> tuple[Sequence[VectorBytes], Sequence[int], list[Reject], int]:

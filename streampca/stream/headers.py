@@ -68,6 +68,7 @@ class CheckpointHeader(_Strict):
     gaps: Annotated[Finite, Field(ge=0, le=1.000001)] | None
     event_time: EventTimeHeader
     stats: StatsHeader
+    until: str = ""
 
 
 class ModelHeader(_Strict):

@@ -8,14 +8,18 @@ import contextlib
 from collections import deque
 from collections.abc import Collection, Mapping
 
+import structlog
+
 from streampca.consumer_group.listener import CheckpointPostponed, CheckpointSaved, Listener, ModelPublished
-from streampca.errors import StaleListingError, StoreError
+from streampca.errors import SettingsError, StaleListingError, StoreError
 from streampca.sources.base import DeadLetters, Source
 from streampca.stream import compatibility
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.group_store import GroupStore
+
+log = structlog.get_logger()
 
 _FLUSH_S = 2.0  # longest wait for dead letters before a save is postponed
 
@@ -31,9 +35,12 @@ class Checkpointer:
         dead_letters: DeadLetters,
         writer: CheckpointWriter,
         listener: Listener,
+        start: str | int = "earliest",
     ) -> None:
+        """`start` is where partitions without a checkpoint begin: earliest, latest, backfill, or at a time in ms."""
         self._topic, self._fold_config = topic, fold_config
         self._source, self._dead_letters, self._writer, self._listener = source, dead_letters, writer, listener
+        self._start = start
         self._group_store = GroupStore(topic, source, writer.checkpoints)
         self._topic_id = ""
         self._saved: dict[int, Fold] = {}  # of each assigned partition, the fold that is on disk
@@ -55,6 +62,7 @@ class Checkpointer:
         """
         self._group_store.check_assigned(partitions)
         folds = {partition: self._load(partition) for partition in sorted(partitions)}
+        folds |= self._begun({p: fold for p, fold in folds.items() if fold.position < 0})
         self._saved |= folds
         return folds
 
@@ -118,6 +126,31 @@ class Checkpointer:
     def _checkpoints(self, folds: Mapping[int, Fold]) -> list[Checkpoint]:
         settings = self._fold_config.as_dict()
         return [Checkpoint(self._topic, self._topic_id, p, fold, settings) for p, fold in folds.items()]
+
+    def _begun(self, folds: Mapping[int, Fold]) -> dict[int, Fold]:
+        """New partitions at their start, if that is not the earliest record; saved, so that no crash moves it."""
+        offsets = self._starts(folds) if folds else {}
+        begun = {partition: folds[partition].at(offset) for partition, offset in offsets.items()}
+        for checkpoint in self._checkpoints(begun):
+            self._writer.checkpoints.save(checkpoint)
+            log.info(
+                "partition begun", partition=checkpoint.partition, offset=checkpoint.fold.position, start=self._start
+            )
+        return begun
+
+    def _starts(self, partitions: Collection[int]) -> Mapping[int, int]:
+        start = self._start
+        if start == "backfill":
+            checkpoints = self._writer.checkpoints
+            if not (backfills := checkpoints.backfills()) or not (last := checkpoints.newest(backfills[-1])):
+                raise SettingsError(f"start is backfill, and the store holds none of {self._topic}: run it first")
+            if ":" in last.until:
+                named = (map(int, pair.split(":")) for pair in last.until.split(","))
+                return {partition: offset for partition, offset in named if partition in partitions}
+            start = int(last.until) if last.until else "earliest"
+        if start == "earliest":
+            return {}
+        return self._source.offsets_at(partitions, None if start == "latest" else int(start))
 
     def _load(self, partition: int) -> Fold:
         checkpoint = self._writer.checkpoints.newest(partition)

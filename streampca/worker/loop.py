@@ -45,6 +45,7 @@ class WorkerConfig:
     bad_records: str = "stop"  # stop, skip, or dead_letter
     offset_gap: str = "fail"  # fail, earliest or latest
     checkpoint_interval_s: float = 5.0
+    start: str | int = "earliest"  # latest, backfill, or a time in milliseconds
 
 
 class Worker:
@@ -64,7 +65,9 @@ class Worker:
         `check_threads` raises the error of a thread that has died, which ends the loop.
         """
         self._config, self._source, self._dead_letters = config, source, dead_letters
-        self._checkpointer = Checkpointer(config.topic, config.fold, source, dead_letters, writer, listener)
+        self._checkpointer = Checkpointer(
+            config.topic, config.fold, source, dead_letters, writer, listener, config.start
+        )
         self._listener, self._check_threads = listener, check_threads
         self._assignment: Assignment[Fold] = Assignment(
             OffsetGapPolicy(config.topic, config.offset_gap, _START_OVER), source, self._checkpointer.restore, listener

@@ -183,15 +183,20 @@ def test_schemas_unknown_ids_references_and_no_registry(registry: RegistryProces
         new_client("http://127.0.0.1:9").get(1)
 
 
-def test_a_registry_over_tls(registry: RegistryProcess, new_client: NewClient, tmp_path: Path) -> None:
+def test_a_registry_over_tls(
+    registry: RegistryProcess, new_client: NewClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     schema = WriterSchema("AVRO", '{"type":"array","items":"double"}')
-    client = new_client(registry.tls_url, schema_registry_cafile=str(registry.certificates.authority))
+    monkeypatch.setenv("SSL_CERT_FILE", str(registry.certificates.authority))
+    client = new_client(registry.tls_url)
     assert client.get(client.register("over-tls", schema)) == schema._replace(references={})
     others = Certificates(tmp_path).make()
+    monkeypatch.setenv("SSL_CERT_FILE", str(others.authority))
     with pytest.raises(TimeoutError, match=r"cannot be reached.*CERTIFICATE_VERIFY_FAILED"):
-        new_client(registry.tls_url, schema_registry_cafile=str(others.authority)).get(1)
-    with pytest.raises(SettingsError, match="schema_registry_cafile"):
-        new_client(registry.tls_url, schema_registry_cafile=str(others.server_key))
+        new_client(registry.tls_url).get(1)
+    monkeypatch.setenv("SSL_CERT_FILE", str(others.server_key))
+    with pytest.raises(SettingsError, match="SSL_CERT_FILE"):
+        new_client(registry.tls_url)
 
 
 class FakeRegistry(http.server.BaseHTTPRequestHandler):

@@ -42,7 +42,7 @@ class Backend(ABC):
     @abstractmethod
     def _open(self, **settings: Any) -> Source: ...
     @abstractmethod
-    def append(self, partition: int, values: Sequence[bytes | None]) -> None: ...
+    def append(self, partition: int, values: Sequence[bytes | None], timestamp_ms: int | None = None) -> None: ...
     @abstractmethod
     def append_aborted(self, partition: int, values: Sequence[bytes]) -> None:
         """Append an aborted transaction: its records and its marker are offsets without a record."""
@@ -78,8 +78,8 @@ class InMemory(Backend):
     def _open(self, **settings: Any) -> Source:
         return MemorySource(self.topic, batch=base.MAX_POLL_RECORDS)
 
-    def append(self, partition: int, values: Sequence[bytes | None]) -> None:
-        self.topic.append(partition, *values)
+    def append(self, partition: int, values: Sequence[bytes | None], timestamp_ms: int | None = None) -> None:
+        self.topic.append(partition, *values, timestamp=-1 if timestamp_ms is None else timestamp_ms)
 
     def append_aborted(self, partition: int, values: Sequence[bytes]) -> None:
         self.topic.skip(partition, len(values) + 1)
@@ -149,8 +149,8 @@ class OnKafka(Backend):
     def _open(self, **settings: Any) -> Source:
         return self.source(self.settings(**settings))
 
-    def append(self, partition: int, values: Sequence[bytes | None]) -> None:
-        self.broker.produce(self.topic, partition, values)
+    def append(self, partition: int, values: Sequence[bytes | None], timestamp_ms: int | None = None) -> None:
+        self.broker.produce(self.topic, partition, values, timestamp_ms)
 
     def append_aborted(self, partition: int, values: Sequence[bytes]) -> None:
         producer = self.broker.producer(transactional_id=f"{self.topic}-{time.monotonic_ns()}")

@@ -92,6 +92,18 @@ def test_a_member_without_partitions_has_a_status_too(make: Make) -> None:
     other.until(lambda: other.source.status().member)
 
 
+def test_offsets_at_a_time_and_at_the_end(make: Make) -> None:
+    log = make(2)
+    for i in range(5):
+        log.append(0, values(i, i + 1), 1_700_000_000_000 + 1000 * i)
+    source = log.open()
+    Reader(source).assigned()
+    assert source.offsets_at({0, 1}, 1_700_000_000_000) == {0: 0, 1: 0}
+    assert source.offsets_at({0, 1}, 1_700_000_002_500) == {0: 3, 1: 0}
+    assert source.offsets_at({0, 1}, 1_800_000_000_000) == {0: 5, 1: 0}
+    assert source.offsets_at({0, 1}, None) == {0: 5, 1: 0}
+
+
 def test_a_record_without_a_value_arrives(make: Make) -> None:
     log = make(1)
     log.append(0, [None])

@@ -92,6 +92,15 @@ class ConfluentSource(ClientSource):
                 raise TimeoutError(f"the committed offsets are not known: {tp.error.str()}")
         return client.committed(found)
 
+    def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:
+        try:
+            wanted = [TopicPartition(self._topic, partition, time_ms or 0) for partition in partitions]
+            ends = {tp.partition: self._consumer.get_watermark_offsets(tp, timeout=_OFFSETS_S)[1] for tp in wanted}
+            at = [] if time_ms is None else self._consumer.offsets_for_times(wanted, timeout=_OFFSETS_S)
+        except KafkaException as error:
+            raise TimeoutError(f"the offsets are not known: {error.args[0].str()}") from None
+        return ends | {tp.partition: tp.offset for tp in at if tp.offset >= 0}
+
     def _leave(self) -> None:
         # Takes long when brokers are away, and has no timeout.
         closing = threading.Thread(target=self._consumer.close, name="closing", daemon=True)

@@ -111,6 +111,17 @@ class KafkaPythonSource(ClientSource):
         except KafkaError as error:
             raise self._connection.source_error(error) from None
 
+    def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:
+        wanted = [TopicPartition(self._topic, partition) for partition in partitions]
+        try:
+            ends = self._consumer.end_offsets(wanted, _OFFSETS_TIMEOUT_MS)
+            at = {} if time_ms is None else self._consumer.offsets_for_times(dict.fromkeys(wanted, time_ms))
+        except RetriableError as error:
+            raise TimeoutError(f"the offsets are not known: {one_line(error)}") from None
+        except KafkaError as error:
+            raise self._connection.source_error(error) from None
+        return {tp.partition: at[tp].offset if at.get(tp) else ends[tp] for tp in wanted}
+
     def _leave(self) -> None:
         try:
             self._consumer.close(autocommit=False, timeout_ms=_CLOSE_TIMEOUT_MS)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from streampca.sources.base import Committed
+from streampca.sources.memory.log import Log
 from streampca.sources.memory.topic import MemoryTopic
 from streampca.stream.events import Assigned, Event, Lost, OutOfRange, Records, Revoked, SourceStatus
 from streampca.stream.record import NO_RECORDS, LastRecord
@@ -92,6 +93,16 @@ class MemorySource:
             raise TimeoutError("no broker answers")
         found = {p: offset for p, offset in self._topic.committed.items() if p in partitions}
         return {p: Committed(offset, self._topic.metadata.get(p, "")) for p, offset in found.items()}
+
+    def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:
+        if self._topic.away:
+            raise TimeoutError("no broker answers")
+
+        def offset(log: Log) -> int:
+            later = (each.offset for each in log.records if time_ms is not None and each.timestamp >= time_ms)
+            return next(later, log.end)
+
+        return {partition: offset(self._topic.logs[partition]) for partition in partitions}
 
     def may_commit(self, partitions: Collection[int]) -> bool:
         """Whether the group still counts these partitions as ours."""

@@ -1,0 +1,8 @@
+"""Learns the past of a topic from files: a backfill is one more fold, which is merged into every model.
+
+`fold_batches` and `merge` know no engine; `engines` runs them on Dask or Spark.
+"""
+
+from streampca.backfill.folding import Backfill, fold_batches, merge
+
+__all__ = ["Backfill", "fold_batches", "merge"]

@@ -1,0 +1,178 @@
+"""Folds of rows, wherever they are, and their merger. The parts are bytes, so that any engine can move them:
+
+parts = [fold_batches(batches, backfill) for batches in pieces]  # in any process and order
+checkpoint = merge(parts, backfill)  # in the order of the pieces
+"""
+
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyarrow import parquet
+from threadpoolctl import threadpool_limits
+
+from streampca.errors import InputError
+from streampca.pca.arrays import Array
+from streampca.pca.merge import Merger, pooled
+from streampca.stream import checkpoint as files
+from streampca.stream.checkpoint import Checkpoint
+from streampca.stream.codec import Codec
+from streampca.stream.decoded import Reject
+from streampca.stream.event_time import EventTime
+from streampca.stream.fold import Fold, FoldConfig, FoldStats
+from streampca.stream.partitions import backfill_partition
+from streampca.vectors import arrow
+from streampca.vectors.packing import VectorError
+
+REJECTS = pa.schema({"piece": pa.string(), "row": pa.int64(), "reason": pa.string(), "message": pa.string()})
+
+
+@dataclass(frozen=True)
+class Backfill:
+    """What is learned of which rows."""
+
+    topic: str
+    fold: FoldConfig  # the worker's
+    columns: tuple[str, ...]  # one of lists of d numbers, or d of numbers
+    timestamp_column: str | None = None
+    until_ms: int | None = None  # rows from this time on are the topic's
+    until_offsets: Mapping[int, int] | None = None  # or, of columns `partition` and `offset`, from these offsets on
+    number: int = 0  # tells the backfills of a topic apart
+
+    @property
+    def until(self) -> str:
+        """Where the worker begins, as a checkpoint has it: a time in milliseconds, or offsets of partitions."""
+        offsets = (f"{partition}:{offset}" for partition, offset in sorted((self.until_offsets or {}).items()))
+        return str(self.until_ms) if self.until_ms is not None else ",".join(offsets)
+
+    @property
+    def read(self) -> list[str]:
+        """The columns that are read."""
+        times = [self.timestamp_column] if self.timestamp_column else []
+        return [*self.columns, *times, *(["partition", "offset"] if self.until_offsets else [])]
+
+
+class Part(NamedTuple):
+    """The fold of a piece as a checkpoint's file, and its rejected rows as a Parquet file."""
+
+    fold: bytes
+    rejects: bytes
+
+
+def fold_batches(batches: Iterable[Any], backfill: Backfill, name: str = "") -> Part:
+    """Learn the rows of record batches, in one pass; where they are cut changes no bit. `name` is for the rejects.
+
+    Raises `InputError` if a column is missing or is none of numbers.
+    """
+    learning = backfill.fold.learning
+    observed = learning.min_observed if learning.impute else None
+    codec = Codec("float64", learning.dimensions, learning.largest_value, learning.dtype, min_observed=observed)
+    fold, rejects, start = Fold.empty(learning), list[Any](), 0
+    with threadpool_limits(1):  # the same bits everywhere
+        for whole in batches:
+            batch = _before_until(whole, backfill)
+            vectors, places, rejected = _vectors(batch, backfill)
+            decoded = codec.checked(vectors, places, rejected)
+            times = _times(batch, backfill)[decoded.places]
+            fold = fold.learn(decoded.vectors, times, start + len(whole), backfill.fold)[0]
+            fold = fold.reject([reject.reason for reject in decoded.rejects])
+            rejects += [(name, start + place, reason, text) for place, reason, text in decoded.rejects]
+            start += len(whole)
+        fold = replace(fold, position=start, state=fold.provisional(learning), pending=fold.pending[:0])
+    fold, out = replace(fold, retention=fold.retention[:0]), io.BytesIO()
+    columns = [[row[i] for row in rejects] for i in range(len(REJECTS))]
+    parquet.write_table(pa.table(columns, schema=REJECTS), out)
+    return Part(_encoded(fold, backfill), out.getvalue())
+
+
+def merge(parts: Iterable[Part], backfill: Backfill) -> Checkpoint:
+    """The checkpoint of all parts, in their order; one is in memory at a time."""
+    merger, stats, now_ms, position = Merger(backfill.fold.learning.columns), list[FoldStats](), -1, 0
+    for part in parts:
+        fold = files.decode(part.fold).fold
+        time_ms = max(fold.event_time.now_ms, now_ms)
+        merger.fade(_kept(backfill.fold, fold.stats.learned, time_ms - now_ms if now_ms >= 0 else 0))
+        behind_ms = time_ms - fold.event_time.now_ms if fold.event_time.now_ms >= 0 else 0
+        merger.add(fold.state, backfill.fold.decay(behind_ms))
+        stats.append(fold.stats)
+        now_ms, position = time_ms, position + fold.position
+    learning, groups = backfill.fold.learning, merger.groups()
+    fold = Fold.empty(learning)
+    state = pooled(groups, learning.columns, learning.columns, learning.dtype) if groups else fold.state
+    fold = replace(fold, position=position, state=state, event_time=EventTime(now_ms), stats=FoldStats.total(stats))
+    return files.decode(_encoded(fold, backfill))
+
+
+def _kept(config: FoldConfig, messages: int, elapsed_ms: int) -> float:
+    """The share of the past that is left after so many messages and so much time."""
+    return 2.0 ** (-messages / config.half_life_messages) if config.half_life_messages else config.decay(elapsed_ms)
+
+
+def _encoded(fold: Fold, backfill: Backfill) -> bytes:
+    partition = backfill_partition(backfill.number)
+    return files.encode(Checkpoint(backfill.topic, "", partition, fold, backfill.fold.as_dict(), backfill.until))
+
+
+def _before_until(batch: Any, backfill: Backfill) -> Any:
+    """The rows that are not the topic's."""
+    if missing := set(backfill.read) - set(batch.schema.names):
+        raise InputError(f"there is no column {min(missing)}; there are {', '.join(batch.schema.names)}")
+    if backfill.until_ms is not None:
+        return batch.filter(pa.array(_times(batch, backfill) < backfill.until_ms))
+    if backfill.until_offsets:
+        partitions, offsets = (batch.column(name).to_numpy(zero_copy_only=False) for name in ("partition", "offset"))
+        ends = np.array([backfill.until_offsets.get(int(partition), 0) for partition in partitions], np.int64)
+        return batch.filter(pa.array(offsets < ends))
+    return batch
+
+
+def _times(batch: Any, backfill: Backfill) -> NDArray[np.int64]:
+    """The time of each row in milliseconds since 1970; -1: unknown."""
+    if backfill.timestamp_column is None:
+        return np.full(len(batch), -1, np.int64)
+    column = batch.column(backfill.timestamp_column)
+    if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
+        column = column.cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
+    elif not pa.types.is_integer(column.type):
+        raise InputError(f"column {backfill.timestamp_column} holds {column.type}, not times or milliseconds")
+    return np.asarray(pc.fill_null(column, -1).to_numpy(zero_copy_only=False), np.int64)
+
+
+def _vectors(batch: Any, backfill: Backfill) -> tuple[Array, NDArray[np.int64], list[Reject]]:
+    """The rows with d entries (n, d), NaN for null, their places in the batch, and the others."""
+    d = backfill.fold.learning.dimensions
+    if len(backfill.columns) > 1:
+        rows = [_floats(batch.column(name), name) for name in backfill.columns]
+        return np.column_stack(rows), np.arange(len(batch)), []
+    column = batch.column(backfill.columns[0])
+    rejects = list(_misfits(column, d))
+    bad = [reject.place for reject in rejects]
+    places = np.setdiff1d(np.arange(len(batch)), bad, assume_unique=True)
+    try:
+        return arrow.numbers(column.take(pa.array(places)), d, gaps=True).reshape(-1, d), places, rejects
+    except VectorError as error:
+        raise InputError(f"column {backfill.columns[0]}: {error}") from None
+
+
+def _floats(column: Any, name: str) -> Array:
+    if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
+        raise InputError(f"column {name} holds {column.type}, not numbers")
+    return np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64)
+
+
+def _misfits(column: Any, d: int) -> Iterator[Reject]:
+    """The rows of a column of lists that are null or have another length."""
+    if not (
+        pa.types.is_fixed_size_list(column.type) or pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
+    ):
+        return
+    lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy(zero_copy_only=False)
+    for place in np.flatnonzero(lengths != d):
+        missing = lengths[place] < 0
+        text = "the row is null" if missing else f"{lengths[place]} numbers, not {d}"
+        yield Reject(int(place), "no_value" if missing else "wrong_length", text)

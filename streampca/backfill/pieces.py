@@ -1,0 +1,134 @@
+"""Files as pieces that are folded one by one: row groups of Parquet, and Arrow IPC, CSV and .npy files.
+
+The pieces follow from the data alone, never from who reads them, so that the number of workers changes no bit.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.fs
+from pyarrow import parquet
+
+from streampca.errors import InputError
+from streampca.vectors.arrow import fixed_size_lists
+
+_NPY_ROWS = 2**16  # of a piece
+_BATCH_NUMBERS = 2**22  # that are read at a time
+_VECTOR = "vector"  # the only column of an .npy file
+
+
+class Piece(NamedTuple):
+    """A part of a file."""
+
+    path: str  # or a URL
+    size: int  # of the file
+    part: int = 0  # row group of Parquet; first row of .npy
+
+
+def pieces_of(sources: Sequence[str]) -> list[Piece]:
+    """The pieces of files, of folders with files, and of Delta and Iceberg tables, in the order of their names.
+
+    Raises `InputError`.
+    """
+    found = [piece for source in sources for path in _files(source) for piece in _pieces(path)]
+    if not found:
+        raise InputError(f"no .parquet, .arrow, .csv or .npy files in {', '.join(sources)}")
+    return found
+
+
+def columns_of(piece: Piece, pattern: str) -> tuple[str, ...]:
+    """The columns of a file whose names match a pattern, such as `embedding` or `feature_*`. Raises `InputError`."""
+    names = next(_batches(piece, None)).schema.names
+    if not (matching := tuple(name for name in names if fnmatchcase(name, pattern))):
+        raise InputError(f"{piece.path} has no column {pattern}; there are {', '.join(names)}")
+    return matching
+
+
+def read(piece: Piece, columns: Sequence[str]) -> Iterator[Any]:
+    """The record batches of a piece with these columns, as far as it has them. Raises `InputError`."""
+    with _naming(piece.path):
+        yield from _batches(piece, columns)
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+
+
+def _files(source: str) -> list[str]:
+    if source.endswith(".metadata.json"):
+        from pyiceberg.table import StaticTable  # an optional package
+
+        tasks = list(StaticTable.from_metadata(source).scan().plan_files())
+        if any(task.delete_files for task in tasks):
+            raise InputError(f"{source} has deleted rows: rewrite its data files first")
+        return sorted(task.file.file_path.removeprefix("file://") for task in tasks)
+    system, path = _opened(source)
+    info = system.get_file_info(path)
+    if info.type == pa.fs.FileType.NotFound:
+        raise InputError(f"there is no {source}")
+    if info.is_file:
+        return [source]
+    if system.get_file_info(f"{path}/_delta_log").type != pa.fs.FileType.NotFound:
+        from deltalake import DeltaTable  # an optional package
+
+        return sorted(DeltaTable(source).file_uris())
+    prefix = source.partition("://")[0] + "://" if "://" in source else ""
+    inside = system.get_file_info(pa.fs.FileSelector(path, recursive=True))
+    return sorted(prefix + each.path for each in inside if each.is_file and _kind(each.path))
+
+
+def _opened(path: str) -> tuple[Any, str]:
+    if "://" in path:
+        opened: tuple[Any, str] = pa.fs.FileSystem.from_uri(path)
+        return opened
+    return pa.fs.LocalFileSystem(), str(Path(path).absolute())
+
+
+def _kind(path: str) -> str:
+    suffix = path.rsplit(".", 1)[-1].lower()
+    return {"feather": "arrow"}.get(suffix, suffix if suffix in ("parquet", "arrow", "csv", "npy") else "")
+
+
+def _pieces(path: str) -> list[Piece]:
+    system, local = _opened(path)
+    size, parts = system.get_file_info(local).size, range(1)
+    with _naming(path):
+        if _kind(path) == "parquet":
+            with system.open_input_file(local) as file:
+                parts = range(parquet.ParquetFile(file).num_row_groups)
+        elif _kind(path) == "npy":
+            parts = range(0, len(np.load(local, mmap_mode="r")), _NPY_ROWS)
+    return [Piece(path, size, part) for part in parts]
+
+
+def _batches(piece: Piece, columns: Sequence[str] | None) -> Iterator[Any]:
+    system, path = _opened(piece.path)
+    kind = _kind(path)
+    if kind == "npy":
+        rows = np.load(path, mmap_mode="r")[piece.part : piece.part + _NPY_ROWS]
+        step = max(_BATCH_NUMBERS // rows.shape[1], 1)
+        for start in range(0, len(rows), step):
+            part = np.ascontiguousarray(rows[start : start + step], np.float64)
+            yield pa.record_batch([fixed_size_lists(part)], [_VECTOR])
+        return
+    with system.open_input_file(path) as file:
+        if kind == "parquet":
+            opened = parquet.ParquetFile(file)
+            numbers = max(opened.metadata.row_group(piece.part).total_byte_size // 4, 1)
+            step = max(_BATCH_NUMBERS * opened.metadata.row_group(piece.part).num_rows // numbers, 1)
+            yield from opened.iter_batches(step, row_groups=[piece.part], columns=columns)
+        elif kind == "arrow":
+            batches = pa.ipc.open_file(file)
+            yield from (batches.get_batch(i) for i in range(batches.num_record_batches))
+        else:
+            yield from pa.csv.open_csv(file)

@@ -1,0 +1,40 @@
+"""Rows of a stream as files, and what a single pass learns of them."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from streampca.backfill import Backfill
+from streampca.pca.arrays import F64
+from streampca.pca.learning import LearningConfig
+from streampca.stream.fold import FoldConfig
+from streampca.vectors.arrow import fixed_size_lists
+
+D, K = 300, 4  # beyond the dimensions up to which merging is exact
+START_MS = 1_700_000_000_000
+
+
+def rows(n: int, seed: int = 0, d: int = D) -> F64:
+    chance = np.random.default_rng(seed)
+    basis = np.random.default_rng(99).standard_normal((K, d)) * np.array([4, 3, 2, 1])[:, None]
+    return chance.standard_normal((n, K)) @ basis + 0.1 * chance.standard_normal((n, d)) + 2
+
+
+def table(Y: F64, first: int = 0, **more: object) -> pa.Table:
+    """Rows a second apart, from the `first` on."""
+    times = pa.array(START_MS + 1000 * np.arange(first, first + len(Y)), pa.timestamp("ms"))
+    return pa.table({"embedding": fixed_size_lists(Y), "time": times, **more})
+
+
+def write(folder: Path, Y: F64, files: int = 3, group: int = 400) -> Path:
+    folder.mkdir()
+    for i, part in enumerate(np.array_split(np.arange(len(Y)), files)):
+        pq.write_table(table(Y[part], int(part[0])), folder / f"{i}.parquet", row_group_size=group)
+    return folder
+
+
+def backfill_of(d: int = D, **more: object) -> Backfill:
+    fold = FoldConfig(LearningConfig(d, K), **{k: more.pop(k) for k in list(more) if k.startswith("half")})  # type: ignore[arg-type]
+    return Backfill("readings", fold, ("embedding",), "time", **more)  # type: ignore[arg-type]

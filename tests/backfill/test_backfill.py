@@ -1,0 +1,179 @@
+"""A backfill learns all rows, to the same bits on every engine and with every number of workers."""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import write_deltalake
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.decomposition import PCA
+
+from streampca.backfill import Backfill, engines, fold_batches, merge, run
+from streampca.backfill.engines import Engine, Folded
+from streampca.backfill.folding import Part
+from streampca.backfill.pieces import Piece, columns_of, pieces_of
+from streampca.errors import InputError, SettingsError
+from streampca.pca.axes import model_of
+from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.memory import MemoryStore
+from streampca.stream import checkpoint as files
+from streampca.stream.checkpoint import Checkpoint
+from streampca.vectors.arrow import fixed_size_lists
+from tests.backfill.rows import START_MS, K, backfill_of, rows, table, write
+
+
+def here(pieces: Mapping[str, Piece], backfill: Backfill) -> Folded:
+    """In this process, the last piece first."""
+    for name, piece in reversed(pieces.items()):
+        yield name, engines.fold_piece(piece, backfill)
+
+
+def learned(engine: Engine, backfill: Backfill, *sources: Path, store: MemoryStore | None = None) -> Checkpoint:
+    return run.learn(store or MemoryStore(), backfill, pieces_of([*map(str, sources)]), engine, lambda done: None)[0]
+
+
+def excess(found: Checkpoint, Y: np.ndarray) -> float:
+    """Percent of the loss of batch PCA."""
+    model, pca = model_of(found.fold.state, K), PCA(K).fit(Y)
+    loss, least = (((Y - back) ** 2).sum() for back in (
+        model.reconstruct(model.project(Y)[0]), pca.inverse_transform(pca.transform(Y)),
+    ))  # fmt: skip
+    return float(100 * (loss / least - 1))
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("backfill") / "lake", rows(4000))
+
+
+def test_it_is_as_accurate_as_batch_pca(lake: Path) -> None:
+    found = learned(here, backfill_of(), lake)
+    assert (found.fold.stats.learned, found.fold.position, found.fold.state.weight) == (4000, 4000, 4000.0)
+    np.testing.assert_allclose(found.fold.state.mean, rows(4000).mean(axis=0), rtol=1e-9)
+    assert excess(found, rows(4000)) < 0.01
+
+
+def test_processes_of_dask_and_of_spark_give_the_same_bits(lake: Path, spark: Any) -> None:
+    expected = files.encode(learned(here, backfill_of(), lake))
+    for workers in (1, 2):
+        assert files.encode(learned(engines.on_dask(workers=workers), backfill_of(), lake)) == expected
+    assert files.encode(learned(engines.on_spark(spark), backfill_of(), lake)) == expected
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=6), st.randoms())
+@settings(max_examples=20, deadline=None)
+def test_where_batches_are_cut_and_who_folds_first_changes_no_bit(sizes: list[int], random: Any) -> None:
+    Y, backfill = rows(900, d=20), backfill_of(20)
+    cuts = np.cumsum(sizes) % 300
+    pieces = [table(Y[start : start + 300], start) for start in (0, 300, 600)]
+    parts: dict[int, Part] = {}
+    for i in random.sample(range(3), 3):
+        bounds = sorted({0, *cuts.tolist(), 300})
+        parts[i] = fold_batches(
+            (batch for a, b in itertools.pairwise(bounds) for batch in pieces[i][a:b].to_batches()), backfill
+        )
+    whole = [fold_batches(piece.to_batches(), backfill) for piece in pieces]
+    assert files.encode(merge([parts[i] for i in range(3)], backfill)) == files.encode(merge(whole, backfill))
+
+
+def test_one_that_is_interrupted_continues(lake: Path) -> None:
+    store, pieces = MemoryStore(), pieces_of([str(lake)])
+    asked: list[str] = []
+
+    def breaks(pieces: Mapping[str, Piece], backfill: Backfill) -> Iterator[tuple[str, Part]]:
+        for name, part in here(pieces, backfill):
+            asked.append(name)
+            if len(asked) == 4:
+                raise KeyboardInterrupt
+            yield name, part
+
+    with pytest.raises(KeyboardInterrupt):
+        run.learn(store, backfill_of(), pieces, breaks, lambda done: None)
+    assert Checkpoints(store, "readings").newest(2**31) is None
+    asked.clear()
+    asked += [""] * 10
+    found = learned(breaks, backfill_of(), lake, store=store)
+    assert len(asked) - 10 == len(pieces) - 3
+    assert files.encode(found) == files.encode(learned(here, backfill_of(), lake))
+    assert store.names("checkpoints/readings/backfill-0") == [f"checkpoints/readings/backfill-0/{4000:020d}.npz"]
+    with pytest.raises(SettingsError, match="would be learned twice: give another --number"):
+        learned(here, backfill_of(), lake, store=store)
+
+
+def test_the_past_is_forgotten_as_a_stream_forgets_it(tmp_path: Path) -> None:
+    Y = np.vstack([rows(2000), rows(2000, seed=1) * 3])
+    write(tmp_path / "lake", Y)
+    for halving in ({"half_life_messages": 300.0}, {"half_life_seconds": 300.0}):
+        found = learned(here, backfill_of(**halving), tmp_path / "lake").fold
+        assert found.state.weight == pytest.approx(300 / np.log(2), rel=0.2)
+        weights = 2.0 ** (-np.arange(len(Y))[::-1] / 300)
+        np.testing.assert_allclose(found.state.mean, np.average(Y, axis=0, weights=weights), atol=0.3)
+    assert found.stats.last_ms == START_MS + 3_999_000
+
+
+@pytest.mark.parametrize("kind", ["time", "offsets"])
+def test_history_ends_where_the_topic_begins(tmp_path: Path, kind: str) -> None:
+    Y = rows(1000)
+    more = {"partition": pa.array(np.arange(1000) % 2), "offset": pa.array(np.arange(1000) // 2)}
+    pq.write_table(table(Y, **more), tmp_path / "lake.parquet")
+    until: dict[str, Any] = {"until_ms": START_MS + 600_000}
+    if kind == "offsets":
+        until = {"until_offsets": {0: 300, 1: 300}}
+    found = learned(here, backfill_of(**until), tmp_path / "lake.parquet")
+    assert found.fold.stats.learned == 600
+    np.testing.assert_allclose(found.fold.state.mean, Y[:600].mean(axis=0), rtol=1e-9)
+    assert found.until == (str(START_MS + 600_000) if kind == "time" else "0:300,1:300")
+
+
+def test_rows_that_cannot_be_learned_are_counted_and_named(tmp_path: Path) -> None:
+    good = rows(500, d=3).tolist()
+    bad: list[Any] = [None, [1.0, 2.0], [1.0, None, 2.0], [float("inf"), 0.0, 0.0], [1e200, 0.0, 0.0]]
+    lists = pa.array(good[:100] + bad + good[100:], pa.list_(pa.float64()))
+    pq.write_table(pa.table({"v": lists}), tmp_path / "v.parquet", row_group_size=64)
+    backfill = Backfill("readings", backfill_of(3).fold, ("v",))
+    pieces = pieces_of([str(tmp_path / "v.parquet")])
+    found, rejects = run.learn(MemoryStore(), backfill, pieces, here, lambda done: None)
+    reasons = ["no_value", "wrong_length", "not_finite", "not_finite", "too_large"]
+    assert found.fold.stats.learned == 500
+    assert found.fold.stats.rejected == {"no_value": 1, "wrong_length": 1, "not_finite": 2, "too_large": 1}
+    assert rejects["reason"].to_pylist() == reasons
+    assert rejects["row"].to_pylist() == [36, 37, 38, 39, 40]
+    assert set(rejects["piece"].to_pylist()) == {f"{tmp_path / 'v.parquet'}#1"}
+
+
+def test_files_and_tables_of_every_kind_hold_the_same_rows(tmp_path: Path) -> None:
+    Y = rows(700, d=5)
+    lists = pa.table({"embedding": fixed_size_lists(Y)})
+    numbers = pa.table({f"f_{i}": Y[:, i] for i in range(5)})
+    pq.write_table(lists, tmp_path / "a.parquet")
+    np.save(tmp_path / "b.npy", Y)
+    with pa.OSFile(str(tmp_path / "c.arrow"), "wb") as file, pa.ipc.new_file(file, lists.schema) as writer:
+        writer.write_table(lists)
+    pa.csv.write_csv(numbers, tmp_path / "d.csv")
+    write_deltalake(tmp_path / "e", lists)
+    pq.write_table(numbers, tmp_path / "f.parquet")
+    found = []
+    for name, columns in (("a.parquet", ("embedding",)), ("b.npy", ("vector",)), ("c.arrow", ("embedding",)),
+                          ("d.csv", ("f_*",)), ("e", ("embedding",)), ("f.parquet", ("f_*",))):  # fmt: skip
+        pieces = pieces_of([str(tmp_path / name)])
+        backfill = Backfill("readings", backfill_of(5).fold, columns_of(pieces[0], columns[0]))
+        found.append(files.encode(run.learn(MemoryStore(), backfill, pieces, here, lambda done: None)[0]))
+    assert len(set(found)) == 1
+
+
+def test_errors_say_what_is_wrong(lake: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.parquet").write_bytes(b"PAR1 no")
+    for source, text in ((tmp_path / "none", "there is no"), (tmp_path / "empty", r"no \.parquet, \.arrow")):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        with pytest.raises(InputError, match=text):
+            pieces_of([str(source)])
+    with pytest.raises(InputError, match=r"x\.parquet cannot be read"):
+        pieces_of([str(tmp_path / "x.parquet")])
+    with pytest.raises(InputError, match="there is no column other; there are"):
+        learned(here, Backfill("readings", backfill_of().fold, ("embedding",), "other"), lake)

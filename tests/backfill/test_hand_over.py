@@ -1,0 +1,101 @@
+"""Where history ends, the topic begins: lake and topic overlap, and every row counts once."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from streampca.pca.axes import model_of
+from streampca.stores.directory import DirectoryStore
+from streampca.stores.models import Models
+from tests.backfill.rows import START_MS, table
+from tests.guarantees.harness import CONFIG, D, Group, K, as_json, expected_folds, group, vectors
+from tests.kafka_broker import Broker
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
+
+
+def filled(broker: Broker, topic: str, folder: Path) -> np.ndarray:
+    """A topic with the rows 400 to 2,000 and a lake with the rows 0 to 1,200, a second apart."""
+    Y = vectors(2000, seed=0)
+    broker.create_topic(topic, 2)
+    for i in range(400, 2000):
+        if i % 100 == 0:  # a request for each hundred rows, all with the time of the first
+            broker.produce(topic, i // 100 % 2, as_json(Y[i : i + 100]), START_MS + 1000 * i)
+    times = START_MS + 1000 * (np.arange(1200) // 100 * 100)
+    more = {"partition": pa.array(np.arange(1200) // 100 % 2), "offset": offsets()}
+    lake = table(Y[:1200], **more).set_column(1, "time", pa.array(times, pa.timestamp("ms")))
+    pq.write_table(lake, folder / "lake.parquet", row_group_size=500)
+    return Y
+
+
+def offsets() -> pa.Array:
+    """The topic's offsets of the lake's rows; those before it are negative."""
+    hundreds = np.arange(1200) // 100
+    return pa.array((hundreds - 4) // 2 * 100 + np.arange(1200) % 100)
+
+
+def backfill(broker: Broker, members: Group, folder: Path, *until: str) -> str:
+    settings = {"TOPIC": members.topic, "DIMENSIONS": D, "COMPONENTS": K, "STORE": members.store}
+    environment = os.environ | {f"STREAMPCA_{name}": str(value) for name, value in settings.items()}
+    # Not forked from a process of the tests: those may have no children.
+    command = [sys.executable, "-m", "streampca", "backfill", folder / "lake.parquet", "--column", "embedding"]
+    command += ["--timestamp-column", "time", *until]
+    outcome = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert outcome.returncode == 0, outcome.stderr
+    return outcome.stdout
+
+
+@pytest.mark.parametrize("client", ["kafka-python", "confluent"])
+@pytest.mark.parametrize(
+    "until", ["2023-11-14T22:30:00Z", "0:200,1:200"], ids=["a time", "offsets"]
+)  # 1,000 seconds after the start
+def test_every_row_counts_once(broker: Broker, topic: str, tmp_path: Path, client: str, until: str) -> None:
+    Y = filled(broker, topic, tmp_path)
+    begun = {0: 200, 1: 200} if ":" in until[:2] else {0: 300, 1: 300}
+    with group(broker, topic, tmp_path, [client], start="backfill") as members:
+        output = backfill(broker, members, tmp_path, "--until", until)
+        members.start()
+        models = Models(DirectoryStore(members.store), topic)
+        members.wait(lambda: (found := models.newest()) and found.version == 2000, "a model of all rows")
+        found: Any = models.newest()
+        events = [e for e in members.workers[0].events() if e["event"] == "partition begun"]
+    assert f"{400 + sum(begun.values()):,} rows learned" in output
+    assert {e["partition"]: e["offset"] for e in events} == begun
+    np.testing.assert_allclose(found.model.mean, Y.mean(axis=0), rtol=1e-9)
+    exact = np.linalg.eigvalsh(np.cov(Y.T, bias=True))[::-1]
+    np.testing.assert_allclose(found.model.explained_variance, exact[:K], rtol=1e-6)
+    assert (found.positions[2**31], found.model.weight) == (1200, 2000.0)
+
+
+def test_a_worker_may_begin_at_the_end_and_a_crash_does_not_move_that(
+    broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    broker.create_topic(topic)
+    broker.produce(topic, 0, as_json(vectors(300, seed=0)))
+    with group(broker, topic, tmp_path, start="latest") as members:
+        worker = members.start()
+        members.wait(lambda: worker.count("partition begun"), "the beginning")
+        worker.kill()
+        broker.produce(topic, 0, as_json(vectors(500, seed=1)))
+        members.start()
+        members.wait_until_learned()
+        (found,) = members.newest().values()
+    assert (found.fold.stats.learned, found.fold.position) == (500, 800)
+    later = expected_folds(broker, topic)[0]
+    assert later.stats.learned == 800
+    assert model_of(found.fold.provisional(CONFIG.learning), K).weight == 500
+
+
+def test_without_a_backfill_there_is_no_beginning(broker: Broker, topic: str, tmp_path: Path) -> None:
+    broker.create_topic(topic)
+    with group(broker, topic, tmp_path, start="backfill") as members:
+        worker = members.start()
+        assert worker.wait() == 2
+        assert "the store holds none" in worker.text()
