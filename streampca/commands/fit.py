@@ -114,7 +114,7 @@ def _published(fold: Fold, calibrator: Calibrator, fold_config: FoldConfig) -> P
         model=model_of(fold.provisional(fold_config.learning), fold_config.learning.components),
         loss=stats.loss if stats.with_loss else None,
         loss_ratio=stats.loss / stats.norm if stats.norm else None,
-        loss_ewma=stats.loss_ewma / stats.norm_ewma if stats.norm_ewma else None,
+        loss_ewma=stats.recent_loss,
         published_at=time.time(),
         settings=fold_config.as_dict(),
         calibration=calibration if calibration.weight else None,

@@ -245,6 +245,6 @@ def _status_of(batch: BatchLearned) -> PartitionStatus:
         lag=batch.lag,
         learned=stats.learned,
         rejected=sum(stats.rejected.values()),
-        loss_ewma=stats.loss_ewma / stats.norm_ewma if stats.norm_ewma > 0 else None,
+        loss_ewma=stats.recent_loss,
         shortened=fold.state.shortened,
     )

@@ -85,6 +85,11 @@ class FoldStats:
     first_ms: int = -1  # the least and the greatest timestamp learned
     last_ms: int = -1
 
+    @property
+    def recent_loss(self) -> float | None:
+        """‖r‖²/‖y‖² over about the last 1000 messages; None before the first."""
+        return self.loss_ewma / self.norm_ewma if self.norm_ewma > 0 else None
+
     @classmethod
     def total(cls, parts: Sequence["FoldStats"]) -> "FoldStats":
         """The stats of several partitions together; the losses weighted by the messages that have one."""

@@ -84,6 +84,7 @@ class ModelHeader(_Strict):
     loss: Finite | None
     loss_ratio: Finite | None
     loss_ewma: Finite | None
+    partition_losses: dict[PartitionName, Error] = {}  # earlier files lack it
     first_timestamp_ms: Milliseconds
     last_timestamp_ms: Milliseconds
     published_at: Finite

@@ -32,6 +32,7 @@ class PublishedModel:
     loss: float | None = None  # mean ‖r‖² of all messages, each scored before it is learned
     loss_ratio: float | None = None  # Σ‖r‖² / Σ‖y‖² of the same messages
     loss_ewma: float | None = None  # ‖r‖²/‖y‖², exponentially weighted over the last ~1000 messages
+    partition_losses: dict[int, float] = field(default_factory=dict)  # partition → its own loss_ewma, once it has one
     first_timestamp_ms: int = -1  # of the records learned; -1 when unknown
     last_timestamp_ms: int = -1
     published_at: float = 0.0  # seconds since 1970
@@ -56,7 +57,8 @@ def encode(published: PublishedModel) -> bytes:
     header |= {
         "kind": KIND,
         "format_version": FORMAT_VERSION,
-        "positions": {str(p): o for p, o in sorted(published.positions.items())},
+        "positions": {str(p): o for p, o in published.positions.items()},
+        "partition_losses": {str(p): loss for p, loss in published.partition_losses.items()},
         "total_variance": model.total_variance,
         "weight": model.weight,
     }
@@ -78,9 +80,10 @@ def decode(data: bytes) -> PublishedModel:
     if arrays.keys() != {"components", "explained_variance", "mean"}:
         raise DamagedFileError(f"not a model file: it holds the arrays {', '.join(sorted(arrays)) or 'of none'}")
     model = Model(**arrays, total_variance=header.total_variance, weight=header.weight)
-    positions = {int(partition): offset for partition, offset in header.positions.items()}
     values = {name: getattr(header, name) for name in _HEADER}
-    published = PublishedModel(model=model, positions=positions, calibration=calibration, **values)
+    for name in ("positions", "partition_losses"):
+        values[name] = {int(partition): value for partition, value in getattr(header, name).items()}
+    published = PublishedModel(model=model, calibration=calibration, **values)
     if problem := _problem(published):
         raise DamagedFileError(problem)
     return published

@@ -20,6 +20,7 @@ class Total:
         self._stats: list[FoldStats] = []
         self.topic, self.topic_id = "", ""
         self.positions: dict[int, int] = {}
+        self.losses: dict[int, float] = {}  # of partitions with a loss
 
     def add(self, checkpoint: Checkpoint) -> None:
         """Merge the state of a partition (of time -1: unknown, counts as current).
@@ -31,6 +32,8 @@ class Total:
         fold, decay = checkpoint.fold, self._fold_config.decay
         self.positions[checkpoint.partition] = fold.position
         self._stats.append(fold.stats)
+        if (loss := fold.stats.recent_loss) is not None:
+            self.losses[checkpoint.partition] = loss
         time_ms = min(fold.event_time.now_ms, self._now_ms)
         if time_ms > self._time_ms >= 0:
             self._merger.fade(decay(time_ms - self._time_ms))

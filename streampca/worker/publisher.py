@@ -101,6 +101,7 @@ class Publisher:
             positions=total.positions,
             rejected=sum(stats.rejected.values()),
             **_losses(stats),
+            partition_losses=total.losses,
             first_timestamp_ms=stats.first_ms,
             last_timestamp_ms=stats.last_ms,
             published_at=self._now(),
@@ -118,5 +119,5 @@ def _losses(stats: FoldStats) -> dict[str, Any]:
     return {
         "loss": stats.loss,
         "loss_ratio": stats.loss / stats.norm if stats.norm else 0.0,
-        "loss_ewma": stats.loss_ewma / stats.norm_ewma if stats.norm_ewma else 0.0,
+        "loss_ewma": stats.recent_loss or 0.0,
     }

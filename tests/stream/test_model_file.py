@@ -38,7 +38,7 @@ def a_published(version: int = 42, **more: Any) -> PublishedModel:
     return PublishedModel(
         version=version, model=a_model(), topic="readings", topic_id="AbC", positions={0: 10, 3: 32, 11: 0}, rejected=2,
         loss=0.5, loss_ratio=0.1, loss_ewma=0.09, first_timestamp_ms=1, last_timestamp_ms=99, published_at=1.5,
-        settings={"components": 2, "half_life_messages": None}, **more,
+        settings={"components": 2, "half_life_messages": None}, partition_losses={0: 0.5, 3: 0.0}, **more,
     )  # fmt: skip
 
 
@@ -70,8 +70,16 @@ def test_decoding_returns_what_was_encoded(
 
 def test_the_order_of_positions_does_not_change_the_bytes() -> None:
     model = a_published()
-    reordered = dataclasses.replace(model, positions=dict(reversed(model.positions.items())))
+    names = ("positions", "partition_losses")
+    reordered = dataclasses.replace(model, **{name: dict(reversed(getattr(model, name).items())) for name in names})
     assert model_file.encode(reordered) == model_file.encode(model)
+
+
+def test_a_file_without_the_losses_of_partitions_is_read() -> None:
+    header, arrays = npz.decode(model_file.encode(a_published()), model_file.KIND, model_file.FORMAT_VERSION)
+    header.pop("partition_losses")
+    expected = dataclasses.replace(a_published(), partition_losses={})
+    assert_same(model_file.decode(npz.encode(header, arrays)), expected)
 
 
 def test_sampling_errors_survive_a_round_trip() -> None:
@@ -105,6 +113,7 @@ FLAWS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
     "the error of the subspace or of the axes, but not both": lambda header, arrays: header.update(subspace_error=0.1),
     "the errors of 1 axes instead of 2": lambda header, arrays: header.update(subspace_error=0.1, axis_errors=[0.1]),
     "axis_errors.1 in its header is wrong": lambda header, arrays: header.update(axis_errors=[0.1, -0.1]),
+    "partition_losses.0 in its header is wrong": lambda header, arrays: header.update(partition_losses={"0": -1.0}),
     "version in its header is wrong: Input": lambda header, arrays: header.update(version="3"),
     "version in its header is wrong: Input should be greater": lambda header, arrays: header.update(version=-1),
     "not a model file: version in its header is wrong: Input": lambda header, arrays: header.update(version=True),

@@ -126,6 +126,15 @@ def test_the_model_is_the_merge_of_the_folds(fixture: PublisherFixture) -> None:
     assert (found.weight, found.total_variance) == (expected.weight, expected.total_variance)
 
 
+def test_the_model_holds_the_loss_of_each_partition_that_has_one(fixture: PublisherFixture) -> None:
+    folds = {partition: fold_of(vectors(n, seed=n), CONFIG) for partition, n in ((0, 900), (1, 3), (12, 500))}
+    for partition, fold in folds.items():
+        fixture.save(partition, fold)
+    stats = {partition: folds[partition].stats for partition in (0, 12)}
+    expected = {partition: each.loss_ewma / each.norm_ewma for partition, each in stats.items()}
+    assert fixture.publish().partition_losses == expected
+
+
 def test_the_model_holds_its_sampling_error_from_four_partitions_with_messages_on(fixture: PublisherFixture) -> None:
     folds = [fold_of(vectors(n, seed=n), CONFIG) for n in (300, 107, 190, 250)]
     for partition, fold in enumerate(folds[:3]):

@@ -128,8 +128,8 @@ class WorkerMetrics(MemberMetrics):
             self._set(batch.partition, missing_entries_ratio=float(fold.state.gaps.entries.mean()))
         if stats.last_ms >= 0:
             self._set(batch.partition, event_time_lag_seconds=time.time() - stats.last_ms / 1000)
-        if stats.norm_ewma > 0:
-            self._set(batch.partition, loss_ewma=stats.loss_ewma / stats.norm_ewma)
+        if (loss := stats.recent_loss) is not None:
+            self._set(batch.partition, loss_ewma=loss)
         if batch.losses:
             residual, norm = (np.concatenate(column) for column in zip(*batch.losses, strict=True))
             self._loss_ratio.observe(residual[norm > 0] / norm[norm > 0])
