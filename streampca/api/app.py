@@ -27,7 +27,6 @@ from streampca.settings.listening import is_loopback
 from streampca.stores.base import Store
 from streampca.stores.model_cache import POLL_INTERVAL_S, ModelCache
 from streampca.stores.models import Models
-from streampca.stores.process_status import ProcessStatuses
 from streampca.version import __version__
 
 
@@ -68,7 +67,7 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
     add_error_handlers(app, metrics)
     loader = ModelLoader(cache)
     endpoints = Endpoints(cache, loader, metrics, settings, recent)
-    page_endpoints = PageEndpoints(cache, loader, history, recent, ProcessStatuses(store, settings.topic), settings)
+    page_endpoints = PageEndpoints(cache, loader, history, recent, store, settings)
     add_routes(app, endpoints, V2Endpoints(endpoints, settings.topic), page_endpoints)
     return app
 

@@ -21,7 +21,7 @@ _OPEN = {
     "/", "/docs", "/openapi.json",
     "/healthz", "/readyz", "/ping", "/version", "/v2", "/v2/health/live", "/v2/health/ready",
 }  # fmt: skip
-PAGE_DATA = ("/page/history", "/page/recent", "/page/workers")
+PAGE_DATA = ("/page/history", "/page/model", "/page/recent", "/page/workers")
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 

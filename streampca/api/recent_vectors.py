@@ -63,6 +63,8 @@ class RecentVectors:
         return {
             "version": published.version,
             "coordinates": np.ascontiguousarray(coordinates[:, [x - 1, y - 1]], np.float64),
+            "at": at,
+            "residual": np.asarray(residual, np.float64),
             "p": p,
             "worst": [{"at": float(at[i]), **about} for i, about in worst],
         }

@@ -23,7 +23,10 @@ from tests.api.test_errors import error_of
 
 VECTORS = {"vectors": [[1.0] * D]}
 OPEN = ("/", "/page/main.js", "/docs", "/openapi.json", "/healthz", "/readyz", "/ping", "/version", "/v2/health/ready")
-READ = ("/v1/model", "/v1/models", "/v1/model/components", "/page/history", "/page/recent", "/page/workers", "/nowhere")
+READ = (
+    "/v1/model", "/v1/models", "/v1/model/components", "/page/history", "/page/recent", "/page/workers",
+    f"/page/model?topic={TOPIC}&version=20", "/nowhere",
+)  # fmt: skip
 
 
 def line(scopes: str, token: str) -> str:

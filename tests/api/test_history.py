@@ -3,6 +3,7 @@
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,10 +50,36 @@ def test_every_version_is_listed_in_ascending_order_with_its_metrics(client: Cli
     for one, version in zip(content["models"], (10, 20), strict=True):
         assert one.pop("published_at") > 1e9
         assert one.pop("explained_variance_ratio") == pytest.approx(known_model(version).explained_variance_ratio.sum())
-        assert one == {"version": version, "last_timestamp_ms": 2, "loss_ewma": 0.125, "loss_ratio": 0.25}
-    assert content.keys() == {"version", "not_ready", "models"}
+        assert one == {
+            "version": version, "last_timestamp_ms": 2, "loss_ewma": 0.125, "loss_ratio": 0.25, "partition_losses": {},
+        }  # fmt: skip
+    assert content.keys() == {"version", "not_ready", "models", "topics"}
     assert content["not_ready"] == []
     assert content["version"] == 20
+
+
+def test_of_many_partitions_those_with_the_greatest_losses(client: Client, models: Models) -> None:
+    models.save(replace(known(30), partition_losses={p: 1 / (1 + p) for p in reversed(range(100))}))
+    [figures] = client.get("/page/history?after=20").json()["models"]
+    assert figures["partition_losses"] == {str(p): 1 / (1 + p) for p in range(64)}
+
+
+def test_any_topic_of_the_store_on_request(client: Client, store: MemoryStore) -> None:
+    others = {name: Models(store, name) for name in ("a", "b", "c", "d", "orders")}
+    for version, other in enumerate(others.values()):
+        other.save(known(version))
+    assert client.get("/page/history").json()["topics"] == [TOPIC, *others]
+    assert "topics" not in client.get("/page/history?after=0").json()
+    for version, name in enumerate(others):
+        assert versions(client.get(f"/page/history?topic={name}").json()["models"]) == [version]
+    about = client.get("/page/model?topic=orders&version=4").json()
+    assert (about["version"], about["explained_variance"]) == (4, known_model(4).explained_variance.tolist())
+    assert versions(client.get(f"/page/history?topic={TOPIC}").json()["models"]) == [10, 20]
+    assert client.get("/page/history?topic=unknown").json()["models"] == []
+    assert client.get("/page/model?topic=orders&version=20").status_code == 404
+    for path in ("history?topic=a/b", "workers?topic=%C3%A4", "model?topic=&version=1"):
+        assert client.get(f"/page/{path}").status_code == 422
+    assert client.get("/page/history?topic=..").status_code == 503
 
 
 def test_only_later_versions_on_request(client: Client, models: Models, app: FastAPI) -> None:

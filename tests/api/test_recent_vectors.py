@@ -52,11 +52,12 @@ def test_recent_vectors_along_the_requested_components_of_the_requested_version(
     project(client, VECTORS[:3])
     project(client, VECTORS[3:], basis="whitened", version=10)
     content = get_recent(client, query)
-    coordinates, _ = known_model(version).project(VECTORS)
+    coordinates, residual = known_model(version).project(VECTORS)
     assert content["version"] == version
     np.testing.assert_allclose(content["coordinates"], coordinates[:, [x - 1, y - 1]], rtol=1e-5, atol=1e-5)
-    assert all(abs(each["at"] - time.time()) < 60 for each in content["worst"])
-    assert set(content) == {"version", "coordinates", "p", "worst"}
+    np.testing.assert_allclose(content["residual"], residual, rtol=1e-5, atol=1e-5)
+    assert all(abs(at - time.time()) < 60 for at in [*content["at"], *(each["at"] for each in content["worst"])])
+    assert set(content) == {"version", "coordinates", "at", "residual", "p", "worst"}
 
 
 def test_the_most_unusual_ones_are_described(store: MemoryStore, settings: ServeSettings) -> None:
@@ -96,7 +97,9 @@ def test_components_out_of_range_are_refused(client: Client, query: str) -> None
 
 
 def test_without_projections_there_are_no_vectors(client: Client) -> None:
-    assert get_recent(client) == {"version": 20, "coordinates": [], "p": None, "worst": []}
+    assert get_recent(client) == {
+        "version": 20, "coordinates": [], "at": [], "residual": [], "p": None, "worst": [],
+    }  # fmt: skip
 
 
 def test_an_unknown_version_is_404_and_no_model_503(client: Client, settings: ServeSettings) -> None:

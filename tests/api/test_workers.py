@@ -48,6 +48,13 @@ def test_old_damaged_and_foreign_reports_are_ignored(client: Client, store: Memo
     assert found[0]["silent_s"] == 0
 
 
+def test_those_of_another_topic_on_request(client: Client, store: MemoryStore) -> None:
+    ProcessStatuses(store, "orders").write(report(store, "a", age=0))
+    store.delete(f"workers/{TOPIC}/a.json")
+    assert [one["name"] for one in client.get("/page/workers?topic=orders").json()["workers"]] == ["a"]
+    assert workers(client) == []
+
+
 def test_an_unreadable_store_is_503(client: Client, store: MemoryStore) -> None:
     report(store, "a", age=0)
     store.fail_reads(1)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from streampca.pca import scoring
@@ -49,12 +50,103 @@ def test_shows_the_model(models: Models, opened: Opened) -> None:
     expect(page.locator("#explained-chart .u-legend")).to_contain_text("50 %")
 
 
+def test_throughput_lag_and_losses_of_partitions_over_time(models: Models, opened: Opened) -> None:
+    now = round(time.time())
+    few, many = ({p: (1 + p) / 100 for p in range(n)} for n in (2, 14))
+    for version, at, losses in ((1000, now - 9000, few), (4000, now - 8990, many)):
+        published = known(version, published_at=at)
+        models.save(replace(published, last_timestamp_ms=1000 * (at - 5400), partition_losses=losses))
+    page = opened()
+    expect(page.locator("#rate-chart")).to_have_attribute("aria-label", re.compile("^Throughput: .*, Messages 300/s$"))
+    expect(page.locator("#lag-chart")).to_have_attribute("aria-label", re.compile("^Lag: .*, Lag 90 min$"))
+    expect(page.locator("#losses-which")).to_have_text("The 12 partitions where it is the greatest now.")
+    expect(page.locator("#losses-chart .u-legend .u-series")).to_have_count(1 + 12)
+    expect(page.locator("#losses-chart .u-legend")).to_contain_text("Partition 1314 %")
+    page.locator("#rate-chart + details").locator("summary").click()
+    expect(page.locator("#rate-chart + details td:last-child")).to_have_text(["300/s", "–"])  # the newest first
+
+
+def test_figures_are_a_table_that_the_keyboard_opens(models: Models, opened: Opened) -> None:
+    models.save(known(10, d=7000))
+    page = opened()
+    expect(page.locator("#scree-chart")).to_have_attribute(
+        "aria-label", re.compile("^Scree: Component 1, share .* %, cumulative .* %$")
+    )
+    figures = page.get_by_role("region", name="Figures of Scree")
+    expect(figures.locator("tr")).to_have_count(0)  # filled when it is opened
+    page.locator("#scree-chart + details summary").focus()
+    page.keyboard.press("Enter")
+    expect(figures.locator("th")).to_have_text(["Component", "share", "cumulative"])
+    expect(figures.locator("tbody tr")).to_have_count(2)
+    page.locator("#components + details summary").click()
+    components = page.get_by_role("region", name="Figures of Components")
+    expect(components.locator("caption")).to_have_text("The 2,500 of 7,000 dimensions with the largest entries")
+    largest = np.abs(known_model(10, d=7000).components).max(axis=0).argsort()[-2500:]
+    assert components.locator("td:first-child").all_text_contents() == [str(j) for j in sorted(largest)]
+
+
+def test_a_recent_vector_is_described_under_the_pointer_and_in_the_table(models: Models, opened: Opened) -> None:
+    models.save(known(10))
+    page = opened()
+    status(page, "Serving version 10")
+    vectors = np.array([[1.0, 2, 3, 4, 5], [0, 0, 0, 0, 1]])
+    page.request.post(page.url + "v1/project", data={"vectors": vectors.tolist()})
+    coordinates, residual = known_model(10).project(vectors)
+    expect(page.locator("#recent-chart")).to_have_attribute(
+        "aria-label", re.compile("^Recent vectors: 2 points; newest:")
+    )
+    page.locator(".stack + details summary").click()
+    expect(page.locator(".stack + details td:first-child")).to_have_text(["2", "1"])
+    shown = page.locator(".stack + details tbody tr").last.locator("td").all_text_contents()
+    np.testing.assert_allclose([float(cell) for cell in shown[2:5]], [*coordinates[0], residual[0]], rtol=1e-3)
+    tip, area = page.locator(".tip"), page.locator("#recent-chart .u-over")
+    expect(tip).to_be_hidden()
+    right, (width, height) = (
+        int(coordinates[:, 0].argmax()),
+        area.evaluate("each => [each.clientWidth, each.clientHeight]"),
+    )
+    upper = coordinates[right, 1] == coordinates[:, 1].max()
+    margin = 0.06 / 1.12  # of the axes, beyond the outermost points
+    area.hover(position={"x": width * (1 - margin), "y": height * (margin if upper else 1 - margin)})
+    expect(tip).to_contain_text(re.compile(rf"vector {right + 1}, projected \d\d:\d\d:\d\d"))
+    expect(tip).to_contain_text(f"residual {float(f'{residual[right]:.4g}'):g}, p –")
+
+
+def test_other_topics_of_the_store_can_be_shown(store: DirectoryStore, models: Models, opened: Opened) -> None:
+    models.save(known(10))
+    page = opened()
+    status(page, "Serving version 10")
+    expect(page.get_by_label("Topic")).to_be_hidden()
+    other = Models(store, "orders")
+    for version in (7, 8):
+        other.save(replace(known(version), topic="orders"))
+    page.reload()
+    page.get_by_label("Topic").select_option("orders")
+    status(page, f"Newest version 8; this sidecar serves {TOPIC}")
+    assert page.url.endswith("/?topic=orders")
+    expect(page.get_by_role("link", name="Model as JSON")).to_have_attribute(
+        "href", "page/model?version=8&topic=orders"
+    )
+    for hidden in ("try", "components", "recent-chart"):
+        expect(page.locator(f"#{hidden}")).to_be_hidden()
+    page.locator("#slider").focus()
+    page.keyboard.press("ArrowLeft")
+    status(page, "Showing the earlier version 7; the newest is 8")
+    other.save(replace(known(9), topic="orders"))
+    status(page, "the newest is 9")
+    page.get_by_label("Topic").select_option(TOPIC)
+    status(page, "Serving version 10")
+    expect(page.locator("#try")).to_be_visible()
+
+
 def test_labels_of_an_axis_differ(models: Models, opened: Opened) -> None:
     models.save(known(10))
     page = opened()
     call = "([name, ...given]) => import('/page/format.js').then((format) => format[name](...given))"
     assert page.evaluate(call, ["percents", [0.0154, 0.01541], 1e-5]) == ["1.540 %", "1.541 %"]
     assert page.evaluate(call, ["percents", [0, 0.25, 0.5], 0.25]) == ["0 %", "25 %", "50 %"]
+    assert page.evaluate(call, ["percents", [0.025, 0.05], 0.025]) == ["2.5 %", "5.0 %"]
+    assert page.evaluate(call, ["spans", [0, 5400, 10800]]) == ["0 h", "1.5 h", "3 h"]
     days = [text.count("\n") for text in page.evaluate(call, ["moments", [0, 3600, 48 * 3600]])]
     assert days == [1, 0, 1]
 
@@ -291,13 +383,38 @@ def test_fits_a_phone_in_the_dark(browser: Browser, models: Models, sidecar: str
         assert complaints.all == []
 
 
+def test_axe_finds_nothing(browser: Browser, models: Models, store: DirectoryStore, sidecar: str) -> None:
+    for version in (10, 20):
+        calibration = Calibration.empty().with_scores(scoring.score(known_model(version), np.eye(5)), 1.0)
+        models.save(replace(known(version), calibration=calibration, partition_losses={0: 0.1, 1: 0.2}))
+    Models(store, "orders").save(known(10))
+    report_member(store, "busy", 0, {"0": 1_000})
+    for width in (1440, 390):
+        with browser.new_context(viewport={"width": width, "height": 900}) as context:
+            page = context.new_page()
+            complaints = Complaints(page)
+            page.goto(sidecar)
+            for button in ("Fill in an example", "Project"):
+                page.get_by_role("button", name=button).click()
+                expect(page.locator("#try-message" if button != "Project" else "#try-summary")).not_to_be_empty()
+            expect(page.locator("#p-chart canvas")).to_be_visible()
+            for summary in page.locator("summary").all():
+                summary.click()
+            for scheme in ("light", "dark"):
+                page.emulate_media(color_scheme=scheme)
+                found = Axe().run(page)
+                assert found.violations_count == 0, found.generate_report()
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert complaints.all == []
+
+
 def test_everything_can_be_reached_by_the_keyboard(models: Models, opened: Opened) -> None:
     for version in (10, 20):
         models.save(known(version))
     page = opened()
     status(page, "Serving version 20")
     reached = []
-    for _ in range(20):
+    for _ in range(30):
         page.keyboard.press("Tab")
         reached.append(page.evaluate("document.activeElement.id || document.activeElement.className"))
     wanted = ["skip", "slider", "follow", "recent-x", "recent-y", "shape", "vector", "example"]
@@ -342,4 +459,10 @@ def test_the_page_asks_for_a_token(
         status(page, "Serving version 10")
         page.reload()
         status(page, "Serving version 10")
+        with page.expect_download() as saved:
+            page.get_by_role("link", name="Model as JSON").click()
+        assert saved.value.suggested_filename == "model.json"
+        assert json.loads(saved.value.path().read_bytes())["version"] == 10
+        page.get_by_role("link", name="Metrics").click()
+        status(page, "this token may not do that: it lacks the scope metrics")
     assert asked == ["A token for this sidecar:"] * 2

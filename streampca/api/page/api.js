@@ -13,6 +13,11 @@ export class RequestError extends Error {
 /** No answer: the sidecar or the connection to it is down. */
 export class Unreachable extends Error {}
 
+const topic = new URLSearchParams(location.search).get("topic"); // one that is not served; null: the served one
+
+/** The topic in the page's address; null: the one that the sidecar serves. */
+export const otherTopic = () => topic;
+
 let asking = null; // the question for a token, while it is open
 
 function askForToken(error) {
@@ -49,14 +54,31 @@ function post(path, content) {
   return json(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(content) });
 }
 
-export const history = (after) => json(after === null ? "page/history" : `page/history?after=${after}`);
-export const workers = () => json("page/workers");
+/** A path and a query of what is not null. */
+function query(path, values) {
+  const given = Object.entries(values).filter(([, value]) => value !== null);
+  return given.length ? `${path}?${new URLSearchParams(given)}` : path;
+}
+
+export const history = (after) => json(query("page/history", { after, topic }));
+export const workers = () => json(query("page/workers", { topic }));
 export const versions = async () => (await json("v1/models")).versions;
-export const about = (version) => json(`v1/model?version=${version}`);
+export const aboutPath = (version) => query(topic ? "page/model" : "v1/model", { version, topic });
+export const about = (version) => json(aboutPath(version));
 export const recent = (version, x, y) => json(`page/recent?version=${version}&x=${x}&y=${y}`);
 export const project = (vector, version) => post("v1/project", { vectors: [vector], version });
 export const reconstruct = (vector, version) => post("v1/reconstruct", { vectors: [vector], version });
 export const fromCoordinates = (coordinates, version) => post("v1/reconstruct", { coordinates: [coordinates], version });
+
+/** Whether a link must be followed by `download`, since it needs a token. */
+export const needsToken = () => sessionStorage.getItem("token") !== null;
+
+/** Save what is at a path as a file. */
+export async function download(path, name) {
+  const url = URL.createObjectURL(await (await request(path)).blob());
+  Object.assign(document.createElement("a"), { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), TIMEOUT_MS);
+}
 
 /** The axes of a version, an array of k typed arrays of length d. */
 export async function components(version) {

@@ -1,9 +1,11 @@
 // The charts, drawn by uPlot (a global of page/uplot/uplot.js). They follow the width of their element and the colour scheme.
 
-import { colour, element } from "./dom.js";
-import { count, moments, percent, percents, short, time } from "./format.js";
+import { colour, element, make } from "./dom.js";
+import { Figures, MAX_ROWS } from "./figures.js";
+import { compact, count, moment, moments, percent, percents, perSecond, short, spans, time } from "./format.js";
 
 const MAX_MARKERS = 60; // longer lines are drawn without a marker for each point
+const NEAR = 24; // pixels from the pointer to the point that it shows
 
 const scheme = matchMedia("(prefers-color-scheme: dark)");
 const narrow = matchMedia("(max-width: 480px)");
@@ -17,6 +19,8 @@ class Chart {
     this.element = element(id);
     this.options = options;
     this.described = described;
+    this.title = this.element.closest("section").querySelector("h2").textContent;
+    this.figures = new Figures(this.element.closest(".stack") ?? this.element, this.title);
     new ResizeObserver(() => this.#plot?.setSize(this.#size())).observe(this.element);
     scheme.addEventListener("change", () => this.#build());
   }
@@ -26,14 +30,34 @@ class Chart {
     if (this.#plot) this.#plot.setData(data);
     else this.#build();
     this.#describe(this.#plot);
+    this.element.setAttribute("aria-label", this.label(data));
+    this.figures.show(() => this.table(data));
   }
 
-  redraw() {
-    this.#plot?.redraw();
+  /** Draw other series with the next data. */
+  rebuild() {
+    this.#plot?.destroy();
+    this.#plot = null;
+  }
+
+  /** For who cannot see the chart: its title and the values that its legend shows. */
+  label(data) {
+    const i = this.described < 0 ? data[0].length - 1 : 0;
+    return `${this.title}: ${this.options().series.map(({ label, value }, j) => `${label} ${value(null, data[j][i] ?? null)}`).join(", ")}`;
+  }
+
+  table(data) {
+    const { series } = this.options();
+    const places = data[0].map((_, i) => i);
+    if (this.described < 0) places.reverse();
+    return {
+      columns: series.map(({ label }) => label),
+      rows: places.slice(0, MAX_ROWS).map((i) => series.map(({ value }, j) => value(null, data[j][i]))),
+    };
   }
 
   #build() {
-    this.#plot?.destroy();
+    this.rebuild();
     if (!this.#data) return;
     const options = { ...this.#size(), ...this.options() };
     options.hooks = { ...options.hooks, setLegend: [(plot) => this.#describe(plot)] };
@@ -47,8 +71,10 @@ class Chart {
   }
 
   #size() {
+    const width = this.element.clientWidth;
+    if (this.element.classList.contains("many")) return { width, height: 220 }; // and a legend of any height below
     const legend = narrow.matches ? 48 : 28; // one line or two below the plot, see style.css
-    return { width: this.element.clientWidth, height: this.element.clientHeight - legend };
+    return { width, height: this.element.clientHeight - legend };
   }
 }
 
@@ -57,8 +83,23 @@ const axis = (more = {}) => ({
 });
 const ofPercent = (_, values, _axis, _space, step) => percents(values, step);
 
-/** A share over the time of publishing, with a line at the selected version. */
-export function timeline(id, label, tone, selected) {
+// What a timeline shows: the text of a value, the range of the axis, its labels, and the steps between them.
+export const SHARE = { text: percent, range: shares, axis: { values: ofPercent } };
+export const RATE = { text: perSecond, range: fromZero, axis: { values: (_, values) => values.map(compact) } };
+export const SPAN = {
+  text: (seconds) => (seconds === null ? "–" : spans([seconds])[0]),
+  range: fromZero,
+  axis: {
+    values: (_, values) => spans(values),
+    incrs: [1e-3, 1e-2, 0.1, 1].flatMap((unit) => [1, 2, 5].map((n) => n * unit)).concat(
+      [10, 20, 30, 60, 120, 300, 600, 1200, 1800], [1, 2, 3, 6, 12].map((hours) => 3600 * hours),
+      [1, 10, 100, 1000, 10000].flatMap((unit) => [1, 2, 5].map((n) => 86400 * n * unit)),
+    ),
+  },
+};
+
+/** Lines over the time of publishing, `lines()` being [label, colour] of each, with a mark at the selected version. */
+export function timeline(id, unit, lines, selected) {
   const mark = (plot) => {
     const at = selected();
     if (at === null) return;
@@ -76,20 +117,20 @@ export function timeline(id, label, tone, selected) {
   return new Chart(id, () => ({
     cursor: { sync: { key: "time" }, drag: { x: false, y: false } },
     hooks: { draw: [mark] },
-    axes: [
-      axis({ values: (_, splits) => moments(splits), space: 80, size: 50 }),
-      axis({ values: ofPercent, size: 76 }),
-    ],
-    scales: { y: { range: shares } },
+    axes: [axis({ values: (_, splits) => moments(splits), space: 80, size: 50 }), axis({ size: 76, ...unit.axis })],
+    scales: { y: { range: unit.range } },
     series: [
-      { label: "Published", value: (_, at) => (at === null ? "–" : time(at)) },
-      {
-        label, stroke: colour(tone), width: 2, value: (_, share) => percent(share),
-        points: { show: (plot) => plot.data[0].length <= MAX_MARKERS, size: 5, fill: colour(tone) },
-      },
+      { label: "Published", value: (_, at) => (at === null ? "–" : moment(at)) },
+      ...lines().map(([label, tone]) => ({
+        label, stroke: tone, width: 2, value: (_, y) => unit.text(y),
+        points: { show: (plot) => plot.data[0].length <= MAX_MARKERS, size: 5, fill: tone },
+      })),
     ],
   }), -1);
 }
+
+/** The colour of the i-th of many lines; neighbours differ most. */
+export const tone = (i) => `hsl(${Math.round(215 + 137.5 * i) % 360} ${colour("lines")})`;
 
 /** Bars of each component's share, and a line of the cumulative share. */
 export function scree(id) {
@@ -137,27 +178,101 @@ export function tenths(id) {
   }), 0);
 }
 
-/** Points in the plane of two components: [x, earlier, latest, own], x ascending; null where a point is of another kind. */
-export function scatter(id) {
-  const kind = (label, tone, size) => ({
-    label, stroke: colour(tone), paths: () => null, points: { show: true, size, fill: colour(tone), stroke: colour(tone) },
-    value: (_, y) => (y === null ? "–" : short(y)),
-  });
-  return new Chart(id, () => ({
-    cursor: { drag: { x: false, y: false } },
-    scales: { x: { time: false, range: padded }, y: { range: padded } },
-    axes: [axis(), axis({ size: 64 })],
-    series: [
-      { label: "Horizontal", value: (_, x) => (x === null ? "–" : short(x)) },
-      kind("earlier", "quiet", 4), kind("latest", "accent", 6), kind("yours", "second", 12),
-    ],
-  }));
+const KINDS = ["earlier", "latest", "yours"];
+
+/** Points in the plane of two components; the nearest to the pointer is described beside it. */
+export class Scatter extends Chart {
+  #points = [];
+  #axes = [1, 2];
+  #tip = make("div", { class: "tip", hidden: "" });
+
+  constructor(id) {
+    const kind = (label, tone, size) => ({
+      label, stroke: colour(tone), paths: () => null, points: { show: true, size, fill: colour(tone), stroke: colour(tone) },
+      value: (_, y) => (y === null ? "–" : short(y)),
+    });
+    super(id, () => ({
+      cursor: { drag: { x: false, y: false }, x: false, y: false, dataIdx: (plot, j) => this.#nearest(plot, j) },
+      hooks: { init: [(plot) => plot.over.append(this.#tip)], setCursor: [(plot) => this.#point(plot)] },
+      scales: { x: { time: false, range: padded }, y: { range: padded } },
+      axes: [axis(), axis({ size: 64 })],
+      series: [
+        { label: "Horizontal", value: (_, x) => (x === null ? "–" : short(x)) },
+        kind("earlier", "quiet", 4), kind("latest", "accent", 6), kind("yours", "second", 12),
+      ],
+    }));
+  }
+
+  /** `points` are {index, at, a, b, residual, p, kind}, in the order of time; a and b along the components `axes`. */
+  showPoints(points, axes) {
+    this.#points = [...points].sort((p, q) => p.a - q.a);
+    this.#axes = axes;
+    const ofKind = (kind) => this.#points.map((point) => (point.kind === kind ? point.b : null));
+    this.show([this.#points.map(({ a }) => a), ...KINDS.map((_, kind) => ofKind(kind))]);
+  }
+
+  label() {
+    const newest = this.#newestFirst()[0];
+    return `${this.title}: ${count(this.#points.length)} points${newest ? `; newest: ${this.#described(newest).join(", ")}` : ""}`;
+  }
+
+  table() {
+    const [x, y] = this.#axes;
+    return {
+      columns: ["Vector", "Projected", `Component ${x}`, `Component ${y}`, "Residual", "p"],
+      rows: this.#newestFirst().map((point) => [
+        count(point.index), time(point.at), short(point.a), short(point.b), short(point.residual), orDash(point.p),
+      ]),
+    };
+  }
+
+  #newestFirst() {
+    return this.#points.filter(({ index }) => index).sort((p, q) => q.index - p.index);
+  }
+
+  #described({ index, at, a, b, residual, p }) {
+    const [x, y] = this.#axes;
+    return [
+      index ? `vector ${count(index)}, projected ${time(at)}` : "your vector",
+      `component ${x}: ${short(a)}, component ${y}: ${short(b)}`,
+      ...(index ? [`residual ${short(residual)}, p ${orDash(p)}`] : []),
+    ];
+  }
+
+  /** The index of the nearest point if it is of series j and near, as uPlot asks. */
+  #nearest(plot, j = null) {
+    const { left, top } = plot.cursor;
+    let [found, least] = [null, NEAR ** 2];
+    if (left >= 0) this.#points.forEach(({ a, b }, i) => {
+      const distance = (plot.valToPos(a, "x") - left) ** 2 + (plot.valToPos(b, "y") - top) ** 2;
+      if (distance < least) [found, least] = [i, distance];
+    });
+    return !j || this.#points[found]?.kind === j - 1 ? found : null;
+  }
+
+  #point(plot) {
+    const i = this.#nearest(plot);
+    this.#tip.hidden = i === null;
+    if (i === null) return;
+    const { a, b } = this.#points[i];
+    const [left, top] = [plot.valToPos(a, "x"), plot.valToPos(b, "y")];
+    this.#tip.replaceChildren(...this.#described(this.#points[i]).map((text) => make("div", {}, text)));
+    this.#tip.style.left = `${Math.max(0, Math.min(left, plot.over.clientWidth - this.#tip.offsetWidth))}px`;
+    this.#tip.style.top = `${top > plot.over.clientHeight / 2 ? top - this.#tip.offsetHeight - 10 : top + 10}px`;
+  }
 }
+
+const orDash = (value) => (value === null ? "–" : short(value));
 
 function padded(_, least, most) {
   if (least === null) return [-1, 1];
   const margin = 0.06 * (most - least) || Math.abs(most) || 1;
   return [least - margin, most + margin];
+}
+
+/** From 0 to somewhat more than the greatest value. */
+function fromZero(_, least, most) {
+  return least === null ? [0, 1] : [Math.min(0, 1.1 * least), Math.max(0, 1.1 * most) || 1];
 }
 
 /** The range of shares: some margin, but not below 0, nor above 1 for the sake of the margin. */

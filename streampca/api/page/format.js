@@ -1,8 +1,14 @@
 // Numbers and times as text.
 
 const whole = new Intl.NumberFormat("en");
+const abridged = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 
 export const count = (n) => (n === null || n === undefined ? "–" : whole.format(n));
+
+/** Such as 12.5K. */
+export const compact = (n) => abridged.format(n);
+
+export const perSecond = (rate) => (rate === null ? "–" : `${rate < 10 ? short(rate) : count(Math.round(rate))}/s`);
 
 /** Three significant digits, four near 100: 12.3 %, 0.0456 %, 99.97 %. */
 export function percent(share) {
@@ -12,9 +18,11 @@ export function percent(share) {
   return `${Number(value.toPrecision(value > 99 ? 4 : 3))} %`;
 }
 
-/** Shares that are this step apart, with as many digits as tell them apart. */
+/** Shares that are multiples of a step, with as many digits as it has. */
 export function percents(shares, step) {
-  const digits = Math.min(Math.max(0, Math.ceil(-Math.log10(100 * step) - 1e-9)), 8);
+  const isWhole = (value) => Math.abs(value - Math.round(value)) < 1e-6 && value > 0.5;
+  let digits = 0;
+  while (digits < 8 && !isWhole(100 * step * 10 ** digits)) digits++;
   return shares.map((share) => `${(100 * share).toFixed(digits)} %`);
 }
 
@@ -32,15 +40,27 @@ export const angle = (radians) => `${Number(((180 / Math.PI) * radians).toPrecis
 
 export const time = (seconds) => new Date(1000 * seconds).toLocaleTimeString([], { hour12: false });
 
+/** With its date. */
+export const moment = (seconds) => `${day(seconds)}, ${time(seconds)}`;
+
+const day = (seconds) => new Date(1000 * seconds).toLocaleDateString([], { day: "numeric", month: "short" });
+
 /** Times; below the first one, and the first one of each day, its date. */
 export function moments(all) {
-  const day = (seconds) => new Date(1000 * seconds).toLocaleDateString([], { day: "numeric", month: "short" });
   return all.map((at, i) => (i && day(all[i - 1]) === day(at) ? time(at) : `${time(at)}\n${day(at)}`));
+}
+
+const UNITS = [[86400, "d"], [3600, "h"], [60, "min"]];
+
+/** Durations, in the largest unit of which the longest has at least two. */
+export function spans(all) {
+  const longest = Math.max(...all.map(Math.abs));
+  const [size, name] = UNITS.find(([size]) => longest >= 2 * size) ?? [1, "s"];
+  return all.map((seconds) => `${Number((seconds / size).toPrecision(3))} ${name}`);
 }
 
 /** A duration in the largest unit of which it has at least two. */
 export function duration(seconds) {
-  const units = [[86400, "d"], [3600, "h"], [60, "min"]];
-  for (const [size, name] of units) if (seconds >= 2 * size) return `${Math.floor(seconds / size)} ${name}`;
+  for (const [size, name] of UNITS) if (seconds >= 2 * size) return `${Math.floor(seconds / size)} ${name}`;
   return `${Math.max(0, Math.round(seconds))} s`;
 }

@@ -1,7 +1,10 @@
 // Heat maps of vectors: strips of colour, or pictures if their shape is known.
 
 import { colour, make } from "./dom.js";
+import { Figures } from "./figures.js";
+import { count, short } from "./format.js";
 
+const MAX_CELLS = 5000; // of a table of figures
 const MAX_WIDTH = 1024; // a longer vector's strip shows the largest of neighbouring entries
 
 /**
@@ -23,9 +26,13 @@ export function shapeOf(text, d) {
 
 export const largest = (vector) => vector.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
 
+/** The indices of the n entries with the largest magnitudes, ascending. */
+const largestOf = (sizes, n) => [...sizes.keys()].sort((i, j) => sizes[j] - sizes[i]).slice(0, n).sort((i, j) => i - j);
+
 /** A canvas with the vector; colours are saturated at ±`scale`. */
 export function draw(vector, shape, scale, label) {
-  const canvas = make("canvas", { role: "img", "aria-label": label });
+  const most = largestOf(Array.from(vector, Math.abs), 3).map((j) => `${short(vector[j])} in dimension ${j}`);
+  const canvas = make("canvas", { role: "img", "aria-label": `${label}; largest entries ${most.join(", ")}` });
   const entries = shape ? vector : thinned(vector);
   [canvas.width, canvas.height] = shape ? [shape.width, shape.height] : [entries.length, 1];
   const context = canvas.getContext("2d");
@@ -69,6 +76,22 @@ export function fill(target, shape, items) {
   const figures = items.map(({ vector, caption, label, scale }) =>
     make("figure", {}, ...ordered(shape, make("figcaption", {}, caption), draw(vector, shape, scale ?? largest(vector), label))));
   target.replaceChildren(...figures);
+  if (!tables.has(target)) tables.set(target, new Figures(target, target.closest("section").querySelector("h2").textContent));
+  tables.get(target).show(() => table(items));
+}
+
+const tables = new Map(); // by the element above
+
+/** A row for each dimension; of many, those with the largest entries. */
+function table(items) {
+  const d = items[0].vector.length;
+  const sizes = Array.from({ length: d }, (_, j) => Math.max(...items.map(({ vector }) => Math.abs(vector[j]))));
+  const rows = largestOf(sizes, Math.ceil(MAX_CELLS / items.length));
+  return {
+    columns: ["Dimension", ...items.map(({ caption }) => caption)],
+    rows: rows.map((j) => [`${j}`, ...items.map(({ vector }) => short(vector[j]))]),
+    note: rows.length < d && `The ${count(rows.length)} of ${count(d)} dimensions with the largest entries`,
+  };
 }
 
 const ordered = (shape, caption, canvas) => (shape ? [canvas, caption] : [caption, canvas]);

@@ -5,7 +5,7 @@
 
 import * as api from "./api.js";
 import * as charts from "./charts.js";
-import { element, make, setText } from "./dom.js";
+import { colour, element, make, setText } from "./dom.js";
 import * as format from "./format.js";
 import { fill, shapeOf } from "./heatmap.js";
 import { TryVector } from "./try_vector.js";
@@ -14,9 +14,12 @@ import * as workers from "./workers.js";
 
 const POLL_INTERVAL_MS = 2000;
 const MAX_POINTS = 5000; // in the charts over time; a page may be open for weeks
+const MAX_PARTITIONS = 12; // with lines of their own
 const LATEST = 20; // recent vectors drawn in colour
 
 const state = {
+  topics: [], // in the store, the served one first
+  partitions: [], // those with lines of their own
   points: [], // metrics of versions, in ascending order; also of versions that were removed meanwhile
   versions: [], // all in the store
   shown: null, // {about, components} of the selected version
@@ -33,11 +36,19 @@ const newest = () => state.points.at(-1)?.version ?? null;
 const selectedTime = () => state.points.find(({ version }) => version === state.shown?.about.version)?.published_at ?? null;
 
 const plots = {
-  loss: charts.timeline("loss-chart", "Loss", "accent", selectedTime),
-  explained: charts.timeline("explained-chart", "Explained", "good", selectedTime),
+  loss: timeline("loss-chart", charts.SHARE, "Loss", "accent"),
+  explained: timeline("explained-chart", charts.SHARE, "Explained", "good"),
+  rate: timeline("rate-chart", charts.RATE, "Messages", "second"),
+  lag: timeline("lag-chart", charts.SPAN, "Lag", "accent"),
+  partitions: charts.timeline("losses-chart", charts.SHARE, () => state.partitions.map((p, i) => [`Partition ${p}`, charts.tone(i)]), selectedTime),
   scree: charts.scree("scree-chart"),
-  recent: charts.scatter("recent-chart"),
+  recent: new charts.Scatter("recent-chart"),
 };
+
+function timeline(id, unit, label, tone) {
+  return charts.timeline(id, unit, () => [[label, colour(tone)]], selectedTime);
+}
+
 const tryVector = new TryVector(selected, (coordinates) => { state.own = coordinates; refreshRecent(); });
 
 function selected() {
@@ -62,7 +73,9 @@ async function poll() {
 }
 
 async function update(history) {
-  if (history.models.length || history.version !== newest()) state.versions = await api.versions();
+  if (history.topics) offerTopics(history.topics);
+  if (api.otherTopic()) state.versions = [...state.points, ...history.models].map(({ version }) => version);
+  else if (history.models.length || history.version !== newest()) state.versions = await api.versions();
   if (newest() !== null && state.versions.length && state.versions.at(-1) < newest()) {
     state.points = []; // the store was replaced
     state.follow = true;
@@ -71,7 +84,7 @@ async function update(history) {
   state.points = [...state.points, ...history.models].slice(-MAX_POINTS);
   element("waiting").hidden = newest() !== null;
   if (newest() === null) {
-    setText("waiting-why", state.reasons.join("; "));
+    setText("waiting-why", api.otherTopic() ? `${api.otherTopic()} has no model in this store` : state.reasons.join("; "));
   } else if (state.shown === null || (state.follow && state.shown.about.version !== newest())) {
     await select(newest());
   } else if (history.models.length) {
@@ -79,7 +92,7 @@ async function update(history) {
   }
   workers.show(state.reports, state.shown?.about.positions ?? {}, now());
   element("workers-section").hidden = false;
-  if (state.shown) await refreshRecent();
+  if (state.shown && !api.otherTopic()) await refreshRecent();
 }
 
 let requested = null; // the version requested last: answers for others are dropped
@@ -87,12 +100,15 @@ let requested = null; // the version requested last: answers for others are drop
 /** Show a version. */
 async function select(version) {
   requested = version;
-  const [about, components] = await Promise.all([api.about(version), api.components(version)]);
+  const [about, components] = await Promise.all([api.about(version), api.otherTopic() ? [] : api.components(version)]);
   if (requested !== version) return;
   const first = state.shown === null;
   state.shown = { about, components };
-  for (const id of ["model", "try"]) element(id).hidden = false;
+  element("model").hidden = false;
   drawVersion();
+  if (api.otherTopic()) return;
+  element("try").hidden = false;
+  drawComponents();
   if (!first) tryVector.refresh();
 }
 
@@ -100,10 +116,13 @@ async function select(version) {
 
 function showStatus() {
   const { shown, reasons } = state;
-  if (!shown) return setStatus("waiting", reasons.join("; ") || "No model yet");
-  if (reasons.length) return setStatus("trouble", `Not ready: ${reasons.join("; ")}`);
+  const other = api.otherTopic();
+  if (!shown) return setStatus("waiting", (!other && reasons.join("; ")) || "No model yet");
+  if (!other && reasons.length) return setStatus("trouble", `Not ready: ${reasons.join("; ")}`);
   const { version, published_at: at } = state.points.at(-1);
   setText("age", `${format.duration(now() - at)} ago`);
+  if (other && shown.about.version === version)
+    return setStatus("serving", `Newest version ${format.count(version)}; this sidecar serves ${state.topics[0]}`);
   if (shown.about.version === version) return setStatus("serving", `Serving version ${format.count(version)}`);
   setStatus("past", `Showing the earlier version ${format.count(shown.about.version)}; the newest is ${format.count(version)}`);
 }
@@ -130,17 +149,21 @@ function drawVersion() {
   setText("explained", format.percent(about.explained_variance_ratio.reduce((sum, share) => sum + share, 0)));
   setText("shape-of-model", `${format.count(about.dimensions)} → ${format.count(about.components)}`);
   setText("rejected", format.count(about.rejected));
+  element("model-link").href = api.aboutPath(about.version);
   drawTime();
   drawScree(about.explained_variance_ratio);
   showErrors(about);
   offerComponents(about.components);
-  drawComponents();
 }
 
 function drawTime() {
-  const times = state.points.map((point) => point.published_at);
-  plots.loss.show([times, state.points.map((point) => point.loss_ewma)]);
-  plots.explained.show([times, state.points.map((point) => point.explained_variance_ratio)]);
+  const { points } = state;
+  const times = points.map((point) => point.published_at);
+  plots.loss.show([times, points.map((point) => point.loss_ewma)]);
+  plots.explained.show([times, points.map((point) => point.explained_variance_ratio)]);
+  plots.rate.show([times, points.map((point, i) => rate(points[i - 1], point))]);
+  plots.lag.show([times, points.map(lag)]);
+  drawPartitions(times);
   const slider = element("slider");
   const at = state.versions.indexOf(state.shown.about.version);
   slider.max = Math.max(state.versions.length - 1, 0);
@@ -150,6 +173,27 @@ function drawTime() {
   setText("slider-value", `${format.count(state.shown.about.version)} (${position}), published ${published}`);
   slider.setAttribute("aria-valuetext", `version ${format.count(state.shown.about.version)}, published ${published}`);
   element("follow").setAttribute("aria-pressed", state.follow);
+}
+
+/** Messages per second between two versions. */
+function rate(before, { version, published_at: at }) {
+  return before && at > before.published_at ? (version - before.version) / (at - before.published_at) : null;
+}
+
+/** Seconds from the newest record in a version to its publication. */
+const lag = ({ published_at: at, last_timestamp_ms: last }) => (last < 0 ? null : at - last / 1000);
+
+/** The loss of each partition or, if they are many, of those where it is the greatest now. */
+function drawPartitions(times) {
+  const newest = Object.entries(state.points.at(-1).partition_losses).sort(([, a], [, b]) => b - a);
+  const shown = newest.slice(0, MAX_PARTITIONS).map(([p]) => p).sort((p, q) => p - q);
+  element("losses").hidden = newest.length < 2;
+  if (newest.length < 2) return;
+  setText("losses-which", shown.length < newest.length ? `The ${shown.length} partitions where it is the greatest now.` : "");
+  const same = `${shown}` === `${state.partitions}`;
+  state.partitions = shown;
+  if (!same) plots.partitions.rebuild();
+  plots.partitions.show([times, ...shown.map((p) => state.points.map(({ partition_losses: losses }) => losses[p] ?? null))]);
 }
 
 function drawScree(shares) {
@@ -201,14 +245,25 @@ function offerComponents(k) {
 async function refreshRecent() {
   const [x, y] = ["recent-x", "recent-y"].map((id) => Number(element(id).value));
   const recent = await api.recent(state.shown.about.version, x, y);
-  const { coordinates } = recent;
+  const { coordinates, at, residual, p } = recent;
   unusual.show(recent);
-  const points = coordinates.map(([a, b], i) => ({ a, b, kind: i < coordinates.length - LATEST ? 0 : 1 }));
+  const points = coordinates.map(([a, b], i) => ({
+    index: i + 1, at: at[i], a, b, residual: residual[i], p: p && p[i], kind: i < coordinates.length - LATEST ? 0 : 1,
+  }));
   if (state.own) points.push({ a: state.own[x - 1], b: state.own[y - 1], kind: 2 });
-  points.sort((p, q) => p.a - q.a);
-  const ofKind = (kind) => points.map((point) => (point.kind === kind ? point.b : null));
-  plots.recent.show([points.map((point) => point.a), ofKind(0), ofKind(1), ofKind(2)]);
+  plots.recent.showPoints(points, [x, y]);
   element("recent-empty").hidden = points.length > 0;
+}
+
+/** A choice among the topics of the store, if there are several. */
+function offerTopics(topics) {
+  if (api.otherTopic() === topics[0]) location.replace(location.pathname);
+  state.topics = topics;
+  const select = element("topics");
+  select.replaceChildren(...topics.map((name) => make("option", { value: name }, name)));
+  select.value = api.otherTopic() ?? topics[0];
+  select.hidden = topics.length < 2;
+  element("topic").hidden = topics.length > 1;
 }
 
 // ---- user input
@@ -217,6 +272,15 @@ async function refreshRecent() {
 const handler = (act) => () => Promise.resolve(act()).catch(showError);
 
 function listen() {
+  for (const section of document.querySelectorAll(".served")) section.hidden ||= api.otherTopic() !== null;
+  element("topics").addEventListener("change", ({ target }) => {
+    location.assign(target.value === state.topics[0] ? location.pathname : `?topic=${encodeURIComponent(target.value)}`);
+  });
+  for (const link of document.querySelectorAll("a[data-file]")) link.addEventListener("click", (event) => {
+    if (!api.needsToken()) return;
+    event.preventDefault();
+    api.download(link.href, link.dataset.file).catch(showError);
+  });
   element("slider").addEventListener("input", handler(() => {
     const version = state.versions[Number(element("slider").value)];
     state.follow = version === newest();
@@ -231,11 +295,11 @@ function listen() {
   element("shape").value = new URLSearchParams(location.hash.slice(1)).get("shape") ?? "";
   element("shape").addEventListener("change", handler(() => {
     const entered = element("shape").value.trim();
-    history.replaceState(null, "", entered ? `#shape=${encodeURIComponent(entered)}` : location.pathname);
+    history.replaceState(null, "", entered ? `#shape=${encodeURIComponent(entered)}` : location.pathname + location.search);
     drawComponents();
     return tryVector.refresh();
   }));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", handler(() => state.shown && drawComponents()));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", handler(() => state.shown && !api.otherTopic() && drawComponents()));
 }
 
 async function run() {
