@@ -9,6 +9,7 @@ import structlog
 from streampca.errors import DamagedFileError
 from streampca.stores.models import Models
 from streampca.stream.model_file import PublishedModel
+from streampca.stream.partitions import partition_name
 
 log = structlog.get_logger()
 
@@ -66,6 +67,8 @@ def _figures(published: PublishedModel) -> Figures:
         "last_timestamp_ms": published.last_timestamp_ms,
         "loss_ewma": published.loss_ewma,
         "loss_ratio": published.loss_ratio,
-        "partition_losses": {str(p): losses[p] for p in heapq.nlargest(_PARTITIONS, losses, key=lambda p: losses[p])},
+        "partition_losses": {
+            partition_name(p): losses[p] for p in heapq.nlargest(_PARTITIONS, losses, key=lambda p: losses[p])
+        },
         "explained_variance_ratio": float(published.model.explained_variance_ratio.sum()),
     }
