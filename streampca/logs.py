@@ -17,6 +17,7 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 _SILENCED = ("kafka", "numba", "uvicorn.access")  # uvicorn.access: metrics count the requests
 
+_EXPORTER = "opentelemetry.exporter.otlp.proto.http.trace_exporter"  # logs each attempt
 _REPEAT_AFTER_S, _MAX_REMEMBERED = 60.0, 1000
 
 
@@ -34,7 +35,7 @@ def configure(level: str = "info", style: str = "auto", stream: TextIO | None = 
             ],
         )
     )
-    handler.addFilter(OncePerMinute("asyncio", "uvicorn.error"))
+    handler.addFilter(OncePerMinute("asyncio", "uvicorn.error", _EXPORTER))
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())

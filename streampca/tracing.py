@@ -12,11 +12,11 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT
 
 
 def start_tracing() -> "Tracer | None":
-    """Export the spans of this process from now on; None if no endpoint is set.
+    """Export the spans of this process from now on; None if no endpoint is set, or OTEL_TRACES_EXPORTER=none.
 
     Raises `SettingsError` if the packages are missing.
     """
-    if not any(os.environ.get(name) for name in _ENDPOINTS):
+    if not any(map(os.environ.get, _ENDPOINTS)) or os.environ.get("OTEL_TRACES_EXPORTER") == "none":
         return None
     try:  # an optional extra
         from opentelemetry import trace
@@ -25,7 +25,8 @@ def start_tracing() -> "Tracer | None":
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ModuleNotFoundError:
         raise SettingsError(f"{' or '.join(_ENDPOINTS)} is set: pip install 'streampca[otel]'") from None
-    os.environ.setdefault("OTEL_SERVICE_NAME", "streampca")
+    if "service.name=" not in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", ""):
+        os.environ.setdefault("OTEL_SERVICE_NAME", "streampca")
     provider = TracerProvider()
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)

@@ -37,7 +37,10 @@ threadpool_limits(1)
 close_unused_sockets()
 
 # Folders that start processes, servers or browsers; tests elsewhere are marked one by one.
-SLOW = ("benchmarks", "commands", "demo", "deploy", "docs", "experiments", "guarantees", "monitoring", "test_wheel.py")
+SLOW = (
+    "benchmarks", "commands", "demo", "deploy", "docs", "experiments", "guarantees", "monitoring", "tracing",
+    "test_wheel.py",
+)  # fmt: skip
 
 TESTS = Path(__file__).parent
 

@@ -14,7 +14,7 @@ from streampca.api.endpoints import Endpoints
 from streampca.api.errors import add_error_handlers
 from streampca.api.history import HistoryReader
 from streampca.api.metrics import SidecarMetrics
-from streampca.api.middleware import Middleware
+from streampca.api.middleware import PROBES, Middleware
 from streampca.api.model_loader import ModelLoader
 from streampca.api.openapi import DESCRIPTION, ERRORS
 from streampca.api.page_endpoints import PageEndpoints
@@ -28,6 +28,9 @@ from streampca.stores.base import Store
 from streampca.stores.model_cache import POLL_INTERVAL_S, ModelCache
 from streampca.stores.models import Models
 from streampca.version import __version__
+
+# One span for each request, if there is a provider.
+_TELEMETRY = {"metrics": False, "logs": False, "auto_configure": False, "operation_spans": False}
 
 
 def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetrics | None = None) -> FastAPI:
@@ -57,7 +60,7 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
         redirect_slashes=False,
         generate_unique_id_function=lambda route: route.name,
         lifespan=lifespan,
-        telemetry={"metrics": False, "logs": False, "auto_configure": False},  # spans if there is a provider
+        telemetry={**_TELEMETRY, "exclude": lambda scope: scope["path"] in {*PROBES, "/metrics"}},
         dependencies=[Security(HTTPBearer(auto_error=False))] if tokens else [],  # the middleware checks
     )
     app.state.model_cache = cache

@@ -17,10 +17,8 @@ from streampca.api.responses import error_response
 READ_WITHIN_S = 30.0  # a client that takes longer for the next 128 KiB of its answer is disconnected
 BUFFERED_BYTES = 64 * 2**20  # all bodies and answers together; with models and two computations, 420 of 512 MiB
 
-_OPEN = {
-    "/", "/docs", "/openapi.json",
-    "/healthz", "/readyz", "/ping", "/version", "/v2", "/v2/health/live", "/v2/health/ready",
-}  # fmt: skip
+PROBES = {"/healthz", "/readyz", "/ping", "/v2/health/live", "/v2/health/ready"}
+_OPEN = {"/", "/docs", "/openapi.json", "/version", "/v2", *PROBES}
 PAGE_DATA = ("/page/history", "/page/model", "/page/recent", "/page/workers")
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")

@@ -9,7 +9,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 from prometheus_client import disable_created_metrics
@@ -49,6 +49,8 @@ class Process(NamedTuple):
     listener: Listener
     raise_first: Callable[[], None]
     """Raises the error that has ended a thread."""
+    traced: Callable[[Any], Any]
+    """Decoding that begins the spans of batches; without traces, the same."""
 
 
 @contextlib.contextmanager
@@ -64,7 +66,7 @@ def process_of(
     disable_created_metrics()  # type: ignore[no-untyped-call]  # nobody uses them, and they double the number of series
     output_topic, health = settings.output_topic if isinstance(settings, TransformSettings) else None, HealthListener()
     tracer, context = start_tracing(), server_context(settings.tls_folder)
-    tracing = TracingListener(tracer, settings.topic, settings.group) if tracer else Listener()
+    tracing = TracingListener(tracer, settings.topic, settings.group) if tracer else None
     tokens = Tokens(settings.tokens_file) if settings.tokens_file else None
     with (
         ThreadFailures() as threads,
@@ -84,8 +86,9 @@ def process_of(
         )
         reports = ProcessStatuses(store, settings.topic)
         with StatusListener(reports, name_of_process(), output_topic=output_topic) as status:
-            listener = Listeners(log_listener, metrics, health, status, tracing)
-            yield Process(store, listener, threads.raise_first)
+            listener = Listeners(log_listener, metrics, health, status, tracing or Listener())
+            traced = tracing.traced if tracing else lambda decode: decode
+            yield Process(store, listener, threads.raise_first, traced)
             threads.raise_first()
 
 

@@ -80,7 +80,7 @@ def _build(settings: TransformSettings, model: CurrentModel, process: Process) -
     client = client_of(settings)
     topics = [topic for topic in (settings.output_topic, settings.dead_letter_topic) if topic]
     transactions = transactions_of(settings, client, topics)
-    source = prefetching(client, settings, outputs.read)
+    source = prefetching(client, settings, process.traced(outputs.read))
     config = TransformConfig(settings.topic, settings.bad_records, settings.on_offset_gap)
     return Transformer(config, source, transactions, outputs, process.listener, process.raise_first)
 

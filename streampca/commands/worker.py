@@ -2,13 +2,11 @@
 
 import gc
 import time
-from collections.abc import Callable
 
 import structlog
 
 from streampca.blas import kernels
-from streampca.commands.process import process_of, stop_on_signals
-from streampca.consumer_group.listener import Listener
+from streampca.commands.process import Process, process_of, stop_on_signals
 from streampca.errors import StoreBusyError
 from streampca.pca.compilation import compile_kernels
 from streampca.pca.learning import LearningConfig
@@ -44,7 +42,7 @@ def run(settings: WorkerSettings) -> None:
     logged = WorkerLog()
     with process_of(settings, WorkerMetrics(settings.topic), logged, **shown) as process:
         _check(process.store)
-        worker = _build(settings, *process)
+        worker = _build(settings, process)
         log.info("worker started")
         stop_on_signals(worker.stop)
         gc.freeze()  # keeps the collector from scanning all that is imported and compiled by now
@@ -64,16 +62,19 @@ def _check(store: Store) -> None:
             time.sleep(_STORE_RETRY_S)
 
 
-def _build(settings: WorkerSettings, store: Store, listener: Listener, check_threads: Callable[[], None]) -> Worker:
+def _build(settings: WorkerSettings, process: Process) -> Worker:
     """A worker whose source is about to join the group: every mistake that can be found earlier has been reported."""
     config = worker_config_of(settings)
     config.codec.decode([])  # raises if a package is missing or the schema registry is away
-    checkpoints = Checkpoints(store, settings.topic)
+    checkpoints = Checkpoints(process.store, settings.topic)
     client, dead_letters = client_of(settings), dead_letters_of(settings)
     _compile(config.fold.learning)  # not later: a group waits for members that do not poll
-    source = prefetching(client, settings, config.codec.vectors_of)
-    publisher = Publisher(checkpoints, Models(store, settings.topic, settings.keep_models), config.fold, time.time)
-    return Worker(config, source, dead_letters, CheckpointWriter(checkpoints, publisher), listener, check_threads)
+    source = prefetching(client, settings, process.traced(config.codec.vectors_of))
+    publisher = Publisher(
+        checkpoints, Models(process.store, settings.topic, settings.keep_models), config.fold, time.time
+    )
+    writer = CheckpointWriter(checkpoints, publisher)
+    return Worker(config, source, dead_letters, writer, process.listener, process.raise_first)
 
 
 def _compile(config: LearningConfig) -> None:

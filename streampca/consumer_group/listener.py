@@ -11,7 +11,6 @@ from streampca.pca.losses import Losses
 from streampca.stream.events import SourceStatus
 from streampca.stream.fold import Fold
 from streampca.stream.model_file import PublishedModel
-from streampca.stream.record import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,6 @@ class BatchLearned:
     seconds: float
     lag: int  # messages of the partition still to come
     gaps: int = 0  # vectors that lack entries
-    records: Sequence[Record] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +58,6 @@ class BatchTransformed:
     version: int  # of the model
     lag: int  # messages of the partition still to come
     next: int  # offset
-    seconds: float  # to write it
-    records: Sequence[Record] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,16 @@
 """Spans of batches, with links to the spans that have written their records."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from streampca.consumer_group.listener import BatchLearned, BatchTransformed, Listener, MemberEvent
+from streampca.stream.events import Event, Records, Vectors
 from streampca.stream.record import Record, headers_of
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Link, Tracer
+    from opentelemetry.trace import Link, Span, Tracer
 
 _MAX_LINKS = 100
 
@@ -26,26 +27,39 @@ class TracingListener(Listener):
             "messaging.destination.name": topic,
             "messaging.consumer.group.name": group,
         }
+        self._begun: dict[tuple[int, int], Span] = {}  # by partition and the offset after the batch
+
+    def traced(self, decode: Callable[[Records], Event]) -> Callable[[Records], Event]:
+        """The same, but what is decoded begins a span: later, transform's records are gone. For another thread."""
+
+        def decode_and_begin(event: Records) -> Event:
+            began, decoded = time.time_ns(), decode(event)
+            if isinstance(decoded, Vectors) and (records := event.records[: len(decoded.records)]):
+                self._begun[event.partition, decoded.next] = self._begin(event.partition, records, began)
+            return decoded
+
+        return decode_and_begin
 
     def notify(self, event: MemberEvent) -> None:
+        if isinstance(event, BatchLearned | BatchTransformed):
+            position = event.fold.position if isinstance(event, BatchLearned) else event.next
+            for partition, end in list(self._begun):  # a copy: the other thread adds some
+                if partition == event.partition and end <= position:
+                    span = self._begun.pop((partition, end))
+                    if end == position:  # not dropped, to be read again
+                        span.end()
+
+    def _begin(self, partition: int, records: Sequence[Record], began: int) -> "Span":
         from opentelemetry.trace import SpanKind
 
-        if not isinstance(event, BatchLearned | BatchTransformed) or not event.records:
-            return
-        end = time.time_ns()
         attributes = self._attributes | {
-            "messaging.destination.partition.id": str(event.partition),
-            "messaging.batch.message_count": len(event.records),
-            "messaging.kafka.offset": event.records[0].offset,
+            "messaging.destination.partition.id": str(partition),
+            "messaging.batch.message_count": len(records),
+            "messaging.kafka.offset": records[0].offset,
         }
-        span = self._tracer.start_span(
-            f"process {self._topic}",
-            kind=SpanKind.CONSUMER,
-            attributes=attributes,
-            links=list(islice(_links(event.records), _MAX_LINKS)),
-            start_time=end - int(event.seconds * 1e9),
-        )
-        span.end(end)
+        links = list(islice(_links(records), _MAX_LINKS))
+        name, kind = f"process {self._topic}", SpanKind.CONSUMER
+        return self._tracer.start_span(name, kind=kind, attributes=attributes, links=links, start_time=began)
 
 
 def _links(records: Sequence[Record]) -> Iterator["Link"]:

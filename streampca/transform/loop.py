@@ -135,7 +135,7 @@ class Transformer:
                 self._assignment.skip_gap(event)
 
     def _write(self, event: Projected) -> None:
-        started, rejects = time.perf_counter(), event.decoded.rejects
+        rejects = event.decoded.rejects
         if rejects and self._config.bad_records == "stop":
             self._stop_at(event, rejects[0])
         if self._is_first_start and self._config.bad_records == "dead_letter":
@@ -153,12 +153,7 @@ class Transformer:
         self._pending[event.partition] = position
         self._pending_records += len(event.records)
         read, lag = event.count - len(rejects), event.end - event.next
-        seconds = time.perf_counter() - started
-        self._listener.notify(
-            BatchTransformed(
-                event.partition, read, event.written, event.version, lag, event.next, seconds, event.records
-            )
-        )
+        self._listener.notify(BatchTransformed(event.partition, read, event.written, event.version, lag, event.next))
 
     def _stop_at(self, event: Projected, reject: Reject) -> NoReturn:
         """Write the outputs of the records before the rejected one and raise `BadRecordError`."""

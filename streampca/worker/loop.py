@@ -165,7 +165,7 @@ class Worker:
         seconds = time.perf_counter() - started
         messages, lag = event.count - len(rejects), event.end - event.next
         gaps = int(rows_with_gaps(event.decoded.vectors).sum()) if config.fold.learning.impute else 0
-        self._listener.notify(BatchLearned(partition, fold, messages, losses, seconds, lag, gaps, event.records))
+        self._listener.notify(BatchLearned(partition, fold, messages, losses, seconds, lag, gaps))
 
     def _stop_at(self, event: Vectors, reject: Reject) -> NoReturn:
         """Learn the records before the rejected one and raise `BadRecordError`."""

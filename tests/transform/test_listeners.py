@@ -27,7 +27,7 @@ from tests.clock import Clock
 from tests.transform.harness import Member, World
 from tests.worker.harness import SynchronousExecutor
 
-BATCH = BatchTransformed(0, 4, 3, 7, 5, 9, 0.1)
+BATCH = BatchTransformed(0, 4, 3, 7, 5, 9)
 
 
 def value(metrics: TransformMetrics, name: str, **labels: str) -> float | None:
@@ -157,7 +157,7 @@ def test_failures_and_waiting_are_logged_once() -> None:
         for event in (
             ModelAwaited("none"), ModelAwaited("none"), PartitionsAssigned({0: -1}), BATCH,
             TransactionEnded("failed", 4, 0.0, "why"), TransactionEnded("failed", 4, 0.0, "why"),
-            TransactionEnded("committed", 4, 0.1), BatchTransformed(0, 1, 1, 8, 0, 10, 0.1),
+            TransactionEnded("committed", 4, 0.1), BatchTransformed(0, 1, 1, 8, 0, 10),
         ):  # fmt: skip
             log.notify(event)
         clock.now = 61.0
