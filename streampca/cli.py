@@ -172,7 +172,7 @@ def fit(
     run(file, output, FitOptions(components, oversampling, center, half_life, dtype, missing), start_from, column)
 
 
-@command(app, "topic", "dimensions", "components", "store", "half_life_seconds")
+@command(app, "topic", "store")
 def backfill(
     given: Given,
     sources: Annotated[

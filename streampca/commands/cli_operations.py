@@ -67,22 +67,47 @@ def create_topics(
     run(settings, partitions, replication_factor)
 
 
-@command(app, "topic", "bootstrap_servers", "group_id")
+@command(app, "topic", "bootstrap_servers", "group_id", "store")
 def reset(
     settings: "ResetSettings",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    to: Annotated[
+        str | None, typer.Option(help="Continue at: earliest, latest, an offset, or a time, ISO 8601.")
+    ] = None,
+    partition: Annotated[int | None, typer.Option(min=0, help="Move only this partition.")] = None,
 ) -> None:
     """Delete the group's committed offsets of the topic.
 
     A worker refuses a store that is behind its group: most often a volume is not mounted. After a reset, workers
-    continue from the checkpoints of whichever store they have, or from the earliest record if it holds none. Refused
+    continue from the checkpoints of whichever store they have, or from the earliest record if it holds none. With --to,
+    checkpoints are moved there first; records in between are counted as a gap, and none is ever learned twice. Refused
     while the group has members: stop the workers first. Always uses kafka-python, whatever kafka_client says.
 
-    Example: streampca reset --topic readings --group-id streampca
+    Example: streampca reset --topic readings --group-id streampca --to latest
     """
     from streampca.commands.reset import run
 
-    run(settings, ask=None if yes else typer.confirm)
+    run(settings, None if yes else typer.confirm, to, partition)
+
+
+@command(app, "topic", "bootstrap_servers", "store")
+def audit(
+    given: Given,
+    partition: Annotated[int, typer.Option(min=0, help="Partition of the topic.")] = 0,
+    start: Annotated[
+        int | None, typer.Option("--from", help="A checkpoint's offset, or 0; default: the oldest.")
+    ] = None,
+    end: Annotated[int | None, typer.Option("--to", help="A checkpoint's offset; default: the newest.")] = None,
+) -> None:
+    """Learn the records between two checkpoints again, and compare the bytes.
+
+    Changes nothing. Settings are those of the workers. Exits with 1 if the bytes differ.
+
+    Example: streampca audit --partition 3 --from 0
+    """
+    from streampca.commands.audit import run
+
+    run(given, partition, start, end)
 
 
 _OF_LETTERS = ("topic", "dead_letter_topic", "bootstrap_servers")

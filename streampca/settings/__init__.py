@@ -61,7 +61,7 @@ class CreateTopicsSettings(DeadLetterSettings, KafkaSettings, LogSettings):
     )
 
 
-class ResetSettings(TopicSettings, KafkaSettings, GroupSettings, LogSettings):
+class ResetSettings(StoreSettings, KafkaSettings, GroupSettings):
     """Settings of `streampca reset`."""
 
 

@@ -77,6 +77,10 @@ class Checkpoints:
         self._held.pop(partition, None)
         return None
 
+    def at(self, partition: int, offset: int) -> bytes:
+        """The file of one checkpoint. Raises `FileNotFoundError`."""
+        return self._store.read(self._path(partition, offset))
+
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, then delete the partition's oldest ones beyond those kept.
 

@@ -1,7 +1,7 @@
 """Reads a dead-letter topic, and sends records again in transactions, on kafka-python."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from kafka import KafkaConsumer, TopicPartition
@@ -38,12 +38,26 @@ class KafkaPythonReader:
             max_poll_records=_POLL_RECORDS,
             max_partition_fetch_bytes=_FETCH_BYTES,
         )
-        self._consumer.assign(list(self._ends))
 
     def read(self) -> Iterator[tuple[int, Record]]:
         """The records with their partitions; the same ones at every call."""
-        left = {tp: end for tp, end in self._ends.items() if end}
+        self._consumer.assign(list(self._ends))
         self._consumer.seek_to_beginning()
+        yield from self._read_to(self._ends)
+
+    def between(self, partition: int, start: int, end: int) -> Iterator[Record]:
+        """The records of a partition from one offset to before another. Raises `SourceError` if they are gone."""
+        tp = TopicPartition(self._topic, partition)
+        if end > self._ends.get(tp, 0):
+            raise SourceError(f"partition {partition} of {self._topic} ends at offset {self._ends.get(tp, 0)}")
+        if start < (first := self._consumer.beginning_offsets([tp], timeout_ms=_ANSWER_MS)[tp]):
+            raise SourceError(f"partition {partition} of {self._topic} begins at offset {first}: older ones are gone")
+        self._consumer.assign([tp])
+        self._consumer.seek(tp, start)
+        yield from (record for _, record in self._read_to({tp: end}))
+
+    def _read_to(self, ends: Mapping[TopicPartition, int]) -> Iterator[tuple[int, Record]]:
+        left = {tp: end for tp, end in ends.items() if end}
         deadline = time.monotonic() + _STALLED_S
         while left:
             try:
@@ -51,7 +65,7 @@ class KafkaPythonReader:
             except KafkaError as error:
                 raise self._connection.source_error(error) from None
             for tp, records in fetched.items():
-                yield from ((tp.partition, record) for record in records if record.offset < self._ends[tp])
+                yield from ((tp.partition, record) for record in records if record.offset < ends[tp])
             if fetched:
                 deadline = time.monotonic() + _STALLED_S
             left = {tp: end for tp, end in left.items() if (position_of(self._consumer, tp) or 0) < end}
