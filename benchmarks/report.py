@@ -13,7 +13,7 @@ from typing import NamedTuple
 from experiments.report import DOCS, block, machine, replaced, table
 
 PAGE = DOCS / "performance.md"
-PARTS = ("speed", "decoding", "throughput", "transform", "memory", "serving", "start", "restart", "scaling")
+PARTS = ("speed", "decoding", "throughput", "transform", "memory", "serving", "start", "restart", "scaling", "backfill")
 _HEAD = table(["metric", "measured", "bar", "met", "benchmark"], [])
 _MET: dict[str, Callable[[float, float], bool]] = {"≥": operator.ge, "≤": operator.le}
 

@@ -1,0 +1,83 @@
+"""A backfill of 1 GB of Parquet on one process and on two: `python -m benchmarks.backfill`.
+
+d = 784, k = 20, row groups of 20,000 vectors. *Read and learn* is what pyarrow takes to read them into arrays, and what
+one process takes to learn these. Starting the processes is not counted: an empty backfill runs first. Memory is the
+most that a process has while it folds one piece after the other.
+"""
+
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from benchmarks.report import Bar, parser, publish
+from experiments.report import table
+from streampca.backfill import Backfill, engines, fold_batches, run
+from streampca.backfill.pieces import Piece, pieces_of
+from streampca.pca.learning import LearningConfig
+from streampca.stores.memory import MemoryStore
+from streampca.stream.fold import FoldConfig
+from streampca.vectors.arrow import fixed_size_lists
+
+PART, D, K = "backfill", 784, 20
+BACKFILL = Backfill("readings", FoldConfig(LearningConfig(D, K)), ("embedding",))
+
+
+def main() -> None:
+    """Measure and write."""
+    given = parser(__doc__).parse_args()
+    groups, rows = (4, 500) if given.smallest else (8, 20_000)
+    with tempfile.TemporaryDirectory() as folder:
+        write(path := Path(folder) / "lake.parquet", groups, rows)
+        pieces = pieces_of([str(path)])
+        one, two = (seconds(pieces, workers) for workers in (1, 2))
+        apart = seconds_apart(path)
+        command = [sys.executable, "-m", "benchmarks.backfill", "--peak", str(path)]
+        peak = int(subprocess.run(command, capture_output=True, check=True).stdout)  # noqa: S603
+    group_mib = rows * D * 8 / 2**20
+    cells = [f"{one:.1f}", f"{two:.1f}", f"{one / two:.2f}×", f"{apart:.1f}", f"{peak:,}", f"{group_mib:.0f}"]
+    heads = ["one process, s", "two, s", "speed-up", "read and learn, s", "most memory, MiB", "a row group, MiB"]
+    bars = [Bar("Speed-up of a backfill with two processes", [one / two], "≥", 1.7, "×"),
+            Bar("Backfill, share of the speed of reading and learning", [apart / one], "≥", 0.7, "×")]  # fmt: skip
+    publish(PART, given, table(heads, [cells]), bars)
+
+
+def write(path: Path, groups: int, rows: int) -> None:
+    """A Parquet file of vectors with a low-rank structure."""
+    chance = np.random.default_rng(0)
+    basis = chance.standard_normal((K, D))
+    with parquet.ParquetWriter(path, pa.schema({"embedding": pa.list_(pa.float64(), D)})) as writer:
+        for _ in range(groups):
+            Y = chance.standard_normal((rows, K)) @ basis + 0.1 * chance.standard_normal((rows, D))
+            writer.write_table(pa.table({"embedding": fixed_size_lists(Y)}), row_group_size=rows)
+
+
+def seconds(pieces: list[Piece], workers: int) -> float:
+    """Of a backfill, from the start of its first piece."""
+    began: list[float] = []
+    engine = engines.on_dask(workers=workers)
+    run.learn(MemoryStore(), BACKFILL, pieces, engine, lambda done: began.append(time.perf_counter()))
+    return (began[-1] - began[workers]) / (len(pieces) - workers) * len(pieces)  # after each has done its first
+
+
+def seconds_apart(path: Path) -> float:
+    """To read all into arrays, and to learn them."""
+    started = time.perf_counter()
+    batches = [batch for table in [parquet.read_table(path)] for batch in table.to_batches()]
+    fold_batches(batches, BACKFILL)
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--peak"]:
+        for piece in pieces_of(sys.argv[2:]):
+            engines.fold_piece(piece, BACKFILL)
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+    else:
+        main()

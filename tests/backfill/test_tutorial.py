@@ -1,0 +1,83 @@
+"""What docs/backfill.md says can be done."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyarrow.parquet as pq
+import pytest
+
+from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.directory import DirectoryStore
+from tests.backfill.rows import rows, table
+from tests.kafka_broker import Broker, wait_until
+from tests.ports import free_ports
+
+PAGE = (Path(__file__).parents[2] / "docs" / "backfill.md").read_text(encoding="utf-8")
+D = 128
+
+
+def fill(folder: Path, seed: int, n: int = 1000) -> None:
+    folder.mkdir()
+    pq.write_table(table(rows(n, seed, D)), folder / "part.parquet", row_group_size=300)
+
+
+@pytest.mark.broker
+def test_a_folder_of_parquet_becomes_a_model_that_is_served_and_goes_on(
+    broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    fill(tmp_path / "lake", 0)
+    broker.create_topic(topic)
+    broker.produce(topic, 0, [b"[%s]" % b",".join(b"%g" % x for x in row) for row in rows(300, 1, D)])
+    ports = free_ports(2)
+    environment = os.environ | {
+        "STREAMPCA_BOOTSTRAP_SERVERS": broker.bootstrap, "STREAMPCA_METRICS_PORT": str(ports[0]),
+        "STREAMPCA_PORT": str(ports[1]), "PYTHONPATH": str(Path(__file__).parents[2]),
+    }  # fmt: skip
+    lines = [shlex.split(line) for line in re.findall(r"^    (.*)$", PAGE, re.MULTILINE)]
+    with ExitStack() as running:
+        for words in lines[1:]:  # all but pip
+            given = dict(word.split("=", 1) for word in words if re.match(r"STREAMPCA_\w+=", word))
+            environment |= given
+            environment["STREAMPCA_TOPIC"] = topic
+            if "streampca" not in words:
+                continue
+            arguments = words[words.index("streampca") + 1 :]
+            command = [sys.executable, "-m", "streampca", *arguments]
+            if arguments[0] in ("worker", "serve"):
+                process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
+                running.callback(process.wait)
+                running.callback(process.terminate)
+            else:
+                done = subprocess.run(
+                    command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+                )
+                assert done.returncode == 0, done.stderr
+        wait_until(lambda: version(f"http://127.0.0.1:{ports[1]}/v1/model") == 1300, 90, "a model of all rows")
+
+
+def version(url: str) -> int:
+    try:
+        return int(httpx.get(url, timeout=10).json().get("version", 0))
+    except httpx.TransportError:
+        return 0
+
+
+def test_the_examples_for_spark_run(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path / "lake", 0)
+    fill(tmp_path / "arriving", 1, 500)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"spark": spark}
+    for example in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[:2]:
+        for folder in ("lake", "arriving"):  # the session's own working directory is another one
+            example = example.replace(f'parquet("{folder}/")', f'parquet("{tmp_path / folder}")')
+        exec(example, names)  # noqa: S102
+    checkpoints = Checkpoints(DirectoryStore(tmp_path / "streampca-store"), "readings")
+    found = {p - 2**31: checkpoints.newest(p) for p in checkpoints.partitions()}
+    assert {number: each and each.fold.stats.learned for number, each in found.items()} == {0: 1000, 1000: 500}
