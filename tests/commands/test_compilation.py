@@ -13,6 +13,7 @@ import structlog
 from numba.core.caching import UserProvidedCacheLocator
 
 from streampca.commands import worker
+from streampca.commands.process import Process
 from streampca.consumer_group.listener import Listener
 from streampca.errors import SourceError
 from streampca.pca import compilation
@@ -99,7 +100,7 @@ class JoiningError(Exception):
 
 def build(store: Path) -> None:
     settings = WorkerSettings(topic="readings", dimensions=5, components=2, format="json", store=store)
-    worker._build(settings, DirectoryStore(store), Listener(), lambda: None)
+    worker._build(settings, Process(DirectoryStore(store), Listener(), lambda: None, lambda decode: decode))
 
 
 def test_kernels_are_compiled_before_the_worker_joins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

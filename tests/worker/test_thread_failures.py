@@ -41,7 +41,8 @@ class Source(MemorySource):
         elif name == "writer":
             Checkpoints.save = fail
 
-def build(settings, store, listener, check_threads):
+def build(settings, process):
+    store, listener, check_threads, _ = process
     config = command.worker_config_of(settings)
     topic = MemoryTopic(1, settings.topic)
     topic.append(0, *[b"[1, 2]"] * 50)
