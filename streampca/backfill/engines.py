@@ -31,7 +31,7 @@ def on_dask(scheduler: str | None = None, workers: int | None = None) -> Engine:
         dask: Any = distributed  # it has no types
         with ExitStack() as opened:
             place = scheduler or opened.enter_context(
-                dask.LocalCluster(workers, threads_per_worker=1, processes=True, dashboard_address=None)
+                dask.LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None)
             )
             client = opened.enter_context(dask.Client(place))
             names = {client.submit(fold_piece, piece, backfill, pure=False): name for name, piece in pieces.items()}
