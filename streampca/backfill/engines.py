@@ -1,5 +1,6 @@
 """Folds pieces on Dask or on Spark: the same bytes on both, however many workers there are."""
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
@@ -29,9 +30,11 @@ def on_dask(scheduler: str | None = None, workers: int | None = None) -> Engine:
         from dask import distributed
 
         dask: Any = distributed  # it has no types
+        logging.getLogger("distributed").setLevel(logging.WARNING)  # else each connection has lines in our log
+        options = {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.CRITICAL}  # errors are raised, too
         with ExitStack() as opened:
             place = scheduler or opened.enter_context(
-                dask.LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None)
+                dask.LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, **options)
             )
             client = opened.enter_context(dask.Client(place))
             names = {client.submit(fold_piece, piece, backfill, pure=False): name for name, piece in pieces.items()}

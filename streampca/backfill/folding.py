@@ -75,13 +75,16 @@ def fold_batches(batches: Iterable[Any], backfill: Backfill, name: str = "") -> 
     fold, rejects, start = Fold.empty(learning), list[Any](), 0
     with threadpool_limits(1):  # the same bits everywhere
         for whole in batches:
-            batch = _before_until(whole, backfill)
+            history, unknown = _history(whole, backfill)
+            batch = whole if len(history) == len(whole) else whole.take(pa.array(history))
             vectors, places, rejected = _vectors(batch, backfill)
             decoded = codec.checked(vectors, places, rejected)
             times = _times(batch, backfill)[decoded.places]
             fold = fold.learn(decoded.vectors, times, start + len(whole), backfill.fold)[0]
-            fold = fold.reject([reject.reason for reject in decoded.rejects])
-            rejects += [(name, start + place, reason, text) for place, reason, text in decoded.rejects]
+            unfit = [reject._replace(place=int(history[reject.place])) for reject in decoded.rejects]
+            unfit += [Reject(int(place), "no_place", "it may be history or the topic's") for place in unknown]
+            fold = fold.reject([reject.reason for reject in unfit])
+            rejects += [(name, start + place, reason, text) for place, reason, text in sorted(unfit)]
             start += len(whole)
         fold = replace(fold, position=start, state=fold.provisional(learning), pending=fold.pending[:0])
     fold, out = replace(fold, retention=fold.retention[:0]), io.BytesIO()
@@ -95,10 +98,10 @@ def merge(parts: Iterable[Part], backfill: Backfill) -> Checkpoint:
     merger, stats, now_ms, position = Merger(backfill.fold.learning.columns), list[FoldStats](), -1, 0
     for part in parts:
         fold = files.decode(part.fold).fold
-        time_ms = max(fold.event_time.now_ms, now_ms)
+        of_part = fold.event_time.now_ms if fold.event_time.now_ms >= 0 else fold.stats.last_ms  # of few rows: unknown
+        time_ms = max(of_part, now_ms)
         merger.fade(_kept(backfill.fold, fold.stats.learned, time_ms - now_ms if now_ms >= 0 else 0))
-        behind_ms = time_ms - fold.event_time.now_ms if fold.event_time.now_ms >= 0 else 0
-        merger.add(fold.state, backfill.fold.decay(behind_ms))
+        merger.add(fold.state, backfill.fold.decay(time_ms - of_part if of_part >= 0 else 0))
         stats.append(fold.stats)
         now_ms, position = time_ms, position + fold.position
     learning, groups = backfill.fold.learning, merger.groups()
@@ -118,17 +121,25 @@ def _encoded(fold: Fold, backfill: Backfill) -> bytes:
     return files.encode(Checkpoint(backfill.topic, "", partition, fold, backfill.fold.as_dict(), backfill.until))
 
 
-def _before_until(batch: Any, backfill: Backfill) -> Any:
-    """The rows that are not the topic's."""
+def _history(batch: Any, backfill: Backfill) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The places of the rows that are not the topic's, and of those that do not say it."""
     if missing := set(backfill.read) - set(batch.schema.names):
         raise InputError(f"there is no column {min(missing)}; there are {', '.join(batch.schema.names)}")
+    place, known = np.arange(len(batch)), np.ones(len(batch), bool)
     if backfill.until_ms is not None:
-        return batch.filter(pa.array(_times(batch, backfill) < backfill.until_ms))
+        known = _known(batch.column(str(backfill.timestamp_column)))
+        return place[known & (_times(batch, backfill) < backfill.until_ms)], place[~known]
     if backfill.until_offsets:
-        partitions, offsets = (batch.column(name).to_numpy(zero_copy_only=False) for name in ("partition", "offset"))
-        ends = np.array([backfill.until_offsets.get(int(partition), 0) for partition in partitions], np.int64)
-        return batch.filter(pa.array(offsets < ends))
-    return batch
+        columns = [batch.column(name) for name in ("partition", "offset")]
+        partitions, offsets = (pc.fill_null(each.cast(pa.int64()), 0).to_numpy() for each in columns)
+        known = np.logical_and(*map(_known, columns))
+        ends = np.array([backfill.until_offsets.get(partition, 0) for partition in partitions.tolist()], np.int64)
+        return place[known & (offsets < ends)], place[~known]
+    return place, place[:0]
+
+
+def _known(column: Any) -> NDArray[np.bool_]:
+    return np.asarray(column.is_valid().to_numpy(zero_copy_only=False))
 
 
 def _times(batch: Any, backfill: Backfill) -> NDArray[np.int64]:

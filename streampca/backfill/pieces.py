@@ -79,12 +79,26 @@ def _files(source: str) -> list[str]:
     if info.is_file:
         return [source]
     if system.get_file_info(f"{path}/_delta_log").type != pa.fs.FileType.NotFound:
-        from deltalake import DeltaTable  # an optional package
-
-        return sorted(DeltaTable(source).file_uris())
+        return _delta_files(source)
     prefix = source.partition("://")[0] + "://" if "://" in source else ""
     inside = system.get_file_info(pa.fs.FileSelector(path, recursive=True))
-    return sorted(prefix + each.path for each in inside if each.is_file and _kind(each.path))
+    return sorted(prefix + each.path for each in inside if each.is_file and _is_data(each.path.removeprefix(path)))
+
+
+def _is_data(path: str) -> bool:
+    """Whether we read files of that name. Engines give names like _temporary and .part to what is not data."""
+    return bool(_kind(path)) and not any(part.startswith(("_", ".")) for part in path.split("/"))
+
+
+def _delta_files(source: str) -> list[str]:
+    from deltalake import DeltaTable, exceptions  # an optional package
+
+    table = DeltaTable(source)
+    try:
+        table.to_pyarrow_dataset()  # refuses what its files do not show, such as deletion vectors
+    except exceptions.DeltaProtocolError as error:
+        raise InputError(f"{source} is more than its files: {error}") from None
+    return sorted(table.file_uris())
 
 
 def _opened(path: str) -> tuple[Any, str]:
@@ -101,13 +115,14 @@ def _kind(path: str) -> str:
 
 def _pieces(path: str) -> list[Piece]:
     system, local = _opened(path)
-    size, parts = system.get_file_info(local).size, range(1)
+    size, parts = system.get_file_info(local).size, list[int]([0])
     with _naming(path):
         if _kind(path) == "parquet":
             with system.open_input_file(local) as file:
-                parts = range(parquet.ParquetFile(file).num_row_groups)
+                metadata = parquet.ParquetFile(file).metadata
+                parts = [i for i in range(metadata.num_row_groups) if metadata.row_group(i).num_rows]
         elif _kind(path) == "npy":
-            parts = range(0, len(np.load(local, mmap_mode="r")), _NPY_ROWS)
+            parts = list(range(0, len(np.load(local, mmap_mode="r")), _NPY_ROWS))
     return [Piece(path, size, part) for part in parts]
 
 

@@ -11,7 +11,7 @@ from pyarrow import parquet
 from streampca.backfill.engines import Engine
 from streampca.backfill.folding import Backfill, Part, merge
 from streampca.backfill.pieces import Piece
-from streampca.errors import SettingsError
+from streampca.errors import InputError, SettingsError
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stream.checkpoint import Checkpoint
@@ -23,7 +23,8 @@ def learn(
 ) -> tuple[Checkpoint, Any]:
     """Fold the pieces, save the checkpoint of all, and return it with a table of the rejected rows.
 
-    `on_done` is called with the number of pieces that are done. Raises `SettingsError` if the backfill exists.
+    `on_done` is called with the number of pieces that are done. Raises `SettingsError` if the backfill exists, and
+    `InputError` if no row can be learned.
     """
     checkpoints, partition = Checkpoints(store, backfill.topic), backfill_partition(backfill.number)
     name = partition_name(partition)
@@ -42,6 +43,10 @@ def learn(
         parquet.read_table(io.BytesIO(store.read(f"{folder}/{_key(piece, backfill)}.parquet"))) for piece in pieces
     )
     checkpoint = merge((Part(store.read(f"{folder}/{key}.npz"), b"") for key in keys), backfill)
+    if not checkpoint.fold.stats.learned:
+        raise InputError(
+            f"no row was learned; the first: {next(iter(rejects['message'].to_pylist()), 'there is none')}"
+        )
     checkpoints.save(checkpoint)
     for path in store.names(folder):
         store.delete(path)

@@ -142,15 +142,21 @@ class Checkpointer:
         start = self._start
         if start == "backfill":
             checkpoints = self._writer.checkpoints
-            if not (backfills := checkpoints.backfills()) or not (last := checkpoints.newest(backfills[-1])):
+            newest = [found for each in checkpoints.backfills() if (found := checkpoints.newest(each))]
+            if not newest:
                 raise SettingsError(f"start is backfill, and the store holds none of {self._topic}: run it first")
-            if ":" in last.until:
-                named = (map(int, pair.split(":")) for pair in last.until.split(","))
-                return {partition: offset for partition, offset in named if partition in partitions}
-            start = int(last.until) if last.until else "earliest"
+            ends = [self._end(each.until, partitions) for each in newest if each.until]
+            latest = {partition: max(end.get(partition, 0) for end in ends) for partition in partitions if ends}
+            return {partition: offset for partition, offset in latest.items() if offset}
         if start == "earliest":
             return {}
         return self._source.offsets_at(partitions, None if start == "latest" else int(start))
+
+    def _end(self, until: str, partitions: Collection[int]) -> Mapping[int, int]:
+        """Where a backfill ends."""
+        if ":" not in until:
+            return self._source.offsets_at(partitions, int(until))
+        return {int(partition): int(offset) for partition, offset in (pair.split(":") for pair in until.split(","))}
 
     def _load(self, partition: int) -> Fold:
         checkpoint = self._writer.checkpoints.newest(partition)

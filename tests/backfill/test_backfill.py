@@ -180,6 +180,68 @@ def iceberg_table(folder: Path, rows: pa.Table) -> str:
     return str(made.metadata_location).removeprefix("file://")
 
 
+def test_rows_that_do_not_say_whether_they_are_history_are_rejected(tmp_path: Path) -> None:
+    Y, number = rows(500, d=5), np.arange(500)
+    places = {"partition": pa.array([0] * 500), "offset": pa.array([*number[:-1].tolist(), None], pa.int64())}
+    times = pa.array([None, *(START_MS + 1000 * number[1:]).tolist()], pa.timestamp("ms"))
+    pq.write_table(table(Y, **places).set_column(1, "time", times), tmp_path / "lake.parquet", row_group_size=200)
+    for until, row in (({"until_ms": START_MS + 450_000}, 0), ({"until_offsets": {0: 450}}, 499)):
+        backfill = backfill_of(5, **until)
+        found, rejects = run.learn(MemoryStore(), backfill, pieces_of([str(tmp_path)]), here, lambda done: None)
+        assert found.fold.stats.learned == 450 - (row == 0)
+        assert found.fold.stats.rejected == {"no_place": 1}
+        assert (rejects["row"].to_pylist(), rejects["piece"][0].as_py()[-1]) == ([row % 200], str(row // 200))
+
+
+def test_rejects_are_named_by_their_row_of_the_piece(tmp_path: Path) -> None:
+    """Not by their row of what is history."""
+    Y = rows(300, d=5)
+    Y[250] = np.inf
+    columns = {"partition": pa.array(np.arange(300) % 2), "offset": pa.array(np.arange(300) // 2)}
+    pq.write_table(table(Y, **columns), tmp_path / "lake.parquet")
+    backfill = backfill_of(5, until_offsets={0: 140})
+    _, rejects = run.learn(MemoryStore(), backfill, pieces_of([str(tmp_path)]), here, lambda done: None)
+    assert rejects["row"].to_pylist() == [250]
+
+
+def test_what_is_not_data_is_not_learned(tmp_path: Path) -> None:
+    """Files that engines have not committed, hidden ones, and empty ones."""
+    lake = write(tmp_path / "lake", rows(900, d=5))
+    for other in ("_temporary/0/part.parquet", ".hidden.parquet"):
+        (lake / other).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table(rows(100, d=5)), lake / other)
+    pq.write_table(table(rows(1, d=5)).slice(1), lake / "0-empty.parquet")
+    assert columns_of(pieces_of([str(lake)])[0], "emb*") == ("embedding",)
+    assert learned(here, backfill_of(5), lake).fold.stats.learned == 900
+
+
+def test_a_delta_table_with_deletion_vectors_is_refused(tmp_path: Path) -> None:
+    """Its files hold rows that were deleted."""
+    lists = pa.table({"embedding": fixed_size_lists(rows(10, d=5))})
+    write_deltalake(tmp_path / "lake", lists, configuration={"delta.enableDeletionVectors": "true"})
+    with pytest.raises(InputError, match="is more than its files"):
+        pieces_of([str(tmp_path / "lake")])
+
+
+def test_a_backfill_without_a_row_is_not_saved(tmp_path: Path) -> None:
+    """With corrected settings it can be started again."""
+    store, lake = MemoryStore(), tmp_path / "lake"
+    lake.mkdir()
+    pq.write_table(pa.table({"embedding": pa.array(rows(300, d=5).tolist())}), lake / "lists.parquet")
+    with pytest.raises(InputError, match="no row was learned; the first: 5 numbers, not 7"):
+        learned(here, Backfill("readings", backfill_of(7).fold, ("embedding",)), lake, store=store)
+    found = learned(here, Backfill("readings", backfill_of(5).fold, ("embedding",)), lake, store=store)
+    assert found.fold.stats.learned == 300
+    assert store.names("checkpoints/readings/backfill-0/parts") == []
+
+
+def test_pieces_of_few_rows_are_forgotten_too(tmp_path: Path) -> None:
+    """Fewer than a stream's time needs."""
+    lake = write(tmp_path / "lake", rows(600, d=5), group=20)
+    found = learned(here, backfill_of(5, half_life_seconds=100.0), lake)
+    assert found.fold.state.weight == pytest.approx(100 / np.log(2), rel=0.2)
+
+
 def test_errors_say_what_is_wrong(lake: Path, tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_bytes(b"PAR1 no")
     for source, text in ((tmp_path / "none", "there is no"), (tmp_path / "empty", r"no \.parquet, \.arrow")):
