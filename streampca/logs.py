@@ -1,4 +1,4 @@
-"""Logging to stderr, one event a line, as JSON or as text for people; configured by the command line.
+"""Logging to stderr, one event a line, as JSON or, on a terminal, as text for people; configured by the command line.
 
 Loggers of the standard library (kafka-python, uvicorn) use the same format. kafka-python reports an unreachable broker
 several times a second, so its loggers are silenced except at debug; the Kafka source reports it once. numba logs 20 MB
@@ -15,23 +15,23 @@ import orjson
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-_SILENCED = ("kafka", "numba", "uvicorn.access")  # uvicorn.access: metrics count the requests
+# uvicorn.access: metrics count the requests; httpx and botocore report tokens that are requested
+_SILENCED = ("kafka", "numba", "uvicorn.access", "httpx", "httpcore", "botocore")
 
 _EXPORTER = "opentelemetry.exporter.otlp.proto.http.trace_exporter"  # logs each attempt
 _REPEAT_AFTER_S, _MAX_REMEMBERED = 60.0, 1000
 
 
-def configure(level: str = "info", style: str = "auto", stream: TextIO | None = None) -> None:
-    """Log to `stream` (stderr) in style "json", "human", or "auto": human on a terminal."""
+def configure(level: str = "info", stream: TextIO | None = None) -> None:
+    """Log to `stream` (stderr)."""
     stream = stream or sys.stderr
-    human = style == "human" or (style == "auto" and stream.isatty())
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=_common(),
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                *_renderers(human, colours=stream.isatty()),
+                *_renderers(stream.isatty()),
             ],
         )
     )
@@ -97,11 +97,11 @@ def _add_logger_name(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     return event
 
 
-def _renderers(human: bool, colours: bool) -> list[Processor]:
-    if human:
+def _renderers(is_terminal: bool) -> list[Processor]:
+    if is_terminal:
         # No local variables in tracebacks: they could hold a password.
         renderer = structlog.dev.ConsoleRenderer(
-            colors=colours, sort_keys=False, exception_formatter=structlog.dev.plain_traceback
+            colors=True, sort_keys=False, exception_formatter=structlog.dev.plain_traceback
         )
         return [_whole_seconds, renderer]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_json)]

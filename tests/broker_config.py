@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.certificates import Certificates
-from tests.token_server import TokenKey, jwks_url
+from tests.token_server import AUDIENCE, write_keys
 
 # A client's options for the SASL listener: `KafkaProducer(bootstrap_servers=broker.sasl_bootstrap, **SASL)`.
 # Listeners with authentication by password support all of these mechanisms.
@@ -23,8 +23,9 @@ node.id=1
 controller.quorum.bootstrap.servers=127.0.0.1:{controller}
 listeners={clients},PROXIED://127.0.0.1:{proxied},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners={clients},PROXIED://127.0.0.1:{proxy}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,LOGIN:SASL_PLAINTEXT,SECURE:SASL_SSL,MUTUAL:SSL,\\
-  TOKENS:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,LOGIN:SASL_PLAINTEXT,TOKENS:SASL_PLAINTEXT,\\
+  SECURE:SASL_SSL,MUTUAL:SSL,\\
+  CONTROLLER:PLAINTEXT
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
 # A user has every right unless a test takes it away.
@@ -33,18 +34,12 @@ super.users=User:ANONYMOUS
 allow.everyone.if.no.acl.found=true
 sasl.enabled.mechanisms={mechanisms}
 {logins}
+{tokens}
 ssl.keystore.type=PEM
 ssl.keystore.location=keystore.pem
 ssl.truststore.type=PEM
 ssl.truststore.location={authority}
 listener.name.mutual.ssl.client.auth=required
-listener.name.tokens.sasl.enabled.mechanisms=OAUTHBEARER
-listener.name.tokens.connections.max.reauth.ms=3600000
-listener.name.tokens.oauthbearer.sasl.jaas.config={security}.oauthbearer.OAuthBearerLoginModule required;
-listener.name.tokens.oauthbearer.sasl.server.callback.handler.class=\\
-  {security}.oauthbearer.OAuthBearerValidatorCallbackHandler
-listener.name.tokens.oauthbearer.sasl.oauthbearer.jwks.endpoint.url={jwks}
-listener.name.tokens.oauthbearer.sasl.oauthbearer.expected.audience=kafka
 log.dirs={data}
 auto.create.topics.enable=false
 num.partitions=1
@@ -80,6 +75,17 @@ listener.name.{listener}.scram-sha-256.sasl.jaas.config={security}.scram.ScramLo
 listener.name.{listener}.scram-sha-512.sasl.jaas.config={security}.scram.ScramLoginModule required;
 """
 
+_TOKENS = """
+listener.name.tokens.sasl.enabled.mechanisms=OAUTHBEARER
+listener.name.tokens.oauthbearer.sasl.jaas.config={security}.oauthbearer.OAuthBearerLoginModule required;
+listener.name.tokens.oauthbearer.sasl.server.callback.handler.class=\\
+  {security}.oauthbearer.OAuthBearerValidatorCallbackHandler
+listener.name.tokens.oauthbearer.connections.max.reauth.ms=3600000
+sasl.oauthbearer.jwks.endpoint.url={keys}
+sasl.oauthbearer.jwt.validator.class={security}.oauthbearer.BrokerJwtValidator
+sasl.oauthbearer.expected.audience={audience}
+"""
+
 _LOG4J = """
 status = error
 appender.out.type = Console
@@ -112,11 +118,9 @@ def configure(
         proxy=proxied[1],
         controller=controller,
         mechanisms=",".join(MECHANISMS),
-        jwks=jwks_url(folder),
-        security=named["security"],
         logins="".join(_LOGIN.format(listener=listener, **named) for listener in ("login", "secure")),
+        tokens=_TOKENS.format(keys=write_keys(folder).as_uri(), audience=AUDIENCE, **named),
         authority=certificates.authority,
         data=folder / "data",
     )
     (folder / "server.properties").write_text(properties)
-    TokenKey(folder).make()

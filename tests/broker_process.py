@@ -27,7 +27,6 @@ from tests.broker_config import MECHANISMS, PASSWORD, USER, configure, write_key
 from tests.certificates import Certificates
 from tests.maven import maven
 from tests.ports import free_ports
-from tests.token_server import jwks_url
 
 POM = Path(__file__).with_name("broker-pom.xml")
 PATIENCE_S = 60  # what takes longer has failed; an idle machine takes a tenth of it at most
@@ -73,9 +72,9 @@ class BrokerProcess:
     folder: Path
     plain: int = field(init=False)
     sasl: int = field(init=False)
+    tokens: int = field(init=False)
     tls: int = field(init=False)
     mutual: int = field(init=False)
-    tokens: int = field(init=False)
     proxied: int = field(init=False)  # of a listener without authentication that a proxy forwards to
     proxy: int = field(init=False)  # for that proxy, if a test starts one
     controller: int = field(init=False)
@@ -86,9 +85,8 @@ class BrokerProcess:
         if shutil.which("java") is None:
             raise BrokerUnavailableError("java is not installed")
         self._lib = jars()
-        self.plain, self.sasl, self.tls, self.mutual, self.tokens, self.controller, self.proxied, self.proxy = (
-            free_ports(8)
-        )
+        self.plain, self.sasl, self.tokens, self.tls, self.mutual, *others = free_ports(8)
+        self.controller, self.proxied, self.proxy = others
 
     @property
     def bootstrap(self) -> str:
@@ -101,6 +99,11 @@ class BrokerProcess:
         return f"127.0.0.1:{self.sasl}"
 
     @property
+    def tokens_bootstrap(self) -> str:
+        """host:port of the listener with authentication by tokens (see tests/token_server.py)."""
+        return f"127.0.0.1:{self.tokens}"
+
+    @property
     def tls_bootstrap(self) -> str:
         """host:port of the TLS listener with authentication by password."""
         return f"127.0.0.1:{self.tls}"
@@ -109,11 +112,6 @@ class BrokerProcess:
     def mutual_bootstrap(self) -> str:
         """host:port of the TLS listener with authentication by client certificate."""
         return f"127.0.0.1:{self.mutual}"
-
-    @property
-    def tokens_bootstrap(self) -> str:
-        """host:port of the listener with authentication by tokens (see tests/token_server.py)."""
-        return f"127.0.0.1:{self.tokens}"
 
     @property
     def certificates(self) -> Certificates:
@@ -192,13 +190,8 @@ class BrokerProcess:
 
     def _format(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        ports = {
-            "PLAINTEXT": self.plain,
-            "LOGIN": self.sasl,
-            "SECURE": self.tls,
-            "MUTUAL": self.mutual,
-            "TOKENS": self.tokens,
-        }
+        ports = {"PLAINTEXT": self.plain, "LOGIN": self.sasl, "TOKENS": self.tokens, "SECURE": self.tls}
+        ports["MUTUAL"] = self.mutual
         configure(self.folder, ports, (self.proxied, self.proxy), self.controller, self.certificates.make())
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if cluster.startswith("-"):  # the tool would parse it as an option
@@ -213,7 +206,7 @@ class BrokerProcess:
         assert self.running, f"the broker ended: {(self.folder / 'broker.log').read_text()[-2000:]}"
 
     def _java(self, *words: str) -> list[str]:
-        allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={jwks_url(self.folder)}"
+        allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={(self.folder / 'jwks.json').as_uri()}"
         return ["java", "-Dlog4j2.configurationFile=log4j2.properties", allowed, "-cp", f"{self._lib}/*", *words]
 
     def _is_ready(self) -> bool:
@@ -221,7 +214,7 @@ class BrokerProcess:
         with suppress(OSError, KafkaError):
             # A refused connection is cheaper than a failing client. All ports, since the first one opens
             # before the others.
-            for port in (self.plain, self.sasl, self.tls, self.mutual, self.tokens, self.proxied):
+            for port in (self.plain, self.sasl, self.tokens, self.tls, self.mutual, self.proxied):
                 socket.create_connection(("127.0.0.1", port), timeout=1).close()
             cluster = self.admin.describe_cluster()
             topics = self.admin.describe_topics()

@@ -24,6 +24,7 @@ class FaultyProxy:
 
     def __init__(self, port: int, target: int) -> None:
         self.fault = ""
+        self.requests = bytearray()  # all that clients have sent
         self.faults = 0  # answers that were cut, pieces that were slow, or answers that were swallowed
         self._target = target
         self._server = socket.create_server(("127.0.0.1", port))
@@ -64,6 +65,7 @@ class FaultyProxy:
                 if answers:
                     self._answer(sink, data)
                 else:
+                    self.requests += data
                     sink.sendall(data)
         self._close(source)
         self._close(sink)

@@ -13,7 +13,7 @@ ROOT = Path(streampca.__file__).parent
 SHARED_BY_SOURCES = [
     "sources.base", "sources.broker_errors", "sources.certificates", "sources.dead_letter_headers",
     "sources.dead_letter_topic", "sources.transactions", "stream.events", "stream.record",
-    "errors", "settings", "sources.client_transactions", "sources.oauth", "sources.topic_connection",
+    "errors", "settings", "sources.client_transactions", "sources.oauth_tokens", "sources.topic_connection",
     "sources.client_source",
 ]  # fmt: skip
 

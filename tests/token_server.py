@@ -1,4 +1,7 @@
-"""An identity provider: a token endpoint whose tokens the test broker accepts."""
+"""An identity provider on a loopback port: it issues the tokens that the test broker accepts.
+
+Client credentials (RFC 6749, section 4.4) for JWTs with RS256; the broker reads the public key from a file.
+"""
 
 import base64
 import json
@@ -9,83 +12,105 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import parse_qs
 
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
-CLIENT, SECRET = "alice", "client-secret"
+from tests.ports import free_ports
+
+CLIENT, SECRET, AUDIENCE = "streampca-worker", "client-secret", "kafka"
 
 
-def jwks_url(folder: Path) -> str:
-    """Where the broker finds the public key."""
-    return f"file:{folder / 'tokens.jwks'}"
+def write_keys(folder: Path) -> Path:
+    """Write the key that signs tokens, and the key set that verifies them, whose path is returned."""
+    key = generate_private_key(65537, 2048)
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (folder / "token-key.pem").write_bytes(pem)
+    numbers = key.public_key().public_numbers()
+    public = {
+        name: _base64(n.to_bytes(-(-n.bit_length() // 8), "big")) for name, n in (("n", numbers.n), ("e", numbers.e))
+    }
+    keys = folder / "jwks.json"
+    keys.write_text(json.dumps({"keys": [{"kty": "RSA", "alg": "RS256", "use": "sig", "kid": "1", **public}]}))
+    return keys
 
 
-class TokenKey:
-    """The key in a broker's folder that its provider signs with."""
+class TokenServer:
+    """A server that can be stopped, and started again on its port."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        """Signs with the key in this folder."""
+        key = load_pem_private_key((folder / "token-key.pem").read_bytes(), None)
+        assert isinstance(key, RSAPrivateKey)
+        self._key = key
+        self._server: ThreadingHTTPServer | None = None
+        (self._port,) = free_ports(1)
+        self.lifetime_s, self.audience, self.knows_client = 300.0, AUDIENCE, True
+        self.failure: int | None = None
+        """The status of all answers, if they are errors."""
+        self.asked: list[dict[str, list[str]]] = []
+        """The forms of all requests."""
 
-    def make(self) -> None:
-        """Write the key, and its public part for the broker."""
-        key = rsa.generate_private_key(65537, 2048)
-        (self._folder / "token-key.pem").write_bytes(
-            key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        )
-        numbers = key.public_key().public_numbers()
-        n, e = (_text(i.to_bytes((i.bit_length() + 7) // 8)) for i in (numbers.n, numbers.e))
-        jwk = {"kty": "RSA", "kid": "1", "use": "sig", "alg": "RS256", "n": n, "e": e}
-        (self._folder / "tokens.jwks").write_text(json.dumps({"keys": [jwk]}))
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}/token"
 
-    def token(self, life_s: float) -> str:
-        """A token that expires after this time."""
-        key: Any = load_pem_private_key((self._folder / "token-key.pem").read_bytes(), None)
-        now = int(time.time())
-        claims = {"sub": CLIENT, "aud": "kafka", "iat": now, "exp": int(now + life_s)}
-        parts = [_text(json.dumps(part).encode()) for part in ({"alg": "RS256", "kid": "1"}, claims)]
-        signed = ".".join(parts)
-        return f"{signed}.{_text(key.sign(signed.encode(), padding.PKCS1v15(), hashes.SHA256()))}"
+    def login(self, bootstrap_servers: str, query: str = "") -> dict[str, str]:
+        """The settings to log in at brokers with tokens of this server."""
+        return {
+            "bootstrap_servers": bootstrap_servers, "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": "OAUTHBEARER", "sasl_username": CLIENT, "sasl_password": SECRET,
+            "sasl_token_url": self.url + query,
+        }  # fmt: skip
 
+    def start(self) -> None:
+        provider = self
 
-class TokenServer(ThreadingHTTPServer):
-    """The token endpoint; counts the tokens that it gives."""
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+                status, body = provider._answer(self.headers["Authorization"], form)
+                text = json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
 
-    def __init__(self, folder: Path, life_s: float = 300, port: int = 0) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
-        self.key, self.life_s, self.given, self.scopes = TokenKey(folder), life_s, 0, list[str]()
-        self.url = f"http://127.0.0.1:{self.server_port}/token"
+            def log_message(self, *_: Any) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.shutdown()
-        self.server_close()
+        self.stop()
+
+    def _answer(self, login: str, form: dict[str, list[str]]) -> tuple[int, dict[str, Any]]:
+        self.asked.append(form)
+        if self.failure is not None:
+            return self.failure, {}
+        expected = base64.b64encode(f"{CLIENT}:{SECRET}".encode()).decode()
+        if not self.knows_client or login != f"Basic {expected}" or form["grant_type"] != ["client_credentials"]:
+            return 401, {"error": "invalid_client", "error_description": f"not {login}"}
+        return 200, {"access_token": self._token(), "token_type": "Bearer", "expires_in": self.lifetime_s}
+
+    def _token(self) -> str:
+        now = time.time()
+        claims = {"sub": CLIENT, "aud": self.audience, "iat": now, "exp": now + self.lifetime_s}
+        parts = ({"alg": "RS256", "kid": "1"}, claims)
+        signed = ".".join(_base64(json.dumps(part).encode()) for part in parts)
+        return f"{signed}.{_base64(self._key.sign(signed.encode(), PKCS1v15(), SHA256()))}"
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: TokenServer
-
-    def do_POST(self) -> None:
-        form = parse_qs(self.rfile.read(int(self.headers["content-length"])).decode())
-        expected = "Basic " + base64.b64encode(f"{CLIENT}:{SECRET}".encode()).decode()
-        right = self.headers["authorization"] == expected and form["grant_type"] == ["client_credentials"]
-        self.server.scopes += form.get("scope", [])
-        self.server.given += right
-        content: dict[str, Any] = {"error": "invalid_client"}
-        if right:
-            content = {"access_token": self.server.key.token(self.server.life_s), "expires_in": self.server.life_s}
-        body = json.dumps(content).encode()
-        self.send_response(200 if right else 401)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
-def _text(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+def _base64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")

@@ -1,17 +1,24 @@
 """Settings of the connection to the brokers, and of the topics and the group."""
 
+import os
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Literal
-from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from streampca.settings.base import Rules, Settings, existing_file
-from streampca.settings.listening import is_loopback
 
-_WITHOUT_PASSWORD = ("GSSAPI", "AWS_MSK_IAM")
 TOPIC_NAME = r"^[A-Za-z0-9._-]{1,249}$"  # what Kafka allows
+_WITHOUT_PASSWORD = (None, "AWS_MSK_IAM", "GSSAPI")
+_NO_PLAIN_HTTP = r"^(https://|http://(localhost|127\.0\.0\.1)[:/])[^@\s]+$"  # only this machine may see the secret
+
+
+def msk_region(bootstrap_servers: str) -> str | None:
+    """The region of brokers of AWS MSK: the one in their names, else that of the environment."""
+    named = re.search(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com", bootstrap_servers)
+    return named[1] if named else os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
 
 
 class KafkaSettings(Settings):
@@ -24,14 +31,10 @@ class KafkaSettings(Settings):
     sasl_mechanism: (
         Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM", "GSSAPI"] | None
     ) = Field(None, description="SASL mechanism, with a SASL protocol.")
-    sasl_username: str | None = Field(
-        None, description="SASL user name, for PLAIN and SCRAM; or client id, for OAUTHBEARER."
-    )
-    sasl_password: SecretStr | None = Field(
-        None, description="SASL password, for PLAIN and SCRAM; or client secret, for OAUTHBEARER."
-    )
+    sasl_username: str | None = Field(None, description="SASL user name; client id for OAUTHBEARER.")
+    sasl_password: SecretStr | None = Field(None, description="SASL password; client secret for OAUTHBEARER.")
     sasl_token_url: str | None = Field(
-        None, description="Token endpoint of the identity provider, for OAUTHBEARER; ?scope=… if it wants one."
+        None, pattern=_NO_PLAIN_HTTP, description="Token endpoint for OAUTHBEARER, https://host/path?scope=…"
     )
     ssl_cafile: Path | None = Field(None, description="CA certificates to verify brokers with, PEM.")
     ssl_certfile: Path | None = Field(None, description="Client certificate, PEM.")
@@ -47,16 +50,6 @@ class KafkaSettings(Settings):
                 raise ValueError(f"{server.strip()!r} is not host:port")
         return servers
 
-    @field_validator("sasl_token_url")
-    @classmethod
-    def _keeps_the_secret(cls, url: str | None) -> str | None:
-        parts = urlsplit(url or "https://unset")
-        if not parts.hostname or not (
-            parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname))
-        ):
-            raise ValueError("not https://host/path")
-        return url
-
     _are_there = field_validator("ssl_cafile", "ssl_certfile", "ssl_keyfile")(existing_file)
 
     RULES: ClassVar[Rules] = (
@@ -69,17 +62,10 @@ class KafkaSettings(Settings):
             "sasl_mechanism needs security_protocol SASL_PLAINTEXT or SASL_SSL",
         ),
         (
-            lambda s: s.sasl_mechanism not in (None, *_WITHOUT_PASSWORD) and not (s.sasl_username and s.sasl_password),
+            lambda s: s.sasl_mechanism not in _WITHOUT_PASSWORD and not (s.sasl_username and s.sasl_password),
             "sasl_mechanism {s.sasl_mechanism} needs sasl_username and sasl_password",
         ),
-        (
-            lambda s: s.sasl_mechanism == "GSSAPI" and find_spec("gssapi") is None,
-            "sasl_mechanism GSSAPI needs the package gssapi and Kerberos' libraries: pip install gssapi",
-        ),
-        (
-            lambda s: (s.sasl_mechanism == "OAUTHBEARER") != (s.sasl_token_url is not None),
-            "sasl_mechanism OAUTHBEARER needs sasl_token_url, and no other does",
-        ),
+        (lambda s: s.sasl_mechanism == "OAUTHBEARER" and not s.sasl_token_url, "OAUTHBEARER needs sasl_token_url"),
         (
             lambda s: s.sasl_mechanism == "OAUTHBEARER" and find_spec("httpx") is None,
             "sasl_mechanism OAUTHBEARER needs httpx: pip install 'streampca[oauth]'",
@@ -87,6 +73,14 @@ class KafkaSettings(Settings):
         (
             lambda s: s.sasl_mechanism == "AWS_MSK_IAM" and find_spec("aws_msk_iam_sasl_signer") is None,
             "sasl_mechanism AWS_MSK_IAM needs aws-msk-iam-sasl-signer-python: pip install 'streampca[msk]'",
+        ),
+        (
+            lambda s: s.sasl_mechanism == "AWS_MSK_IAM" and not msk_region(s.bootstrap_servers),
+            "sasl_mechanism AWS_MSK_IAM needs the environment variable AWS_REGION: bootstrap_servers name no region",
+        ),
+        (
+            lambda s: s.sasl_mechanism == "GSSAPI" and find_spec("gssapi") is None,
+            "sasl_mechanism GSSAPI needs the package gssapi and Kerberos' libraries: pip install gssapi",
         ),
         (
             lambda s: "SSL" not in s.security_protocol and any((s.ssl_cafile, s.ssl_certfile, s.ssl_keyfile)),

@@ -11,11 +11,19 @@ from streampca.settings import ResetSettings, ServeSettings, Settings, Transform
 from streampca.settings.base import MASK, all_fields
 
 REQUIRED = {"topic": "readings", "dimensions": 8, "components": 2}
+TOKENS = {
+    "security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER", "sasl_username": "me", "sasl_password": "secret",
+    "sasl_token_url": "https://login.example/token?scope=kafka",
+}  # fmt: skip
+MSK = {
+    "security_protocol": "SASL_SSL", "sasl_mechanism": "AWS_MSK_IAM",
+    "bootstrap_servers": "b-1.a.b.c2.kafka.eu-west-1.amazonaws.com:9098,b-2.a.b.c2.kafka.eu-west-1.amazonaws.com:9098",
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
 def _clear_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [n for n in os.environ if n.startswith("STREAMPCA_")]:
+    for name in [n for n in os.environ if n.startswith("STREAMPCA_") or n in ("AWS_REGION", "AWS_DEFAULT_REGION")]:
         monkeypatch.delenv(name)
 
 
@@ -141,6 +149,15 @@ def test_an_unusable_file_is_one_mistake(tmp_path: Path) -> None:
         ({"bootstrap_servers": "kafka:99999"}, "is not host:port"),
         ({"security_protocol": "SASL_SSL"}, "needs sasl_mechanism"),
         ({"ssl_cafile": "/none.pem"}, "ssl_cafile: no such file"),
+        ({"sasl_token_url": "http://login.example/token"}, "string should match pattern"),
+        ({"sasl_token_url": "https://ann:secret@login.example/token"}, "string should match pattern"),
+        ({"sasl_token_url": "login.example"}, "string should match pattern"),
+        (TOKENS | {"sasl_token_url": None}, "OAUTHBEARER needs sasl_token_url"),
+        (TOKENS | {"sasl_password": None}, "sasl_mechanism OAUTHBEARER needs sasl_username and sasl_password"),
+        (
+            {"security_protocol": "SASL_SSL", "sasl_mechanism": "AWS_MSK_IAM"},
+            "needs the environment variable AWS_REGION",
+        ),
         ({"half_life_messages": 5, "half_life_seconds": 5}, "exclude each other"),
         ({"half_life_messages": float("inf")}, "half_life_messages: "),
         ({"dead_letter_topic": "readings"}, "must not be the topic itself"),
@@ -198,6 +215,8 @@ def test_certificates_without_tls_are_refused(tmp_path: Path) -> None:
     ("kind", "module", "options", "remedy"),
     [
         (WorkerSettings, "kafka", {"security_protocol": "SASL_SSL", "sasl_mechanism": "GSSAPI"}, "gssapi"),
+        (WorkerSettings, "kafka", TOKENS, "'streampca[oauth]'"),
+        (WorkerSettings, "kafka", MSK, "'streampca[msk]'"),
         (WorkerSettings, "consumer", {"kafka_client": "confluent"}, "'streampca[fast]'"),
         (TransformSettings, "transform", {"output_format": "arrow", "output_topic": "o"}, "'streampca[arrow]'"),
     ],

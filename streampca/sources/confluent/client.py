@@ -12,7 +12,7 @@ from streampca.settings import ConsumerSettings, KafkaSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
 from streampca.sources.broker_errors import one_line
-from streampca.sources.oauth import tokens_of
+from streampca.sources.oauth_tokens import tokens_of
 
 C = TypeVar("C")
 
@@ -29,16 +29,17 @@ _FINAL = {  # of the client's own errors; it recovers from all others
     KafkaError._UNSUPPORTED_FEATURE,
     KafkaError._FATAL,
 }
-_PASSING = ("OAuth callback raised", "OAUTHBEARER mechanism handshake failed")  # no new token; a login as one ends
 _OF_GROUPS = {KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS}
 
 
 def connection_options(settings: KafkaSettings) -> dict[str, Any]:
-    """What every client is given; librdkafka always asks the brokers for their version."""
+    """What every client is given; librdkafka always asks the brokers for their version.
+
+    Raises `SourceError` if a login needs a token and gets none.
+    """
     tokens = tokens_of(settings)
-    given = {
-        "sasl.mechanism": "OAUTHBEARER" if tokens else settings.sasl_mechanism,
-        "oauth_cb": tokens and (lambda _: tokens.current()),
+    given: dict[str, Any] = {
+        "sasl.mechanism": settings.sasl_mechanism,
         "sasl.username": settings.sasl_username,
         "sasl.password": settings.sasl_password and settings.sasl_password.get_secret_value(),
         "ssl.ca.location": settings.ssl_cafile and str(settings.ssl_cafile),
@@ -46,6 +47,9 @@ def connection_options(settings: KafkaSettings) -> dict[str, Any]:
         "ssl.key.location": settings.ssl_keyfile and str(settings.ssl_keyfile),
         "ssl.key.password": settings.ssl_password and settings.ssl_password.get_secret_value(),
     }
+    if tokens is not None:
+        given |= dict.fromkeys(("sasl.username", "sasl.password"))
+        given |= {"sasl.mechanism": "OAUTHBEARER", "oauth_cb": lambda _: tokens.current()}
     return {name: value for name, value in given.items() if value is not None} | {
         "bootstrap.servers": settings.bootstrap_servers,
         "security.protocol": settings.security_protocol,
@@ -112,7 +116,7 @@ def is_final(error: KafkaError) -> bool:
     """Whether waiting cannot fix it."""
     code = error.code()
     if code <= 0:
-        return code in _FINAL and not any(text in error.str() for text in _PASSING)
+        return code in _FINAL
     return code not in _OF_GROUPS and not issubclass(for_code(code), RetriableError)
 
 

@@ -17,13 +17,14 @@ from streampca.errors import SourceError
 from streampca.settings import KafkaSettings
 from streampca.sources.broker_errors import one_line
 from streampca.sources.confluent import client
-from streampca.sources.oauth import TokenRefusedError, check_login
+from streampca.sources.oauth_tokens import tokens_of
 from streampca.sources.topic_connection import TopicConnection
 
 _START_S = 6.0  # a user waits: mistakes in the settings are reported within ten seconds
 _PROBE_INTERVAL_S = 1.0
 _PROBE_TIMEOUT_S = 10.0
 _CHECK_S = 0.1
+_HANDSHAKE = "OAUTHBEARER mechanism handshake failed"
 _URL_SAFE = str.maketrans("+/", "-_")
 _NO_ID = "A" * 22  # sixteen zeros in base64
 
@@ -36,14 +37,9 @@ class Connection(TopicConnection):
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
         """Raises `SourceError`, and `SettingsError` for certificates that cannot be used."""
         super().__init__(settings, topic)
+        self._tokens = tokens_of(settings)
         self._errors: deque[KafkaError] = deque(maxlen=100)  # of the admin client, not handled yet
         self._last_error = ""
-        try:  # librdkafka would wait for a token and not say what is wrong
-            check_login(settings)
-        except TokenRefusedError as error:
-            raise self.messages.of(KafkaError.SASL_AUTHENTICATION_FAILED, str(error)) from None
-        except OSError as error:
-            raise self.messages.no_broker(str(error)) from None
         options = client.connection_options(settings) | {"error_cb": self._errors.append}
         self._admin = client.create(AdminClient, options)
         self._probe: Future[Any] | None = None
@@ -68,8 +64,19 @@ class Connection(TopicConnection):
             self._probe = self._request(_PROBE_TIMEOUT_S)
         super().watch()
 
+    def is_final(self, error: KafkaError) -> bool:
+        """Whether waiting cannot fix it; brokers refuse an expired token, or another one just as a session ends."""
+        if error.code() == KafkaError._AUTHENTICATION and self._tokens is not None:
+            return not self._tokens.late and _HANDSHAKE not in error.str() and client.is_final(error)
+        return client.is_final(error)
+
     def source_error(self, error: KafkaError) -> SourceError:
         """The message for an error that waiting cannot fix."""
+        if error.code() == KafkaError._AUTHENTICATION and self._tokens is not None:
+            try:
+                self._tokens.current()
+            except SourceError as refusal:  # librdkafka only knows that the callback has failed
+                return refusal
         return self.messages.of(client.protocol_code(error), one_line(error.str()))
 
     def _request(self, timeout_s: float) -> "Future[Any]":
@@ -90,7 +97,7 @@ class Connection(TopicConnection):
             return printed_id(self._handle(request).topic_id)
         except KafkaException as exception:
             error = exception.args[0]
-            if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART or client.is_final(error):
+            if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART or self.is_final(error):
                 raise self.source_error(error) from None
             raise TimeoutError from None
 
@@ -115,7 +122,7 @@ class Connection(TopicConnection):
                 self.connected = False
             else:
                 self._last_error = one_line(error.str())
-            if client.is_final(error):
+            if self.is_final(error):
                 final = error
         return final
 

@@ -84,7 +84,7 @@ class ConfluentSource(ClientSource):
         try:
             found = self._consumer.committed(wanted, timeout=_OFFSETS_S) if wanted else []
         except KafkaException as error:
-            if client.is_final(error.args[0]):
+            if self._connection.is_final(error.args[0]):
                 raise self._connection.source_error(error.args[0]) from None
             raise TimeoutError(f"the committed offsets are not known: {error.args[0].str()}") from None
         for tp in found:
@@ -148,7 +148,7 @@ class ConfluentSource(ClientSource):
         self._errors.clear()  # the client appends to this very list
         for error in errors:
             log.debug("client error, retrying", error=error.str())
-            if client.is_final(error):
+            if self._connection.is_final(error):
                 raise self._connection.source_error(error)
 
     def _events(self, messages: Sequence[Message], ends: Mapping[int, int]) -> list[Event]:

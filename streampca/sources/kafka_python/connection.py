@@ -27,11 +27,11 @@ from kafka.protocol.metadata import MetadataRequest
 
 from streampca.errors import SourceError
 from streampca.settings import KafkaSettings
-from streampca.sources.broker_errors import one_line
+from streampca.sources.broker_errors import NoBrokerError, one_line
 from streampca.sources.certificates import key_password
 from streampca.sources.kafka_python.patches.connections import PatchedConnectionManager, PatchedNetClient
 from streampca.sources.kafka_python.patches.producing import drop
-from streampca.sources.oauth import TokenRefusedError, Tokens, tokens_of
+from streampca.sources.oauth_tokens import Tokens, tokens_of
 from streampca.sources.topic_connection import TopicConnection
 
 _START_TIMEOUT_S = 6.0  # with the next one: a user waits, and mistakes are reported within ten seconds
@@ -44,20 +44,21 @@ _TOPIC_ERRORS = (UnknownTopicOrPartitionError, InvalidTopicError, AuthorizationE
 
 
 class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
+    """Gives each connection a token; its errors are those of a connection that fails."""
+
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
 
     def token(self) -> str:
         try:
             return self._tokens.current()[0]
-        except TokenRefusedError as error:
-            raise SaslAuthenticationFailedError(str(error)) from None
-        except OSError as error:
-            raise KafkaConnectionError(str(error)) from None
+        except SourceError as error:
+            kind = KafkaConnectionError if isinstance(error, NoBrokerError) else SaslAuthenticationFailedError
+            raise kind(str(error)) from None
 
 
 def options(settings: KafkaSettings) -> dict[str, Any]:
-    """What the consumer and the producer are both given.
+    """What the consumer and the producer are both given. Raises `SourceError` if a login needs a token and gets none.
 
     kafka-python reads the certificates at every connection, so they may be replaced while it runs.
     """
@@ -66,7 +67,7 @@ def options(settings: KafkaSettings) -> dict[str, Any]:
         "bootstrap_servers": [server.strip() for server in settings.bootstrap_servers.split(",")],
         "security_protocol": settings.security_protocol,
         "sasl_mechanism": "OAUTHBEARER" if tokens else settings.sasl_mechanism,
-        "sasl_oauth_token_provider": _TokenProvider(tokens) if tokens else None,
+        "sasl_oauth_token_provider": tokens and _TokenProvider(tokens),
         "sasl_plain_username": settings.sasl_username,
         "sasl_plain_password": settings.sasl_password and settings.sasl_password.get_secret_value(),
         "ssl_cafile": settings.ssl_cafile and str(settings.ssl_cafile),

@@ -1,0 +1,110 @@
+"""Tokens for SASL OAUTHBEARER: from the token endpoint of an identity provider, or signed for AWS MSK."""
+
+import contextlib
+import functools
+import re
+import threading
+import time
+from collections.abc import Callable
+from urllib.parse import parse_qsl
+
+import structlog
+
+from streampca.errors import RETRY_MAY_HELP, SourceError
+from streampca.settings import KafkaSettings
+from streampca.settings.kafka import msk_region
+from streampca.sources.broker_errors import NoBrokerError, one_line
+
+_TIMEOUT_S, _RETRY_S = 3.0, 2.0
+_USED = 0.8  # of its lifetime; then a token is renewed
+_LEAST_LEFT_S = 60.0  # of a token that cannot be renewed; brokers' clocks may differ
+_LATE_S = 20.0  # librdkafka asks again ten seconds after a failure
+
+log = structlog.get_logger()
+
+
+class Tokens:
+    """The tokens of one login, for all its clients and threads."""
+
+    def __init__(self, request: Callable[[], tuple[str, float]]) -> None:
+        self._request, self._lock = request, threading.Lock()
+        self._token, self._expiry, self._ask_at = "", 0.0, 0.0
+        self._failure, self._failed_at = "", 0.0
+
+    @property
+    def late(self) -> bool:
+        """Whether a client may still have an expired token, because no new one could be obtained."""
+        return time.time() - self._failed_at < _LATE_S
+
+    def current(self) -> tuple[str, float]:
+        """A token and its expiry, in seconds since 1970.
+
+        Raises `NoBrokerError` if none can be obtained now, `SourceError` if the login is refused.
+        """
+        with self._lock:
+            if time.time() >= self._ask_at:
+                self._ask(time.time())
+            if self._failure and self._expiry - time.time() < _LEAST_LEFT_S:
+                raise NoBrokerError(self._failure)
+            return self._token, self._expiry
+
+    def _ask(self, now: float) -> None:
+        try:
+            self._token, self._expiry = self._request()
+            self._failure, self._ask_at = "", now + _USED * (self._expiry - now)
+        except NoBrokerError as error:
+            if self._token and not self.late:
+                log.warning("no new token, waiting", error=str(error))
+            self._failure, self._failed_at, self._ask_at = str(error), now, now + _RETRY_S
+
+
+def tokens_of(settings: KafkaSettings) -> Tokens | None:
+    """The tokens of the login in the settings, None if it needs none. Raises as `Tokens.current` does."""
+    match settings.sasl_mechanism, settings.sasl_password:
+        case "AWS_MSK_IAM", _:
+            tokens = _tokens(_signed_for_msk, msk_region(settings.bootstrap_servers))
+        case "OAUTHBEARER", secret if secret:
+            tokens = _tokens(_issued, settings.sasl_token_url, settings.sasl_username, secret.get_secret_value())
+        case _:
+            return None
+    tokens.current()
+    return tokens
+
+
+@functools.cache
+def _tokens(request: Callable[..., tuple[str, float]], *login: str | None) -> Tokens:
+    return Tokens(functools.partial(request, *login))
+
+
+def _issued(url: str, client: str, secret: str) -> tuple[str, float]:
+    """A token for client credentials (RFC 6749, section 4.4); the query of the URL is sent in the form."""
+    import httpx
+
+    endpoint, _, query = url.partition("?")
+    asked, form = time.time(), {"grant_type": "client_credentials"} | dict(parse_qsl(query))
+    try:
+        answer = httpx.post(endpoint, data=form, auth=(client, secret), timeout=_TIMEOUT_S)
+    except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        raise NoBrokerError(
+            f"no token endpoint answers at {endpoint} ({one_line(error)}); check sasl_token_url"
+        ) from None
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        found = answer.json()
+        return str(found["access_token"]), asked + float(found["expires_in"])
+    reason = re.search(r'"error"\s*:\s*"(\w+)"', answer.text)
+    text = f"the token endpoint {endpoint} gives no token ({answer.status_code}{f' {reason[1]}' if reason else ''})"
+    if answer.is_server_error or answer.status_code in (408, 429):
+        raise NoBrokerError(f"{text}; {RETRY_MAY_HELP}")
+    raise SourceError(f"{text}; check sasl_username, sasl_password and sasl_token_url")
+
+
+def _signed_for_msk(region: str) -> tuple[str, float]:
+    """A token that is signed with the credentials found by AWS's own chain."""
+    from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
+
+    try:
+        token, expiry_ms = MSKAuthTokenProvider.generate_auth_token(region)
+    except Exception as error:  # the signer fails with AttributeError without credentials, and botocore in many ways
+        cause = "there are none" if isinstance(error, AttributeError) else one_line(error)
+        raise NoBrokerError(f"AWS_MSK_IAM needs credentials of AWS ({cause}): see AWS's credential chain") from None
+    return token, expiry_ms / 1000

@@ -1,0 +1,49 @@
+"""Workers whose tokens expire every few seconds, whose token server is away for longer, and refuses them at last."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.guarantees.harness import BOTH_CLIENTS, as_json, expected_folds, group, vectors
+from tests.kafka_broker import Broker
+from tests.token_server import SECRET, TokenServer
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
+
+LIFETIME_S = 10  # brokers refuse to authenticate a connection twice within a second
+
+
+def test_expired_tokens_change_no_bit(broker: Broker, topic: str, tmp_path: Path) -> None:
+    broker.create_topic(topic, 2)
+    rows = vectors(4000, seed=4).reshape(2, 2, 1000, -1)
+    with (
+        TokenServer(broker.folder) as tokens,
+        group(broker, topic, tmp_path, BOTH_CLIENTS, **tokens.login(broker.tokens_bootstrap)) as members,
+    ):
+        tokens.lifetime_s = LIFETIME_S
+        workers = [members.start() for _ in BOTH_CLIENTS]
+        members.wait(lambda: len(tokens.asked) >= 3 * len(workers), "two renewals")
+        for partition in (0, 1):
+            broker.produce(topic, partition, as_json(rows[0, partition]))
+        members.wait_until_learned()
+        unreachable = "broker unreachable, waiting"
+        assert not any(worker.count(unreachable) for worker in workers), "a renewed token interrupts nothing"
+        tokens.stop()
+        members.wait(lambda: all(worker.count(unreachable) for worker in workers), "the end of the last tokens")
+        for partition in (0, 1):
+            broker.produce(topic, partition, as_json(rows[1, partition]))
+        tokens.start()
+        members.wait_until_learned()
+        members.assert_commits_not_ahead()
+        for partition, fold in expected_folds(broker, topic).items():
+            found = members.newest()[partition].fold
+            assert (found.position, found.stats) == (fold.position, fold.stats)
+            assert found.state.C.tobytes() == fold.state.C.tobytes()
+        tokens.knows_client = False
+        for worker in workers:
+            assert worker.wait() == 1
+            text = worker.text()
+            assert f"the token endpoint {tokens.url} gives no token (401 invalid_client)" in text
+            assert text.count("no new token, waiting") == 1
+            assert not re.search(rf"eyJ|{SECRET}", text)

@@ -1,0 +1,130 @@
+"""Logins with tokens, by both clients: a real broker verifies those of a token server, and is sent AWS's."""
+
+import base64
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from streampca.errors import SourceError
+from streampca.sources.kafka_python.dead_letters import KafkaPythonDeadLetters
+from streampca.sources.oauth_tokens import tokens_of
+from tests.faulty_proxy import FaultyProxy
+from tests.kafka_broker import Broker
+from tests.ports import free_ports
+from tests.sources.backends import OnConfluent, OnKafka, settings_for
+from tests.sources.reader import Reader
+from tests.token_server import SECRET, TokenServer
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture(params=[OnKafka, OnConfluent])
+def kind(request: pytest.FixtureRequest) -> type[OnKafka]:
+    """Both clients."""
+    kind: type[OnKafka] = request.param
+    return kind
+
+
+@pytest.fixture
+def tokens(broker: Broker) -> Iterator[TokenServer]:
+    with TokenServer(broker.folder) as server:
+        yield server
+
+
+def refusal(make: Any, settings: Any) -> str:
+    """The error that `make` raises, which shows no secret."""
+    with pytest.raises(SourceError) as caught:
+        make(settings)
+    assert not re.search(rf"eyJ|{SECRET}|{SECRET[::-1]}", str(caught.value))
+    return str(caught.value)
+
+
+def test_clients_share_a_token(broker: Broker, topic: str, tokens: TokenServer, kind: type[OnKafka]) -> None:
+    dead = broker.create_topic(f"{broker.create_topic(topic)}-dead")
+    settings = settings_for(
+        broker, topic, **tokens.login(broker.tokens_bootstrap, "?scope=a%20b&audience=c"), dead_letter_topic=dead
+    )
+    source, dead_letters = kind.source(settings), KafkaPythonDeadLetters(settings)
+    assert Reader(source).assigned() == {0}
+    assert tokens.asked == [{"grant_type": ["client_credentials"], "scope": ["a b"], "audience": ["c"]}]
+    dead_letters.close()
+    source.close()
+
+
+def test_a_wrong_secret_is_an_error(broker: Broker, topic: str, tokens: TokenServer, kind: type[OnKafka]) -> None:
+    login = tokens.login(broker.tokens_bootstrap) | {"sasl_password": SECRET[::-1]}
+    wrong = settings_for(broker, topic, **login, dead_letter_topic="d")
+    for make in (kind.source, KafkaPythonDeadLetters):
+        text = refusal(make, wrong)
+        assert text.startswith(
+            f"the token endpoint {tokens.url} gives no token (401 invalid_client); check sasl_username"
+        )
+
+
+def test_a_token_for_others_is_refused(broker: Broker, topic: str, tokens: TokenServer, kind: type[OnKafka]) -> None:
+    tokens.audience = "others"
+    text = refusal(kind.source, settings_for(broker, topic, **tokens.login(broker.tokens_bootstrap)))
+    assert "refuses the login" in text
+    assert "invalid_token" in text
+
+
+@pytest.mark.parametrize("status", [None, 503])
+def test_an_absent_token_endpoint_is_an_error(
+    broker: Broker, topic: str, tokens: TokenServer, kind: type[OnKafka], status: int | None
+) -> None:
+    tokens.failure = status
+    if status is None:
+        tokens.stop()
+    assert tokens.url in refusal(kind.source, settings_for(broker, topic, **tokens.login(broker.tokens_bootstrap)))
+
+
+def test_a_token_that_cannot_be_renewed_is_used_while_it_is_valid(broker: Broker, tokens: TokenServer) -> None:
+    tokens.lifetime_s = 100
+    found = tokens_of(settings_for(broker, "t", **tokens.login(broker.tokens_bootstrap)))
+    assert found is not None
+    first = found.current()
+    tokens.stop()
+    found._ask_at = 0  # as after 80 s
+    assert found.current() == first
+    assert found.late
+    tokens.start()
+    found._ask_at = 0
+    assert found.current() != first
+
+
+def test_brokers_are_sent_the_token_that_is_signed_for_msk(
+    broker: Broker, topic: str, kind: type[OnKafka], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only AWS's brokers can verify it; this one refuses it."""
+    for name, value in {"ACCESS_KEY_ID": "AKIDEXAMPLE", "SECRET_ACCESS_KEY": SECRET, "REGION": "eu-west-3"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    (port,) = free_ports(1)
+    login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "AWS_MSK_IAM"}
+    with FaultyProxy(port, broker.tokens) as proxy:
+        text = refusal(kind.source, settings_for(broker, topic, **login, bootstrap_servers=f"127.0.0.1:{port}"))
+    assert "refuses the login" in text
+    sent = re.search(rb"n,,\x01auth=Bearer ([\w-]+)\x01\x01", proxy.requests)
+    assert sent is not None
+    url = urlsplit(base64.urlsafe_b64decode(sent[1] + b"===").decode())
+    assert url.hostname == "kafka.eu-west-3.amazonaws.com"
+    query = parse_qs(url.query)
+    assert query["Action"] == ["kafka-cluster:Connect"]
+    assert query["X-Amz-Credential"][0].startswith("AKIDEXAMPLE/")
+    assert "/eu-west-3/kafka-cluster/" in query["X-Amz-Credential"][0]
+
+
+def test_without_credentials_of_aws_nothing_is_signed(
+    topic: str, broker: Broker, tmp_path: Path, kind: type[OnKafka], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "PROFILE"):
+        monkeypatch.delenv(f"AWS_{name}", raising=False)
+    for name in ("CONFIG_FILE", "SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(f"AWS_{name}", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_REGION", "eu-west-2")  # of no other test: a token is kept
+    login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "AWS_MSK_IAM"}
+    assert "AWS_MSK_IAM needs credentials of AWS" in refusal(kind.source, settings_for(broker, topic, **login))
