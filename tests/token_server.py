@@ -105,7 +105,7 @@ class TokenServer:
         return 200, {"access_token": self._token(), "token_type": "Bearer", "expires_in": self.lifetime_s}
 
     def _token(self) -> str:
-        now = time.time()
+        now = int(time.time())  # brokers ignore the fraction
         claims = {"sub": CLIENT, "aud": self.audience, "iat": now, "exp": now + self.lifetime_s}
         parts = ({"alg": "RS256", "kid": "1"}, claims)
         signed = ".".join(_base64(json.dumps(part).encode()) for part in parts)

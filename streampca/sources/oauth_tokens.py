@@ -16,7 +16,7 @@ from streampca.settings.kafka import msk_region
 from streampca.sources.broker_errors import NoBrokerError, one_line
 
 _TIMEOUT_S, _RETRY_S = 3.0, 2.0
-_USED = 0.8  # of its lifetime; then a token is renewed
+_USED = 0.5  # of its lifetime; then a token is renewed, before librdkafka asks for it at 0.8
 _LEAST_LEFT_S = 60.0  # of a token that cannot be renewed; brokers' clocks may differ
 _LATE_S = 20.0  # librdkafka asks again ten seconds after a failure
 

@@ -49,6 +49,13 @@ def test_final_errors_and_their_messages(code: int, sentence: str | None) -> Non
         assert sentence in str(BrokerErrors(settings(), "t").of(protocol_code(error), error.str()))
 
 
+def test_a_login_during_which_the_broker_goes_away_is_not_final() -> None:
+    cause = KafkaError(KafkaError._TRANSPORT).str()
+    assert not is_final(
+        KafkaError(KafkaError._AUTHENTICATION, f"SASL PLAIN mechanism handshake failed: {cause}: (n/a)")
+    )
+
+
 @pytest.mark.parametrize("high", [0, 1, -1, -4, 2**63 - 1, -(2**60) - 5])
 def test_topic_ids_are_printed_like_by_kafkas_tools(high: int) -> None:
     printed = printed_id(Uuid(high, 5))

@@ -21,6 +21,7 @@ _CODES = {  # of the protocol, for what the client calls by its own
     KafkaError._UNKNOWN_TOPIC: KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._AUTHENTICATION: KafkaError.SASL_AUTHENTICATION_FAILED,
 }
+_AWAY = str(KafkaError(KafkaError._TRANSPORT).str())  # in the text of a login that the end of its connection interrupts
 _FENCED = str(KafkaError(KafkaError.FENCED_INSTANCE_ID).str())  # in the text of an error whose code is _FATAL
 _FINAL = {  # of the client's own errors; it recovers from all others
     KafkaError._AUTHENTICATION,
@@ -116,7 +117,7 @@ def is_final(error: KafkaError) -> bool:
     """Whether waiting cannot fix it."""
     code = error.code()
     if code <= 0:
-        return code in _FINAL
+        return code in _FINAL and _AWAY not in error.str()
     return code not in _OF_GROUPS and not issubclass(for_code(code), RetriableError)
 
 

@@ -24,7 +24,7 @@ _START_S = 6.0  # a user waits: mistakes in the settings are reported within ten
 _PROBE_INTERVAL_S = 1.0
 _PROBE_TIMEOUT_S = 10.0
 _CHECK_S = 0.1
-_HANDSHAKE = "OAUTHBEARER mechanism handshake failed"
+_TOO_SOON = str(KafkaError(KafkaError.ILLEGAL_SASL_STATE).str())  # in the text of two logins within a second
 _URL_SAFE = str.maketrans("+/", "-_")
 _NO_ID = "A" * 22  # sixteen zeros in base64
 
@@ -65,10 +65,9 @@ class Connection(TopicConnection):
         super().watch()
 
     def is_final(self, error: KafkaError) -> bool:
-        """Whether waiting cannot fix it; brokers refuse an expired token, or another one just as a session ends."""
-        if error.code() == KafkaError._AUTHENTICATION and self._tokens is not None:
-            return not self._tokens.late and _HANDSHAKE not in error.str() and client.is_final(error)
-        return client.is_final(error)
+        """Whether waiting cannot fix it; brokers refuse an expired token, but only until there is a new one."""
+        passing = self._tokens is not None and (self._tokens.late or _TOO_SOON in error.str())
+        return client.is_final(error) and not (passing and error.code() == KafkaError._AUTHENTICATION)
 
     def source_error(self, error: KafkaError) -> SourceError:
         """The message for an error that waiting cannot fix."""
