@@ -20,7 +20,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
 from benchmarks.workers import PARTITIONS, Sample, sustained
-from streampca.commands.process import keep_freed_memory
+from streampca.allocation import keep_freed_memory
 from streampca.pca.learning import LearningConfig
 from streampca.stream.codec import Codec
 from streampca.transform.loop import TRANSACTION_RECORDS, TRANSACTION_S

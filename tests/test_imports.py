@@ -21,6 +21,7 @@ SHARED_BY_SOURCES = [
 MAY_IMPORT = {
     "errors": [],
     "version": [],
+    "allocation": [],
     "blas": [],
     "logs": [],
     "thread_failures": [],
@@ -30,7 +31,7 @@ MAY_IMPORT = {
     "store_url": [],
     "access": ["access", "errors"],
     "client": ["client"],
-    "backfill": ["backfill", "stream", "stores.base", "stores.checkpoints", "vectors", "pca", "errors"],
+    "backfill": ["backfill", "allocation", "stream", "stores.base", "stores.checkpoints", "vectors", "pca", "errors"],
     "export": ["export", "stream.model_file", "ImplicitKrasulina"],
     "settings": ["settings", "common_settings", "store_url", "errors"],
     "pca": ["pca"],
@@ -62,8 +63,8 @@ MAY_IMPORT = {
     # These alone choose among concrete sources and stores.
     "commands": [
         "commands", "consumer_group", "worker", "transform", "sources", "stores", "stream", "vectors", "pca",
-        "settings", "common_settings", "blas", "errors", "logs", "thread_failures", "store_url", "api.server",
-        "metrics", "access", "export", "client", "tracing", "backfill",
+        "settings", "common_settings", "allocation", "blas", "errors", "logs", "thread_failures", "store_url",
+        "api.server", "metrics", "access", "export", "client", "tracing", "backfill",
     ],
     "demo": ["demo", "stores", "stream.model_file", "vectors", "pca.arrays", "settings", "errors"],
     "cli": ["commands", "demo.run", "blas", "settings", "common_settings", "logs", "errors", "version"],

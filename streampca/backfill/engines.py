@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from streampca.allocation import keep_freed_memory
 from streampca.backfill.folding import Backfill, Part, fold_batches
 from streampca.backfill.pieces import Piece, read
 
@@ -20,6 +21,7 @@ _SPARK_SCHEMA = "name string, fold binary, rejects binary"
 
 def fold_piece(piece: Piece, backfill: Backfill) -> Part:
     """Fold the rows of a piece. Raises `InputError`."""
+    keep_freed_memory()  # Dask makes its processes return it, and then a quarter of the time goes to the system
     return fold_batches(read(piece, backfill.read), backfill, f"{piece.path}#{piece.part}")
 
 

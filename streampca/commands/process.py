@@ -1,7 +1,6 @@
 """What worker and transform have in common: the process around a member of a consumer group."""
 
 import contextlib
-import ctypes
 import os
 import re
 import signal
@@ -17,6 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from streampca.access.tls import server_context
 from streampca.access.tokens import Tokens
+from streampca.allocation import keep_freed_memory
 from streampca.consumer_group.health import HealthListener, health_server
 from streampca.consumer_group.listener import Listener, Listeners
 from streampca.consumer_group.log import MemberLog
@@ -36,10 +36,6 @@ log = structlog.get_logger()
 # Longest time that the prefetch thread may hold the GIL while the learning thread, which releases it at every block,
 # waits for it. With Python's default, ten times as long, learning waits more than it works.
 _SWITCH_INTERVAL_S = 0.0005
-
-# glibc's M_MMAP_THRESHOLD and M_TRIM_THRESHOLD (malloc.h), bytes. Its own, smaller defaults cost a sixth of the time
-# that it takes to read vectors of 3072 floats.
-_MALLOC_OPTIONS = {-3: 32 * 2**20, -1: 64 * 2**20}
 
 
 class Process(NamedTuple):
@@ -90,14 +86,6 @@ def process_of(
             traced = tracing.traced if tracing else lambda decode: decode
             yield Process(store, listener, threads.raise_first, traced)
             threads.raise_first()
-
-
-def keep_freed_memory() -> None:
-    """Make the C library reuse the memory of one batch for the next, instead of returning it to the system."""
-    with contextlib.suppress(AttributeError, OSError):  # another C library
-        libc = ctypes.CDLL(None)
-        for option, size in _MALLOC_OPTIONS.items():
-            libc.mallopt(option, size)
 
 
 def stop_on_signals(stop: Callable[[str], object]) -> None:

@@ -9,9 +9,9 @@ import pytest
 PAGES_PER_BATCH = 3 * 18 * 2**20 // 4096
 PROGRAM = """
 import resource, sys
-from streampca.commands import process
+from streampca import allocation
 if sys.argv[1] == "kept":
-    process.keep_freed_memory()
+    allocation.keep_freed_memory()
 before = []
 for _ in range(6):
     before.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
