@@ -25,7 +25,7 @@ from streampca.api.server import run
 from streampca.errors import StreampcaError
 from streampca.settings import ServeSettings
 from streampca.stores.choice import store_of
-logs.configure("info", "json")
+logs.configure("info")
 app.POLL_INTERVAL_S = 0.02
 settings = ServeSettings(**json.loads(sys.argv[1]))
 try:
