@@ -38,8 +38,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         write(path := Path(folder) / "lake.parquet", groups, rows)
         pieces = pieces_of([str(path)])
-        one, two = (seconds(pieces, workers) for workers in (1, 2))
-        apart = seconds_apart(path)
+        one, two, apart = seconds(pieces, 1), seconds(pieces, 2), seconds_apart(path)
         command = [sys.executable, "-m", "benchmarks.backfill", "--peak", str(path)]
         peak = int(subprocess.run(command, capture_output=True, check=True).stdout)  # noqa: S603
     cells = [f"{one:.1f}", f"{two:.1f}", f"{one / two:.2f}×", f"{apart:.1f}", f"{peak:,}", f"{rows * D / 2**17:.0f}"]
