@@ -27,7 +27,9 @@ from experiments.baselines.incremental_gram import GramIncrementalPCA, RunningCo
 from experiments.report import table
 from streampca.pca import algorithm1
 from streampca.pca.arrays import Array
-from streampca.pca.learning import TURNED, LearningConfig, learn
+from streampca.pca.learning import LearningConfig, learn
+
+TURNED = 0
 from streampca.pca.state import State
 
 PART = "speed"

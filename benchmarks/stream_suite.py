@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streampca.pca import learning
 from streampca.pca.arrays import F64
-from streampca.pca.blocked import ritz
 from streampca.pca.learning import LearningConfig
 
 Rows = NDArray[Any]
@@ -48,4 +48,4 @@ class Stream:
 
 def held(d: int, k: int) -> int:
     """Columns that our state holds where it keeps a factor, K + ℓ, and so those of rivals."""
-    return min(k + LearningConfig(d, k).beyond + ritz.SPARE, d)
+    return min(k + LearningConfig(d, k).beyond + learning.SPARE, d)

@@ -27,7 +27,7 @@ def implicit(C: F64, Y: F64, eta: F64) -> F64:
     Raises `LinAlgError` if the columns of C are linearly dependent.
     """
     N = C.T @ C
-    X, Z, _, _ = recurrence.learn(Y @ C, Y @ Y.T, np.asarray(np.linalg.inv(N)), eta)
+    X, Z, *_ = recurrence.learn(Y @ C, Y @ Y.T, np.asarray(np.linalg.inv(N)), eta)
     after = C @ (np.eye(len(N)) - X.T @ Z) + Y.T @ Z
     if np.trace(np.linalg.solve(N, after.T @ after)) <= _LARGEST_GROWTH:
         return np.asarray(after)

@@ -86,8 +86,7 @@ def fold_batches(batches: Iterable[Any], backfill: Backfill, name: str = "") -> 
             fold = fold.reject([reject.reason for reject in unfit])
             rejects += [(name, start + place, reason, text) for place, reason, text in sorted(unfit)]
             start += len(whole)
-        fold = replace(fold, position=start, state=fold.provisional(learning), pending=fold.pending[:0])
-    fold, out = replace(fold, retention=fold.retention[:0]), io.BytesIO()
+        fold, out = replace(fold, position=start, state=fold.provisional(learning)).without_pending(), io.BytesIO()
     columns = [[row[i] for row in rejects] for i in range(len(REJECTS))]
     parquet.write_table(pa.table(columns, schema=REJECTS), out)
     return Part(_encoded(fold, backfill), out.getvalue())
@@ -106,7 +105,7 @@ def merge(parts: Iterable[Part], backfill: Backfill) -> Checkpoint:
         now_ms, position = time_ms, position + fold.position
     learning, groups = backfill.fold.learning, merger.groups()
     fold = Fold.empty(learning)
-    state = pooled(groups, learning.columns, learning.columns, learning.dtype) if groups else fold.state
+    state = pooled(groups, learning.columns, learning.limits.columns, learning.dtype) if groups else fold.state
     fold = replace(fold, position=position, state=state, event_time=EventTime(now_ms), stats=FoldStats.total(stats))
     return files.decode(_encoded(fold, backfill))
 

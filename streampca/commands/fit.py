@@ -12,11 +12,11 @@ from streampca.commands import paths_or_urls
 from streampca.commands.console import console, progress
 from streampca.commands.find_model import model_at
 from streampca.errors import InputError, SettingsError
+from streampca.pca import axes
 from streampca.pca.arrays import Array
-from streampca.pca.axes import model_of, state_of
 from streampca.pca.learning import LearningConfig
 from streampca.pca.scoring import Calibration
-from streampca.pca.scoring.schedule import Calibrator, parts
+from streampca.pca.scoring.schedule import Calibrator
 from streampca.stream import model_file
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.model_file import PublishedModel
@@ -70,24 +70,20 @@ def _fold_config(options: FitOptions, rows: Rows) -> FoldConfig:
 
 
 def _learn(rows: Rows, fold_config: FoldConfig, before: PublishedModel | None) -> tuple[Fold, Calibrator, float]:
-    learning_config, fold, calibrator = fold_config.learning, Fold.empty(fold_config.learning), Calibrator()
+    learning_config = fold_config.learning
+    fold, calibrator = Fold.empty(learning_config), Calibrator(learning_config.components)
     if before:
-        state = state_of(before.model, before.version, learning_config.dtype, exact=learning_config.exact)
+        state = axes.continued(before.model, before.learned, before.version, learning_config)
         fold = replace(fold, state=state, stats=replace(fold.stats, learned=before.version))
-        calibrator = Calibrator(before.calibration or Calibration.empty())
-    first_block, skipped = learning_config.next_block(0), fold.stats.learned
-    started = time.perf_counter()
+        calibrator.calibration = before.calibration or Calibration.empty()
+    skipped, started = fold.stats.learned, time.perf_counter()
     with progress() as bar:
         task = bar.add_task("learning", total=1.0, rows=0, note="")
         for vectors, share in rows.pieces():
             learned = fold.stats.learned
             _check(vectors, learned - skipped, rows.path, learning_config)
-            vectors = vectors.astype(learning_config.dtype, copy=False)
-            for part, place in parts(vectors, learned, first_block):
-                if place >= 0:
-                    calibrator = calibrator.scored(fold.state, learning_config.components, part, place)
-                position = fold.stats.learned + len(part)
-                fold, _ = fold.learn(part, [-1] * len(part), position, fold_config)
+            timestamps, position = [-1] * len(vectors), learned + len(vectors)
+            fold, _ = fold.learn(vectors, timestamps, position, fold_config, before_block=calibrator.add)
             stats = fold.stats
             loss = f"loss ratio {stats.loss_ewma / stats.norm_ewma:.4f}" if stats.norm_ewma else ""
             bar.update(task, completed=share, rows=stats.learned, note=loss)
@@ -108,16 +104,18 @@ def _check(vectors: Array, before: int, path: Path, config: LearningConfig) -> N
 
 
 def _published(fold: Fold, calibrator: Calibrator, fold_config: FoldConfig) -> PublishedModel:
-    stats, calibration = fold.stats, calibrator.calibration
+    stats, calibration, components = fold.stats, calibrator.calibration, fold_config.learning.components
+    state = fold.provisional(fold_config.learning)
     return PublishedModel(
         version=stats.learned,
-        model=model_of(fold.provisional(fold_config.learning), fold_config.learning.components),
+        model=axes.model_of(axes.decomposed(state, components), components),
         loss=stats.loss if stats.with_loss else None,
         loss_ratio=stats.loss / stats.norm if stats.norm else None,
         loss_ewma=stats.recent_loss,
         published_at=time.time(),
         settings=fold_config.as_dict(),
         calibration=calibration if calibration.weight else None,
+        learned=axes.continuation(state),
     )
 
 

@@ -1,13 +1,15 @@
 """A stream that is learned from batches of any size."""
 
+from copy import copy
+
 import numpy as np
 
 from streampca.pca.arrays import Array
-from streampca.pca.axes import model_of
+from streampca.pca.axes import decomposed, model_of
 from streampca.pca.learning import LearningConfig, learn
 from streampca.pca.model import Model
 from streampca.pca.pending import Messages, learn_whole_blocks
-from streampca.pca.scoring.schedule import Calibrator, parts
+from streampca.pca.scoring.schedule import Calibrator
 from streampca.pca.state import State
 
 
@@ -20,17 +22,15 @@ class OnlineLearner:
         self.state = State.empty(config.dimensions, config.dtype)
         self.seen = 0
         self.pending = self._messages(np.zeros((0, config.dimensions), config.dtype))
-        self.calibrator = Calibrator()
+        self.calibrator = Calibrator(config.components)
         self._model: Model | None = None
 
     def add(self, V: Array) -> None:
         """Learn vectors (n, d)."""
-        V = V.astype(self.config.dtype, copy=False)
-        for part, place in parts(V, self.seen, max(self.config.start, 1)):
-            if place >= 0:
-                self.calibrator = self.calibrator.scored(self.state, self.config.components, part, place)
-            new = self._messages(part)
-            self.state, self.pending, _ = learn_whole_blocks(self.config, self.state, self.pending, new)
+        new = self._messages(V.astype(self.config.dtype, copy=False))
+        calibrator = copy(self.calibrator)
+        self.state, self.pending, _ = learn_whole_blocks(self.config, self.state, self.pending, new, calibrator.add)
+        self.calibrator = calibrator
         self.seen += len(V)
         self._model = None
 
@@ -42,7 +42,7 @@ class OnlineLearner:
     def model(self) -> Model:
         """The model of all messages seen."""
         if self._model is None:
-            self._model = model_of(self.summary(), self.config.components)
+            self._model = model_of(decomposed(self.summary(), self.config.components), self.config.components)
         return self._model
 
     def resume(self, state: State, seen: int, calibrator: Calibrator) -> None:

@@ -1,71 +1,36 @@
-"""Principal axes: the decomposition U Λ Uᵀ of a covariance, which is C Cᵀ or is kept as such."""
+"""Principal axes: the decomposition U Λ Uᵀ of a covariance, which is kept as such or is [C | F][C | F]ᵀ."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from scipy.linalg import eigh
 
-from streampca.pca.arrays import F64, Array, power_of_two
+from streampca.pca.arrays import F32, F64, Array
+from streampca.pca.blocked import ritz, triangle
+from streampca.pca.blocked.ritz import Limits
+from streampca.pca.learning import LearningConfig
 from streampca.pca.model import Model
 from streampca.pca.state import State
 
-_EPS = float(np.finfo(np.float64).eps)
+_ROUNDING = 1e-13  # share of the largest variance
 
 
-def tolerance(dtype: Any) -> float:
-    """Singular values below this share of the largest count as rounding errors."""
-    return 1000 * float(np.finfo(dtype).eps)
-
-
-def smallest_singular_value(dtype: Any) -> float:
-    """Singular values below this count as zero: their squares are subnormal numbers of the dtype."""
-    return 2 * float(np.sqrt(np.finfo(dtype).tiny))
-
-
-def leading(F: Array, limit: int, dtype: Any) -> Array:
-    """C (d, r) = U diag(σ) for up to `limit` leading singular values of F (d, n) above rounding."""
-    U, sigma, _ = np.linalg.svd(F.astype(np.float64, copy=False), full_matrices=False)
-    r = rank(sigma, limit, dtype)
-    return np.ascontiguousarray((U[:, :r] * sigma[:r]).astype(dtype))
-
-
-def factor(state: State) -> Array:
-    """F (d, r) with F Fᵀ the state's covariance, as far as it is known; r is at most d."""
-    return state.C if state.covariance is None else turned(replace(state, C=state.C.astype(np.float64)), len(state.C)).C
-
-
-def turned(state: State, components: int) -> State:
-    """A state with an exact covariance, with its leading axes times their standard deviations as columns."""
-    covariance = np.asarray(state.covariance)
-    d, unit = len(covariance), power_of_two(float(covariance.trace()))
-    variance, U = eigh(covariance / unit, subset_by_index=(d - min(components, d), d - 1))
-    variance, U = variance[::-1] * unit, U[:, ::-1]
-    known = variance > max(_EPS * d * variance[0], float(np.finfo(state.C.dtype).tiny))
-    C = np.ascontiguousarray(U[:, known] * np.sqrt(variance[known]), state.C.dtype)
-    return replace(state, C=C)
-
-
-def rank(sigma: F64, limit: int, dtype: Any) -> int:
-    """How many of the falling singular values are above rounding, at most `limit`."""
-    return (
-        min(limit, int(np.sum(sigma > max(tolerance(dtype) * sigma[0], smallest_singular_value(dtype)))))
-        if len(sigma)
-        else 0
-    )
+def decomposed(state: State, columns: int) -> State:
+    """The state with up to `columns` leading axes of its covariance, where that is kept, to the last digit."""
+    if state.covariance is None:
+        return state
+    limits = Limits(columns, _ROUNDING, float(np.sqrt(np.finfo(np.float64).tiny)))
+    return replace(state, C=ritz.of_covariance(triangle.square(state.covariance, len(state.mean)), limits))
 
 
 def principal(state: State, k: int) -> tuple[F64, F64]:
-    """The k leading principal axes of a state as orthonormal rows (k, d), by falling variance, and the variances (k,).
+    """The k leading columns of a state as orthonormal rows (k, d), by falling variance, and the variances (k,).
 
-    Beyond the rank of C the variances are 0 and the axes an arbitrary but deterministic orthonormal completion.
+    Beyond its rank the variances are 0 and the axes an arbitrary but deterministic orthonormal completion.
     """
-    C = state.C if state.covariance is None else turned(state, k).C
-    U, sigma, _ = np.linalg.svd(C.astype(np.float64), full_matrices=False)
-    r = rank(sigma, k, np.float64)
+    U, r = np.asarray(ritz.orthonormal(state.C[:, :k].astype(np.float64)), np.float64), min(k, state.rank)
     variance = np.zeros(k)
-    variance[:r] = sigma[:r] ** 2
-    return _orient(_completed(U[:, :r], k).T), variance
+    variance[:r] = state.variance[:r]
+    return _orient(_completed(U, k).T), variance
 
 
 def _completed(U: F64, k: int) -> F64:
@@ -96,29 +61,33 @@ def keep_signs(components: F64, reference: Array) -> F64:
 
 
 def model_of(state: State, components: int, reference: Array | None = None) -> Model:
-    """The model of the k leading components of a state, with the signs of `reference` (rows of components) if given."""
+    """The model of the k leading columns of a state, with the signs of `reference` (rows of components) if given."""
     rows, variance = principal(state, components)
     if reference is not None and reference.shape[1] == rows.shape[1]:
         rows = keep_signs(rows, reference)
     return Model(rows, variance, state.mean, state.total_variance, state.weight)
 
 
-def leading_model(state: State, components: int) -> Model:
-    """As `model_of`, with axes of any sign, and no more than the state has at hand: it decomposes nothing."""
-    C, variance = state.C[:, :components].astype(np.float64, copy=False), state.variance[:components]
-    return Model((C / np.sqrt(variance)).T, variance, state.mean, state.total_variance, state.weight)
+def continuation(state: State) -> F32:
+    """What a model lacks to continue learning, in units of the total variance: Σ packed (n,), or [C | F] (d, r)."""
+    total = state.total_variance or 1.0
+    return np.asarray(state.C / np.sqrt(total) if state.covariance is None else state.covariance / total, np.float32)
 
 
-def state_of(model: Model, count: int, dtype: str, *, exact: bool) -> State:
-    """A state to continue a model from that has learned `count` messages.
+def continued(model: Model, learned: Array | None, count: int, config: LearningConfig) -> State:
+    """The state from which a model of `count` messages is continued; `learned` is its `continuation`.
 
-    A model does not know the columns beyond its components. With `exact` the covariance is that of probabilistic PCA:
-    the other directions get the noise variance each.
+    None: a model as workers publish it, which does not know the columns beyond its components. Where Σ is kept, it is
+    that of probabilistic PCA then: the other directions get the noise variance each.
     """
-    U, variance = model.components.astype(np.float64), model.explained_variance
-    known = variance > 0
-    C = np.ascontiguousarray((U[known].T * np.sqrt(variance[known])), dtype)
-    covariance = None
-    if exact:
-        covariance = model.noise_variance * np.eye(len(C)) + (U.T * (variance - model.noise_variance)) @ U
-    return State(C, model.mean.astype(np.float64), model.weight, model.total_variance, count, covariance=covariance)
+    U, variance, total = model.components.astype(np.float64), model.explained_variance, model.total_variance or 1.0
+    state = State(np.zeros((model.dimensions, 0)), model.mean.astype(np.float64), model.weight, total, count)
+    if not config.keeps_covariance:
+        C = U.T * np.sqrt(variance) if learned is None else learned * np.sqrt(total)
+        return replace(state, C=np.ascontiguousarray(C[:, np.square(C).sum(axis=0) > 0], config.dtype))
+    noise = model.noise_variance
+    if learned is None:
+        learned = noise * np.eye(len(U.T)) + (U.T * (variance - noise)) @ U
+        learned = learned[np.tril_indices(len(learned))] / total
+    state = decomposed(replace(state, covariance=learned * np.float64(total)), config.limits.columns)
+    return replace(state, C=state.C.astype(config.dtype))

@@ -16,19 +16,16 @@ _MESSAGES = 20  # sizes are not part of the compiled code, so small ones will do
 
 
 def compile_kernels(config: LearningConfig, on_compile: Callable[[], None] = lambda: None) -> None:
-    """Learn two small blocks in the way that `config` asks for, so that all of its kernels are in memory.
+    """Learn two small blocks in the dtype of `config`, with gaps if it allows them, so that all kernels are in memory.
 
     `on_compile` is called once, when numba starts to compile; not if everything is loaded from the cache.
     """
-    d = 3 if config.exact else learning.EXACT + 1
-    small = replace(config, dimensions=d, components=2, oversampling=0, warm_up=_MESSAGES // 2)
-    V, retention = np.random.default_rng(0).standard_normal((_MESSAGES, d)), np.ones(_MESSAGES)
+    small = replace(config, dimensions=3, components=2, warm_up=_MESSAGES // 2)
+    V, retention = np.random.default_rng(0).standard_normal((_MESSAGES, 3)), np.ones(_MESSAGES)
     if config.impute:
         V[-1, 0] = np.nan
     with _first_compilation(on_compile):
-        state, _ = learning.learn(State.empty(d, config.dtype), V[: len(V) // 2], retention[: len(V) // 2], small)
-        old = replace(state, count=learning.YOUNG)
-        learning.learn(old, V[len(V) // 2 :], retention[len(V) // 2 :], small)
+        learning.learn(State.empty(3, config.dtype), V, retention, small)
 
 
 class _Once(event.Listener):  # type: ignore[misc]  # numba has no types

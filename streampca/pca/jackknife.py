@@ -7,23 +7,26 @@ The streams are dealt into G groups of weights w_j, W = Σ w_j. The model is com
 which for equal weights is (G − 1)/G Σ_j sin² (J. W. Tukey 1958, B. Efron 1982). The factors for unequal groups are
 those of Busing, Meijer and van der Leeden (1999). docs/mathematics.md, section 7, says where the estimate is wrong.
 
-Everything is computed from the columns F of all groups in the basis of their leading directions. Those of group j are
-its factor and its mean about that of all, times √(w_j/W). Columns of several groups are about their own mean as
-F (I − s sᵀ), where s has √(w_i / Σ w_i) at the column of each mean.
+With the covariances Σ_i and the distances δ_i of the groups' means from m, it is without group j
+
+    Σ_−j = Σ_{i≠j} w_i/(W − w_j) (Σ_i + δ_i δ_iᵀ) − ε εᵀ,    ε = δ_j w_j/(W − w_j).
+
+Its axes are near the model's, so they are found by Rayleigh–Ritz in the span of the model's axes and Σ_−j times them.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from streampca.pca.arrays import F64
-from streampca.pca.merge import grouped
+from streampca.pca.arrays import F64, power_of_two
+from streampca.pca.blocked import ritz, triangle
+from streampca.pca.merge import grouped, pooled
 from streampca.pca.state import State
 
 FEWEST = 4  # streams, and groups; fewer say little about an error
-_UNCUT = 512  # columns of all groups; of more, the 2K leading directions count
-_ROUNDING = 1e-13  # share of the largest variance below which a direction counts as rounding errors
+GUARD = 10  # axes beyond the model's, with which its own may mix
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,74 +41,61 @@ def jackknife(
     states: Sequence[State], components: int, columns: int, decay: Sequence[float] | None = None
 ) -> SamplingError | None:
     """The error of the `components` leading axes of `merge(states, columns, decay)`; None as `sampling_error`."""
-    return sampling_error(grouped(states, columns, decay), components, columns)
+    groups = grouped(states, columns, decay)
+    merged = pooled(groups, columns, components + GUARD, np.float64) if groups else states[0]
+    return sampling_error(groups, merged, components)
 
 
-def sampling_error(groups: Sequence[State], components: int, columns: int) -> SamplingError | None:
-    """The error of the leading axes of the merged groups of a `Merger`, from at most `columns` columns of each.
+def sampling_error(groups: Sequence[State], merged: State, components: int) -> SamplingError | None:
+    """The error of the leading axes of the merged groups of a `Merger`; `merged` has `GUARD` more, if there are.
 
     None with fewer than four groups, as there are fewer than four states with messages, or without variance. Axes
     without variance are arbitrary: their error is π/2, and the subspace is that of the others.
     """
-    if len(groups) < FEWEST:
+    rank = min(components, merged.rank)
+    if len(groups) < FEWEST or not rank:
         return None
     weights = np.array([group.weight for group in groups])
     weights /= weights.sum()
-    mean = np.sum([w * group.mean for group, w in zip(groups, weights, strict=True)], axis=0)
-    factors = [np.column_stack([group.C[:, :columns], group.mean - mean]) for group in groups]
-    widths = [factor.shape[1] for factor in factors]
-    F = np.hstack([np.sqrt(w) * factor for factor, w in zip(factors, weights, strict=True)])
-    F /= max(F.max(), -F.min()) or 1.0  # so that no square overflows
-    return _error(_coordinates(F, F.shape[1] if F.shape[1] <= _UNCUT else 2 * columns), widths, weights, components)
-
-
-def _coordinates(F: F64, limit: int) -> F64:
-    """The columns F (d, n) in the basis of their `limit` leading axes (r, n), of which the first are the model's."""
-    variance, vectors = np.linalg.eigh(F.T @ F)
-    variance, vectors = variance[::-1][:limit], vectors[:, ::-1][:, :limit]
-    known = variance > _ROUNDING * max(variance[0], 0.0)
-    coordinates: F64 = np.sqrt(variance[known])[:, None] * vectors[:, known].T
-    return coordinates
-
-
-def _error(F: F64, widths: Sequence[int], weights: F64, components: int) -> SamplingError | None:
-    group_of, rank = np.repeat(np.arange(len(widths)), widths), min(components, len(F))
+    U, unit = np.asarray(ritz.orthonormal(merged.C.astype(np.float64)), np.float64), power_of_two(merged.total_variance)
+    covariances = [_Covariance(group, merged.mean, unit) for group in groups]
     subspace, squares = 0.0, np.zeros(rank)
-    for j, factor in enumerate((1 / weights - 1) / len(widths)):
-        rest = group_of != j
-        s = _means(widths, weights)[rest]
-        cosines = _axes(_about_mean(F[:, rest], s / np.linalg.norm(s)), components)[:rank]
+    for j, w in enumerate(weights):
+        cosines = U[:, :rank].T @ _axes_without(j, covariances, weights, U, rank)
+        factor = (1 / w - 1) / len(weights)
         subspace += factor * max(rank - float((cosines**2).sum()), 0.0)
-        squares += factor * (1 - _diagonal(cosines) ** 2).clip(0)
+        squares += factor * (1 - cosines.diagonal() ** 2).clip(0)
     angles = np.arcsin(np.sqrt(squares.clip(0, 1)))
     unknown = np.full(components - rank, np.pi / 2)
-    return SamplingError(min(subspace, float(rank)), np.append(angles, unknown)) if rank else None
+    return SamplingError(min(subspace, float(rank)), np.append(angles, unknown))
 
 
-def _means(widths: Sequence[int], weights: F64) -> F64:
-    """The vector s (n,) of the streams with these numbers of columns and weights; its length is one."""
-    s = np.zeros(sum(widths))
-    s[np.cumsum(widths) - 1] = np.sqrt(weights / weights.sum())
-    return s
+class _Covariance:
+    """The covariance of a group about the mean of all, in units of the total variance."""
+
+    def __init__(self, group: State, mean: F64, unit: float) -> None:
+        self.step = (group.mean - mean) / np.sqrt(unit)
+        d, covariance = len(mean), group.covariance
+        self._root = group.C.astype(np.float64, copy=False) / np.sqrt(unit)
+        self._square = None if covariance is None else triangle.square(covariance, d) / unit
+
+    def times(self, X: F64) -> F64:
+        """(Σ_j + δ_j δ_jᵀ) X."""
+        of_group = self._root @ (self._root.T @ X) if self._square is None else self._square @ X
+        return np.asarray(of_group + self.step[:, None] * (self.step @ X))
 
 
-def _about_mean(F: F64, s: F64) -> F64:
-    """F (I − s sᵀ)."""
-    centred: F64 = F - np.outer(F @ s, s)
-    return centred
+def _axes_without(j: int, covariances: Sequence[_Covariance], weights: F64, U: F64, rank: int) -> F64:
+    """The leading axes (d, rank) of all groups but one; U (d, m) are those of all."""
+    rest = 1 - weights[j]
+    moved = covariances[j].step * weights[j] / rest
 
+    def times(X: F64) -> F64:
+        others = [w * c.times(X) for i, (w, c) in enumerate(zip(weights, covariances, strict=True)) if i != j]
+        product: F64 = np.sum(others, axis=0) / rest - moved[:, None] * (moved @ X)
+        return product
 
-def _axes(F: F64, limit: int) -> F64:
-    """Up to `limit` leading principal axes of the columns F (r, n) above rounding, as columns (r, ·)."""
-    variance, vectors = np.linalg.eigh(F @ F.T)
-    variance, vectors = variance[::-1][:limit], vectors[:, ::-1][:, :limit]
-    axes: F64 = vectors[:, variance > _ROUNDING * max(variance.max(initial=0.0), 0.0)]
+    basis: Any = ritz.orthonormal(np.hstack([U, times(U)])) if 2 * U.shape[1] < len(U) else np.eye(len(U))
+    _, vectors = np.linalg.eigh(basis.T @ times(basis))
+    axes: F64 = basis @ vectors[:, ::-1][:, :rank]
     return axes
-
-
-def _diagonal(cosines: F64) -> F64:
-    """The diagonal, one entry per row; zeros where columns are missing."""
-    diagonal = np.zeros(len(cosines))
-    found = cosines.diagonal()
-    diagonal[: len(found)] = found
-    return diagonal

@@ -1,36 +1,40 @@
 """Merge the states of several streams into one: pooled covariance about the common mean.
 
-With weights w_i, W = Σ w_i and m = Σ w_i m_i / W, the pooled covariance is Σ w_i/W (C_i C_iᵀ + (m_i − m)(m_i − m)ᵀ),
-within the spans of the states; its K leading directions are the merged factor. With K = d it is exact. Shares of gaps
-are pooled like the mean.
-
-States are added one by one, and cuts keep the memory constant: docs/mathematics.md, section 7, has their cost.
+With weights w_i, W = Σ w_i and m = Σ w_i m_i / W, the pooled covariance is Σ w_i/W (Σ_i + (m_i − m)(m_i − m)ᵀ). Where
+Σ_i is kept this is a sum, and exact. Elsewhere Σ_i is [C | F][C | F]ᵀ; the columns of all states are put side by side,
+and cuts keep the memory constant: docs/mathematics.md, section 7, has their cost. Shares of gaps are pooled like the
+mean.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from streampca.pca import axes
 from streampca.pca.arrays import F64, Array, power_of_two
+from streampca.pca.blocked import triangle
 from streampca.pca.state import Gaps, State
 
 _MOST_GROUPS = 8  # more cost more, and improve the estimate of the sampling error little
 _FEWEST_GROUPS = 4
 _GROUPED = 512  # columns of all groups, if the fewest groups do not have more: their cost grows with its cube
 _SPARE = 40  # columns beyond K of a cut, at least: as many as a state has
+_TOLERANCE = 1000 * float(np.finfo(np.float64).eps)  # singular values below this share of the largest are rounding
+_SMALLEST = float(np.sqrt(np.finfo(np.float64).tiny))  # squares of smaller ones are subnormal
 _GRADED = 1e-10  # share of the largest variance below which variances from a Gram matrix have few correct digits
 
 
-class Pool:
-    """The pooled covariance of the states added so far, as F Fᵀ with columns F (d, n), and their mean."""
+class PooledCovariance:
+    """The pooled covariance and mean of the states added so far."""
 
     def __init__(self, columns: int, uncut: int = 0) -> None:
-        """For a result of K = `columns`: more than 4K columns, and more than `uncut`, are cut to 2K."""
+        """For a result of K = `columns`: more than 4K columns of factors, and more than `uncut`, are cut to 2K."""
         self._cut = columns + max(columns, _SPARE)
         self._most = max(2 * self._cut, uncut)
-        self._parts: list[tuple[float, Array]] = []  # factors and columns (d, r): side by side, they are F
+        self._covariance: F64 | None = None  # packed; None: not kept
+        self._parts: list[tuple[float, Array]] = []  # else: factors and columns (d, r), side by side J with JJᵀ = Σ
         self._mean: F64 = np.zeros(0)
         self._total_variance, self._count = 0.0, 0
         self._gaps: Gaps | None = None
@@ -49,21 +53,45 @@ class Pool:
         past, new = self.weight / W, added / W
         step = state.mean - self._mean if past else state.mean
         between = np.sqrt(past * new) * step
-        self._parts = [(np.sqrt(past) * factor, columns) for factor, columns in self._parts] if past else []
-        self._parts.append((np.sqrt(new), axes.factor(state)))
-        if past:
-            self._parts.append((1.0, between[:, None]))
-        self._total_variance = past * self._total_variance + new * state.total_variance + float(between @ between)
+        if state.covariance is not None:
+            self._add_covariance(past, state.covariance, new, between)
+        else:
+            self._add_columns(past, state.C, new, between)
+        self._total_variance = past * self._total_variance + new * state.total_variance
+        self._total_variance += float(between @ between) if past else 0.0
         self._gaps = _shared(self._gaps, past, state.gaps, new)
         self._mean, self.weight = self._mean + new * step if past else state.mean, W
         self._count += state.count
+
+    def _add_covariance(self, past: float, covariance: F64, new: float, between: F64) -> None:
+        if self._covariance is None:
+            self._covariance = covariance
+        else:
+            pooled = past * self._covariance + new * covariance
+            self._covariance = triangle.plus(pooled, 1.0, np.outer(between, between))[0]
+
+    def _add_columns(self, past: float, columns: Array, new: float, between: F64) -> None:
+        self._parts = [(np.sqrt(past) * factor, others) for factor, others in self._parts] if past else []
+        self._parts.append((np.sqrt(new), columns))
+        if past:
+            self._parts.append((1.0, between[:, None]))
         if sum(columns.shape[1] for _, columns in self._parts) > self._most:
             self._parts = [(1.0, _leading(self._parts, self._cut, np.float64))]
 
     def state(self, columns: int | None = None, dtype: Any = np.float64) -> State:
-        """The pooled state with at most `columns` columns, by default as many as a cut leaves. There must be weight."""
-        C = _leading(self._parts, columns or self._cut, dtype)
-        return State(C, self._mean, self.weight, self._total_variance, self._count, gaps=self._gaps)
+        """The pooled state. There must be weight.
+
+        With up to `columns` columns; None: without axes of a covariance, or with as many columns as a cut leaves.
+        """
+        d = len(self._mean)
+        C = np.zeros((d, 0)) if self._covariance is not None else _leading(self._parts, columns or self._cut, dtype)
+        state = State(
+            C, self._mean, self.weight, self._total_variance, self._count, gaps=self._gaps, covariance=self._covariance
+        )
+        if columns and state.covariance is not None:
+            state = axes.decomposed(state, columns)
+            state = replace(state, C=state.C.astype(dtype, copy=False))
+        return state
 
 
 class Merger:
@@ -75,7 +103,7 @@ class Merger:
     def __init__(self, columns: int) -> None:
         """For merged states of K = `columns`."""
         size = min(_MOST_GROUPS, max(_GROUPED // (columns + 1), _FEWEST_GROUPS))
-        self._groups, self._added = [Pool(columns) for _ in range(size)], 0
+        self._groups, self._added = [PooledCovariance(columns) for _ in range(size)], 0
 
     def fade(self, share: float) -> None:
         """Multiply the weights of all states so far by `share`."""
@@ -89,13 +117,13 @@ class Merger:
             self._added += 1
 
     def groups(self) -> list[State]:
-        """The pooled states of the groups with weight, in float64, of at most 2K columns each, by falling variance."""
+        """The pooled states of the groups with weight, in float64."""
         return [group.state() for group in self._groups if group.weight > 0]
 
 
 def pooled(groups: Sequence[State], columns: int, most: int, dtype: Any) -> State:
     """The groups of a `Merger` of K = `columns` as one state with at most `most` columns. There must be one group."""
-    pool = Pool(columns, uncut=_GROUPED)
+    pool = PooledCovariance(columns, uncut=_GROUPED)
     for group in groups:
         pool.add(group)
     return pool.state(most, dtype)
@@ -126,15 +154,20 @@ def _shared(before: Gaps | None, past: float, added: Gaps | None, new: float) ->
 
 
 def _leading(parts: Sequence[tuple[float, Array]], most: int, dtype: Any) -> Array:
-    """As `axes.leading` of F, but from the smaller Gram matrix where that is faster and accurate enough."""
-    F = np.hstack([factor * columns.astype(np.float64, copy=False) for factor, columns in parts])
-    (d, n), unit = F.shape, power_of_two(float(np.abs(F).max(initial=0.0)))
-    F /= unit  # so that no square overflows
-    squares, vectors = np.linalg.eigh(F @ F.T if d <= n else F.T @ F)
-    squares, vectors = squares[::-1][:most], vectors[:, ::-1][:, :most]
+    """U diag(σ) (d, r) of up to `most` leading singular values of J that are above rounding.
+
+    From the smaller Gram matrix where that is accurate enough.
+    """
+    J = np.hstack([factor * columns.astype(np.float64, copy=False) for factor, columns in parts])
+    (d, n), unit = J.shape, power_of_two(float(np.abs(J).max(initial=0.0)))
+    J /= unit  # so that no square overflows
+    squares, U = np.linalg.eigh(J @ J.T if d <= n else J.T @ J)
+    squares, U = squares[::-1][:most], U[:, ::-1][:, :most]
     if min(d, n) <= _GROUPED and not (len(squares) and squares[-1] > _GRADED * squares[0]):
-        return unit * axes.leading(F, most, dtype)
-    r = int(np.sum(squares > axes.tolerance(np.float64) * squares[0])) if squares[0] > 0 else 0
-    squares, vectors = squares[:r], vectors[:, :r]
-    C = vectors * np.sqrt(squares) if d <= n else F @ vectors
+        U, sigma, _ = np.linalg.svd(J, full_matrices=False)
+        r = int(np.sum(sigma[:most] > max(_TOLERANCE * sigma[0], 2 * _SMALLEST / unit))) if len(sigma) else 0
+        return np.ascontiguousarray(unit * U[:, :r] * sigma[:r], dtype)
+    r = int(np.sum(squares > _TOLERANCE * squares[0])) if squares[0] > 0 else 0
+    squares, U = squares[:r], U[:, :r]
+    C = U * np.sqrt(squares) if d <= n else J @ U
     return np.ascontiguousarray(unit * C, dtype)

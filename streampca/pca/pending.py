@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streampca.pca.arrays import F64, Array
-from streampca.pca.learning import LearningConfig, learn
+from streampca.pca.learning import BeforeBlock, LearningConfig, ignore, learn
 from streampca.pca.losses import Losses
 from streampca.pca.state import State
 
@@ -30,12 +30,12 @@ class Messages(NamedTuple):
 
 
 def learn_whole_blocks(
-    config: LearningConfig, state: State, pending: Messages, new: Messages
+    config: LearningConfig, state: State, pending: Messages, new: Messages, before_block: BeforeBlock = ignore
 ) -> tuple[State, Messages, list[Losses]]:
     """Learn the whole blocks among the pending messages and the new ones after them.
 
-    Returns the state, the messages that are still pending, and the scores of what was learned. Only the block that
-    begins with pending messages is copied.
+    Returns the state, the messages that are still pending, and the losses of those learned. Only the block that begins
+    with pending messages is copied.
     """
     waiting, whole = len(pending.V), 0
     while whole + (block := config.next_block(state.count + whole)) <= waiting + len(new.V):
@@ -45,9 +45,9 @@ def learn_whole_blocks(
     head = config.next_block(state.count) - waiting if waiting else 0
     end = whole - waiting
     parts = [pending.followed_by(new.part(0, head))] if waiting else []
-    scores = []
+    losses = []
     for part in [*parts, new.part(head, end)] if end > head else parts:
-        state, of_part = learn(state, part.V, part.retention, config)
-        scores.append(of_part)
+        state, of_part = learn(state, part.V, part.retention, config, before_block)
+        losses.append(of_part)
     rest = new.part(end, len(new.V))
-    return state, Messages(rest.V.copy(), rest.retention.copy()), scores
+    return state, Messages(rest.V.copy(), rest.retention.copy()), losses

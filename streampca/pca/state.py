@@ -34,7 +34,7 @@ class State:
     The first K columns are the C that Algorithm 1 learns, the others F, kept beside it. All are orthogonal (to rounding
     of the longest), longest first, and linearly independent: a stream that has shown few directions has fewer.
 
-    Where d is small, the covariance is kept exactly, and the columns are its axes at the last turn.
+    Up to d = 768 the covariance is kept, too, and the columns are its leading axes.
     """
 
     C: Array  # (d, r): [C | F]
@@ -44,7 +44,8 @@ class State:
     count: int  # messages learned
     shortened: int = 0  # of these, the messages that were moved towards the mean
     gaps: Gaps | None = None  # None: no message had gaps
-    covariance: F64 | None = None  # (d, d), where d is small
+    covariance: F64 | None = None  # (d(d + 1)/2,), packed as in blocked/triangle.py; None: not kept, or no message yet
+    pinv_error: float = 0.0  # of the last block: how far S had moved from (CᵀC)⁻¹; not part of a checkpoint
 
     @classmethod
     def empty(cls, d: int, dtype: str = "float64") -> "State":
@@ -68,8 +69,3 @@ class State:
         length = np.sqrt(self.variance)
         unit = self.C / length
         return (np.linalg.inv(unit.T @ unit) @ unit.T / length[:, None]).astype(self.C.dtype)
-
-    @cached_property
-    def pinv_error(self) -> float:
-        """The largest entry of |C†C − I|: how far C† is from a pseudo-inverse."""
-        return float(np.abs(self.C_pinv @ self.C - np.eye(self.rank)).max()) if self.rank else 0.0

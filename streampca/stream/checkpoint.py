@@ -21,7 +21,7 @@ from streampca.stream.headers import CheckpointHeader
 from streampca.stream.record import LastRecord
 
 KIND = "checkpoint"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1: learned by another step, with other columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +100,7 @@ def decode(data: bytes, *, trusted: bool = False) -> Checkpoint:
 def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]], *, inverse: bool) -> None:
     d, dtype = header.settings.get("dimensions"), header.settings.get("dtype")
     r = arrays["C"].shape[-1] if "C" in arrays and arrays["C"].ndim else 0
+    packed = d * (d + 1) // 2 if isinstance(d, int) else 0
     n = len(arrays["pending"]) if "pending" in arrays and arrays["pending"].ndim else 0
     expected = {
         "C": ((d, r), dtype),
@@ -108,7 +109,7 @@ def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]], *, invers
         "pending": ((n, d), dtype),
         "pending_retention": ((n,), "float64"),
         **({} if header.gaps is None else {"missing": ((d,), "float64")}),
-        **({"covariance": ((d, d), "float64")} if "covariance" in arrays else {}),
+        **({"covariance": ((packed,), "float64")} if "covariance" in arrays else {}),
     }
     found = {name: (array.shape, array.dtype.name) for name, array in arrays.items()}
     if found != expected or not all(a.dtype.isnative and a.flags.c_contiguous for a in arrays.values()):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from streampca.pca import learning
 from streampca.pca.arrays import Array
-from streampca.pca.learning import LearningConfig
+from streampca.pca.learning import BLOCK, BeforeBlock, LearningConfig, ignore
 from streampca.pca.losses import Losses
 from streampca.pca.pending import Messages, learn_whole_blocks
 from streampca.pca.state import State
@@ -39,9 +39,7 @@ class FoldConfig:
         of_model = {name: value for name, value in vars(self.learning).items() if name != "impute"}
         return {
             **of_model,
-            "oversampling": self.learning.beyond,
             **own,
-            "block": self.learning.block,
             "start": self.learning.start,
             "missing": "impute" if self.learning.impute else "refuse",
         }
@@ -115,12 +113,12 @@ class FoldStats:
             last_ms=max((stats.last_ms for stats in parts), default=-1),
         )
 
-    def with_losses(self, losses: Losses, block: int) -> "FoldStats":
-        """The stats after blocks of `block` messages with these losses."""
+    def with_losses(self, losses: Losses) -> "FoldStats":
+        """The stats after whole blocks with these losses: summed by 256, of which every block is a multiple."""
         stats = self
-        for start in range(0, len(losses.residual), block):
-            residual, norm = (float(np.add.reduce(part[start : start + block])) for part in losses)
-            stats = stats._with_block(min(block, len(losses.residual) - start), residual, norm)
+        for start in range(0, len(losses.residual), BLOCK):
+            residual, norm = (float(np.add.reduce(part[start : start + BLOCK])) for part in losses)
+            stats = stats._with_block(min(BLOCK, len(losses.residual) - start), residual, norm)
         return stats
 
     def _with_block(self, n: int, residual: float, norm: float) -> "FoldStats":
@@ -189,6 +187,7 @@ class Fold:
         position: int,
         fold_config: FoldConfig,
         counts: NDArray[np.int64] | None = None,
+        before_block: BeforeBlock = ignore,
     ) -> tuple["Fold", list[Losses]]:
         """Learn vectors (n, d) of records with these timestamps, all before `position`; also returns the losses.
 
@@ -200,13 +199,11 @@ class Fold:
         V = np.ascontiguousarray(vectors, fold_config.learning.dtype)
         if counts is not None and len(V) > len(timestamps):
             steps = _at_first_vectors(steps, counts)
-        new, block = Messages(V, fold_config.retention(steps)), fold_config.learning.block
-        state, pending, losses = learn_whole_blocks(
-            fold_config.learning, self.state, Messages(self.pending, self.retention), new
-        )
+        new, waiting = Messages(V, fold_config.retention(steps)), Messages(self.pending, self.retention)
+        state, pending, losses = learn_whole_blocks(fold_config.learning, self.state, waiting, new, before_block)
         stats = self.stats.with_messages(timestamps, len(V)) if len(V) else self.stats
         for of_blocks in losses:
-            stats = stats.with_losses(of_blocks, block)
+            stats = stats.with_losses(of_blocks)
         return Fold(max(position, self.position), state, *pending, event_time, stats, self.last), losses
 
     def reject(self, reasons: Sequence[str]) -> "Fold":
@@ -225,6 +222,10 @@ class Fold:
         """Continue from a later position, and count the offsets from `lost_from` (None: from the fold's position)."""
         lost = position - (self.position if lost_from is None else lost_from) if self.position >= 0 else 0
         return replace(self, position=position, last=None, stats=replace(self.stats, gap=self.stats.gap + max(lost, 0)))
+
+    def without_pending(self) -> "Fold":
+        """The fold as if the pending messages were not there; its position stays."""
+        return replace(self, pending=self.pending[:0], retention=self.retention[:0])
 
     def provisional(self, learning_config: LearningConfig) -> State:
         """The state after the pending messages too, for publishing."""

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import DamagedFileError
+from streampca.pca.arrays import Array
 from streampca.pca.model import Model
 from streampca.pca.scoring import Calibration
 from streampca.stream import npz
@@ -40,6 +41,7 @@ class PublishedModel:
     subspace_error: float | None = None  # expected Σ sin² of the angles between the model and the stream's axes
     axis_errors: list[float] | None = None  # (k,) standard error of each axis, radians; both: None if unknown
     calibration: Calibration | None = None  # past scores of messages by the versions before this one
+    learned: Array | None = None  # of `streampca fit`: what continuing needs beyond the model, `axes.continuation`
 
 
 _HEADER = (
@@ -69,6 +71,8 @@ def encode(published: PublishedModel) -> bytes:
     }
     if published.calibration is not None:
         arrays["calibration"] = published.calibration.table()
+    if published.learned is not None:
+        arrays["learned"] = published.learned
     return npz.encode(header, arrays)
 
 
@@ -77,13 +81,14 @@ def decode(data: bytes) -> PublishedModel:
     fields, arrays = npz.decode(data, KIND, FORMAT_VERSION)
     header = npz.validate(ModelHeader, fields)
     calibration = _calibration(arrays.pop("calibration")) if "calibration" in arrays else None
+    learned = arrays.pop("learned", None)
     if arrays.keys() != {"components", "explained_variance", "mean"}:
         raise DamagedFileError(f"not a model file: it holds the arrays {', '.join(sorted(arrays)) or 'of none'}")
     model = Model(**arrays, total_variance=header.total_variance, weight=header.weight)
     values = {name: getattr(header, name) for name in _HEADER}
     for name in ("positions", "partition_losses"):
         values[name] = {int(partition): value for partition, value in getattr(header, name).items()}
-    published = PublishedModel(model=model, calibration=calibration, **values)
+    published = PublishedModel(model=model, calibration=calibration, learned=learned, **values)
     if problem := _problem(published):
         raise DamagedFileError(problem)
     return published
@@ -108,6 +113,10 @@ def _problem(published: PublishedModel) -> str | None:
         values = getattr(model, name)
         if values.dtype not in (np.float64, np.float32) or not np.isfinite(values).all():
             return f"{name} holds values that are not finite numbers"
+    if (learned := published.learned) is not None:
+        shapes = ((d, learned.shape[-1]), (d * (d + 1) // 2,)) if learned.ndim else ()
+        if learned.shape not in shapes or learned.dtype != np.float32 or not np.isfinite(learned).all():
+            return "what continuing needs does not fit the model"
     if not np.isfinite([model.total_variance, model.weight]).all():
         return "the total variance or the weight is not finite"
     if min(model.explained_variance.min(), model.total_variance, model.weight) < 0:

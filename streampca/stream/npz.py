@@ -16,7 +16,7 @@ import orjson
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
-from streampca.errors import DamagedFileError, NewerFormatError
+from streampca.errors import DamagedFileError, NewerFormatError, SettingsError
 
 H = TypeVar("H", bound=BaseModel)
 
@@ -44,8 +44,8 @@ def decode(
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Header and arrays, except those that are named in `without`.
 
-    Raises `DamagedFileError` unless `encode` wrote `data`, with this kind and version, and `NewerFormatError` for a
-    later version.
+    Raises `DamagedFileError` unless `encode` wrote `data`, with this kind and version, `NewerFormatError` for a later
+    version, and `SettingsError` for the one before.
     """
     body, digest = memoryview(data)[:-_DIGEST_LENGTH], data[-_DIGEST_LENGTH:]
     if hashlib.sha256(body).hexdigest().encode() != digest:
@@ -67,6 +67,11 @@ def decode(
         raise NewerFormatError(
             f"a newer release has written this {kind} file (format version {version}, this release reads "
             f"{format_version}); nothing is damaged: upgrade this process"
+        )
+    if version == format_version - 1:
+        raise SettingsError(
+            f"an earlier release has written this {kind} file (format version {version}), whose learning step was "
+            "another: start over with another store folder and another group_id, or continue with that release"
         )
     if version != format_version:
         raise DamagedFileError(f"format version {version} of this {kind} file is not {format_version}")

@@ -11,7 +11,7 @@ from streampca.pca.learning import LearningConfig
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stream import compatibility
 from streampca.stream.checkpoint import Checkpoint
-from streampca.stream.fold import Fold, FoldConfig
+from streampca.stream.fold import FoldConfig
 
 CACHED_BYTES = 64 * 2**20  # what does not fit is read again, so that memory does not grow with the number of partitions
 
@@ -49,11 +49,10 @@ class MergeInputs:
 
 def _without_pending(checkpoint: Checkpoint, config: LearningConfig) -> Checkpoint:
     """The checkpoint with its pending messages learned, as it is merged; they need not be scored again."""
-    fold, empty = checkpoint.fold, Fold.empty(config)
-    fold = replace(fold, state=fold.provisional(config), pending=empty.pending, retention=empty.retention)
+    fold = replace(checkpoint.fold, state=checkpoint.fold.provisional(config)).without_pending()
     return replace(checkpoint, fold=fold)
 
 
 def _nbytes(checkpoint: Checkpoint) -> int:
     state = checkpoint.fold.state
-    return state.C.nbytes + state.mean.nbytes
+    return state.C.nbytes + state.mean.nbytes + (0 if state.covariance is None else state.covariance.nbytes)

@@ -7,27 +7,30 @@ import numpy as np
 
 from streampca.pca import scoring
 from streampca.pca.arrays import F64, Array
-from streampca.pca.axes import leading_model
+from streampca.pca.model import Model
 from streampca.pca.scoring import Calibration, Scores
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.model_file import PublishedModel
 
 
 class PastScores:
-    """Scores messages that are newer than a version by that version; for the first one by their partition's state."""
+    """Scores messages by the newest merged model that has not learned them.
 
-    def __init__(self, previous: PublishedModel | None, components: int) -> None:
-        self._previous, self._components = previous, components
+    That is the previous version; for the first version, the model of the folds without their pending messages.
+    """
+
+    def __init__(self, model: Model | None, previous: PublishedModel | None) -> None:
+        """Without a model nothing is scored."""
+        self._model, self._previous = model, previous
         self._scores = [Scores(*(np.zeros(0) for _ in range(3)))]  # SPE as a multiple of σ²
 
     def add(self, checkpoint: Checkpoint) -> None:
-        """Score the pending messages of a partition that have arrived since the version."""
-        fold, previous, new = checkpoint.fold, self._previous, len(checkpoint.fold.pending)
-        if previous is not None:
-            new = min(fold.position - max(previous.positions.get(checkpoint.partition, 0), 0), new)
-        elif not fold.state.rank:
+        """Score the pending messages of a partition that the model has not learned."""
+        fold, model = checkpoint.fold, self._model
+        learned = self._previous.positions.get(checkpoint.partition, 0) if self._previous else 0
+        new = min(fold.position - max(learned, 0), len(fold.pending))
+        if model is None:
             return
-        model = previous.model if previous else leading_model(fold.state, self._components)
         arrived: Array = fold.pending[len(fold.pending) - new :]
         if len(arrived) and arrived.shape[1] == model.dimensions:
             scores = scoring.score(model, arrived.astype(np.float64))

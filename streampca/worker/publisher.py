@@ -6,13 +6,15 @@ its axes follow the previous version, so that coordinates do not flip; so do the
 The owner of the lowest partition publishes. Where this takes long, it publishes less often.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from streampca.pca.arrays import F64
 from streampca.pca.axes import model_of
-from streampca.pca.jackknife import sampling_error
+from streampca.pca.jackknife import GUARD, sampling_error
 from streampca.pca.merge import pooled
+from streampca.pca.model import Model
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
 from streampca.stream.checkpoint import Checkpoint
@@ -72,7 +74,9 @@ class Publisher:
         newest = self._newest
         if newest and offsets == newest.positions:
             return None
-        merged = self._merged(self._inputs.read(stored, offsets, in_memory), newest)
+        scored_by = newest.model if newest else self._without_pending(stored, offsets, in_memory)
+        checkpoints = self._inputs.read(stored, offsets, in_memory)
+        merged = self._merged(checkpoints, newest, PastScores(scored_by, newest))
         if merged is None or (newest and merged.model.version <= newest.version):
             return None
         if not models.save(merged.model):
@@ -80,10 +84,25 @@ class Publisher:
         self._newest = merged.model
         return merged
 
-    def _merged(self, checkpoints: Iterable[Checkpoint], previous: PublishedModel | None) -> Publication | None:
+    def _without_pending(
+        self, stored: Checkpoints, offsets: Mapping[int, int], in_memory: Iterable[Checkpoint]
+    ) -> Model | None:
+        """The model of these checkpoints without their pending messages, by which those are scored."""
+        config, total = self._fold_config.learning, Total(self._fold_config, int(1000 * self._now()))
+        for checkpoint in MergeInputs(self._fold_config).read(stored, offsets, in_memory):
+            total.add(replace(checkpoint, fold=checkpoint.fold.without_pending()))
+        groups = total.groups()
+        return (
+            model_of(pooled(groups, config.columns, config.components, config.dtype), config.components)
+            if groups
+            else None
+        )
+
+    def _merged(
+        self, checkpoints: Iterable[Checkpoint], previous: PublishedModel | None, past_scores: PastScores
+    ) -> Publication | None:
         config = self._fold_config.learning
         total = Total(self._fold_config, int(1000 * self._now()))
-        past_scores = PastScores(previous, config.components)
         for checkpoint in checkpoints:
             total.add(checkpoint)
             past_scores.add(checkpoint)
@@ -91,8 +110,8 @@ class Publisher:
         if stats.learned < _MIN_MESSAGES:
             return None
         groups = total.groups()
-        state = pooled(groups, config.columns, config.components, config.dtype)
-        error = sampling_error(groups, config.components, config.columns)
+        state = pooled(groups, config.columns, config.components + GUARD, config.dtype)
+        error = sampling_error(groups, state, config.components)
         published = PublishedModel(
             version=stats.learned,
             model=model_of(state, config.components, previous.model.components if previous else None),

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from streampca.pca import axes
 from streampca.pca.arrays import F64
+from streampca.pca.blocked import triangle
 from streampca.pca.learning import LearningConfig, learn
 from streampca.pca.losses import Losses
 from streampca.pca.state import State
@@ -55,8 +55,10 @@ def state_of(C: F64) -> State:
 
 def learned(state: State) -> F64:
     """The covariance as the state knows it, in float64."""
-    F = axes.factor(state).astype(np.float64)
-    return F @ F.T
+    if state.covariance is not None:
+        return triangle.square(state.covariance, len(state.mean))
+    C = state.C.astype(np.float64)
+    return C @ C.T
 
 
 def close(A: F64, B: F64, tolerance: float) -> bool:

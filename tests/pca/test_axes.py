@@ -1,17 +1,27 @@
 """Principal axes and their signs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampca.pca import axes, scoring
-from streampca.pca.axes import leading_model, model_of
-from streampca.pca.learning import LearningConfig
-from tests.pca.streams import close, covariance, gaussian, one_pass, state_of
+from streampca.pca import axes
+from streampca.pca.arrays import F64
+from streampca.pca.axes import model_of
+from streampca.pca.learning import LearningConfig, learn
+from tests.pca.streams import close, covariance, excess, gaussian, one_pass, state_of
+
+
+def factor(d: int, r: int, seed: int) -> F64:
+    """Orthogonal columns (d, r), longest first, as those of a state."""
+    U, sigma, _ = np.linalg.svd(np.random.default_rng(seed).standard_normal((d, r)), full_matrices=False)
+    return U * sigma
+
 
 factors = st.tuples(st.integers(1, 15), st.integers(1, 15), st.integers(0, 2**32 - 1)).map(
-    lambda t: np.random.default_rng(t[2]).standard_normal((max(t[:2]), min(t[:2])))
+    lambda t: factor(max(t[:2]), min(t[:2]), t[2])
 )
 
 
@@ -25,19 +35,19 @@ def test_axes_are_the_eigenvectors_of_the_covariance(C: np.ndarray) -> None:
     assert close((rows.T * variance) @ rows, C @ C.T, 1e-12)
 
 
-@given(factors)
+@given(factors, st.integers(1, 15))
 @settings(max_examples=60, deadline=None)
-def test_leading_directions_of_a_factor(F: np.ndarray) -> None:
-    C = axes.leading(F, 4, np.float64)
-    variance = np.vecdot(C.T, C.T)
-    exact = np.linalg.eigvalsh(F @ F.T)[::-1][:4]
-    assert variance == pytest.approx(exact[: len(variance)], rel=1e-9)
-    assert np.abs(C.T @ C - np.diag(variance)).max() <= 1e-9 * variance[0]
-    assert close(C @ C.T @ C, F @ F.T @ C, 1e-9)
+def test_a_kept_covariance_is_decomposed_to_the_last_digit(C: np.ndarray, columns: int) -> None:
+    d, exact = len(C), np.linalg.eigvalsh(C @ C.T)[::-1][: min(columns, C.shape[1])]
+    state = axes.decomposed(replace(state_of(C[:, :0]), covariance=(C @ C.T)[np.tril_indices(d)]), columns)
+    assert state.variance == pytest.approx(exact[: state.rank], rel=1e-9)
+    assert state.rank == len(exact) or exact[state.rank] < 1e-10 * exact[0]
+    assert np.abs(state.C.T @ state.C - np.diag(state.variance)).max() <= 1e-9 * state.variance[0]
+    assert close(C @ (C.T @ state.C), state.C * state.variance, 1e-9)
 
 
 def test_axes_beyond_the_rank_complete_an_orthonormal_basis() -> None:
-    for C in (np.zeros((5, 0)), np.zeros((5, 2)), np.eye(5)[:, :1], np.eye(5)[:, [1, 1]]):
+    for C in (np.zeros((5, 0)), np.zeros((5, 2)), np.eye(5)[:, :1], 3 * np.eye(5)[:, [4, 1]]):
         rows, variance = axes.principal(state_of(C), 5)
         assert np.abs(rows @ rows.T - np.eye(5)).max() <= 1e-12
         assert close((rows.T * variance) @ rows, C @ C.T, 1e-12)
@@ -99,14 +109,17 @@ class TestModel:
         assert not constant.explained_variance_ratio.any()
 
 
-@pytest.mark.parametrize(("rank", "dtype"), [(0, "float64"), (2, "float64"), (9, "float64"), (9, "float32")])
-def test_the_quick_model_is_the_served_one_up_to_signs_and_arbitrary_axes(rank: int, dtype: str) -> None:
-    X = gaussian(0, 900, np.array([9.0, 7, 5, 3, 2, 1, 1, 1, 1]) * (np.arange(9) < rank), offset=2.0, turned=False)
-    state, _ = one_pass(X.astype(dtype), LearningConfig(9, 4, 2, dtype=dtype))
-    quick, served = leading_model(axes.turned(state, 4), 4), model_of(state, 4)
-    k = min(rank, 4)
-    assert quick.n_components == k
-    assert quick.explained_variance == pytest.approx(served.explained_variance[:k], rel=1e-6)
-    assert close(quick.components.T @ quick.components, served.components[:k].T @ served.components[:k], 1e-6)
-    assert (quick.total_variance, quick.weight) == (served.total_variance, served.weight)
-    assert np.isfinite(scoring.score(quick, X[:5]).score).all()
+@pytest.mark.parametrize("d", [12, 80])
+@pytest.mark.parametrize("fitted", [True, False])
+def test_a_model_is_continued_from_what_it_has_learned(d: int, fitted: bool) -> None:
+    """Without that, as published by a worker, from probabilistic PCA."""
+    X, config = gaussian(1, 6000, 1 / np.arange(1, d + 1.0), offset=2.0), LearningConfig(d, 4, 3)
+    assert config.keeps_covariance == (d == 12)
+    state, whole = one_pass(X[:3000], config)[0], one_pass(X, config)[0]
+    model, left = model_of(axes.decomposed(state, 4), 4), axes.continuation(state)
+    again = axes.continued(model, left if fitted else None, 3000, config)
+    assert (again.count, again.weight) == (3000, 3000)
+    later, _ = learn(again, X[3000:], np.ones(3000), config)
+    assert later.mean == pytest.approx(whole.mean, rel=1e-12)
+    exact, rows = covariance(X), model_of(axes.decomposed(later, 4), 4).components
+    assert excess(rows, exact) <= (1e-6 if fitted else 0.01)

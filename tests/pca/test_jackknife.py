@@ -113,7 +113,8 @@ def average_ratio(batches: list[list[State]], k: int, columns: int) -> F64:
 
 def exact_state(X: F64, columns: int) -> State:
     """The leading principal components of all messages."""
-    C = axes.leading((X - X.mean(axis=0)).T / np.sqrt(len(X)), columns, np.float64)
+    U, sigma, _ = np.linalg.svd((X - X.mean(axis=0)).T / np.sqrt(len(X)), full_matrices=False)
+    C = U[:, :columns] * sigma[:columns]
     return State(C, X.mean(axis=0), len(X), float(np.trace(covariance(X))), len(X), 0)
 
 

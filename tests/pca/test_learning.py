@@ -3,7 +3,7 @@
 Most streams here are small, and are learned twice: with the covariance kept, as where d is small, and with a factor.
 """
 
-from dataclasses import replace
+import itertools
 
 import numpy as np
 import pytest
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from streampca.pca import axes, learning
 from streampca.pca.arrays import F64
-from streampca.pca.blocked import plain, ritz
-from streampca.pca.learning import BLOCK, TURNED, LearningConfig, learn
+from streampca.pca.blocked import block, plain
+from streampca.pca.learning import BLOCK, GUARD, LONG_BLOCK, SPARE, YOUNG, LearningConfig, learn
 from streampca.pca.losses import Losses
 from streampca.pca.state import State
 from tests.pca.streams import close, covariance, excess, gaussian, learned, one_pass, remaining_weights
@@ -22,15 +22,14 @@ from tests.pca.streams import close, covariance, excess, gaussian, learned, one_
 @pytest.fixture(params=["covariance", "factor"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How small streams are learned."""
-    if request.param == "factor":
-        monkeypatch.setattr(learning, "EXACT", 0)
+    monkeypatch.setattr(LearningConfig, "keeps_covariance", request.param == "covariance")
     return str(request.param)
 
 
 @pytest.fixture
 def factor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small streams are learned as large ones."""
-    monkeypatch.setattr(learning, "EXACT", 0)
+    monkeypatch.setattr(LearningConfig, "keeps_covariance", False)
 
 
 def check(state: State, X: F64, retention: F64, center: bool, tolerance: float) -> None:
@@ -82,9 +81,8 @@ def test_where_no_direction_is_left_out_the_covariance_is_exact(case: dict) -> N
     X = random.standard_normal((n, d)) @ random.standard_normal((d, d)) + offset
     retention = retention_of(case["kind"], n, random)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(learning, "EXACT", 256 if case["exact"] else 0)
+        patched.setattr(LearningConfig, "keeps_covariance", case["exact"])
         config = LearningConfig(d, d - 1, 0, case["center"], warm_up=case["warm_up"])
-        assert config.exact == case["exact"]
         state, _ = one_pass(X, config, retention)
     if remaining_weights(retention).sum() > 1.01 and not state.shortened:  # else the covariance may be rounding
         check(state, X, retention, case["center"], 1e-8 if offset < 10 else 1e-6)
@@ -113,7 +111,7 @@ def test_one_pass_comes_close_to_batch_pca_with_few_columns(factor: None) -> Non
     X = gaussian(3, 20_000, 1 / np.arange(1, 101) ** 0.7, offset=2.0)
     exact = covariance(X)
     state, _ = one_pass(X, LearningConfig(100, 5))
-    assert state.rank == 15 + ritz.SPARE
+    assert state.rank == 15 + SPARE
     assert excess(axes.principal(state, 5)[0], exact) <= 2e-4
     assert axes.principal(state, 5)[1] == pytest.approx(np.linalg.eigvalsh(exact)[::-1][:5], rel=0.02)
     assert state.total_variance == pytest.approx(np.trace(exact), rel=1e-10)
@@ -175,7 +173,7 @@ def test_every_state_is_consistent(way: str) -> None:
         assert np.abs(state.C_pinv @ state.C - np.eye(state.rank)).max() <= 1e-10
         assert (np.diff(state.variance) <= 0).all()
         assert np.abs(state.C.T @ state.C - np.diag(state.variance)).max() <= 1e-9 * state.variance[0]
-        assert state.rank == (4 if way == "covariance" else 7 + ritz.SPARE)
+        assert state.rank == (4 + GUARD if way == "covariance" else 7 + SPARE)
 
 
 def test_whitened_coordinates_have_variance_one(factor: None) -> None:
@@ -187,24 +185,45 @@ def test_whitened_coordinates_have_variance_one(factor: None) -> None:
 
 
 def test_what_is_kept_depends_on_the_dimensions() -> None:
-    assert LearningConfig(256, 5).exact
-    assert not LearningConfig(257, 5).exact
-    assert LearningConfig(300, 5, 295).exact  # asked for by `oversampling`
-    blocks = {k: LearningConfig(5000, k).block for k in (20, 53, 54, 100, 106, 107, 512)}  # K = 1.6 k
-    assert blocks == {20: 256, 53: 256, 54: 512, 100: 512, 106: 512, 107: 1024, 512: 1024}
-    counts = (0, 1, 200, 200 + TURNED - 1, 200 + TURNED)
-    assert [LearningConfig(8, 2).next_block(n) for n in counts] == [200, 256, 256, 256, 1024]
-    assert [LearningConfig(5000, 20).next_block(n) for n in counts] == [200, 256, 256, 256, 256]
+    assert LearningConfig(768, 5).keeps_covariance
+    assert not LearningConfig(769, 5).keeps_covariance
+    assert not LearningConfig(300, 5, 10).keeps_covariance  # asked for by `oversampling`
+    assert LearningConfig(55, 5, 10).keeps_covariance  # as [C | F] would be no smaller
+    assert LearningConfig(900, 5, 900).keeps_covariance
 
 
-@pytest.mark.parametrize("behind", [0, 1, 300, 1000])
-def test_an_exact_covariance_keeps_turning(behind: int) -> None:
-    """To axes of what it has learned since, wherever its blocks end, as after merging."""
-    X, config = gaussian(7, TURNED + 2048, 1 / np.arange(1, 9.0)), LearningConfig(8, 2)
-    state, _ = learn(State.empty(8), X[:200], np.ones(200), config)
-    before = replace(state, count=200 + TURNED + behind)
-    after, _ = learn(before, X[200:], np.full(len(X) - 200, 0.9), config)
-    assert not np.allclose(after.C, before.C, rtol=0.01)
+def test_blocks_of_a_young_stream_are_short() -> None:
+    counts = (0, 1, 200, 200 + YOUNG - 1, 200 + YOUNG)
+    for config in (LearningConfig(8, 2), LearningConfig(5000, 20)):
+        assert [config.next_block(n) for n in counts] == [200, BLOCK, BLOCK, BLOCK, LONG_BLOCK]
+    assert LearningConfig(5000, 200).start == 640
+
+
+@pytest.mark.parametrize(("d", "k"), [(64, 8), (128, 8), (768, 20), (784, 20), (3072, 20)])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_algorithm_1_sees_every_message_after_the_first_block(
+    d: int, k: int, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a C of K columns; their losses are those of the C that they met."""
+    n, seen = 2000, []
+
+    def spy(V: F64, C: F64, *others: object) -> block.Learned:
+        learned = block_learn(V, C, *others)  # type: ignore[arg-type]
+        if C.shape[1]:
+            seen.append(len(V))
+            assert C.shape[1] == learned.C.shape[1] == config.columns
+            assert not np.array_equal(C, learned.C)
+            assert 0 < learned.pinv_error < (1e-9 if dtype == "float64" else 1e-4)
+        return learned
+
+    block_learn = block.learn
+    monkeypatch.setattr(block, "learn", spy)
+    random, config = np.random.default_rng(0), LearningConfig(d, k, dtype=dtype)
+    X = random.standard_normal((n, d)) * 1.2 ** -np.minimum(np.arange(d), 60.0)
+    state, losses = one_pass(X, config)
+    assert sum(seen) == n - config.start == sum(len(part.norm) for part in losses)
+    exact = np.linalg.eigh(learned(state))[1][:, ::-1][:, :k].T if d < 1000 else axes.principal(state, k)[0]
+    assert k - np.sum((axes.principal(state, k)[0] @ exact.T) ** 2) <= 1e-6
 
 
 class TestBoundedInfluence:
@@ -412,7 +431,10 @@ class TestBits:
     @pytest.mark.parametrize("case", ["plain", "outliers", "forgetting", "of low rank"])
     def test_for_any_number_of_blocks_at_once(self, case: str, way: str) -> None:
         """With a partial last block."""
-        n = 200 + 40 * BLOCK + 17
+        n, ends = (
+            200 + 40 * BLOCK + 17,
+            [200 + BLOCK * i for i in range(17)] + [4296 + LONG_BLOCK * i for i in range(1, 6)],
+        )
         X = gaussian(8, n, 1 / np.arange(1, 61.0) * (np.arange(60) < 7 if case == "of low rank" else 1), offset=1.0)
         retention, config = np.ones(n), LearningConfig(60, 4, 4)
         if case == "outliers":
@@ -420,11 +442,10 @@ class TestBits:
         if case == "forgetting":
             retention[2000:2600], retention[5000] = 0.97, 0.0
         alone = one_pass(X, config, retention)
-        for cut in (1, 7, 33, 100):
+        for cut in (1, 3, 7, 100):
             state = learn(State.empty(60), X[:200], retention[:200], config)[0]
             found = []
-            for start in range(200, n, cut * BLOCK):
-                end = start + cut * BLOCK
+            for start, end in itertools.pairwise([*ends[::cut], n]):
                 state, together = learn(state, X[start:end], retention[start:end], config)
                 found.append(together)
             self._same((state, [_joined(found)]), (alone[0], [_joined(alone[1])]))
@@ -450,25 +471,25 @@ def _joined(losses: list[Losses]) -> Losses:
 
 
 class TestLosses:
-    """Each message is scored by the model before its block."""
+    """Each message is scored before it is learned."""
 
     def test_the_first_block_has_none(self, way: str) -> None:
-        _, losses = one_pass(self._steady(), LearningConfig(6, 2))
+        _, losses = one_pass(self._steady(), LearningConfig(60, 2))
         assert len(losses[0].norm) == len(losses[0].residual) == 0
-        assert all(len(part.norm) == BLOCK for part in losses[1:-1])
+        assert [len(part.norm) for part in losses[1:]] == [BLOCK] * 16 + [704]
 
     def test_their_mean_is_the_remaining_variance(self, way: str) -> None:
         X = self._steady()
-        _, losses = one_pass(X, LearningConfig(6, 2))
+        _, losses = one_pass(X, LearningConfig(60, 2))
         mean = np.mean(np.concatenate([part.residual for part in losses]))
         assert mean == pytest.approx(np.linalg.eigvalsh(covariance(X))[:-2].sum(), rel=0.03)
 
     @staticmethod
     def _steady() -> F64:
-        return gaussian(15, 5000, np.array([3.0, 2, 1, 0.5, 0.5, 0.1]))
+        return gaussian(15, 5000, np.array([3.0, 2, 1, 0.5, 0.5, 0.1] + 54 * [0.01]))
 
 
-@pytest.mark.parametrize(("k", "columns"), [(1, 11), (5, 15), (16, 26), (20, 32), (50, 80), (100, 160), (190, 300)])
+@pytest.mark.parametrize(("k", "columns"), [(1, 11), (5, 15), (16, 26), (20, 32), (50, 80), (100, 160), (190, 304)])
 def test_the_default_oversampling_grows_with_the_components(k: int, columns: int) -> None:
-    assert LearningConfig(300, k).columns == columns
-    assert LearningConfig(300, k, 0).columns == k
+    assert LearningConfig(900, k).columns == columns
+    assert LearningConfig(900, k, 0).columns == LearningConfig(300, k).columns == k

@@ -11,7 +11,7 @@ from streampca.pca import axes
 from streampca.pca import merge as merging
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
-from streampca.pca.merge import Merger, Pool, merge, pooled
+from streampca.pca.merge import Merger, PooledCovariance, merge, pooled
 from streampca.pca.state import State
 from tests.pca.streams import close, covariance, excess, gaussian, learned, one_pass
 
@@ -88,7 +88,8 @@ def test_merged_parts_are_as_accurate_as_one_pass() -> None:
 def test_merging_by_gram_matrices_agrees_with_singular_values(d: int, n: int, decades: int) -> None:
     """Also where the smallest wanted variance is far below what a Gram matrix holds."""
     F = np.random.default_rng(5).standard_normal((d, n)) * 10 ** np.linspace(0, -decades, n)
-    plain, fast = axes.leading(F, 15, np.float64), merging._leading([(1.0, F)], 15, np.float64)
+    U, sigma, _ = np.linalg.svd(F, full_matrices=False)
+    plain, fast = (U * sigma)[:, :15], merging._leading([(1.0, F)], 15, np.float64)
     variance = np.vecdot(plain.T, plain.T)
     assert np.vecdot(fast.T, fast.T) == pytest.approx(variance, rel=1e-9)
     assert close(fast @ fast.T, plain @ plain.T, 1e-9)
@@ -102,7 +103,7 @@ def test_cuts_lose_little_of_very_many_folds(alike: bool) -> None:
     spectra = [1 / np.arange(1, d + 1.0) if alike else np.roll(1 / np.arange(1, d + 1.0), m % 20) for m in range(60)]
     streams = [gaussian(m, 300, spectrum, offset=m % 7 / 10, turned=False) for m, spectrum in enumerate(spectra)]
     states, exact = folds(streams, config), covariance(np.vstack(streams))
-    uncut = Pool(config.columns, uncut=10_000)
+    uncut = PooledCovariance(config.columns, uncut=10_000)
     for state in states:
         uncut.add(state)
     best = excess(axes.principal(uncut.state(d), k)[0], exact)

@@ -1,11 +1,11 @@
 """Weights of messages, and what precedes learning: messages are centred, and shortened if they are too far away.
 
-A message v that keeps the share λ of the past (1: nothing is forgotten) is learned as
+A message v that keeps the share ρ of the past (1: nothing is forgotten) is learned as
 
-    w ← λw + 1        a = 1/w        y = √(1−a) (v − m)        m ← m + a(v − m)        Σ ← (1−a)Σ + y (a yᵀ)
+    w ← ρw + 1        a = 1/w        y = √(1−a) (v − m)        m ← m + a(v − m)        Σ ← (1−a)Σ + y (a yᵀ)
 
 so that Σ is exactly the weighted covariance about the weighted mean m. *Bounded influence*: no message adds more than a
-share q of the total variance. One with ‖v − m‖² > q·w·tr Σ is moved to that distance first, so that no vector ruins a
+share q of the total variance. One with ‖v − m‖² > q·ρw·tr Σ is moved to that distance first, so that no vector ruins a
 model, nothing is refused, and the scale still grows by q with each message if it must. Ordinary messages, up to
 30 tr Σ, are left alone, and so are all while the memory is so short that it forgets an outlier soon. In a first block
 the limit is ten times the median distance from its median; fewer than 32 messages show no usual distance.
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streampca.pca.arrays import F64, Array
-from streampca.pca.blocked.jit import compiled, compiled_without_lock
+from streampca.pca.blocked.jit import compiled, compiled_with_free_sums
 
 SHARE = 0.05  # q
 ORDINARY = 30.0  # times tr Σ: one variable that is Gaussian exceeds it in four of 10⁸ messages
@@ -32,37 +32,22 @@ class Weights(NamedTuple):
     a: F64  # (n,): its weight in the running mean when it arrives; zero without centring
     c: F64  # (n,): its share of the moments at the end of the block
     past: float  # the share of everything before the block, at the end of the block
-    before: F64  # (n,): λw, the weight of everything before it
+    before: F64  # (n,): ρw, the weight of everything before it
     total: float  # w at the end of the block
 
 
-class Centred(NamedTuple):
-    """A block that can be learned, and what it changes."""
-
-    Y: Array  # (n, d): the rows y
-    norm: F64  # (n,): ‖v − m‖² of each message
-    mean: F64  # (d,), after the block
-    total_variance: float  # tr Σ after the block
-    shortened: int  # messages
-
-
 def weights(w: float, retention: F64, center: bool = True) -> Weights:
-    """Weights of the messages of a block that follows an effective weight w; `retention` (n,) holds each λ."""
+    """Weights of the messages of a block that follows an effective weight w; `retention` (n,) holds each ρ."""
     before, eta, c, past = _weights(w, retention)
     return Weights(eta, eta if center else np.zeros(len(eta)), c, past, before, float(before[-1] + 1.0))
 
 
-def centre(
-    V: Array, mean: F64, total_variance: float, weights: Weights, *, smallest: float = 0.0, share: float = SHARE
-) -> Centred:
-    """Shorten and centre the messages V (n, d); a `total_variance` of at most `smallest` counts as none."""
-    first = 0
-    if total_variance <= smallest and share < np.inf:
-        (V, first), share = _near_median(V) if len(V) >= SHORT else (V, 0), np.inf
-    Y, norm, mean = np.empty(V.shape, V.dtype), np.empty(len(V)), mean.copy()
-    scale = (float(total_variance), float(smallest), float(share))
-    total, shortened = _centre(read_only(V), mean, weights.a, weights.eta, weights.before, scale, Y, norm)
-    return Centred(Y, norm, mean, total, first + shortened)
+def shortened_first(V: Array, total_variance: float, smallest: float) -> tuple[Array, int]:
+    """The messages V (n, d), and how many were moved: of a first block, which has no variance to compare with.
+
+    A `total_variance` of at most `smallest` counts as none.
+    """
+    return _near_median(V) if total_variance <= smallest and len(V) >= SHORT else (V, 0)
 
 
 def read_only(A: Array) -> Array:
@@ -101,11 +86,14 @@ def _weights(w: float, retention: F64) -> tuple[F64, F64, F64, float]:  # pragma
     return before, eta, c, kept
 
 
-@compiled_without_lock
-def _centre(
+@compiled_with_free_sums
+def centre_rows(
     V: Array, mean: F64, a: F64, eta: F64, before: F64, scale: tuple[float, float, float], Y: Array, norm: F64
 ) -> tuple[float, int]:  # pragma: no cover - compiled
-    """Fill in Y and norm, and update the mean; returns the total variance and the number of shortened messages."""
+    """Fill in Y (n, d), the rows y, and norm; update the mean; return tr Σ and the number of shortened messages.
+
+    `scale`: tr Σ before, the tr Σ that counts as none, and q.
+    """
     (n, d), shortened, (total, smallest, share) = V.shape, 0, scale
     for s in range(n):
         square = 0.0

@@ -8,9 +8,9 @@ Within a block, Algorithm 1 needs nothing of size d but P = YC and G = YYᵀ. Fo
 
 and then, with X the rows x_s, M = striu(XXᵀ) + diag(1/h) and Z = M⁻¹X:     C ← C(I − XᵀZ) + YᵀZ.
 
-It takes 16 messages (a part) at a time: the last line also gives what a part does to the p of all later messages,
-P ← P(I − XᵀZ) + GZ, and to the Z of those before it, Z ← Z(I − XᵀZ). Only the messages within a part are updated one by
-one. Derivation: docs/mathematics.md, section 2. The result equals `algorithm1.sherman_morrison` to rounding.
+It takes 16 messages at a time: the last line also gives what they do to the p of all later messages,
+P ← P(I − XᵀZ) + GZ, and to the Z of those before them, Z ← Z(I − XᵀZ). Only 16 messages are updated one by one.
+Derivation: docs/mathematics.md, section 2. The result equals `algorithm1.sherman_morrison` to rounding.
 """
 
 from typing import NamedTuple
@@ -31,6 +31,7 @@ class Learned(NamedTuple):
     Z: F64  # (B, K)
     p: F64  # (B, K): each message's Cᵀy for the C that it met
     growth: F64  # (B,): h²‖r‖², so that CᵀC grows by growth·x xᵀ
+    S: F64  # (K, K) = (CᵀC)⁻¹ after the block
 
 
 class _Block(NamedTuple):
@@ -48,13 +49,13 @@ class _Block(NamedTuple):
 def learn(P: F64, G: F64, S: F64, eta: F64) -> Learned:
     """Learn a block, from P = YC (B, K), G = YYᵀ (B, B), S = (CᵀC)⁻¹ (K, K) and the steps η (B,)."""
     K = P.shape[1]
-    X, Z, p, growth = _learn(*(np.ascontiguousarray(A, np.float64) for A in (P, G, S, eta)))
-    return Learned(X[:, :K], Z[:, :K], p[:, :K], growth)
+    X, Z, p, growth, S = learn_padded(*(np.ascontiguousarray(A, np.float64) for A in (P, G, S, eta)))
+    return Learned(X[:, :K], Z[:, :K], p[:, :K], growth, S[:K, :K])
 
 
 @compiled_without_lock
-def _learn(P: F64, G: F64, S: F64, eta: F64) -> tuple[F64, F64, F64, F64]:  # pragma: no cover - compiled
-    """As `learn`, padded."""
+def learn_padded(P: F64, G: F64, S: F64, eta: F64) -> tuple[F64, F64, F64, F64, F64]:  # pragma: no cover - compiled
+    """As `learn`, with columns padded by zeros to whole registers."""
     b, wide = len(P), (P.shape[1] + _LANES - 1) // _LANES * _LANES
     Z = resize(P, b, wide)  # rows of later messages hold their p until then: a part moves both alike, except for GZ
     X, h, growth, p = np.zeros((b, wide)), np.zeros(b), np.zeros(b), np.zeros((b, wide))
@@ -76,7 +77,7 @@ def _learn(P: F64, G: F64, S: F64, eta: F64) -> tuple[F64, F64, F64, F64]:  # pr
         for s in range(i, e):
             for j in range(wide):
                 Z[s, j] = z[s - i, j]
-    return X, Z, p, growth
+    return X, Z, p, growth, block.S
 
 
 # Written as loops, not as array expressions: numba takes seconds to compile those. No loop both stores and sums: it

@@ -6,9 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampca.pca.arrays import F64
-from streampca.pca.blocked import centring
+from streampca.pca.blocked import block, centring
 from streampca.pca.blocked.centring import ORDINARY, SHARE, SHORT
 from tests.pca.streams import covariance, remaining_weights
+
+
+def centred(V: F64, mean: F64, total_variance: float, weights: centring.Weights) -> block.Learned:
+    """The block without a factor."""
+    return block.learn(V, np.zeros((V.shape[1], 0)), mean, total_variance, weights, 1, 0.0)
+
 
 retentions = st.lists(st.sampled_from([0.0, 0.1, 0.5, 0.97, 0.999, 1.0]), min_size=1, max_size=40).map(np.array)
 
@@ -38,14 +44,14 @@ def test_each_message_is_centred_and_shortened_before_the_next(
     V, m, total = random.standard_normal((len(retention), 3)), random.standard_normal(3), 2.0
     V[::5] *= size
     weights = centring.weights(w0, retention)
-    got, shortened = centring.centre(V, m, total, weights), 0
+    got, shortened = centred(V, m, total, weights), 0
     for s, v in enumerate(V):
         a, y = weights.a[s], v - m
         limit = max(SHARE * weights.before[s], ORDINARY) * total
         if y @ y > limit > 0 and weights.before[s] >= SHORT:
             y, shortened = y * np.sqrt(limit / (y @ y)), shortened + 1
         assert got.norm[s] == pytest.approx(y @ y, rel=1e-9, abs=1e-11)
-        assert got.Y[s] == pytest.approx(np.sqrt(1 - a) * y, rel=1e-9, abs=1e-10)
+        assert got.Y[s] == pytest.approx(np.sqrt(weights.c[s] * (1 - a)) * y, rel=1e-9, abs=1e-10)
         m, total = m + a * y, (1 - a) * (total + a * (y @ y))
     assert got.mean == pytest.approx(m, rel=1e-9, abs=1e-10)
     assert (got.total_variance, got.shortened) == (pytest.approx(total, rel=1e-9, abs=1e-11), shortened)
@@ -57,9 +63,10 @@ def test_the_weighted_sum_of_messages_is_the_weighted_covariance(retention: F64,
     """Σ c y yᵀ with y = √(1−a)(v − m) is NumPy's weighted covariance about the weighted mean."""
     V = np.random.default_rng(seed).standard_normal((len(retention), 3)) + 5
     weights = centring.weights(0.0, retention, center)
-    Y, _, mean, total_variance, _ = centring.centre(V, np.zeros(3), 0.0, weights, share=np.inf)
+    got = centred(V, np.zeros(3), 0.0, weights)
+    mean, total_variance = got.mean, got.total_variance
     exact = covariance(V, remaining_weights(retention), center)
-    assert np.abs((weights.c[:, None] * Y).T @ Y - exact).max() <= 1e-11 * (1 + np.abs(exact).max())
+    assert np.abs(got.Y.T @ got.Y - exact).max() <= 1e-11 * (1 + np.abs(exact).max())
     assert total_variance == pytest.approx(np.trace(exact), rel=1e-10, abs=1e-11)
     expected = np.average(V, axis=0, weights=remaining_weights(retention)) if center else np.zeros(3)
     assert mean == pytest.approx(expected, rel=1e-12, abs=1e-12)
@@ -72,23 +79,21 @@ class TestTheFirstBlock:
     def test_no_message_is_farther_than_ten_medians(self, size: float) -> None:
         V = np.random.default_rng(0).standard_normal((200, 4)) + 3
         V[[7, 100]] *= size
-        Y, norm, _, total_variance, shortened = centring.centre(
-            V, np.zeros(4), 0.0, centring.weights(0.0, np.ones(200))
-        )
-        assert shortened == 2
-        assert np.isfinite(Y).all()
-        assert np.isfinite(norm).all()
-        assert total_variance < 20
+        got = centred(V, np.zeros(4), 0.0, centring.weights(0.0, np.ones(200)))
+        assert got.shortened == 2
+        assert np.isfinite(got.Y).all()
+        assert np.isfinite(got.norm).all()
+        assert got.total_variance < 20
 
     def test_messages_that_are_alike_say_nothing(self) -> None:
         """As of an idle sensor: their median distance is 0."""
         V = np.zeros((200, 4))
         V[::3] = np.random.default_rng(1).standard_normal((67, 4))
-        assert centring.centre(V, np.zeros(4), 0.0, centring.weights(0.0, np.ones(200))).shortened == 0
+        assert centred(V, np.zeros(4), 0.0, centring.weights(0.0, np.ones(200))).shortened == 0
 
     def test_the_messages_are_not_modified(self) -> None:
         V = np.random.default_rng(0).standard_normal((200, 4))
         V[3] *= 1e9
         before = V.copy()
-        centring.centre(V, np.zeros(4), 0.0, centring.weights(0.0, np.ones(200)))
+        centred(V, np.zeros(4), 0.0, centring.weights(0.0, np.ones(200)))
         assert np.array_equal(V, before)

@@ -51,7 +51,7 @@ class Learned(NamedTuple):
 
 def learn(C: F64, Y: F64, eta: F64) -> Learned:
     """Learn the block Y (b, d)."""
-    X, Z, p, growth = recurrence.learn(Y @ C, Y @ Y.T, np.linalg.inv(C.T @ C), eta)
+    X, Z, p, growth, _ = recurrence.learn(Y @ C, Y @ Y.T, np.linalg.inv(C.T @ C), eta)
     return Learned(C @ (np.eye(C.shape[1]) - X.T @ Z) + Y.T @ Z, X, p, growth)
 
 

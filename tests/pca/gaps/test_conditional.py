@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from streampca.pca import scoring
 from streampca.pca.arrays import F64
-from streampca.pca.axes import leading_model
-from streampca.pca.model import BLOCK, Model
-from streampca.pca.scoring.schedule import _in_place
+from streampca.pca.axes import model_of
+from streampca.pca.model import Model
 from streampca.pca.state import State
 from tests.pca.streams import with_gaps
 
@@ -40,7 +39,7 @@ def test_completed_vectors_and_their_statistics_are_expected_values(seed: int, s
     sigma, U = covariance_of(model), model.components.T
     Y = with_gaps(np.random.default_rng(seed).multivariate_normal(model.mean, sigma, 20), share, seed)
     completed, scores = scoring.complete(model, Y).vectors, scoring.score(model, Y)
-    of_state = scoring.score(leading_model(a_state(model), K), Y)
+    of_state = scoring.score(model_of(a_state(model), K), Y)
     for i, y in enumerate(Y):
         m, o = np.isnan(y), ~np.isnan(y)
         gain = sigma[np.ix_(m, o)] @ np.linalg.inv(sigma[np.ix_(o, o)])
@@ -70,13 +69,3 @@ def test_without_any_entry_a_vector_is_the_mean_and_scores_as_expected() -> None
     scores = scoring.score(model, np.full((1, D), np.nan))
     assert scoring.complete(model, np.full((1, D), np.nan)).vectors[0] == pytest.approx(model.mean)
     assert (scores.t2[0], scores.score[0]) == pytest.approx((K, D))
-
-
-def test_other_vectors_change_no_bit_of_a_score() -> None:
-    model = a_model(3)
-    Y = with_gaps(np.random.default_rng(3).standard_normal((100, D)), 0.2)
-    Y[::3] = 1.0
-    whole = _in_place(model, Y, 0)
-    parts = [_in_place(model, Y[i : i + 7], i % BLOCK) for i in range(0, 100, 7)]
-    for name in whole._fields:
-        assert np.concatenate([getattr(part, name) for part in parts]).tobytes() == getattr(whole, name).tobytes()
