@@ -1,11 +1,13 @@
 """The processor time to learn one message, beside other algorithms: `python -m benchmarks.speed [--only "784 × 20"]`.
 
-Microseconds a message of one thread in the steady state, after the first blocks: medians of nine rounds (three at
+Microseconds a message of one thread in the steady state, after the young blocks: medians of nine rounds (three at
 k = 512). The contestants take turns within each round, so a factor is the median of the rounds' ratios. They are
 
-- scikit-learn's IncrementalPCA with as many columns as our state holds (K + ℓ), in batches as large as our blocks,
-- the same by Gram matrices (experiments/baselines/incremental_gram.py): what is left is not scikit-learn's SVD,
-- the covariance itself, where d ≤ 400, without axes,
+- our estimator, which also scores every row for its p-values,
+- scikit-learn's IncrementalPCA with as many columns as a factor of ours holds (K + ℓ), in batches of 256,
+- the same by Gram matrices instead of SVDs (experiments/baselines/incremental_gram.py), in batches of 256 or 1,024,
+  whichever is quicker, and in double precision, as a Gram matrix in single precision would leave it three digits,
+- the covariance itself, where d ≤ 768, without axes, in batches of 1,024,
 - Algorithm 1 message by message in NumPy, with the k columns that are served.
 
 Besides, ours on an autocorrelated stream beside the same rows in random order.
@@ -25,26 +27,25 @@ from benchmarks.report import Bar, parser, publish
 from benchmarks.stream_suite import held
 from experiments.baselines.incremental_gram import GramIncrementalPCA, RunningCovariance
 from experiments.report import table
+from streampca.estimator.estimator import ImplicitKrasulina
 from streampca.pca import algorithm1
 from streampca.pca.arrays import Array
-from streampca.pca.learning import LearningConfig, learn
-
-TURNED = 0
+from streampca.pca.learning import LARGEST_COVARIANCE, LONG_BLOCK, YOUNG, LearningConfig, learn
 from streampca.pca.state import State
 
 PART = "speed"
-SIZES = ((64, 8), (256, 20), (784, 20), (3072, 20), (784, 100), (3072, 100), (3072, 512))
+SIZES = ((64, 8), (256, 20), (512, 20), (768, 20), (784, 20), (3072, 20), (784, 100), (3072, 100), (3072, 512))
 SMALLEST = ((64, 8),)
 DTYPES = ("float64", "float32")
-COVARIANCE = 400  # dimensions up to which the covariance takes part
-ROUNDS, LEARNED, MESSAGES, SINGLE = 9, 2560, 4096, 100
+ROUNDS, MESSAGES, SINGLE = 9, 4096, 100
 WIDE = 200  # components from which three rounds must do
-BATCHES = 4  # of each rival, a round
+BATCH, BATCHES = 256, 4  # rows of a rival's batch, and batches a round
 BARS: tuple[tuple[str, str, str, float, str, tuple[str, ...]], ...] = (  # metric, contestant, bar, dtype, sizes
-    ("Time of a message, 64 × 8", "ours", "≤", 0.5, "float64", ("64 × 8",)),
-    ("Time of a message, 256 × 20", "ours", "≤", 3.0, "float64", ("256 × 20",)),
-    ("Speed-up over Gram, k = 20, float64", "gram", "≥", 3.0, "float64", ("784 × 20", "3072 × 20")),
-    ("Speed-up over Gram, k = 20, float32", "gram", "≥", 4.5, "float32", ("784 × 20", "3072 × 20")),
+    ("Estimator's time, as a multiple of a covariance, 64 × 8", "estimator", "≤", 10.0, "float64", ("64 × 8",)),
+    ("Speed-up over Gram, 512 × 20, float64", "gram", "≥", 3.0, "float64", ("512 × 20",)),
+    ("Speed-up over Gram, 512 × 20, float32", "gram", "≥", 4.5, "float32", ("512 × 20",)),
+    ("Speed-up over Gram, 784 × 20, float64", "gram", "≥", 2.2, "float64", ("784 × 20",)),
+    ("Speed-up over Gram, 784 × 20, float32", "gram", "≥", 4.0, "float32", ("784 × 20",)),
     ("Speed-up over Gram, d = 3072", "gram", "≥", 1.0, "float64", ("3072 × 20", "3072 × 100", "3072 × 512")),
     ("Autocorrelated, as a multiple of shuffled", "autocorrelated", "≤", 1.2, "float64", ("784 × 20",)),
 )
@@ -76,14 +77,14 @@ class Row(NamedTuple):
         """The median of a contestant."""
         return median(self.times[name])
 
-    def ratio(self, name: str) -> float:
-        """A contestant's time as a multiple of ours."""
-        return median(other / ours for other, ours in zip(self.times[name], self.times["ours"], strict=True))
+    def ratio(self, name: str, beside: str = "ours") -> float:
+        """A contestant's time as a multiple of another's."""
+        return median(time / other for time, other in zip(self.times[name], self.times[beside], strict=True))
 
 
 def cells(pair: Sequence[Row]) -> list[str]:
     """One line of the table: a size, in each dtype."""
-    rivals = ("sklearn", "gram", "covariance", "algorithm 1")
+    rivals = ("estimator", "sklearn", "gram", "covariance", "algorithm 1")
     ours = "/".join(_digits(row.us("ours")) for row in pair)
     factors = ("/".join(f"{row.ratio(name):.2g}×" if name in row.times else "–" for row in pair) for name in rivals)
     return [pair[0].size, ours, *factors]
@@ -105,7 +106,7 @@ def main() -> None:
                 rounds = 1 if given.smallest else ROUNDS if k <= WIDE else 3
                 rows.append([measured(d, k, dtype, rounds) for dtype in DTYPES])
                 print({row.dtype: {name: _digits(row.us(name)) for name in row.times} for row in rows[-1]}, flush=True)
-    head = ["d × k", "streampca, µs", "IncrementalPCA", "by Gram", "covariance", "Algorithm 1"]
+    head = ["d × k", "streampca, µs", "estimator", "IncrementalPCA", "by Gram", "covariance", "Algorithm 1"]
     given.smallest = given.smallest or bool(given.only)
     publish(PART, given, table(head, [cells(pair) for pair in rows]), bars([row for pair in rows for row in pair]))
 
@@ -114,30 +115,30 @@ def bars(rows: Sequence[Row]) -> Iterator[Bar]:
     """Those of the sizes that were measured."""
     for metric, name, sign, bar, dtype, sizes in BARS:
         if asked := [row for row in rows if row.dtype == dtype and row.size in sizes]:
-            if name == "ours":
-                yield Bar(metric, [row.us(name) for row in asked], sign, bar, "µs")
-            else:
-                yield Bar(metric, [row.ratio(name) for row in asked], sign, bar, "×")
+            beside = "covariance" if name == "estimator" else "ours"
+            yield Bar(metric, [row.ratio(name, beside) for row in asked], sign, bar, "×")
 
 
 def measured(d: int, k: int, dtype: str, rounds: int) -> Row:
     """Every contestant's times."""
     rng, config = np.random.default_rng(0), LearningConfig(d, k, dtype=dtype)
-    first, messages = config.next_block(0), TURNED if config.exact else MESSAGES
-    while first < (config.start + TURNED if config.exact else LEARNED):
+    first = config.next_block(0)
+    while first < config.start + YOUNG:
         first += config.next_block(first)
-    block, n = config.next_block(first), first + messages
+    n = first + MESSAGES
     X = rng.standard_normal((n, k)) @ rng.standard_normal((k, d)) + rng.standard_normal((n, d))
     X = X.astype(dtype, copy=False)
-    columns = held(d, k)
+    columns, double = held(d, k), X.astype(np.float64)
+    grams = [batches(double, GramIncrementalPCA(d, columns), rows) for rows in (BATCH, LONG_BLOCK)]
     contestants: dict[str, Timed] = {
         "ours": ours(X, config, first),
-        "sklearn": batches(X, IncrementalPCA(columns), block),
-        "gram": batches(X, GramIncrementalPCA(d, columns, dtype), block),
+        "estimator": estimator(X, k, first),
+        "sklearn": batches(X, IncrementalPCA(columns), max(BATCH, columns)),
+        "gram": lambda: min(timed() for timed in grams),
         "algorithm 1": algorithm_1(X, k),
     }
-    if d <= COVARIANCE:
-        contestants["covariance"] = batches(X, RunningCovariance(d, dtype), block)
+    if d <= LARGEST_COVARIANCE:
+        contestants["covariance"] = batches(X, RunningCovariance(d, dtype), LONG_BLOCK)
     if (d, k) == (784, 20):
         contestants["autocorrelated"] = ours(autocorrelated(X), config, first)
     times: dict[str, list[float]] = {name: [] for name in contestants}
@@ -164,6 +165,19 @@ def ours(X: Array, config: LearningConfig, first: int) -> Timed:
         began = time.process_time()
         learn(start, rows, np.ones(len(rows)), config)
         return (time.process_time() - began) / len(rows)
+
+    return timed
+
+
+def estimator(X: Array, k: int, first: int) -> Timed:
+    """As `ours`, by batches of 1,024 rows."""
+    start = ImplicitKrasulina(k).partial_fit(X[:first])
+
+    def timed() -> float:
+        learner, began = copy.deepcopy(start), time.process_time()
+        for i in range(first, len(X) - LONG_BLOCK + 1, LONG_BLOCK):
+            learner.partial_fit(X[i : i + LONG_BLOCK])
+        return (time.process_time() - began) / ((len(X) - first) // LONG_BLOCK * LONG_BLOCK)
 
     return timed
 

@@ -45,7 +45,7 @@ def decode(
     """Header and arrays, except those that are named in `without`.
 
     Raises `DamagedFileError` unless `encode` wrote `data`, with this kind and version, `NewerFormatError` for a later
-    version, and `SettingsError` for the one before.
+    version, and `SettingsError` for an earlier one.
     """
     body, digest = memoryview(data)[:-_DIGEST_LENGTH], data[-_DIGEST_LENGTH:]
     if hashlib.sha256(body).hexdigest().encode() != digest:
@@ -63,17 +63,18 @@ def decode(
     if header.get("kind") != kind:
         raise DamagedFileError(f"this is a {header.get('kind')} file, not a {kind} file")
     version = header.get("format_version")
-    if isinstance(version, int) and version > format_version:
+    number = version if isinstance(version, int) and not isinstance(version, bool) else 0
+    if number > format_version:
         raise NewerFormatError(
             f"a newer release has written this {kind} file (format version {version}, this release reads "
             f"{format_version}); nothing is damaged: upgrade this process"
         )
-    if version == format_version - 1:
+    if 0 < number < format_version:
         raise SettingsError(
             f"an earlier release has written this {kind} file (format version {version}), whose learning step was "
             "another: start over with another store folder and another group_id, or continue with that release"
         )
-    if version != format_version:
+    if number != format_version:
         raise DamagedFileError(f"format version {version} of this {kind} file is not {format_version}")
     return header, arrays
 

@@ -1,9 +1,10 @@
 """Files as a newer release would write them."""
 
-from streampca.stream import npz
+from streampca.stream import checkpoint, model_file, npz
 
 
 def newer(data: bytes, kind: str) -> bytes:
     """The same content with a later format version."""
-    header, arrays = npz.decode(data, kind, 1)
-    return npz.encode(header | {"format_version": 2}, arrays)
+    version = {"checkpoint": checkpoint.FORMAT_VERSION, "model": model_file.FORMAT_VERSION}[kind]
+    header, arrays = npz.decode(data, kind, version)
+    return npz.encode(header | {"format_version": version + 1}, arrays)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampca.errors import DamagedFileError, NewerFormatError
+from streampca.errors import DamagedFileError, NewerFormatError, SettingsError
 from streampca.pca.state import State
 from streampca.stream import checkpoint as files
 from streampca.stream import npz
@@ -109,7 +109,7 @@ def test_numpy_can_load_the_file(name: str) -> None:
     fold, config = example(name)
     with np.load(io.BytesIO(bits(fold, config)), allow_pickle=False) as arrays:
         found = {"header", "C", "C_pinv", "mean", "pending", "pending_retention"}
-        kept = {"covariance"} if config.learning.exact and fold.state.count else set()
+        kept = {"covariance"} if config.learning.keeps_covariance and fold.state.count else set()
         assert set(arrays.files) == found | kept
         np.testing.assert_array_equal(arrays["C"], fold.state.C)
         r = fold.state.rank
@@ -129,10 +129,12 @@ def test_a_model_file_is_refused() -> None:
 
 
 def test_another_format_version_is_refused() -> None:
-    with pytest.raises(DamagedFileError, match="format version 0 of this checkpoint file is not 1"):
+    with pytest.raises(DamagedFileError, match="format version 0 of this checkpoint file is not 2"):
         decode(forged({"format_version": 0}))
+    with pytest.raises(SettingsError, match=r"an earlier release has written this checkpoint.*another store folder"):
+        decode(forged({"format_version": 1}))
     with pytest.raises(NewerFormatError, match=r"a newer release has written this checkpoint file.*nothing is damaged"):
-        decode(forged({"format_version": 2}))
+        decode(forged({"format_version": 3}))
 
 
 @pytest.mark.parametrize(

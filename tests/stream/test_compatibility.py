@@ -69,7 +69,7 @@ def test_every_setting_that_affects_the_result_is_compared() -> None:
         "field": replace(config, field="a"),
         "missing": fold_config(impute=True),
     }
-    assert set(shapes) | {"block", "start"} == set(config.as_dict())
+    assert set(shapes) | {"start"} == set(config.as_dict())
     for name, other in shapes.items():
         with pytest.raises(SettingsError, match=f"{name}="):
             compatibility.refuse_other_settings(saved(config), other)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from streampca.errors import DamagedFileError
+from streampca.errors import DamagedFileError, SettingsError
 from streampca.stream import npz
 
 HEADER = {"kind": "test", "format_version": 1, "text": "ü", "none": None, "list": [1, 2.5], "nested": {"a": {"b": 1}}}
@@ -177,5 +177,7 @@ def test_files_written_by_numpy_are_refused(make: Any) -> None:
 def test_the_error_names_kind_and_format_version() -> None:
     with pytest.raises(DamagedFileError, match="this is a test file, not a model file"):
         npz.decode(DATA, "model", 1)
-    with pytest.raises(DamagedFileError, match="format version 1 of this test file is not 2"):
+    with pytest.raises(DamagedFileError, match="format version 0 of this test file is not 1"):
+        npz.decode(npz.encode(HEADER | {"format_version": 0}, {}), "test", 1)
+    with pytest.raises(SettingsError, match="an earlier release has written this test file"):
         npz.decode(DATA, "test", 2)

@@ -73,21 +73,19 @@ def test_pending_messages_are_scored_by_the_version_before(stream: Stream) -> No
     np.testing.assert_array_equal(stream.p_values, expected.score)
 
 
-def test_those_of_the_first_version_are_scored_by_the_state_of_their_partition(stream: Stream) -> None:
+def test_those_of_the_first_version_are_scored_by_the_merged_folds_without_them(stream: Stream) -> None:
     """So a topic that is loaded once has p-values."""
     pending = [stream.grow(0, 300), stream.grow(1, 400)]
-    expected = Calibration.empty()
-    for V, learned in zip(pending, stream.streams.values(), strict=True):
-        model = PCA(2).fit(learned[:LEARNED])  # d = 5: learned exactly
-        expected = expected.entered(scoring.score(known(model), V), known(model).noise_variance)
+    learned = np.concatenate([part[:LEARNED] for part in stream.streams.values()])
+    model = known(PCA(2).fit(learned), len(learned))  # d = 5: learned exactly
+    expected = Calibration.empty().entered(scoring.score(model, np.concatenate(pending)), model.noise_variance)
     assert expected.weight == 24 + 124
-    found = stream.publish().calibration
-    assert np.abs(found.weights.cumsum(axis=1) - expected.weights.cumsum(axis=1)).max() <= 1  # at edges of bins
+    calibration = stream.publish().calibration
+    assert np.abs(calibration.weights.cumsum(axis=1) - expected.weights.cumsum(axis=1)).max() <= 1  # at edges of bins
     assert stream.p_values is None
 
 
-def known(pca: PCA) -> Model:
-    n = LEARNED
+def known(pca: PCA, n: int) -> Model:
     variance = pca.explained_variance_ * (n - 1) / n
     total = variance.sum() + pca.noise_variance_ * (pca.n_features_in_ - len(variance)) * (n - 1) / n
     return Model(pca.components_, variance, pca.mean_, float(total), float(n))

@@ -20,7 +20,7 @@ def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) 
     w, m, total, shortened = state.weight, state.mean, state.total_variance, state.shortened
     k, K, part = config.components, min(config.columns, state.rank), block.part_of(min(config.columns, state.rank))
     Y, eta, residual, norm = np.empty(V.shape), np.empty(len(V)), np.empty(len(V)), np.empty(len(V))
-    C: F64 = state.C[:, :K].astype(np.float64)
+    C: Array = state.C[:, :K].astype(np.float64)
     S = np.linalg.inv(C.T @ C)
     for s, v in enumerate(V):
         before, w = retention[s] * w, retention[s] * w + 1.0  # effective number of messages                 section 3
@@ -64,7 +64,7 @@ def sketch(rows: F64) -> F64:
     return rows.T @ (np.eye(block.SKETCH)[column] * sign[:, None])
 
 
-def subspace(covariance: F64, C: F64, F: Array, rows: F64) -> F64:
+def subspace(covariance: F64, C: Array, F: Array, rows: F64) -> F64:
     """A basis of span(C) and of the strongest directions outside it, by subspace iteration from F and a sketch."""
     Q = np.linalg.qr(C)[0]
     outside = np.eye(len(C)) - Q @ Q.T
@@ -73,7 +73,7 @@ def subspace(covariance: F64, C: F64, F: Array, rows: F64) -> F64:
 
 
 def axes_within(covariance: F64, basis: F64) -> F64:
-    """Rayleigh–Ritz: the axes of a covariance restricted to a subspace, times their standard deviations, longest first."""
+    """Rayleigh–Ritz: the axes of a covariance within a subspace, times their standard deviations, longest first."""
     U, length, _ = np.linalg.svd(basis / np.maximum(np.linalg.norm(basis, axis=0), 1e-300), full_matrices=False)
     U = U[:, length > 1e-13 * length[0]]
     variance, W = np.linalg.eigh(U.T @ covariance @ U)
