@@ -73,31 +73,39 @@ class Calibration:
 
     def entered(self, scores: Scores, sigma2: float) -> "Calibration":
         """With n more scores by a model with this σ²; nothing is forgotten."""
-        weights = self.weights.copy()
-        for row, bins in zip(weights, _bins(scores, sigma2), strict=True):
-            np.add.at(row, bins, 1.0)
-        return Calibration(weights)
+        new = [np.bincount(bins_of(values)[0], minlength=BINS) for values in _in_units(scores, sigma2)]
+        return Calibration(self.weights + new)
 
     def p_values(self, scores: Scores, sigma2: float) -> Scores:
-        """p of each of n scores by a model with this σ²: near 0 if the vector is unusual, 1 without past scores."""
-        rows = zip(self._at_least, _bins(scores, sigma2), strict=True)
-        return Scores(*((1 + row[bins]) / (1 + row[0]) for row, bins in rows))
+        """p of each of n scores by a model with this σ²: near 0 if the vector is unusual, 1 without past scores.
+
+        Of the bin that holds the score, the part above it counts.
+        """
+        p = []
+        for weights, above, values in zip(self.weights, self._above, _in_units(scores, sigma2), strict=True):
+            bins, part = bins_of(values)
+            p.append((1 + above[bins] + part * weights[bins]) / (1 + above[0] + weights[0]))
+        return Scores(*p)
 
     @cached_property
-    def _at_least(self) -> F64:
-        """The weight of each bin and those above it, (3, BINS)."""
-        return np.cumsum(self.weights[:, ::-1], axis=1)[:, ::-1]
+    def _above(self) -> F64:
+        """The weight of the bins above each one, (3, BINS)."""
+        return np.cumsum(self.weights[:, ::-1], axis=1)[:, ::-1] - self.weights
 
 
-def _bins(scores: Scores, sigma2: float) -> list[NDArray[np.intp]]:
-    """The bins of n scores by a model with this σ²."""
+def _in_units(scores: Scores, sigma2: float) -> Scores:
+    """The statistics, SPE as a multiple of this σ²."""
     with np.errstate(over="ignore"):
-        return [bins_of(values) for values in scores._replace(spe=scores.spe / sigma2)]
+        return scores._replace(spe=scores.spe / sigma2)
 
 
-def bins_of(values: F64) -> NDArray[np.intp]:
-    """The bin of each value; the first and the last hold all beyond them. Exact: no logarithm is rounded."""
+def bins_of(values: F64) -> tuple[NDArray[np.intp], F64]:
+    """The bin of each value, and the part of the bin that is above it; the first and the last bin hold all beyond them.
+
+    The bin is exact: no logarithm is rounded.
+    """
     mantissa, exponent = np.frexp(np.clip(values, 2.0**_LOWEST, 2.0 ** (_LOWEST + _OCTAVES)))
     within = np.searchsorted(_EDGES, 2 * mantissa, side="right") - 1
     bins: NDArray[np.intp] = np.minimum((exponent - 1 - _LOWEST) * _PER_OCTAVE + within, BINS - 1).astype(np.intp)
-    return bins
+    ends = np.append(_EDGES, 2.0)
+    return bins, (ends[within + 1] - 2 * mantissa) / (ends[within + 1] - ends[within])

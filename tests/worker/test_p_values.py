@@ -1,0 +1,128 @@
+"""p-values are uniform on ordinary messages, whatever the spectrum, the size, and who publishes when."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from streampca.backfill import Backfill, fold_batches, merge
+from streampca.estimator.estimator import ImplicitKrasulina
+from streampca.pca import scoring
+from streampca.pca.arrays import F64, Array
+from streampca.stream.fold import Fold, FoldConfig
+from streampca.stream.model_file import PublishedModel
+from streampca.vectors.arrow import fixed_size_lists
+from tests.stream.streams import fold_config
+from tests.worker.test_publisher import PublisherFixture
+
+K, TESTED = 8, 2000
+YOUNG, MATURE = 0.15, 0.08  # Kolmogorov–Smirnov distances from uniform
+SPECTRA: dict[str, Callable[[F64], F64]] = {
+    "flat": np.ones_like,
+    "power 0.5": lambda j: j**-0.25,
+    "power 1": lambda j: j**-0.5,
+    "power 2": lambda j: j**-1.0,
+    "low rank": lambda j: np.where(j <= 5, 1 / j, 0.0),
+}
+
+
+class Messages:
+    """Gaussian messages with this spectrum of variances, and their gross outliers."""
+
+    def __init__(self, spectrum: str, d: int, seed: int = 1) -> None:
+        self._random, self.d = np.random.default_rng(seed), d
+        self._deviations = SPECTRA[spectrum](np.arange(1, d + 1.0))
+
+    def __call__(self, n: int) -> Array:
+        return self._random.standard_normal((n, self.d)) * self._deviations + 1.0
+
+    def outliers(self) -> Array:
+        """Far out within the subspace of the components, and far off it."""
+        return 1.0 + 50 * np.linalg.norm(self._deviations) * np.eye(self.d)[[0, -1]]
+
+
+def distance(p: F64) -> float:
+    """The Kolmogorov–Smirnov distance from uniform."""
+    p, steps = np.sort(p), np.arange(len(p) + 1) / len(p)
+    return float(max(np.max(steps[1:] - p), np.max(p - steps[:-1])))
+
+
+def check(p_values: Callable[[Array], F64], messages: Messages, most: float) -> None:
+    assert distance(p_values(messages(TESTED))) <= most
+    assert p_values(messages.outliers()).max() <= 1e-3
+
+
+def of(published: PublishedModel) -> Callable[[Array], F64]:
+    def p_values(V: Array) -> F64:
+        assert published.calibration is not None
+        return published.calibration.p_values(scoring.score(published.model, V), published.model.noise_variance).score
+
+    return p_values
+
+
+every_stream = pytest.mark.parametrize("d", [64, 128, 257, 768])
+every_spectrum = pytest.mark.parametrize("spectrum", SPECTRA)
+
+
+@every_stream
+@every_spectrum
+def test_of_the_estimator(d: int, spectrum: str) -> None:
+    messages, pca = Messages(spectrum, d), ImplicitKrasulina(K)
+    check(pca.fit(messages(2300)).p_values, messages, YOUNG)
+    check(pca.partial_fit(messages(8000)).p_values, messages, MATURE)
+
+
+class Partitions(PublisherFixture):
+    """Partitions that grow together."""
+
+    def __init__(self, messages: Messages, number: int, config: FoldConfig) -> None:
+        super().__init__(config)
+        self._messages, self._folds = messages, dict.fromkeys(range(number), Fold.empty(config.learning))
+
+    def grow(self, n: int) -> None:
+        for partition, fold in self._folds.items():
+            position = max(fold.position, 0) + n
+            self._folds[partition], _ = fold.learn(self._messages(n), [-1] * n, position, self.fold_config)
+            self.save(partition, self._folds[partition])
+
+
+def config_of(d: int) -> FoldConfig:
+    return fold_config(dimensions=d, components=K, oversampling=None, warm_up=None)
+
+
+@every_stream
+@every_spectrum
+def test_of_the_first_version_and_the_tenth(d: int, spectrum: str) -> None:
+    messages = Messages(spectrum, d)
+    partitions = Partitions(messages, 8, config_of(d))
+    partitions.grow(1190)  # 222 are pending
+    check(of(partitions.publish()), messages, YOUNG)
+    for _ in range(9):
+        partitions.grow(300)
+        tenth = partitions.publish()
+    check(of(tenth), messages, MATURE)
+
+
+@every_stream
+@every_spectrum
+def test_after_a_backfill(d: int, spectrum: str) -> None:
+    """Which has scored nothing: the topic's messages are scored by the model that knows it."""
+    messages, config = Messages(spectrum, d), config_of(d)
+    backfill = Backfill("readings", config, ("v",))
+    batches = [pa.record_batch([fixed_size_lists(messages(5000))], ["v"])]
+    checkpoint = merge([fold_batches(batches, backfill)], backfill)
+    partitions = Partitions(messages, 8, config)
+    partitions.checkpoints.save(checkpoint)
+    partitions.grow(1190)
+    check(of(partitions.publish()), messages, MATURE)
+
+
+@every_stream
+@every_spectrum
+def test_after_a_change_of_regime_with_a_half_life(d: int, spectrum: str) -> None:
+    """Of variances that were nine times as large: fifteen half-lives later they are forgotten."""
+    messages, pca = Messages(spectrum, d), ImplicitKrasulina(K, half_life=1000)
+    pca.fit(3 * messages(5000)[:, ::-1])
+    pca.partial_fit(messages(15_000))
+    check(pca.p_values, messages, MATURE)
