@@ -35,25 +35,6 @@ class Learned(NamedTuple):
     pinv_error: float  # the largest entry of |S CᵀC − I|, columns scaled to length one: how far S is from (CᵀC)⁻¹
 
 
-class _Centring(NamedTuple):
-    """The running mean and the weights of messages: as in `Weights`, and the roots of the shares c."""
-
-    mean: F64
-    a: F64
-    eta: F64
-    before: F64
-    root: F64
-
-
-class _Outputs(NamedTuple):
-    """Arrays that a pass fills in."""
-
-    Y: Array
-    sketch: Array  # (SKETCH, d)
-    explained: F64
-    norm: F64
-
-
 def learn(
     V: Array, C: Array, mean: F64, total_variance: float, weights: Weights, served: int, smallest: float
 ) -> Learned:
@@ -62,19 +43,18 @@ def learn(
     `served` columns count for the losses. A `total_variance` of at most `smallest` counts as none.
     """
     V, shortened = centring.shortened_first(V, total_variance, smallest)
-    whole = C.shape[1] == len(C)  # nothing lies outside C, so that no message would move it
-    C = np.array(C[:, :0] if whole else C, order="C")
-    out = _Outputs(
-        np.empty(V.shape, V.dtype), np.zeros((SKETCH, V.shape[1]), V.dtype), np.zeros(len(V)), np.empty(len(V))
-    )
-    of_messages = _Centring(mean.copy(), weights.a, weights.eta, weights.before, np.sqrt(weights.c))
+    (n, d), K = V.shape, C.shape[1]
+    whole = d == K  # nothing lies outside C, so that no message would move it
+    C, mean = np.array(C[:, :0] if whole else C, order="C"), mean.copy()
+    Y, sketch, sums = np.empty(V.shape, V.dtype), np.zeros((SKETCH, d), V.dtype), np.zeros((2, n))
+    each = np.array([weights.a, weights.eta, weights.before, np.sqrt(weights.c)])
     scale = (float(total_variance), float(smallest), centring.SHARE if total_variance > smallest else np.inf)
-    rows = centring.read_only(V)
-    total, more, S = _learn(rows, C, served, part_of(C.shape[1]), of_messages, scale, combinations(len(V)), out)
-    explained = out.norm * (1 - weights.a) if whole else out.explained
-    return Learned(
-        out.Y, C, out.sketch.T, explained, out.norm, of_messages.mean, total, shortened + more, _inverse_error(S, C)
-    )
+    rows, sizes = centring.read_only(V), (served, part_of(K))
+    total, more, S = _learn(rows, C, sizes, mean, each, scale, combinations(n), Y, sketch, sums)
+    explained, norm = sums
+    explained = norm * (1 - weights.a) if whole else explained
+    error = _inverse_error(S[: C.shape[1], : C.shape[1]], C)
+    return Learned(Y, C, sketch.T, explained, norm, mean, total, shortened + more, error)
 
 
 def part_of(columns: int) -> int:
@@ -83,10 +63,10 @@ def part_of(columns: int) -> int:
 
 
 @cache
-def combinations(n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The column of the sketch to which each of n rows is added, and the sign; the same each time."""
+def combinations(n: int) -> NDArray[np.int64]:
+    """For each of n rows the column of the sketch to which it is added, and the sign (n, 2); the same each time."""
     random = np.random.default_rng(0)
-    return random.integers(SKETCH, size=n), random.choice([-1, 1], n)
+    return np.column_stack([random.integers(SKETCH, size=n), random.choice([-1, 1], n)])
 
 
 def _inverse_error(S: F64, C: Array) -> float:
@@ -102,68 +82,59 @@ def _inverse_error(S: F64, C: Array) -> float:
 
 @compiled_without_lock
 def _learn(
-    V: Array,
-    C: Array,
-    served: int,
-    part: int,
-    of_messages: _Centring,
-    scale: tuple[float, float, float],
-    combinations: tuple[Any, Any],
-    out: _Outputs,
-) -> tuple[float, int, F64]:  # pragma: no cover - compiled
-    """Fill in `out`, update the mean and C; also returns tr Σ, the number of shortened messages and S."""
-    mean, a, eta, before, root = of_messages
-    (Y, sketch, explained, norm), (column, sign) = out, combinations
-    (n, d), K, (total, smallest, share) = V.shape, C.shape[1], scale
-    N, S, shortened = np.zeros((K, K)), np.zeros((K, K)), 0
-    for j in range(d):
-        for m in range(K):
-            N[m, m] += np.float64(C[j, m]) * np.float64(C[j, m])
+    V: Array, C: Array, sizes: tuple[int, int], mean: F64, weights: F64, scale: tuple[float, float, float],
+    combinations: Any, Y: Array, sketch: Array, sums: F64,
+) -> tuple[float, int, F64]:  # pragma: no cover - compiled  # fmt: skip
+    """Fill in Y, the sketch (SKETCH, d) and the sums (2, n), `explained` and `norm`; update the mean and C.
+
+    `sizes`: the served columns and the messages of a part. `weights` (4, n): a, η, ρw and √c. `scale`: as in
+    `centre_rows`. Returns tr Σ, the number of shortened messages and S.
+    """
+    (n, d), K, (served, part), total, shortened = V.shape, C.shape[1], sizes, scale[0], 0
+    explained, norm = sums
+    a, eta, before, root = weights
+    N, S = np.zeros((K, K)), np.zeros((K, K))
     for m in range(K):
+        for j in range(d):
+            N[m, m] += np.float64(C[j, m]) * np.float64(C[j, m])
         S[m, m] = 1.0 / N[m, m]
     for i in range(0, n, part):
         e = min(i + part, n)
-        total, more = centre_rows(
-            V[i:e], mean, a[i:e], eta[i:e], before[i:e], (total, smallest, share), Y[i:e], norm[i:e]
-        )
+        y, limits = Y[i:e], (total, scale[1], scale[2])
+        total, more = centre_rows(V[i:e], mean, a[i:e], eta[i:e], before[i:e], limits, y, norm[i:e])
         shortened += more
         if K:
-            S = _learn_part(Y[i:e], C, eta[i:e], N, S, served, explained[i:e])
+            P = _double(y @ C)
+            X, Z, p, growth, S = learn_padded(P, _double(y @ y.T), S, eta[i:e])
+            if served < K:
+                _explain(P, N, served, explained[i:e])
+                _grow(N, X, growth)
+            else:
+                for s in range(e - i):
+                    for j in range(K):
+                        explained[i + s] += X[s, j] * p[s, j]
+            residual = _like(X, K, C) @ C.T
+            for s in range(e - i):
+                for j in range(d):
+                    residual[s, j] = y[s, j] - residual[s, j]
+            change = residual.T @ _like(Z, K, C)  # C ← C + (Y − XCᵀ)ᵀZ, which is CΠ + YᵀZ
+            for j in range(d):
+                for m in range(K):
+                    C[j, m] += change[j, m]
         for s in range(i, e):
             for j in range(d):
                 Y[s, j] *= root[s]
-                sketch[column[s], j] += sign[s] * Y[s, j]
+                sketch[combinations[s, 0], j] += combinations[s, 1] * Y[s, j]
     return total, shortened, S
 
 
 @compiled_with_free_sums
-def _learn_part(
-    Y: Array, C: Array, eta: F64, N: F64, S: F64, served: int, explained: F64
-) -> F64:  # pragma: no cover - compiled
-    """Learn the messages Y (b, d): update C and N = CᵀC, fill in `explained`, and return S."""
-    K = C.shape[1]
-    P, G = _double(Y @ C), _double(Y @ Y.T)
-    if served < K:
-        _explain(P, N, served, explained)
-    X, Z, p, growth, wide = learn_padded(P, G, S, eta)
-    if served >= K:
-        for s in range(len(Y)):
-            for j in range(K):
-                explained[s] += X[s, j] * p[s, j]
-    weighted = np.empty((len(Y), K))
-    for s in range(len(Y)):
-        for j in range(K):
-            weighted[s, j] = growth[s] * X[s, j]
-    X, Z = np.ascontiguousarray(X[:, :K]), np.ascontiguousarray(Z[:, :K])
-    grown = X.T @ weighted
-    for i in range(K):
-        for j in range(K):
-            N[i, j] += grown[i, j]
-    lost, learned = C @ _like(X.T @ Z, C), Y.T @ _like(Z, C)
-    for i in range(C.shape[0]):
-        for j in range(K):
-            C[i, j] += learned[i, j] - lost[i, j]
-    return np.ascontiguousarray(wide[:K, :K])
+def _grow(N: F64, X: F64, growth: F64) -> None:  # pragma: no cover - compiled
+    """N = CᵀC after messages with these x (b, ·) and growths (b,)."""
+    for s in range(len(growth)):
+        for i in range(len(N)):
+            for j in range(len(N)):
+                N[i, j] += growth[s] * X[s, i] * X[s, j]
 
 
 @compiled_with_free_sums
@@ -195,10 +166,10 @@ def _double(A: Array) -> F64:  # pragma: no cover - compiled
 
 
 @compiled_with_free_sums
-def _like(A: F64, other: Array) -> Array:  # pragma: no cover - compiled
-    """A in the other's precision."""
-    same = np.empty(A.shape, other.dtype)
+def _like(A: F64, columns: int, other: Array) -> Array:  # pragma: no cover - compiled
+    """The first columns of A in the other's precision."""
+    same = np.empty((A.shape[0], columns), other.dtype)
     for i in range(A.shape[0]):
-        for j in range(A.shape[1]):
+        for j in range(columns):
             same[i, j] = A[i, j]
     return same

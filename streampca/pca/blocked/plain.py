@@ -60,8 +60,8 @@ def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) 
 
 def sketch(rows: F64) -> F64:
     """Combinations of the rows (B, d), as columns (d, SKETCH)."""
-    column, sign = block.combinations(len(rows))
-    return rows.T @ (np.eye(block.SKETCH)[column] * sign[:, None])
+    column, sign = block.combinations(len(rows)).T
+    return np.asarray(rows.T @ (np.eye(block.SKETCH)[column] * sign[:, None]))
 
 
 def subspace(covariance: F64, C: Array, F: Array, rows: F64) -> F64:
