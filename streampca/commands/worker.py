@@ -98,7 +98,7 @@ def worker_config_of(settings: WorkerSettings) -> WorkerConfig:
         settings.components,
         settings.oversampling,
         settings.center,
-        settings.dtype,
+        settings.model_dtype,
         impute=impute,
     )
     return WorkerConfig(
@@ -114,7 +114,7 @@ def worker_config_of(settings: WorkerSettings) -> WorkerConfig:
             settings.format,
             settings.dimensions,
             learning_config.largest_value,
-            settings.dtype,
+            settings.model_dtype,
             settings.field,
             schema_registry.schemas_of(settings),
             learning_config.min_observed if impute else None,

@@ -12,8 +12,9 @@ from streampca.pca.learning import LearningConfig
 _SLAB = 32 * 2**20  # bytes of an array, as float64, that are converted and checked at a time
 
 
-def config_of(estimator: Any, d: int) -> LearningConfig:
-    """The configuration for d features. Raises `ValueError` that names a wrong parameter."""
+def config_of(estimator: Any, V: NDArray[Any]) -> LearningConfig:
+    """The configuration for arrays like V (n, d). Raises `ValueError` that names a wrong parameter."""
+    d = V.shape[1]
     k = d if estimator.n_components is None else estimator.n_components
     half_life, warm_up, missing = estimator.half_life, estimator.warm_up, estimator.missing
     if not isinstance(k, int | np.integer):
@@ -29,7 +30,7 @@ def config_of(estimator: Any, d: int) -> LearningConfig:
         raise ValueError(f"half_life={half_life} must be a positive number of messages")
     if missing not in ("refuse", "impute"):
         raise ValueError(f'missing={missing!r} must be "refuse" or "impute"')
-    dtype = np.dtype(estimator.dtype)
+    dtype = V.dtype if estimator.dtype is None else np.dtype(estimator.dtype)
     if dtype not in (np.dtype("float64"), np.dtype("float32")):
         raise ValueError(f'dtype={estimator.dtype!r} must be "float64" or "float32"')
     impute = missing == "impute"

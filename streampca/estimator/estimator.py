@@ -20,10 +20,11 @@ from streampca.pca.scoring.schedule import Calibrator
 
 
 class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Incremental principal component analysis by the implicit Krasulina update.
+    """Incremental principal component analysis by the implicit Krasulina update, corrected by Rayleigh-Ritz.
 
     Learns the principal components in one pass over the data, in batches of any size (`partial_fit`), without a step
-    size. The result does not depend on the sizes of the batches, not even in its last bit. Memory is
+    size. The result does not depend on the sizes of the batches, not even in its last bit. Up to 768 features the
+    covariance is kept, and the result is that of batch PCA; beyond, or with `oversampling`, memory is
     O(n_features * (n_components + oversampling)).
 
     Arrays on disk (`np.memmap`) are read in slabs.
@@ -33,16 +34,16 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
     n_components : int, default=None
         Number of components. If None, all: as many as features.
     oversampling : int, default=None
-        Number of further columns that are learned for accuracy. If None, max(10, 3 * n_components // 5).
+        Number of further columns that are learned for accuracy, instead of the covariance. If None, the covariance is
+        kept up to 768 features, and max(10, 3 * n_components // 5) columns are learned beyond.
     half_life : float, default=None
         Number of messages after which the weight of a message has halved. If None, all messages have equal weight.
     center : bool, default=True
         Whether to subtract the running mean.
     warm_up : int, default=None
-        Number of messages from which the first factor is computed. If None,
-        max(200, 2 * (n_components + oversampling)).
-    dtype : {"float64", "float32"}, default="float64"
-        Precision of the factor and of the computations with it.
+        Number of messages from which the first factor is computed. If None, max(200, twice the columns of the factor).
+    dtype : {"float64", "float32"}, default=None
+        Precision of the factor and of the computations with it. If None, that of the first array.
     missing : {"refuse", "impute"}, default="refuse"
         Whether NaN is an error, or a gap that is filled by what the other entries say. The
         coordinates and scores of a row with gaps are those to be expected, given its other entries.
@@ -62,7 +63,7 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         half_life: float | None = None,
         center: bool = True,
         warm_up: int | None = None,
-        dtype: Literal["float64", "float32"] = "float64",
+        dtype: Literal["float64", "float32"] | None = None,
         missing: Literal["refuse", "impute"] = "refuse",
         whiten: bool = False,
     ) -> None:
@@ -104,7 +105,7 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         for slab in checks.slabs(X):
             V = validate_data(self, slab, reset=online is None, **checks.rules(self.missing))
             first = online is None
-            online = online or self._new_learner(V.shape[1])
+            online = online or self._new_learner(V)
             checks.refuse_extremes(V, online.config, first=first)
             checks.refuse_empty(V, online.config)
             online.add(V)
@@ -192,8 +193,8 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
     def _n_features_out(self) -> int:
         return self.n_components_
 
-    def _new_learner(self, d: int) -> OnlineLearner:
-        config = checks.config_of(self, d)
+    def _new_learner(self, V: Array) -> OnlineLearner:
+        config = checks.config_of(self, V)
         return OnlineLearner(config, 1.0 if self.half_life is None else 2.0 ** (-1.0 / self.half_life))
 
 

@@ -28,6 +28,7 @@ BLOCK, LONG_BLOCK = 256, 1024  # messages in a block of a young stream, and late
 YOUNG = 4096  # messages: a young stream needs the latest axes more than speed
 WHOLE = 1024  # messages until which blocks are decomposed whole where Σ is not kept
 SHORT_MEMORY = 0.5  # share of the past at the end of a block: of less, blocks are decomposed whole
+_LARGE_ROW = 4096  # bytes of a message: beside Σ, 1,024 of larger ones would make checkpoints of more than 6 MB
 _TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -89,7 +90,10 @@ class LearningConfig:
         """Messages in the block that follows the first `count` messages."""
         if not count:
             return max(self.start, 1)
-        return BLOCK if count < self.start + YOUNG else LONG_BLOCK
+        if count < self.start + YOUNG:
+            return BLOCK
+        large = self.keeps_covariance and np.dtype(self.dtype).itemsize * self.dimensions > _LARGE_ROW
+        return LONG_BLOCK // 2 if large else LONG_BLOCK
 
     @property
     def rounding(self) -> float:
@@ -155,7 +159,7 @@ def _on_covariance(state: State, learned: block.Learned, past: float, config: Le
     """Σ with the block, and the next [C | F]."""
     d, Y = config.dimensions, learned.Y
     before = np.zeros(d * (d + 1) // 2) if state.covariance is None else state.covariance
-    covariance, square = triangle.plus(before, past, Y.T @ Y)
+    covariance, square = triangle.plus(before, past, (Y.T @ Y).astype(np.float64, copy=False))
     start = np.hstack([learned.C, state.C[:, learned.C.shape[1] :], learned.sketch])
     CF = ritz.on_covariance(square, start, config.limits) if state.rank else ritz.of_covariance(square, config.limits)
     return replace(state, C=CF.astype(config.dtype, copy=False), covariance=covariance)

@@ -17,7 +17,9 @@ class WorkerSettings(ConsumerSettings, GroupSettings):
     dimensions: int = Field(ge=1, le=10_000_000, description="Length d of every vector.")
     components: int = Field(ge=1, description="Number k of principal components to learn.")
     oversampling: int | None = Field(
-        None, ge=0, description="Columns tracked beyond the k components; unset: max(10, 3k/5)."
+        None,
+        ge=0,
+        description="Columns of C beyond the k components; unset: max(10, 3k/5), or the covariance up to d = 768.",
     )
     center: bool = Field(True, description="Whether to subtract the running mean.")
     half_life_messages: float | None = Field(
@@ -32,7 +34,9 @@ class WorkerSettings(ConsumerSettings, GroupSettings):
         allow_inf_nan=False,
         description="Half-life of a message's weight, seconds of event time; unset: nothing is forgotten.",
     )
-    dtype: Literal["float64", "float32"] = Field("float64", description="Floating-point type of the model.")
+    dtype: Literal["float64", "float32"] | None = Field(
+        None, description="Floating-point type of the model; unset: float32 where format is float32, else float64."
+    )
     missing: Literal["refuse", "impute"] = Field(
         "refuse", description="What to do with vectors that lack entries (null or NaN)."
     )
@@ -57,6 +61,11 @@ class WorkerSettings(ConsumerSettings, GroupSettings):
     def start_at(self) -> str | int:
         """`start`, times in milliseconds since 1970."""
         return self.start if self.start.isalpha() else int(datetime.fromisoformat(self.start).timestamp() * 1000)
+
+    @property
+    def model_dtype(self) -> str:
+        """`dtype`, or what it is if unset: what arrives in float32 has no more digits."""
+        return self.dtype or ("float32" if self.format == "float32" else "float64")
 
     @property
     def group(self) -> str:

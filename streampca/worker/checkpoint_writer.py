@@ -88,7 +88,6 @@ class CheckpointWriter:
                 return checkpoints[:place]
             seconds = self._clock() - started
             result.events.append(CheckpointSaved(checkpoint.partition, checkpoint.fold, seconds))
-            _ = checkpoint.fold.state.pinv_error  # cached for the metrics; computed here, it does not delay learning
         return checkpoints
 
     def _publish(self, in_memory: Sequence[Checkpoint], stored: Checkpoints, result: SaveResult) -> None:

@@ -350,3 +350,12 @@ def test_single_precision_goes_in_and_comes_out() -> None:
     single = pca.transform(X.astype(np.float32))
     assert (single.dtype, pca.inverse_transform(single).dtype) == (np.float32, np.float32)
     assert single == pytest.approx(pca.transform(X), abs=1e-4)
+
+
+def test_the_precision_is_that_of_the_first_array() -> None:
+    pca = ImplicitKrasulina(2).fit(X.astype(np.float32))
+    assert pca.online_.config.dtype == "float32"
+    assert pca.partial_fit(X).online_.config.dtype == "float32"
+    assert ImplicitKrasulina(2).fit(X).online_.config.dtype == "float64"
+    assert ImplicitKrasulina(2).fit((50 * X).astype(np.int64)).online_.config.dtype == "float64"
+    assert ImplicitKrasulina(2, dtype="float64").fit(X.astype(np.float32)).online_.config.dtype == "float64"

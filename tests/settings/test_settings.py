@@ -262,3 +262,13 @@ def test_passwords_in_urls_are_masked(url: str) -> None:
 def test_there_are_few_settings() -> None:
     """A setting that nobody sets is a constant."""
     assert len(all_fields(Settings)) <= 50
+
+
+def test_a_topic_of_float32_is_learned_in_float32() -> None:
+    """Unless it is asked otherwise; formats that name the type in each record are not."""
+    dtypes = {
+        format: WorkerSettings(**REQUIRED, format=format).model_dtype
+        for format in ("float32", "float64", "json", "npy")
+    }
+    assert dtypes == {"float32": "float32", "float64": "float64", "json": "float64", "npy": "float64"}
+    assert WorkerSettings(**REQUIRED, format="float32", dtype="float64").model_dtype == "float64"

@@ -41,7 +41,7 @@ _TABLE: tuple[Row, ...] = (
     (Gauge, "published_version", (), "Version of the last model published: the number of messages learned."),
     (Gauge, "explained_variance_ratio", (), "Share of the variance explained by the last model published."),
     (Gauge, "loss_ewma", _PARTITION, "Relative residual, exponentially weighted over about the last 1000 messages."),
-    (Gauge, "pinv_error", _PARTITION, "Largest entry of |C†C − I| at the last checkpoint."),
+    (Gauge, "pinv_error", _PARTITION, "Largest entry of |S CᵀC − I| after the last block, S as updated through it."),
     (Gauge, "shortened_messages", _PARTITION, "Messages that were too far from the mean to be learned as they are, and "
      "were moved towards it."),
     (Gauge, "missing_entries_ratio", _PARTITION, "Share of entries that messages lack, forgotten as models forget."),
