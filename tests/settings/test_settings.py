@@ -267,8 +267,7 @@ def test_there_are_few_settings() -> None:
 def test_a_topic_of_float32_is_learned_in_float32() -> None:
     """Unless it is asked otherwise; formats that name the type in each record are not."""
     dtypes = {
-        format: WorkerSettings(**REQUIRED, format=format).model_dtype
-        for format in ("float32", "float64", "json", "npy")
+        name: WorkerSettings(**REQUIRED, format=name).model_dtype for name in ("float32", "float64", "json", "npy")
     }
     assert dtypes == {"float32": "float32", "float64": "float64", "json": "float64", "npy": "float64"}
     assert WorkerSettings(**REQUIRED, format="float32", dtype="float64").model_dtype == "float64"
