@@ -1,11 +1,15 @@
 """Accuracy on 26 synthetic streams that are hard for one pass: `python -m benchmarks.hard_streams`.
 
-Percent by which the loss of the k components, after 20,000 messages in d > 256 dimensions, exceeds that of batch PCA on
-the same rows: ours and IncrementalPCA's (by Gram matrices) with as many columns as our state holds, in batches of 256.
+Percent by which the loss of the k components, after 20,000 messages, exceeds that of batch PCA on the same rows: ours
+and IncrementalPCA's (by Gram matrices) with as many columns as our state holds, in batches of 256. `oversampling` is
+given, so that a factor is tested, though these streams are narrow enough for a covariance.
 
 The rule: on at least 22 of the 26 streams ours is at most 1.25 × IncrementalPCA's or 0.1 %, and nowhere above 0.5 %
 unless IncrementalPCA's is, too. Rows depend on `--seed`. All are written into docs/hard_streams.csv, and some of them
 into docs/accuracy.md; the exit code is 1 if the rule is broken.
+
+Where a few messages hold most of the variance, batch PCA of the rows is no truth either: three streams of Gaussian
+directions with heavy-tailed lengths are compared with the true axes, with default settings.
 """
 
 import csv
@@ -85,6 +89,10 @@ def main() -> int:
         write_block(
             page, "hard", [*table(HEAD[:-1], [row.cells()[:-1] for row in rows if row.name in SHOWN]), "", note]
         )
+        heads = ("lengths", "streampca", "batch PCA")
+        write_block(
+            page, "tails", table(heads, [[name, *(f"{e:.2g}" for e in row)] for name, *row in tails(given.seed)])
+        )
     return 0 if given.smallest or given.only or (good >= ENOUGH and not bad) else 1
 
 
@@ -94,12 +102,25 @@ def measured(seed: int, n: int, only: str = "") -> Iterator[Row]:
         if only in name:
             X, k = make(np.random.default_rng([seed, number]), n)
             batch = Batch.of(lambda X=X: [X])  # type: ignore[misc]
-            yield Row(name, X.shape[1], k, batch.excess(*ours(X, k)), batch.excess(*incremental(X, k)))
+            factor = LearningConfig(X.shape[1], k, oversampling=LearningConfig(X.shape[1], k).beyond)
+            yield Row(name, X.shape[1], k, batch.excess(*ours(X, k, factor)), batch.excess(*incremental(X, k)))
 
 
-def ours(X: F64, k: int) -> tuple[F64, F64]:
-    """Components and mean after one pass with default settings."""
-    config = LearningConfig(X.shape[1], k)
+def tails(seed: int, n: int = MESSAGES) -> Iterator[tuple[str, float, float]]:
+    """Name, and the percent by which our loss and batch PCA's exceed that of the true axes."""
+    d, k = 300, 10
+    strengths = np.concatenate([np.linspace(3, 1, k), np.full(d - k, 0.5)])
+    truth = Batch(np.diag(strengths**2), np.zeros(d), strengths**2)
+    for number, (name, lengths) in enumerate(LENGTHS.items()):
+        rng = np.random.default_rng([seed, number])
+        X = normal(rng, n, strengths) * lengths(rng, (n, 1))
+        batch = np.linalg.eigh(Batch.of(lambda X=X: [X]).covariance)[1][:, : -k - 1 : -1].T  # type: ignore[misc, arg-type]
+        one_pass, _ = ours(X, k, LearningConfig(d, k))
+        yield name, truth.excess(one_pass, truth.mean), truth.excess(batch, truth.mean)
+
+
+def ours(X: F64, k: int, config: LearningConfig) -> tuple[F64, F64]:
+    """Components and mean after one pass."""
     state, _ = learn(State.empty(X.shape[1]), X, np.ones(len(X)), config)
     return axes.principal(state, k)[0], state.mean
 
@@ -285,6 +306,13 @@ def rare_binary(rng: Rng, n: int) -> Made:
     share = 10 ** rng.uniform(-3, -0.5, 300)
     return (rng.random((n, 300)) < share) / np.sqrt(share * (1 - share)), 20
 
+
+LENGTHS: dict[str, Callable[[Rng, tuple[int, int]], F64]] = {
+    "equal": lambda rng, shape: np.ones(shape),
+    "Student's t, 3 degrees of freedom": lambda rng, shape: 1 / np.sqrt(rng.chisquare(3, shape) / 3),
+    "log-normal, σ = 1.2": lambda rng, shape: rng.lognormal(0, 1.2, shape),
+    "Cauchy": lambda rng, shape: 1 / np.sqrt(rng.chisquare(1, shape)),
+}
 
 STREAMS: dict[str, Callable[[Rng, int], Made]] = {
     "low rank plus noise": low_rank,

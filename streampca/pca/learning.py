@@ -26,6 +26,7 @@ LARGEST_COVARIANCE = 768  # dimensions up to which Σ is kept unless `oversampli
 GUARD, SPARE = 10, 40  # ℓ, columns of F: where Σ is kept, and elsewhere; measured, see docs/mathematics.md
 BLOCK, LONG_BLOCK = 256, 1024  # messages in a block of a young stream, and later
 YOUNG = 4096  # messages: a young stream needs the latest axes more than speed
+_LONGEST_FIRST_BLOCK = 2000  # messages, with gaps
 WHOLE = 1024  # messages until which blocks are decomposed whole where Σ is not kept
 SHORT_MEMORY = 0.5  # share of the past at the end of a block: of less, blocks are decomposed whole
 _LARGE_ROW = 4096  # bytes of a message: beside Σ, 1,024 of larger ones would make checkpoints of more than 6 MB
@@ -120,12 +121,26 @@ def learn(
     """
     V, losses = np.asarray(V, config.dtype), [NO_LOSSES]
     while len(V):
-        n = min(config.next_block(state.count), len(V))
+        n = min(config.next_block(state.count) if state.count else first_block(V, config), len(V))
         before_block(state, V[:n])
         state, of_block = _learn_block(state, V[:n], retention[:n], config)
         V, retention = V[n:], retention[n:]
         losses.append(of_block)
     return state, losses[-1] if len(losses) <= 2 else Losses(*map(np.concatenate, zip(*losses, strict=True)))
+
+
+def first_block(V: Array, config: LearningConfig) -> int:
+    """Messages in the first block of a stream that begins with V (n, d); more than n if it lacks some.
+
+    With gaps it ends when every entry was seen as often as in a first block without gaps, at most at 2,000 messages:
+    some sensors may be off at first, and fills from what has never been seen would stay in the covariance.
+    """
+    start = config.next_block(0)
+    if not config.impute or len(V) < start:
+        return start
+    longest = max(start, _LONGEST_FIRST_BLOCK)
+    seen = (~np.isnan(V[:longest])).cumsum(axis=0, dtype=np.int32).min(axis=1)
+    return int(np.searchsorted(seen, start)) + 1 if seen[-1] >= start else longest
 
 
 def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Losses]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streampca.pca.arrays import F64, Array
-from streampca.pca.learning import BeforeBlock, LearningConfig, ignore, learn
+from streampca.pca.learning import BeforeBlock, LearningConfig, first_block, ignore, learn
 from streampca.pca.losses import Losses
 from streampca.pca.state import State
 
@@ -37,15 +37,22 @@ def learn_whole_blocks(
     Returns the state, the messages that are still pending, and the losses of those learned. Only the block that begins
     with pending messages is copied.
     """
+    losses = []
+    if not state.count:
+        stream = pending.followed_by(new)
+        first = first_block(stream.V, config)
+        if first > len(stream.V):
+            return state, stream, []
+        state, of_first = learn(state, stream.V[:first], stream.retention[:first], config, before_block)
+        losses, pending, new = [of_first], stream.part(0, 0), stream.part(first, len(stream.V))
     waiting, whole = len(pending.V), 0
     while whole + (block := config.next_block(state.count + whole)) <= waiting + len(new.V):
         whole += block
     if not whole:
-        return state, pending.followed_by(new), []
+        return state, pending.followed_by(new), losses
     head = config.next_block(state.count) - waiting if waiting else 0
     end = whole - waiting
     parts = [pending.followed_by(new.part(0, head))] if waiting else []
-    losses = []
     for part in [*parts, new.part(head, end)] if end > head else parts:
         state, of_part = learn(state, part.V, part.retention, config, before_block)
         losses.append(of_part)

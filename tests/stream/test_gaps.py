@@ -55,6 +55,21 @@ def test_chunks_and_restarts_change_no_bit(name: str, data: st.DataObject, seed:
     assert bits(fold, config) == bits(whole, config)
 
 
+@given(data=st.data(), off=st.integers(1, 2500))
+@settings(max_examples=10, deadline=None)
+def test_a_sensor_that_is_off_at_first_makes_no_difference_to_that(data: st.DataObject, off: int) -> None:
+    config, n = CONFIGS["plain"], 3000
+    V = stream(config, n, off)
+    V[:off, 1] = np.nan
+    whole = fold_of(V, config, range(n))
+    fold, start = Fold.empty(config.learning), 0
+    for cut in [*sorted(data.draw(st.lists(st.integers(0, n), max_size=6))), n]:
+        fold, _ = fold.learn(V[start:cut], range(start, cut), cut, config)
+        fold.provisional(config.learning)
+        fold, start = files.decode(bits(fold, config)).fold, cut
+    assert bits(fold, config) == bits(whole, config)
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_without_gaps_the_checkpoint_is_that_of_a_worker_that_refuses_them(name: str) -> None:
     config = CONFIGS[name]

@@ -21,7 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.pca.arrays import F64, Array
+from streampca.pca.blocked import ritz
 from streampca.pca.blocked.centring import Weights
+from streampca.pca.blocked.ritz import Limits
 from streampca.pca.gaps import kernel
 from streampca.pca.state import Gaps, State
 
@@ -30,6 +32,7 @@ Entries = NDArray[np.bool_]
 FILLS = 30  # of the first block
 _MIN_SHARE = 0.3  # a residual counts at most 1/0.3-fold
 _MIN_NOISE = 1e-10  # σ², of the largest variance: keeps C_OᵀC_O + ridge regular
+_ROUNDING = 1e-13  # share of the largest variance
 _UNSEEN = 0.5  # messages: an entry that fewer have shown has no mean yet
 
 
@@ -101,7 +104,6 @@ def _by_em(V: Array, missing: Entries, components: int, center: bool) -> Predict
         if center:
             mean = filled.mean(axis=0, dtype=np.float64)
         Y = (filled - mean) / np.sqrt(n)
-        U, sigma, _ = np.linalg.svd(Y.T, full_matrices=False)
-        k = min(components, len(sigma))
-        predictor = Predictor.of(mean, U[:, :k] * sigma[:k], sigma[:k] ** 2, float(sigma @ sigma))
+        C = ritz.strongest(ritz.Rows(np.zeros((d, 0)), 0.0, Y), Limits(components, _ROUNDING, 0.0))
+        predictor = Predictor.of(mean, C, np.vecdot(C.T, C.T), float(np.vdot(Y, Y)))
     return predictor

@@ -112,8 +112,8 @@ def test_batches_change_no_bit(data: st.DataObject, dtype: str, retention: float
     V = stream(n).astype(dtype)
     for start in data.draw(st.lists(st.integers(0, n - 1), max_size=4)):
         V[start : start + 40] = with_gaps(V[start : start + 40], 0.3, start)
-    whole, _ = one_pass(V, config, retention)
-    cut = data.draw(st.sampled_from([40, 40 + 256, 40 + 512]))
+    whole, _ = learning.learn(State.empty(D, dtype), V, np.full(n, retention), config)
+    cut = learning.first_block(V, config) + data.draw(st.sampled_from([0, 256, 512]))
     first, _ = learning.learn(State.empty(D, dtype), V[:cut], np.full(cut, retention), config)
     both, _ = learning.learn(first, V[cut:], np.full(n - cut, retention), config)
     assert same(both, whole)
@@ -232,6 +232,35 @@ def test_an_entry_that_is_shown_for_the_first_time_brings_its_mean() -> None:
     state, _ = one_pass(late, CONFIG)
     assert state.total_variance < 1.5 * np.trace(covariance(V))
     assert state.mean[5] == pytest.approx(1000, abs=3)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(40, 3000))
+@settings(max_examples=20, deadline=None)
+def test_the_first_block_waits_until_every_entry_was_seen(seed: int, off: int) -> None:
+    """As often as without gaps, but not for ever."""
+    V = with_gaps(stream(4000), 0.2, seed)
+    V[:off, seed % D] = np.nan
+    n = learning.first_block(V, CONFIG)
+    seen = (~np.isnan(V[:n])).sum(axis=0)
+    assert 40 <= n <= 2000
+    assert n == 2000 or seen.min() == 40
+    assert learning.first_block(V[: n - 1], CONFIG) >= n
+    assert learning.first_block(V, replace(CONFIG, impute=False)) == 40
+
+
+@pytest.mark.parametrize("spectrum", ["steep", "low rank"])
+@pytest.mark.parametrize("off", [300, 1500])
+def test_a_group_of_sensors_that_is_off_at_first(off: int, spectrum: str) -> None:
+    d, k = 64, 6
+    steep = 1 / np.arange(1, d + 1)
+    V = gaussian(
+        1, 20_000, steep if spectrum == "steep" else np.concatenate([np.arange(8.0, 2, -1), np.ones(d - k)]), 2.0
+    )
+    gone = V.copy()
+    gone[:off, np.random.default_rng(0).permutation(d)[: d // 5]] = np.nan
+    config = LearningConfig(d, k, impute=True)
+    state, _ = learning.learn(State.empty(d), gone, np.ones(len(gone)), config)
+    assert excess(principal(state, k)[0], covariance(V)) < 0.003
 
 
 @pytest.mark.parametrize("gone", [[], [4], [0, 1, 2, 3]])
