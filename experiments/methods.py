@@ -13,6 +13,7 @@ from experiments.baselines.orthonormal import orthonormal
 from streampca.pca import axes, learning
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
+from streampca.pca.pending import Messages, learn_whole_blocks
 from streampca.pca.state import State
 
 GAMMA = {"oja": 0.9, "krasulina": 0.9, "implicit": 0.8}  # as in the paper
@@ -27,7 +28,7 @@ LABELS = {
 }
 BLOCK = 50  # divides the intervals at which the loss is taken
 SKLEARN_BATCH = 1000  # messages a step for IncrementalPCA
-WARM_UP = 200  # the first block: the default starts from the batch solution of it
+WARM_UP = 200  # the first block
 
 
 class Method(Protocol):
@@ -99,27 +100,39 @@ class Incremental:
 
 @dataclass(frozen=True)
 class Default:
-    """This package's own with its default settings: oversampling, running mean, no step size."""
+    """This package's own with its default settings: oversampling, running mean, no step size.
+
+    In the blocks of the daemon; the state is that of all whole blocks, and the messages that wait for the next.
+    """
 
     k: int
 
-    def start(self, C: F64) -> State:
+    def start(self, C: F64) -> tuple[State, Messages]:
         """Only the shape of C matters."""
-        return State.empty(len(C))
+        return State.empty(len(C)), _messages(np.zeros((0, len(C))))
 
-    def learn(self, state: State, Y: F64) -> State:
-        """A block."""
-        return learning.learn(state, Y, np.ones(len(Y)), LearningConfig(Y.shape[1], self.k))[0]
+    def learn(self, state: tuple[State, Messages], Y: F64) -> tuple[State, Messages]:
+        """As many whole blocks as there are."""
+        return learn_whole_blocks(LearningConfig(Y.shape[1], self.k), *state, _messages(Y))[:2]
 
-    def basis(self, state: State) -> F64:
+    def of_all(self, state: tuple[State, Messages]) -> State:
+        """The state of all messages, as it would be published."""
+        learned, waiting = state
+        return learning.learn(learned, *waiting, LearningConfig(waiting.V.shape[1], self.k))[0]
+
+    def basis(self, state: tuple[State, Messages]) -> F64:
         """The k leading axes."""
-        return axes.principal(state, self.k)[0].T
+        return axes.principal(self.of_all(state), self.k)[0].T
+
+
+def _messages(Y: F64) -> Messages:
+    """Messages that forget nothing."""
+    return Messages(Y, np.ones(len(Y)))
 
 
 @dataclass(frozen=True)
 class Sklearn:
-    """scikit-learn's IncrementalPCA; the state is the estimator, which changes, and the blocks that wait for a "
-    "batch."""
+    """scikit-learn's IncrementalPCA; the state is the estimator, which changes, and the blocks that wait."""
 
     k: int
 

@@ -68,7 +68,7 @@ def _learned(way: Default, X: F64) -> State:
     state = way.start(np.zeros((X.shape[1], way.k)))
     for rows in np.split(X, np.arange(WARM_UP, len(X), BLOCK)):
         state = way.learn(state, rows)
-    return state
+    return way.of_all(state)
 
 
 def blocks(folder: Path) -> dict[str, list[str]]:

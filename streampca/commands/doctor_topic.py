@@ -39,8 +39,11 @@ def needed(found: T | None) -> T:
 
 def _hint(codec: Codec, decoded: Decoded) -> str:
     """Suggests float32 to a worker whose records carry it, in a format that names the type in each record."""
-    V = decoded.vectors
-    if codec.format not in _TYPED or codec.dtype == "float32" or not np.array_equal(V, V.astype(np.float32), True):
+    if codec.format not in _TYPED or codec.dtype == "float32":
+        return ""
+    with np.errstate(over="ignore"):
+        single = decoded.vectors.astype(np.float32)
+    if not np.array_equal(decoded.vectors, single, equal_nan=True):
         return ""
     return "; its numbers are float32: a worker with dtype=float32 learns them in half the time"
 

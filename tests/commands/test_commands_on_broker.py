@@ -76,6 +76,17 @@ def test_doctor_passes(broker: Broker, topic: str, tmp_path: Path, vectors: Path
     assert lines["broker"] == f"✓ {broker.bootstrap} answers {client} (PLAINTEXT)"
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_doctor_says_when_records_carry_float32(broker: Broker, topic: str, tmp_path: Path, dtype: str) -> None:
+    np.save(tmp_path / "v.npy", np.random.default_rng(0).standard_normal((5, 4)).astype(dtype))
+    broker.create_topic(topic, 1)
+    options = ("--topic", topic, "--bootstrap-servers", broker.bootstrap, "--format", "npy")
+    assert run("produce", tmp_path / "v.npy", *options).returncode == 0
+    for asked in ({}, {"STREAMPCA_DTYPE": "float32"}):
+        _, lines = doctor(broker, topic, tmp_path / "store", STREAMPCA_FORMAT="npy", **asked)
+        assert ("dtype=float32" in lines["newest record"]) == (dtype == "float32" and not asked)
+
+
 @pytest.mark.parametrize("client", ["kafka-python", "confluent"])
 def test_doctor_and_produce_over_tls_with_a_login(
     broker: Broker, topic: str, tmp_path: Path, vectors: Path, client: str

@@ -28,7 +28,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     monkeypatch.setattr(figure1, "MESSAGES", 100)
     monkeypatch.setattr(partitions, "PARTITIONS", (4, 10))
     monkeypatch.setattr(methods, "SKLEARN_BATCH", 100)
-    monkeypatch.setattr(figure1, "SKLEARN_BATCH", 100)
+    monkeypatch.setattr(figure1, "TIMED", {"sklearn": 100})
     monkeypatch.setattr(anomalies, "EVERY", 40)
     monkeypatch.setattr(gaps, "COMPONENTS", (2,))
     monkeypatch.setattr(gaps, "SHOWN", 2)
