@@ -18,7 +18,6 @@ from threadpoolctl import threadpool_limits
 
 from tests.java_server import available
 from tests.kafka_broker import Broker
-from tests.kafka_sockets import close_unused_sockets
 from tests.s3_process import S3Process
 from tests.shared_server import shared_s3
 
@@ -33,8 +32,6 @@ settings.load_profile("ci" if os.environ.get("CI") == "true" else "person")
 
 # For small matrices BLAS threads take several times the processor time. Not for processes that we start.
 threadpool_limits(1)
-
-close_unused_sockets()
 
 # Folders that start processes, servers or browsers; tests elsewhere are marked one by one.
 SLOW = (
