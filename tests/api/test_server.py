@@ -254,7 +254,7 @@ def test_it_starts_fast_and_imports_nothing_heavy(models: Models, tmp_path: Path
     assert done.stdout == "[]\n"
     with SidecarProcess(tmp_path, forked=False) as sidecar:
         assert httpx.get(f"{sidecar.url()}/readyz", timeout=60).status_code == 200
-        assert processor_s(sidecar.process.pid) < 4  # it takes 0.8 s
+        assert processor_s(sidecar.process.pid) < 8  # it takes 0.8 s
 
 
 def processor_s(pid: int) -> float:

@@ -243,7 +243,7 @@ def test_an_outage_is_survived_and_logged_once(stoppable: Broker, topic: str, ki
             reader.source.topic_id()
         started = time.monotonic()
         reader.source.commit({0: 5})
-        assert time.monotonic() - started < 1.5
+        assert time.monotonic() - started < PATIENCE_S / 4  # it does not wait for the broker
         stoppable.start()
         log.append(1, values(0, 10))
         for partition, end in ((0, 1000), (1, 10)):
