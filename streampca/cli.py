@@ -177,7 +177,7 @@ def backfill(
     given: Given,
     sources: Annotated[
         list[str],
-        typer.Argument(help="Files or folders (.parquet, .arrow, .csv, .npy), Delta or Iceberg tables; URLs."),
+        typer.Argument(help="Files or folders (.parquet, .arrow, .csv, .npy), Delta tables; URLs."),
     ],
     column: Annotated[str, typer.Option(help="Column of lists of numbers; or of numbers: a pattern such as 'f_*'.")],
     timestamp_column: Annotated[str | None, typer.Option(help="Column with the time of each row.")] = None,
