@@ -177,7 +177,7 @@ def backfill(
     given: Given,
     sources: Annotated[
         list[str],
-        typer.Argument(help="Files or folders (.parquet, .arrow, .csv, .npy), Delta or Iceberg tables; URLs."),
+        typer.Argument(help="Files or folders (.parquet, .arrow, .csv, .npy), Delta tables; URLs."),
     ],
     column: Annotated[str, typer.Option(help="Column of lists of numbers; or of numbers: a pattern such as 'f_*'.")],
     timestamp_column: Annotated[str | None, typer.Option(help="Column with the time of each row.")] = None,
@@ -237,14 +237,13 @@ def inspect(
 @app.command()
 def export(
     path: Annotated[str, typer.Argument(help="A model file or a store; a path or a URL.", metavar="PATH")],
-    to: Annotated[str, typer.Option(help="npz, onnx, sklearn or faiss.", metavar="FORMAT")],
+    to: Annotated[str, typer.Option(help="npz or onnx.", metavar="FORMAT")],
     output: Annotated[str, typer.Option("--output", "-o", help="File to write; a path or a URL.")],
     topic: Annotated[str | None, typer.Option(help="Topic, if the store holds several.")] = None,
 ) -> None:
     """Write a model as a file of another tool.
 
-    Of a store the newest model is used; older ones are files in it. Files of sklearn are for skops.io.load, those of
-    faiss for faiss.read_VectorTransform.
+    Of a store the newest model is used; older ones are files in it.
 
     Example: streampca export streampca-store --to onnx -o model.onnx
     """

@@ -15,7 +15,7 @@ from streampca.api import request_arrays
 from streampca.api.request import BINARY, BYTES, RAW, UNCOUNTED_BYTES, RawRequest, RequestError
 from streampca.api.request_arrays import Limits
 from streampca.api.schemas import ROW_FIELDS, RowsRequest
-from streampca.vectors.json import count, fast_fields, loads
+from streampca.vectors.json import count, loads
 from streampca.vectors.packing import VectorError, type_name
 
 R = TypeVar("R", bound=RowsRequest)
@@ -58,10 +58,8 @@ def _place(path: tuple[str | int, ...]) -> str:
 
 
 def _parse_json(raw: RawRequest, schema: type[R]) -> R:
-    content = fast_fields(raw.body, schema.model_fields)
-    if content is None:
-        content = json_object(raw.body)
-        _check_names("field", content, list(schema.model_fields))
+    content = json_object(raw.body)
+    _check_names("field", content, list(schema.model_fields))
     if raw.query:
         content = _in_query(raw.query, schema) | content
         content.pop("of", None)

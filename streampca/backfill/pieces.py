@@ -32,7 +32,7 @@ class Piece(NamedTuple):
 
 
 def pieces_of(sources: Sequence[str]) -> list[Piece]:
-    """The pieces of files, of folders with files, and of Delta and Iceberg tables, in the order of their names.
+    """The pieces of files, of folders with files, and of Delta tables, in the order of their names.
 
     Raises `InputError`.
     """
@@ -66,12 +66,7 @@ def _naming(path: str) -> Iterator[None]:
 
 def _files(source: str) -> list[str]:
     if source.endswith(".metadata.json"):
-        from pyiceberg.table import StaticTable  # an optional package
-
-        tasks = list(StaticTable.from_metadata(source).scan().plan_files())
-        if any(task.delete_files for task in tasks):
-            raise InputError(f"{source} has deleted rows: rewrite its data files first")
-        return sorted(task.file.file_path.removeprefix("file://") for task in tasks)
+        raise InputError(f"{source}: of tables those of Delta are read; of files .parquet, .arrow, .csv and .npy")
     system, path = _opened(source)
     info = system.get_file_info(path)
     if info.type == pa.fs.FileType.NotFound:

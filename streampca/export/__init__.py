@@ -1,1 +1,1 @@
-"""Models as files of other tools: NumPy, ONNX, scikit-learn, Faiss."""
+"""Models as files of other tools: NumPy and ONNX."""

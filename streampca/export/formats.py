@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -61,40 +60,4 @@ def to_onnx(published: PublishedModel) -> bytes:
     return found
 
 
-def to_sklearn(published: PublishedModel) -> bytes:
-    """A fitted `sklearn.decomposition.PCA` for `skops.io.load`; its variances are divided by n, not n − 1."""
-    from sklearn.decomposition import PCA
-    from skops import io as skops
-
-    model = published.model
-    pca = PCA(n_components=model.n_components)
-    pca.components_, pca.mean_ = model.components.astype(np.float64), model.mean.astype(np.float64)
-    pca.explained_variance_ = model.explained_variance.astype(np.float64)
-    pca.explained_variance_ratio_ = np.asarray(model.explained_variance_ratio, np.float64)
-    pca.singular_values_ = np.sqrt(pca.explained_variance_ * max(published.version, 1))
-    pca.noise_variance_ = model.noise_variance
-    pca.n_components_, pca.n_features_in_, pca.n_samples_ = model.n_components, model.dimensions, published.version
-    found: bytes = skops.dumps(pca)
-    return found
-
-
-def to_faiss(published: PublishedModel) -> bytes:
-    """A `LinearTransform` in float32 for `faiss.read_VectorTransform`, to put in front of an index."""
-    import faiss
-
-    model = published.model
-    transform = faiss.LinearTransform(model.dimensions, model.n_components, True)
-    shift = -(model.components.astype(np.float64) @ model.mean)
-    faiss.copy_array_to_vector(np.ascontiguousarray(model.components, np.float32).ravel(), transform.A)
-    faiss.copy_array_to_vector(shift.astype(np.float32), transform.b)
-    transform.is_trained = True
-    transform.set_is_orthonormal()
-    writer: Any = faiss.VectorIOWriter()  # its functions take file names, too, and their types nothing else
-    faiss.write_VectorTransform(transform, writer)
-    found: bytes = faiss.vector_to_array(writer.data).tobytes()
-    return found
-
-
-FORMATS: dict[str, Callable[[PublishedModel], Any]] = {
-    "npz": to_npz, "onnx": to_onnx, "sklearn": to_sklearn, "faiss": to_faiss,
-}  # fmt: skip
+FORMATS: dict[str, Callable[[PublishedModel], bytes]] = {"npz": to_npz, "onnx": to_onnx}

@@ -22,8 +22,8 @@ class TransformSettings(ConsumerSettings):
         "coordinates,residual",
         description="Fields of an output, in order: coordinates, residual, score, p, reconstruction.",
     )
-    output_format: Literal["json", "float32", "npy", "avro", "protobuf", "int8", "arrow"] = Field(
-        "json", description="Format of outputs: json, float32, npy, avro, protobuf, int8 or arrow."
+    output_format: Literal["json", "float32", "npy", "avro", "protobuf", "arrow"] = Field(
+        "json", description="Format of outputs: json, float32, npy, avro, protobuf or arrow."
     )
     basis: Literal["principal", "whitened"] = Field(
         "principal", description="Coordinates in the data's units (principal), or with variance one (whitened)."
@@ -67,15 +67,11 @@ class TransformSettings(ConsumerSettings):
             "output_format {s.output_format} needs schema_registry_url",
         ),
         (
-            lambda s: s.output_format in ("avro", "protobuf", "int8") and s.format == "arrow",
+            lambda s: s.output_format in ("avro", "protobuf") and s.format == "arrow",
             "output_format {s.output_format} holds one vector, and records of format arrow hold several",
         ),
         (
             lambda s: s.output_format == "arrow" and find_spec("pyarrow") is None,
             "output_format arrow needs pyarrow, which is not installed: pip install 'streampca[arrow]'",
-        ),
-        (
-            lambda s: s.output_format == "int8" and s.emit not in ("coordinates", "reconstruction"),
-            "output_format int8 has one scale: set emit to coordinates or to reconstruction",
         ),
     )

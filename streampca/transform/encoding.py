@@ -7,7 +7,7 @@ Avro and Protobuf are those of `schema_of`.
 import io
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import orjson
@@ -18,23 +18,13 @@ from streampca.stream.formats.schemas import WriterSchema
 from streampca.stream.formats.varint import varint
 from streampca.transform.projection import Fields
 
-SCALE = "streampca.scale"
-"""Header of int8 outputs: what to multiply the numbers by, a decimal number as text."""
-
 Counts: TypeAlias = NDArray[np.int64] | None
 """How many vectors each record has; None: one."""
 
 _VECTORS = ("coordinates", "reconstruction")  # the others are one number a vector
 
 
-class Encoded(NamedTuple):
-    """The values of records, and headers of each, if the format has any."""
-
-    values: list[bytes]
-    headers: Sequence[tuple[str, bytes]] | None = None
-
-
-Encode = Callable[[Fields, Counts], Encoded]
+Encode = Callable[[Fields, Counts], list[bytes]]
 
 
 def encoder(format_: str, frame: bytes = b"") -> Encode:
@@ -46,12 +36,10 @@ def encoder(format_: str, frame: bytes = b"") -> Encode:
             return _float32
         case "npy":
             return _npy
-        case "int8":
-            return _int8
         case "avro":
-            return lambda fields, counts: Encoded(_packed(frame, fields, _around_in_avro))
+            return lambda fields, counts: _packed(frame, fields, _around_in_avro)
         case "protobuf":
-            return lambda fields, counts: Encoded(_packed(frame + b"\0", fields, _around_in_protobuf))
+            return lambda fields, counts: _packed(frame + b"\0", fields, _around_in_protobuf)
     raise ValueError(f"no format {format_}")
 
 
@@ -67,7 +55,7 @@ def schema_of(format_: str, fields: Sequence[str]) -> WriterSchema | None:
     return None
 
 
-def _json(fields: Fields, counts: Counts) -> Encoded:
+def _json(fields: Fields, counts: Counts) -> list[bytes]:
     """Objects with a member for each field; its values are lists if a record may have several vectors."""
     columns = [column.tolist() for column in fields.values()]
     if counts is not None:
@@ -75,37 +63,28 @@ def _json(fields: Fields, counts: Counts) -> Encoded:
         starts = [0, *ends[:-1]]
         columns = [[column[i:j] for i, j in zip(starts, ends, strict=True)] for column in columns]
     names = list(fields)
-    return Encoded([orjson.dumps(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)])
+    return [orjson.dumps(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
 
 
-def _float32(fields: Fields, counts: Counts) -> Encoded:
+def _float32(fields: Fields, counts: Counts) -> list[bytes]:
     """The numbers of all fields one after the other, for each vector."""
-    return Encoded(_cut(_side_by_side(fields).astype("<f4"), counts))
+    return _cut(_side_by_side(fields).astype("<f4"), counts)
 
 
-def _npy(fields: Fields, counts: Counts) -> Encoded:
+def _npy(fields: Fields, counts: Counts) -> list[bytes]:
     """A .npy file: a vector of all fields one after the other, or several such rows."""
     rows = _side_by_side(fields).astype("<f8")
     if counts is None:
         header = _npy_header(rows[0])
-        return Encoded([header + row for row in _cut(rows)])
+        return [header + row for row in _cut(rows)]
     each = np.split(rows, np.cumsum(counts)[:-1])
-    return Encoded([_npy_header(part) + part.tobytes() for part in each])
+    return [_npy_header(part) + part.tobytes() for part in each]
 
 
 def _npy_header(array: Array) -> bytes:
     buffer = io.BytesIO()
     np.lib.format.write_array_header_1_0(buffer, np.lib.format.header_data_from_array_1_0(array))
     return buffer.getvalue()
-
-
-def _int8(fields: Fields, counts: Counts) -> Encoded:
-    """Multiples of a scale, from −127 to 127; each record has the smallest scale that holds its largest number."""
-    rows = _side_by_side(fields)
-    scale = np.abs(rows).max(axis=1) / 127
-    with np.errstate(all="ignore"):
-        multiples = np.where(scale[:, None] > 0, np.rint(rows / scale[:, None]), 0).astype(np.int8)
-    return Encoded(_cut(multiples), [(SCALE, repr(each).encode()) for each in scale.tolist()])
 
 
 def _packed(frame: bytes, fields: Fields, around: Callable[[int, Array], tuple[bytes, bytes]]) -> list[bytes]:

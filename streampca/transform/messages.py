@@ -48,14 +48,12 @@ class RecordPacker(Packer):
         self._encode, self._several = encode, several
 
     def messages(self, topic: str, selection: Selection) -> Iterable[OutgoingFields]:
-        values, extra = self._encode(selection.fields, selection.counts if self._several else None)
+        values = self._encode(selection.fields, selection.counts if self._several else None)
         origin = _origin_at(selection.version, selection.partition)
         headers = [
             [*own, (ORIGIN, origin % offset)]
             for own, offset in zip(selection.headers, selection.offsets.tolist(), strict=True)
         ]
-        for of_record, header in zip(headers, extra, strict=True) if extra else ():
-            of_record.append(header)
         timestamps = selection.timestamps.tolist()
         return zip(repeat(topic), repeat(selection.partition), values, selection.keys, headers, timestamps)
 

@@ -1,7 +1,5 @@
 """Rows of numbers from JSON: the exact numbers, precise errors, in any thread."""
 
-import json
-import random
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -13,18 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from streampca.api import parsing
 from streampca.api.app import create_app
 from streampca.api.parsing import parse
 from streampca.api.request import RawRequest, RequestError
 from streampca.api.request_arrays import Limits
-from streampca.api.schemas import ProjectRequest, ReconstructRequest, RowsRequest
+from streampca.api.schemas import ProjectRequest
 from streampca.settings import ServeSettings
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from tests.api.client import Client
 from tests.api.known import TOPIC, known
-from tests.api.test_errors import BODIES, NUMBERS, error_of
+from tests.api.test_errors import error_of
 
 CHANCE = np.random.default_rng(0)
 D_LONG = 300
@@ -60,46 +57,6 @@ def client(store: MemoryStore) -> Iterator[Client]:
 def test_rows_keep_their_bits(rows: np.ndarray) -> None:
     found = parsed(as_json(rows))
     assert (found.shape, found.dtype, found.tobytes()) == (rows.shape, rows.dtype, rows.tobytes())
-
-
-def outcome(text: bytes, schema: type[RowsRequest], *, simdjson: bool) -> object:
-    """All fields, rows as shape and bytes; or the error."""
-    with pytest.MonkeyPatch.context() as patched:
-        if not simdjson:
-            patched.setattr(parsing, "fast_fields", lambda *_: None)
-        try:
-            fields = dict(parse(RawRequest(text), schema, LIMITS))
-        except RequestError as error:
-            return error.status, str(error), error.limit, error.headers
-    return {
-        name: (value.shape, value.dtype, value.tobytes()) if isinstance(value, np.ndarray) else (type(value), value)
-        for name, value in fields.items()
-    }
-
-
-WHOLE = st.integers(1, 3).flatmap(
-    lambda width: st.lists(st.lists(NUMBERS, min_size=width, max_size=width), min_size=1, max_size=3)
-)
-WRITTEN = st.fixed_dictionaries(
-    {"vectors": WHOLE},
-    optional={"basis": st.sampled_from(["principal", "whitened", "x", 1, [], [[1]]]), "version": NUMBERS | st.none()},
-).map(lambda content: json.dumps(content).encode())
-SCARS = st.sampled_from(
-    [b"[", b"]", b",", b"0", b"true", b"null", b'"a"', b"{}", b"NaN", b",1", b",[]", b"\\u0076", b'{"a":1},', b"e999"]
-)
-
-
-@pytest.mark.slow
-@settings(deadline=None, max_examples=300)
-@given(body=BODIES | WRITTEN, scar=SCARS, chance=st.randoms(use_true_random=False), hurt=st.booleans())
-def test_requests_and_errors_are_the_same_without_simdjson(
-    body: bytes, scar: bytes, chance: random.Random, hurt: bool
-) -> None:
-    if hurt:
-        place = chance.randrange(len(body) + 1)
-        body = body[:place] + scar + body[place + chance.randrange(2) :]
-    for schema in (ProjectRequest, ReconstructRequest):
-        assert outcome(body, schema, simdjson=True) == outcome(body, schema, simdjson=False), body
 
 
 def test_errors_in_long_bodies_are_as_precise_as_in_short_ones(client: Client) -> None:

@@ -12,7 +12,6 @@ import pytest
 from deltalake import write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyiceberg.catalog.sql import SqlCatalog
 from sklearn.decomposition import PCA
 
 from streampca.backfill import Backfill, engines, fold_batches, merge, run
@@ -159,25 +158,18 @@ def test_files_and_tables_of_every_kind_hold_the_same_rows(tmp_path: Path) -> No
     pa.csv.write_csv(numbers, tmp_path / "d.csv")
     write_deltalake(tmp_path / "e", lists)
     pq.write_table(numbers, tmp_path / "f.parquet")
-    iceberg = iceberg_table(tmp_path, pa.table({"embedding": pa.array(Y.tolist())}))
     found = []
     for name, columns in (("a.parquet", ("embedding",)), ("b.npy", ("vector",)), ("c.arrow", ("embedding",)),
-                          ("d.csv", ("f_*",)), ("e", ("embedding",)), ("f.parquet", ("f_*",)),
-                          (iceberg, ("embedding",))):  # fmt: skip
+                          ("d.csv", ("f_*",)), ("e", ("embedding",)), ("f.parquet", ("f_*",))):  # fmt: skip
         pieces = pieces_of([str(tmp_path / name)])
         backfill = Backfill("readings", backfill_of(5).fold, columns_of(pieces[0], columns[0]))
         found.append(files.encode(run.learn(MemoryStore(), backfill, pieces, here, lambda done: None)[0]))
     assert len(set(found)) == 1
 
 
-def iceberg_table(folder: Path, rows: pa.Table) -> str:
-    """The metadata file of a table with these rows."""
-    catalog = SqlCatalog("tests", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
-    catalog.create_namespace("lake")
-    made = catalog.create_table("lake.g", schema=rows.schema)
-    made.append(rows)
-    catalog.engine.dispose()
-    return str(made.metadata_location).removeprefix("file://")
+def test_tables_of_iceberg_are_refused() -> None:
+    with pytest.raises(InputError, match=r"v1\.metadata\.json: of tables those of Delta are read"):
+        pieces_of(["lake/v1.metadata.json"])
 
 
 def test_rows_that_do_not_say_whether_they_are_history_are_rejected(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def expected(partition: int, records: list[Any]) -> list[tuple[int, bytes]]:
     vectors = CODEC.decode([record.value for record in good]).vectors
     offsets = [record.offset for record in good]
     fields = Projection(FIELDS).of(known(7, d=D, k=K), vectors, np.array(offsets))
-    return list(zip(offsets, encoder("json")(fields, None).values, strict=True))
+    return list(zip(offsets, encoder("json")(fields, None), strict=True))
 
 
 def read_output(output: Any) -> Iterator[tuple[int, bytes]]:

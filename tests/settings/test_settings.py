@@ -189,8 +189,8 @@ def test_invalid_settings_are_refused(options: dict[str, object], needle: str) -
         ({"emit": "p,p"}, "not a comma-separated choice"),
         ({"emit": ""}, "not a comma-separated choice"),
         ({"output_format": "avro"}, "output_format avro needs schema_registry_url"),
-        ({"output_format": "int8"}, "int8 has one scale: set emit to coordinates"),
-        ({"output_format": "int8", "emit": "coordinates", "format": "arrow"}, "holds one vector"),
+        ({"output_format": "int8"}, "'json', 'float32', 'npy', 'avro', 'protobuf' or 'arrow', got 'int8'"),
+        ({"output_format": "avro", "format": "arrow", "schema_registry_url": "http://r:1"}, "holds one vector"),
     ],
 )
 def test_invalid_settings_of_transform_are_refused(options: dict[str, object], needle: str) -> None:

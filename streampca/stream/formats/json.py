@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from streampca.vectors.json import fast_vector, loads, may_hold_booleans, new_parser
+from streampca.vectors.json import loads, may_hold_booleans
 from streampca.vectors.packing import NumberPacker, VectorBytes, VectorError, listed, missing_field, type_name
 
 
@@ -16,13 +16,10 @@ class JsonReader:
     is_batch = False
 
     def __init__(self, dimensions: int, field: str, *, gaps: bool) -> None:
-        self._field, self._path, self._parser = field, field.split(".") if field else [], new_parser()
-        self._packer, self._gaps, self._bytes = NumberPacker(dimensions, gaps=gaps), gaps, 8 * dimensions
+        self._field, self._path = field, field.split(".") if field else []
+        self._packer, self._gaps = NumberPacker(dimensions, gaps=gaps), gaps
 
     def read(self, value: bytes) -> VectorBytes:
-        numbers = fast_vector(self._parser, value, self._path)
-        if numbers is not None and numbers.nbytes == self._bytes:
-            return numbers
         return self._packer.pack(self._array(value), booleans=may_hold_booleans(value))
 
     def _array(self, value: bytes) -> list[Any]:
