@@ -90,11 +90,14 @@ def test_the_stderr_of_a_failing_child_is_shown(capfd: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
-    ("name", "block_name", "table"), [("streams", "streams", "accuracy"), ("hard_streams", "hard", "hard_streams")]
-)
-def test_the_streams_benchmarks_run(name: str, block_name: str, table: str, tmp_path: Path) -> None:
+    ("name", "blocks", "table"),
+    [("streams", {"streams": "| stream |"}, "accuracy"),
+     ("hard_streams", {"hard": "| stream |", "tails": "| lengths |"}, "hard_streams")],
+)  # fmt: skip
+def test_the_streams_benchmarks_run(name: str, blocks: dict[str, str], table: str, tmp_path: Path) -> None:
     page = tmp_path / "accuracy.md"
-    page.write_text(f"<!-- {block_name} -->\nold figures\n<!-- /{block_name} -->\n")
+    page.write_text("".join(f"<!-- {each} -->\nold figures\n<!-- /{each} -->\n" for each in blocks))
     main(name, "--smallest", "--seed", 1, "--page", page)
-    assert block(page.read_text(), block_name).startswith("| stream |")
+    for each, start in blocks.items():
+        assert block(page.read_text(), each).startswith(start)
     assert page.with_name(f"{table}.csv").read_text().count("\n") > 10
