@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "export": ["export", "stream.model_file", "ImplicitKrasulina"],
     "settings": ["settings", "common_settings", "store_url", "errors"],
     "pca": ["pca"],
-    "estimator": ["estimator", "pca"],
+    "estimator": ["estimator", "stream.fold", "stream.decoded", "pca"],
     "vectors": ["pca.arrays", "vectors", "errors"],
     "stream": ["stream", "vectors", "pca", "errors"],
     "sources": ["sources", "stream.events", "stream.record", "errors", "settings"],

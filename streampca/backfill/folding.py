@@ -21,10 +21,10 @@ from streampca.pca.arrays import Array
 from streampca.pca.merge import Merger, pooled
 from streampca.stream import checkpoint as files
 from streampca.stream.checkpoint import Checkpoint
-from streampca.stream.codec import Codec
-from streampca.stream.decoded import Reject
+from streampca.stream.decoded import Batch, Reject
 from streampca.stream.event_time import EventTime
 from streampca.stream.fold import Fold, FoldConfig, FoldStats
+from streampca.stream.judge import Judge
 from streampca.stream.partitions import backfill_partition
 from streampca.vectors import arrow
 from streampca.vectors.packing import VectorError
@@ -70,20 +70,17 @@ def fold_batches(batches: Iterable[Any], backfill: Backfill, name: str = "") -> 
     Raises `InputError` if a column is missing or is none of numbers.
     """
     learning = backfill.fold.learning
-    observed = learning.min_observed if learning.impute else None
-    codec = Codec("float64", learning.dimensions, learning.largest_value, learning.dtype, min_observed=observed)
-    fold, rejects, start = Fold.empty(learning), list[Any](), 0
+    judge, fold, rejects, start = Judge.of(learning), Fold.empty(learning), list[Any](), 0
     with threadpool_limits(1):  # the same bits everywhere
         for whole in batches:
             history, unknown = _history(whole, backfill)
             batch = whole if len(history) == len(whole) else whole.take(pa.array(history))
             vectors, places, rejected = _vectors(batch, backfill)
-            decoded = codec.checked(vectors, places, rejected)
-            times = _times(batch, backfill)[decoded.places]
-            fold = fold.learn(decoded.vectors, times, start + len(whole), backfill.fold)[0]
+            decoded = judge.checked(vectors, places, np.ones(len(places), np.int64), rejected)
             unfit = [reject._replace(place=int(history[reject.place])) for reject in decoded.rejects]
             unfit += [Reject(int(place), "no_place", "it may be history or the topic's") for place in unknown]
-            fold = fold.reject([reject.reason for reject in unfit])
+            times = _times(batch, backfill)[decoded.places]
+            fold = fold.take(Batch(decoded._replace(rejects=unfit), times, (), start + len(whole)), backfill.fold)[0]
             rejects += [(name, start + place, reason, text) for place, reason, text in sorted(unfit)]
             start += len(whole)
         fold, out = replace(fold, position=start, state=fold.provisional(learning)).without_pending(), io.BytesIO()

@@ -3,7 +3,6 @@
 import itertools
 from contextlib import closing
 
-import numpy as np
 from threadpoolctl import threadpool_limits
 
 from streampca import logs
@@ -18,7 +17,6 @@ from streampca.stores.choice import store_of
 from streampca.stream import checkpoint as files
 from streampca.stream import compatibility
 from streampca.stream.fold import Fold
-from streampca.stream.record import last_of, timestamps_of, values_of
 from streampca.worker.loop import WorkerConfig
 
 _RECORDS = 2000  # learned at a time: where they are cut changes no bit
@@ -57,10 +55,6 @@ def _learned(
     """The fold at the end, and how many records it took."""
     count, records = 0, reader.between(partition, start, end)
     while some := list(itertools.islice(records, _RECORDS)):
-        decoded = config.codec.decode(values_of(some))
-        times = np.array(timestamps_of(some), np.int64)[decoded.places]
-        position = some[-1].offset + 1
-        fold = fold.learn(decoded.vectors, times, position, config.fold, decoded.counts)[0]
-        fold = fold.reject([reject.reason for reject in decoded.rejects]).after(last_of(some))
+        fold = fold.take(config.codec.batch_of(some), config.fold)[0]
         count += len(some)
     return fold.at(end), count

@@ -4,7 +4,6 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 
@@ -18,7 +17,9 @@ from streampca.pca.learning import LearningConfig
 from streampca.pca.scoring import Calibration
 from streampca.pca.scoring.schedule import Calibrator
 from streampca.stream import model_file
+from streampca.stream.decoded import batch_of_rows
 from streampca.stream.fold import Fold, FoldConfig
+from streampca.stream.judge import Judge
 from streampca.stream.model_file import PublishedModel
 from streampca.vectors.files import Rows, open_rows
 
@@ -82,8 +83,7 @@ def _learn(rows: Rows, fold_config: FoldConfig, before: PublishedModel | None) -
         for vectors, share in rows.pieces():
             learned = fold.stats.learned
             _check(vectors, learned - skipped, rows.path, learning_config)
-            timestamps, position = [-1] * len(vectors), learned + len(vectors)
-            fold, _ = fold.learn(vectors, timestamps, position, fold_config, before_block=calibrator.add)
+            fold, _ = fold.take(batch_of_rows(vectors, learned + len(vectors)), fold_config, calibrator.add)
             stats = fold.stats
             loss = f"loss ratio {stats.loss_ewma / stats.norm_ewma:.4f}" if stats.norm_ewma else ""
             bar.update(task, completed=share, rows=stats.learned, note=loss)
@@ -92,15 +92,12 @@ def _learn(rows: Rows, fold_config: FoldConfig, before: PublishedModel | None) -
 
 def _check(vectors: Array, before: int, path: Path, config: LearningConfig) -> None:
     """Raise `InputError` that names a row that cannot be learned; so many were learned before."""
-    too_large = np.fmax.reduce(np.abs(vectors), axis=1) > np.float64(config.largest_value)  # no float32 could be
-    if too_large.any():
-        row = before + int(too_large.argmax()) + 1
-        raise InputError(f"{path}, row {row}: beyond ±{config.largest_value:g} squares overflow")
-    observed = (~np.isnan(vectors)).sum(axis=1)
-    if config.impute and (observed < config.min_observed).any():
-        row = int((observed < config.min_observed).argmax())
-        text = f"{observed[row]} of {config.dimensions} entries are there, at least {config.min_observed} are needed"
-        raise InputError(f"{path}, row {before + row + 1}: {text} with --components {config.components}")
+    judge = Judge.of(config)
+    if not (good := judge.good(vectors)).all():
+        row = int(good.argmin())
+        reason, message = judge.reason(vectors[row])
+        hint = f" with --components {config.components}" if reason == "too_few_observed" else ""
+        raise InputError(f"{path}, row {before + row + 1}: {message}{hint}")
 
 
 def _published(fold: Fold, calibrator: Calibrator, fold_config: FoldConfig) -> PublishedModel:

@@ -17,6 +17,7 @@ from streampca.pca.arrays import F64, Array
 from streampca.pca.merge import grouped, pooled
 from streampca.pca.model import Model
 from streampca.pca.scoring.schedule import Calibrator
+from streampca.stream.fold import FoldConfig
 
 
 class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -194,8 +195,7 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         return self.n_components_
 
     def _new_learner(self, V: Array) -> OnlineLearner:
-        config = checks.config_of(self, V)
-        return OnlineLearner(config, 1.0 if self.half_life is None else 2.0 ** (-1.0 / self.half_life))
+        return OnlineLearner(FoldConfig(checks.config_of(self, V), half_life_messages=self.half_life))
 
 
 def merge(parts: Sequence[ImplicitKrasulina]) -> ImplicitKrasulina:
@@ -217,8 +217,8 @@ def merge(parts: Sequence[ImplicitKrasulina]) -> ImplicitKrasulina:
         raise ValueError("nothing to merge")
     for part in parts:
         check_is_fitted(part)
-    config, retention = parts[0].online_.config, parts[0].online_.retention
-    if any((part.online_.config, part.online_.retention) != (config, retention) for part in parts):
+    fold_config, config = parts[0].online_.fold_config, parts[0].online_.config
+    if any(part.online_.fold_config != fold_config for part in parts):
         raise ValueError("only estimators with the same parameters and features can be merged")
     groups = grouped([part.online_.summary() for part in parts], config.columns)
     state = pooled(groups, config.columns, config.limits.columns, config.dtype)
@@ -226,7 +226,7 @@ def merge(parts: Sequence[ImplicitKrasulina]) -> ImplicitKrasulina:
     merged.n_features_in_ = parts[0].n_features_in_
     if hasattr(parts[0], "feature_names_in_"):
         merged.feature_names_in_ = parts[0].feature_names_in_
-    merged.online_ = OnlineLearner(config, retention)
+    merged.online_ = OnlineLearner(fold_config)
     calibrator = Calibrator.merged([part.online_.calibrator for part in parts])
     merged.online_.resume(state, sum(part.n_samples_seen_ for part in parts), calibrator)
     return merged

@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import StreampcaError
-from streampca.pca.arrays import Array
-from streampca.stream.decoded import Decoded, Reject
+from streampca.stream.decoded import Batch, Decoded, Reject
 from streampca.stream.events import Records, Undecoded, Vectors
 from streampca.stream.formats import reader_of
 from streampca.stream.formats.base import MAX_BATCH_BYTES, Reader
 from streampca.stream.formats.schemas import Schemas
-from streampca.stream.record import timestamps_of, values_of
-from streampca.vectors.packing import NULL_HINT, VectorBytes, VectorError, check_size
+from streampca.stream.judge import Judge
+from streampca.stream.record import Record, timestamps_of, values_of
+from streampca.vectors.packing import VectorBytes, VectorError, check_size
 
 REASONS = (
     "no_value",
@@ -62,6 +62,10 @@ class Codec:
         return reader_of(self.format, self.dimensions, self.field, self.schemas, gaps=gaps)
 
     @cached_property
+    def _judge(self) -> Judge:
+        return Judge(self.dimensions, self.largest_value, self.dtype, self.min_observed)
+
+    @cached_property
     def _max_bytes(self) -> int:
         return MAX_BATCH_BYTES if self.is_batch else _MAX_OTHER_BYTES + _NUMBER_BYTES * self.dimensions
 
@@ -85,7 +89,13 @@ class Codec:
             return Undecoded(event.partition, records[0].offset, len(records), event.end, str(error))
         timestamps = np.array(timestamps_of(records), np.int64)[decoded.places]
         after = event.next if taken == len(records) else records[taken].offset
-        return Vectors(event.partition, decoded, timestamps, records[:taken], after, event.end)
+        return Vectors(decoded, timestamps, records[:taken], after, event.partition, event.end)
+
+    def batch_of(self, records: Sequence[Record]) -> Batch:
+        """Decode all these records, at least one, however large their vectors become. Raises as `decode`."""
+        decoded = self.decode(values_of(records))
+        timestamps = np.array(timestamps_of(records), np.int64)[decoded.places]
+        return Batch(decoded, timestamps, records, records[-1].offset + 1)
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
         """Decode a batch: every value becomes vectors or a `Reject`.
@@ -108,13 +118,7 @@ class Codec:
         if self._reader.is_batch:
             sizes = np.array([memoryview(row).nbytes for row in rows], np.int64)
             counts = sizes // (self._reader.dtype.itemsize * self.dimensions)
-        return self._checked(vectors, places, counts, rejects)
-
-    def checked(self, vectors: Array, places: NDArray[np.int64], rejects: list[Reject]) -> Decoded:
-        """Vectors (n, d) that were decoded elsewhere, at these places of a batch: those that cannot be learned go to
-        the rejects."""
-        with np.errstate(invalid="ignore"):
-            return self._checked(vectors, places, np.ones(len(places), np.int64), rejects)
+        return self._judge.checked(vectors, places, counts, rejects)
 
     def _rows(
         self, values: Sequence[bytes | None], enough: int
@@ -148,46 +152,6 @@ class Codec:
     def _read(self, value: bytes) -> VectorBytes:
         check_size(len(value), self._max_bytes)
         return self._reader.read(value)
-
-    def _checked(
-        self, vectors: Array, places: NDArray[np.int64], counts: NDArray[np.int64], rejects: list[Reject]
-    ) -> Decoded:
-        squares = np.vdot(vectors, vectors)
-        if not squares <= np.float64(self.largest_value) ** 2 / 2:  # or no square is NaN or large; half: for rounding
-            if self.min_observed is not None and np.isnan(squares):
-                vectors = np.where(np.isnan(vectors), np.nan, vectors)  # one NaN of the many, for the same bits
-            good = self._good(vectors)
-            values = np.repeat(np.arange(len(places)), counts)  # the value of each vector
-            bad, first = np.unique(values[~good], return_index=True)
-            rows = np.flatnonzero(~good)[first]
-            rejects += [Reject(int(places[v]), *self._reason_of(vectors[i])) for v, i in zip(bad, rows, strict=True)]
-            vectors, counts = vectors[~np.isin(values, bad)], np.where(np.isin(np.arange(len(places)), bad), 0, counts)
-        vectors = vectors.astype(self.dtype, copy=False)
-        return Decoded(vectors, places[counts > 0], sorted(rejects), counts[counts > 0])
-
-    def _good(self, vectors: Array) -> NDArray[np.bool_]:
-        """Which vectors are finite and small enough, apart from gaps, and have enough entries."""
-        sizes, found = np.abs(vectors), self.dimensions
-        if self.min_observed is not None:
-            missing = np.isnan(vectors)
-            sizes[missing], found = 0.0, self.dimensions - missing.sum(axis=1)
-        good: NDArray[np.bool_] = sizes.max(axis=1, initial=0.0) <= np.float64(self.largest_value)  # false for NaN
-        return good & (found >= (self.min_observed or 0))
-
-    def _reason_of(self, vector: Array) -> tuple[str, str]:
-        missing = np.isnan(vector)
-        odd = np.flatnonzero(np.isinf(vector) if self.min_observed is not None else ~np.isfinite(vector))
-        if len(odd):
-            hint = NULL_HINT if missing[odd[0]] else ""
-            return "not_finite", f"entry {odd[0]} is {vector[odd[0]]}{hint}"
-        if missing.any() and (found := self.dimensions - int(missing.sum())) < (self.min_observed or 0):
-            text = f"{found} of {self.dimensions} entries are there, at least {self.min_observed} are needed"
-            return "too_few_observed", text
-        vector = np.where(missing, 0.0, vector)
-        place = int(np.abs(vector).argmax())
-        return "too_large", (
-            f"entry {place} is {vector[place]:g}; beyond ±{self.largest_value:g} squares overflow {self.dtype}"
-        )
 
 
 def _printable(message: str) -> str:

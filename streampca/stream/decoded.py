@@ -1,11 +1,14 @@
-"""The outcome of decoding a batch of values: vectors and rejects."""
+"""The outcome of decoding a batch of values: vectors and rejects; and a batch of records, decoded."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streampca.pca.arrays import Array
+from streampca.stream.record import LastRecord, Record, last_of, values_of
 
 
 class Reject(NamedTuple):
@@ -27,3 +30,51 @@ class Decoded(NamedTuple):
     places: NDArray[np.int64]
     rejects: list[Reject]
     counts: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """The next records of a stream, decoded: what a fold takes in one step.
+
+    `timestamps` (m,) are those of the records that hold vectors, in milliseconds; -1: unknown. `records` are all of
+    them by their places in the batch; none, if the vectors come from a file. `next` is the position after them.
+    """
+
+    decoded: Decoded
+    timestamps: NDArray[np.int64]
+    records: Sequence[Record]
+    next: int
+
+    @property
+    def count(self) -> int:
+        """Number of records that hold vectors or are rejected."""
+        return len(self.timestamps) + len(self.decoded.rejects)
+
+    @property
+    def last(self) -> LastRecord | None:
+        """The last record; None if its leader epoch is unknown."""
+        return last_of(self.records)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all vectors and values."""
+        return self.decoded.vectors.nbytes + sum(map(len, filter(None, values_of(self.records))))
+
+    def before(self, place: int) -> Self:
+        """The records before that place in the batch; `next` is the offset of the record at the place."""
+        vectors, places, rejects, counts = self.decoded
+        taken = int(np.searchsorted(places, place))
+        rejects = [reject for reject in rejects if reject.place < place]
+        return replace(
+            self,
+            decoded=Decoded(vectors[: counts[:taken].sum()], places[:taken], rejects, counts[:taken]),
+            timestamps=self.timestamps[:taken],
+            records=self.records[:place],
+            next=self.records[place].offset,
+        )
+
+
+def batch_of_rows(vectors: Array, end: int) -> Batch:
+    """Vectors (n, d) of a file or an array as a batch before the position `end`, without times."""
+    n = len(vectors)
+    return Batch(Decoded(vectors, np.arange(n), [], np.ones(n, np.int64)), np.full(n, -1), (), end)

@@ -1,13 +1,10 @@
 """The events that a source returns: changes of its partitions, their records, decoded or not, and gaps in them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from streampca.stream.decoded import Decoded
-from streampca.stream.record import LastRecord, Record, last_of, values_of
+from streampca.stream.decoded import Batch
+from streampca.stream.record import Record, values_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,47 +53,11 @@ class Records:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Vectors:
-    """Decoded `Records`.
-
-    `timestamps` (m,) are those of the records that hold vectors. `records` are all records by their places in the
-    batch: any of them may still be rejected, and is then a dead letter.
-    """
+class Vectors(Batch):
+    """Decoded `Records`. Any of them may still be rejected, and is then a dead letter."""
 
     partition: int
-    decoded: Decoded
-    timestamps: NDArray[np.int64]
-    records: Sequence[Record]
-    next: int
     end: int
-
-    @property
-    def count(self) -> int:
-        """Number of records that hold vectors or are rejected."""
-        return len(self.timestamps) + len(self.decoded.rejects)
-
-    @property
-    def last(self) -> LastRecord | None:
-        """The last record; None if its leader epoch is unknown."""
-        return last_of(self.records)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all vectors and values."""
-        return self.decoded.vectors.nbytes + sum(map(len, filter(None, values_of(self.records))))
-
-    def before(self, place: int) -> "Vectors":
-        """The records before that place in the batch; `next` is the offset of the record at the place."""
-        vectors, places, rejects, counts = self.decoded
-        taken = int(np.searchsorted(places, place))
-        rejects = [reject for reject in rejects if reject.place < place]
-        return replace(
-            self,
-            decoded=Decoded(vectors[: counts[:taken].sum()], places[:taken], rejects, counts[:taken]),
-            timestamps=self.timestamps[:taken],
-            records=self.records[:place],
-            next=self.records[place].offset,
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from streampca.pca.learning import BLOCK, BeforeBlock, LearningConfig, ignore
 from streampca.pca.losses import Losses
 from streampca.pca.pending import Messages, learn_whole_blocks
 from streampca.pca.state import State
+from streampca.stream.decoded import Batch
 from streampca.stream.event_time import EventTime
 from streampca.stream.record import LastRecord
 
@@ -179,6 +180,17 @@ class Fold:
             EventTime(),
             FoldStats(),
         )
+
+    def take(self, batch: Batch, config: FoldConfig, before_block: BeforeBlock = ignore) -> tuple["Fold", list[Losses]]:
+        """The next fold: (fold, records) → fold, the one step of all that learns. Also returns the losses.
+
+        Vectors are learned, rejects are counted, and the position moves behind the batch. How a stream is cut into
+        batches changes no bit.
+        """
+        decoded = batch.decoded
+        fold, losses = self.learn(decoded.vectors, batch.timestamps, batch.next, config, decoded.counts, before_block)
+        fold = fold.reject([reject.reason for reject in decoded.rejects])
+        return fold.after(batch.last) if len(batch.records) else fold, losses
 
     def learn(
         self,

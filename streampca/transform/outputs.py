@@ -85,7 +85,7 @@ class Outputs:
         outputs, written = self._of(published, event)
         if not decoded.rejects:
             decoded, records = decoded._replace(vectors=np.zeros((0, 0))), RecordCount(records)
-        before = (event.partition, decoded, event.timestamps, records, event.next, event.end)
+        before = (decoded, event.timestamps, records, event.next, event.partition, event.end)
         return Projected(*before, outputs, written, published.version)
 
     def _of(self, published: PublishedModel, event: Vectors) -> tuple[list[OutgoingFields], int]:

@@ -149,23 +149,21 @@ class Worker:
     def _learn(self, event: Vectors) -> None:
         started = time.perf_counter()
         partition, config = event.partition, self._config
-        V, _, rejects, counts = event.decoded
+        rejects = event.decoded.rejects
         if rejects and config.bad_records == "stop":
             self._stop_at(event, rejects[0])
         is_sent = config.bad_records == "dead_letter"
         if is_sent and not self._has_learned():
             refuse_wrong_settings(config.topic, event, "dimensions, format, field")
-        fold, losses = self._folds[partition].learn(V, event.timestamps, event.next, config.fold, counts)
+        self._folds[partition], losses = self._folds[partition].take(event, config.fold)
         for place, reason, message in rejects:
             if is_sent:
                 self._dead_letters.send(partition, event.records[place], reason, message)
             self._listener.notify(RecordRejected(partition, event.records[place].offset, reason, message, is_sent))
-        fold = fold.reject([reject.reason for reject in rejects])
-        self._folds[partition] = fold = fold.after(event.last) if len(event.records) else fold
         seconds = time.perf_counter() - started
         messages, lag = event.count - len(rejects), event.end - event.next
         gaps = int(rows_with_gaps(event.decoded.vectors).sum()) if config.fold.learning.impute else 0
-        self._listener.notify(BatchLearned(partition, fold, messages, losses, seconds, lag, gaps))
+        self._listener.notify(BatchLearned(partition, self._folds[partition], messages, losses, seconds, lag, gaps))
 
     def _stop_at(self, event: Vectors, reject: Reject) -> NoReturn:
         """Learn the records before the rejected one and raise `BadRecordError`."""

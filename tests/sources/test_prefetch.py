@@ -78,7 +78,7 @@ def decoded_to_100(event: Records) -> Vectors:
     """Decodes each record to a vector of 100 numbers."""
     n = len(event.records)
     decoded = Decoded(np.zeros((n, 100)), np.arange(n), [], np.ones(n, np.int64))
-    return Vectors(event.partition, decoded, np.zeros(n, np.int64), event.records, event.next, event.end)
+    return Vectors(decoded, np.zeros(n, np.int64), event.records, event.next, event.partition, event.end)
 
 
 def test_prefetching_is_limited_in_decoded_bytes() -> None:
@@ -256,7 +256,7 @@ def decoded_in_steps(event: Records) -> Vectors:
     n = len(records)
     after = event.next if n == len(event.records) else event.records[n].offset
     decoded = Decoded(np.zeros((n, 100)), np.arange(n), [], np.ones(n, np.int64))
-    return Vectors(event.partition, decoded, np.zeros(n, np.int64), records, after, event.end)
+    return Vectors(decoded, np.zeros(n, np.int64), records, after, event.partition, event.end)
 
 
 def test_every_record_arrives_once_and_in_order() -> None:

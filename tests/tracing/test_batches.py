@@ -101,7 +101,7 @@ def decode(event: Records) -> Vectors:
         event.records[: event.count // 2],
         Decoded(np.zeros((0, 1)), np.zeros(0, int), [], np.zeros(0, int)),
     )
-    return Vectors(event.partition, nothing, np.zeros(0, int), taken, taken[-1].offset + 1, event.end)
+    return Vectors(nothing, np.zeros(0, int), taken, taken[-1].offset + 1, event.partition, event.end)
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ def event(records: Sequence[PlainRecord], counts: Sequence[int]) -> Vectors:
     several = np.array(counts, np.int64)[places]
     vectors = np.random.default_rng(len(records)).normal(size=(several.sum(), D))
     timestamps = np.array([records[place].timestamp for place in places], np.int64)
-    return Vectors(3, Decoded(vectors, places, [], several), timestamps, records, ascending[-1] + 1, 10**6)
+    return Vectors(Decoded(vectors, places, [], several), timestamps, records, ascending[-1] + 1, 3, 10**6)
 
 
 def written(

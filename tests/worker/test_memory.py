@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-PAGES_PER_BATCH = 3 * 18 * 2**20 // 4096
+PAGES_PER_BATCH = 9 * 6 * 2**20 // 4096
 PROGRAM = """
 import resource, sys
 from streampca import allocation
@@ -15,7 +15,7 @@ if sys.argv[1] == "kept":
 before = []
 for _ in range(6):
     before.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
-    batch = [b"x" * (18 * 2**20) for _ in range(3)]
+    batch = [b"x" * (6 * 2**20) for _ in range(9)]
     del batch
 print(before[-1] - before[1])
 """
