@@ -62,12 +62,12 @@ class Tokens:
             self._looked_at = self._clock()
             if (changed := self._changed_at()) == self._changed:
                 return
-            self._changed = changed
             try:
                 self._scopes = _read(self._path)
-            except SettingsError as error:
+            except SettingsError as error:  # the next look tries again: until then revoked tokens are valid
                 log.error("tokens not read again", error=str(error))
             else:
+                self._changed = changed
                 log.info("tokens read again", tokens=len(self._scopes))
 
     def _changed_at(self) -> tuple[int, int] | None:

@@ -29,8 +29,8 @@ def add_routes(app: FastAPI, endpoints: Endpoints, v2: V2Endpoints, page: PageEn
     _add_v1(app, endpoints)
     _add_v2(app, v2)
     for path, page_endpoint in (
-        ("/page/history", page.history), ("/page/model", page.model), ("/page/recent", page.recent),
-        ("/page/workers", page.workers),
+        ("/v1/page/history", page.history), ("/v1/page/model", page.model), ("/v1/page/recent", page.recent),
+        ("/v1/page/workers", page.workers),
     ):  # fmt: skip
         app.get(path, include_in_schema=False)(page_endpoint)
     files = PageFiles()

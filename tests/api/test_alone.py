@@ -43,8 +43,8 @@ def test_it_answers_everything(tmp_path: Path) -> None:
                 assert client.post(INFER, json=tensor()).status_code == 200
                 assert client.post("/invocations", json={"instances": np.ones((2, D)).tolist()}).status_code == 200
                 for path in (
-                    "/", "/docs", "/openapi.json", "/readyz", "/metrics", "/v1/model", "/v1/models", "/page/history",
-                    "/page/recent", "/page/workers", "/v1/model/components", f"/v2/models/{TOPIC}",
+                    "/", "/docs", "/openapi.json", "/readyz", "/metrics", "/v1/model", "/v1/models", "/v1/page/history",
+                    "/v1/page/recent", "/v1/page/workers", "/v1/model/components", f"/v2/models/{TOPIC}",
                 ):  # fmt: skip
                     assert client.get(path).status_code == 200, path
         finally:

@@ -43,7 +43,7 @@ def versions(figures: list[dict[str, Any]]) -> list[int]:
 
 
 def test_every_version_is_listed_in_ascending_order_with_its_metrics(client: Client) -> None:
-    answer = client.get("/page/history")
+    answer = client.get("/v1/page/history")
     content = answer.json()
     assert abs(content.pop("now") - time.time()) < 60
     assert answer.headers["x-model-version"] == "20"
@@ -60,7 +60,7 @@ def test_every_version_is_listed_in_ascending_order_with_its_metrics(client: Cli
 
 def test_of_many_partitions_those_with_the_greatest_losses(client: Client, models: Models) -> None:
     models.save(replace(known(30), partition_losses={p: 1 / (1 + p) for p in reversed(range(100))}))
-    [figures] = client.get("/page/history?after=20").json()["models"]
+    [figures] = client.get("/v1/page/history?after=20").json()["models"]
     assert figures["partition_losses"] == {str(p): 1 / (1 + p) for p in range(64)}
 
 
@@ -68,23 +68,23 @@ def test_any_topic_of_the_store_on_request(client: Client, store: MemoryStore) -
     others = {name: Models(store, name) for name in ("a", "b", "c", "d", "orders")}
     for version, other in enumerate(others.values()):
         other.save(known(version))
-    assert client.get("/page/history").json()["topics"] == [TOPIC, *others]
-    assert "topics" not in client.get("/page/history?after=0").json()
+    assert client.get("/v1/page/history").json()["topics"] == [TOPIC, *others]
+    assert "topics" not in client.get("/v1/page/history?after=0").json()
     for version, name in enumerate(others):
-        assert versions(client.get(f"/page/history?topic={name}").json()["models"]) == [version]
-    about = client.get("/page/model?topic=orders&version=4").json()
+        assert versions(client.get(f"/v1/page/history?topic={name}").json()["models"]) == [version]
+    about = client.get("/v1/page/model?topic=orders&version=4").json()
     assert (about["version"], about["explained_variance"]) == (4, known_model(4).explained_variance.tolist())
-    assert versions(client.get(f"/page/history?topic={TOPIC}").json()["models"]) == [10, 20]
-    assert client.get("/page/history?topic=unknown").json()["models"] == []
-    assert client.get("/page/model?topic=orders&version=20").status_code == 404
+    assert versions(client.get(f"/v1/page/history?topic={TOPIC}").json()["models"]) == [10, 20]
+    assert client.get("/v1/page/history?topic=unknown").json()["models"] == []
+    assert client.get("/v1/page/model?topic=orders&version=20").status_code == 404
     for path in ("history?topic=a/b", "workers?topic=%C3%A4", "model?topic=&version=1"):
-        assert client.get(f"/page/{path}").status_code == 422
-    assert client.get("/page/history?topic=..").status_code == 503
+        assert client.get(f"/v1/page/{path}").status_code == 422
+    assert client.get("/v1/page/history?topic=..").status_code == 503
 
 
 def test_only_later_versions_on_request(client: Client, models: Models, app: FastAPI) -> None:
     def after(version: int) -> list[int]:
-        return versions(client.get(f"/page/history?after={version}").json()["models"])
+        return versions(client.get(f"/v1/page/history?after={version}").json()["models"])
 
     assert (after(0), after(10), after(15), after(20)) == ([10, 20], [20], [20], [])
     models.save(known(30))
@@ -101,7 +101,7 @@ def test_each_file_is_read_once(counting: Counting) -> None:
 
 def test_a_model_loaded_for_serving_is_not_read_again(store: MemoryStore, client: Client) -> None:
     store.damage(file_of(20), 500)  # after it was loaded
-    assert versions(client.get("/page/history").json()["models"]) == [10, 20]
+    assert versions(client.get("/v1/page/history").json()["models"]) == [10, 20]
 
 
 def test_a_damaged_version_is_skipped_and_not_read_again(counting: Counting, store: MemoryStore) -> None:
@@ -129,10 +129,10 @@ def test_a_version_pruned_while_it_is_read_is_skipped(counting: Counting, monkey
 
 def test_what_was_read_before_the_store_failed_stays_cached(client: Client, store: MemoryStore, app: FastAPI) -> None:
     store.fail_reads(1)
-    answer = client.get("/page/history")
+    answer = client.get("/v1/page/history")
     assert answer.status_code == 503
     assert "cannot read" in answer.json()["error"]
-    assert versions(client.get("/page/history").json()["models"]) == [10, 20]
+    assert versions(client.get("/v1/page/history").json()["models"]) == [10, 20]
 
 
 def test_concurrent_requests_share_one_reader(
@@ -154,7 +154,7 @@ def test_concurrent_requests_share_one_reader(
 
     monkeypatch.setattr(store, "read", slowly)
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda _: client.get("/page/history").json(), range(8)))
+        answers = list(pool.map(lambda _: client.get("/v1/page/history").json(), range(8)))
     assert all(versions(answer["models"]) == [10, 20, 30] for answer in answers)
     assert at_once == [True, True]  # 10 and 30; 20 is in use
 

@@ -17,7 +17,7 @@ from tests.api.client import Client
 from tests.api.known import TOPIC, known
 from tests.broker_process import wait_until
 
-PATHS = ["/v1/model?version={}", "/page/recent?version={}", "/v1/model/components?version={}"]
+PATHS = ["/v1/model?version={}", "/v1/page/recent?version={}", "/v1/model/components?version={}"]
 
 
 class SlowStore(MemoryStore):

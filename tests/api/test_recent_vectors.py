@@ -30,7 +30,7 @@ def project(client: Client, vectors: Any, **more: Any) -> None:
 
 
 def get_recent(client: Client, query: str = "") -> dict[str, Any]:
-    answer = client.get(f"/page/recent{query}")
+    answer = client.get(f"/v1/page/recent{query}")
     assert answer.status_code == 200, answer.text
     content: dict[str, Any] = answer.json()
     assert answer.headers["x-model-version"] == str(content["version"])
@@ -91,7 +91,7 @@ def test_without_past_scores_there_is_no_p(client: Client) -> None:
 
 @pytest.mark.parametrize("query", ["x=0", "x=3", "y=0", f"y={K + 1}", "x=-1", f"x={10**30}"])
 def test_components_out_of_range_are_refused(client: Client, query: str) -> None:
-    answer = client.get(f"/page/recent?{query}")
+    answer = client.get(f"/v1/page/recent?{query}")
     name, _, number = query.partition("=")
     assert error_of(answer, 422) == f"{name} must be a component of the model, 1 to {K}, not {number}"
 
@@ -103,9 +103,9 @@ def test_without_projections_there_are_no_vectors(client: Client) -> None:
 
 
 def test_an_unknown_version_is_404_and_no_model_503(client: Client, settings: ServeSettings) -> None:
-    assert client.get("/page/recent?version=15").status_code == 404
+    assert client.get("/v1/page/recent?version=15").status_code == 404
     with Client(create_app(MemoryStore(), settings)) as empty:
-        assert empty.get("/page/recent").status_code == 503
+        assert empty.get("/v1/page/recent").status_code == 503
 
 
 def test_refused_and_reconstructed_vectors_are_not_recent_ones(client: Client) -> None:

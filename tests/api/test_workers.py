@@ -20,7 +20,7 @@ def report(store: MemoryStore, name: str, age: float) -> ProcessStatus:
 
 
 def workers(client: Client) -> list[dict[str, Any]]:
-    answer = client.get("/page/workers")
+    answer = client.get("/v1/page/workers")
     assert answer.status_code == 200
     found: list[dict[str, Any]] = answer.json()["workers"]
     return found
@@ -28,7 +28,7 @@ def workers(client: Client) -> list[dict[str, Any]]:
 
 def test_reports_are_sorted_by_name_and_have_an_age(client: Client, store: MemoryStore) -> None:
     b, a = report(store, "b", age=100), report(store, "a", age=0)
-    assert abs(client.get("/page/workers").json()["now"] - time.time()) < 60
+    assert abs(client.get("/v1/page/workers").json()["now"] - time.time()) < 60
     found = workers(client)
     assert 0 <= found[0].pop("silent_s") < 60 <= found[1].pop("silent_s") < 160
     assert found == [a.model_dump(), b.model_dump()]
@@ -51,13 +51,13 @@ def test_old_damaged_and_foreign_reports_are_ignored(client: Client, store: Memo
 def test_those_of_another_topic_on_request(client: Client, store: MemoryStore) -> None:
     ProcessStatuses(store, "orders").write(report(store, "a", age=0))
     store.delete(f"workers/{TOPIC}/a.json")
-    assert [one["name"] for one in client.get("/page/workers?topic=orders").json()["workers"]] == ["a"]
+    assert [one["name"] for one in client.get("/v1/page/workers?topic=orders").json()["workers"]] == ["a"]
     assert workers(client) == []
 
 
 def test_an_unreadable_store_is_503(client: Client, store: MemoryStore) -> None:
     report(store, "a", age=0)
     store.fail_reads(1)
-    answer = client.get("/page/workers")
+    answer = client.get("/v1/page/workers")
     assert answer.status_code == 503
     assert "cannot read" in answer.json()["error"]

@@ -125,7 +125,7 @@ def test_other_topics_of_the_store_can_be_shown(store: DirectoryStore, models: M
     status(page, f"Newest version 8; this sidecar serves {TOPIC}")
     assert page.url.endswith("/?topic=orders")
     expect(page.get_by_role("link", name="Model as JSON")).to_have_attribute(
-        "href", "page/model?version=8&topic=orders"
+        "href", "v1/page/model?version=8&topic=orders"
     )
     for hidden in ("try", "components", "recent-chart"):
         expect(page.locator(f"#{hidden}")).to_be_hidden()
@@ -307,7 +307,7 @@ def test_recent_vectors_along_any_two_components(models: Models, opened: Opened)
     expect(page.locator("#recent-empty")).to_be_visible()
     page.request.post(page.url + "v1/project", data={"vectors": [[1, 2, 3, 4, 5], [0, 0, 0, 0, 1]]})
     expect(page.locator("#recent-empty")).to_be_hidden()
-    with page.expect_response(re.compile(r"page/recent\?version=10&x=3&y=1")):
+    with page.expect_response(re.compile(r"v1/page/recent\?version=10&x=3&y=1")):
         page.get_by_label("Component of the horizontal axis").select_option("3")
         page.get_by_label("Component of the vertical axis").select_option("1")
 

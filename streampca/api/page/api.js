@@ -60,12 +60,12 @@ function query(path, values) {
   return given.length ? `${path}?${new URLSearchParams(given)}` : path;
 }
 
-export const history = (after) => json(query("page/history", { after, topic }));
-export const workers = () => json(query("page/workers", { topic }));
+export const history = (after) => json(query("v1/page/history", { after, topic }));
+export const workers = () => json(query("v1/page/workers", { topic }));
 export const versions = async () => (await json("v1/models")).versions;
-export const aboutPath = (version) => query(topic ? "page/model" : "v1/model", { version, topic });
+export const aboutPath = (version) => query(topic ? "v1/page/model" : "v1/model", { version, topic });
 export const about = (version) => json(aboutPath(version));
-export const recent = (version, x, y) => json(`page/recent?version=${version}&x=${x}&y=${y}`);
+export const recent = (version, x, y) => json(`v1/page/recent?version=${version}&x=${x}&y=${y}`);
 export const project = (vector, version) => post("v1/project", { vectors: [vector], version });
 export const reconstruct = (vector, version) => post("v1/reconstruct", { vectors: [vector], version });
 export const fromCoordinates = (coordinates, version) => post("v1/reconstruct", { coordinates: [coordinates], version });

@@ -8,7 +8,7 @@ const TENTHS = 10;
 
 const chart = charts.tenths("p-chart");
 
-/** Show what `page/recent` says of p; nothing without past scores or vectors. */
+/** Show what `v1/page/recent` says of p; nothing without past scores or vectors. */
 export function show({ p, worst }) {
   element("unusual").hidden = p === null || p.length === 0;
   if (element("unusual").hidden) return;

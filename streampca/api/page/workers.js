@@ -10,7 +10,7 @@ const STATES = {
   waiting: "has caught up and waits for messages", stopping: "is stopping", stopped: "stopped", silent: "silent, last report",
 };
 
-/** Show the reports of `page/workers` and the `positions` of a model, the next offset of each partition. */
+/** Show the reports of `v1/page/workers` and the `positions` of a model, the next offset of each partition. */
 export function show(all, positions, now) {
   const reports = all.filter(({ transform }) => transform === null);
   showTransform(all.filter(({ transform }) => transform !== null), now);
