@@ -172,7 +172,7 @@ class Endpoints:
             return respond(parsed, found, raw)
 
         def parse_and_answer(find: Find) -> Response:
-            parsed = parse(raw, self._limits)
+            parsed = parse(raw.unpacked(self._settings.max_body_bytes), self._limits)
             return answer(find(parsed.version), parsed)
 
         if if_quick and self._is_quick(raw):
@@ -185,9 +185,11 @@ class Endpoints:
         return await self._in_thread(parse_and_answer, lambda _: published)
 
     def _is_quick(self, raw: RawRequest) -> bool:
-        """Whether to project takes little time. Filling gaps does not, nor does parsing much text."""
+        """Whether to project takes little time. Filling gaps does not, nor does parsing much text, nor unpacking."""
         current = self._cache.current
-        if current is None or not raw.is_binary or current.settings.get("missing") == "impute":
+        if raw.is_compressed or raw.json_bytes > _QUICK_BYTES:
+            return False
+        if current is None or current.settings.get("missing") == "impute":
             return len(raw.body) <= _QUICK_BYTES
         return len(raw.body) * current.model.n_components <= _QUICK_WORK
 

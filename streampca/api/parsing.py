@@ -20,6 +20,7 @@ from streampca.vectors.packing import VectorError, type_name
 
 R = TypeVar("R", bound=RowsRequest)
 M = TypeVar("M", bound=BaseModel)
+_DESCRIBED = 20  # mistakes
 
 
 def parse(raw: RawRequest, schema: type[R], limits: Limits) -> R:
@@ -47,8 +48,8 @@ def check_values(text: bytes, limits: Limits) -> None:
 
 
 def describe(mistakes: list[Any]) -> str:
-    """pydantic's mistakes as one sentence."""
-    return "; ".join(f"{_place(mistake['loc'])}: {mistake['msg']}" for mistake in mistakes)
+    """The first of pydantic's mistakes as one sentence."""
+    return "; ".join(f"{_place(mistake['loc'])}: {mistake['msg']}" for mistake in mistakes[:_DESCRIBED])
 
 
 def _place(path: tuple[str | int, ...]) -> str:
@@ -59,7 +60,7 @@ def _place(path: tuple[str | int, ...]) -> str:
 
 def _parse_json(raw: RawRequest, schema: type[R]) -> R:
     content = json_object(raw.body)
-    _check_names("field", content, list(schema.model_fields))
+    check_names("field", content, list(schema.model_fields))
     if raw.query:
         content = _in_query(raw.query, schema) | content
         content.pop("of", None)
@@ -68,7 +69,7 @@ def _parse_json(raw: RawRequest, schema: type[R]) -> R:
 
 def _in_query(query: Mapping[str, str], schema: type[RowsRequest]) -> dict[str, Any]:
     """The fields in a query."""
-    _check_names("parameter", query, list(schema.query.model_fields))
+    check_names("parameter", query, list(schema.query.model_fields))
     return validate(schema.query, query, strict=False).model_dump(exclude_unset=True)
 
 
@@ -92,7 +93,7 @@ def _parse_binary(raw: RawRequest, schema: type[R]) -> R:
     return validate(schema, query | {name: request_arrays.from_body(raw.body, raw.media_type, name)}, strict=False)
 
 
-def _check_names(kind: str, given: Mapping[str, Any], known: list[str]) -> None:
+def check_names(kind: str, given: Mapping[str, Any], known: list[str]) -> None:
     """Before pydantic's own check, which would make an error object for each of a million unknown names."""
     for name in given:
         if name not in known:

@@ -1,11 +1,11 @@
 """An HTTP request before it is parsed: the bytes of its body, their media type, the query; and the client's errors."""
 
 import asyncio
+import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-import anyio.to_thread
 from starlette.requests import ClientDisconnect, Request
 
 NPY, BYTES = "application/x-npy", "application/octet-stream"
@@ -13,6 +13,8 @@ RAW = {f"{BYTES};dtype=float32": "<f4", f"{BYTES};dtype=float64": "<f8"}
 BINARY = (NPY, *RAW)
 
 LENGTH = "Inference-Header-Content-Length"  # of the Open Inference Protocol: bytes of JSON before those of tensors
+
+_NUMBER = re.compile("[0-9]{1,18}")
 
 BODY_WITHIN_S = 60.0  # 16 MiB at 2 Mbit/s
 UNCOUNTED_BYTES = 64 * 1024  # a body or an answer up to this size holds no memory that others lack
@@ -44,9 +46,38 @@ class RawRequest:
     headers: Mapping[bytes, bytes] = field(default_factory=dict)
 
     @property
-    def is_binary(self) -> bool:
-        """Whether the body's numbers are bytes."""
-        return self.media_type in BINARY or LENGTH.lower().encode() in self.headers
+    def is_compressed(self) -> bool:
+        """Whether the body is to be unpacked."""
+        return self.header(b"content-encoding").lower() in ("gzip", "deflate")
+
+    @property
+    def json_bytes(self) -> int:
+        """Bytes of JSON, with which the body begins. Raises `RequestError`."""
+        if self.media_type in BINARY:
+            return 0
+        length = self.header(LENGTH.lower().encode())
+        if length and not (_NUMBER.fullmatch(length) and int(length) <= len(self.body)):
+            text = f"{LENGTH} {length[:20]} is not the length of the JSON in a body of {len(self.body)}"
+            raise RequestError(400, text)
+        return int(length) if length else len(self.body)
+
+    def unpacked(self, max_bytes: int) -> "RawRequest":
+        """With the body that gzip or zlib have compressed; of what would be too long no more than that is unpacked.
+
+        Takes memory that is not counted: so only the threads that parse do this, one request at a time.
+        """
+        if not self.is_compressed:
+            return self
+        decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)
+        try:
+            plain = decoder.decompress(self.body, max_bytes + 1)
+        except zlib.error as error:
+            raise RequestError(400, f"the body is not what its Content-Encoding says: {error}") from None
+        if len(plain) > max_bytes:
+            raise _too_long(max_bytes)
+        if not decoder.eof:
+            raise RequestError(400, "the compressed body ends too early")
+        return replace(self, body=plain)
 
     def header(self, name: bytes) -> str:
         """A header's text; empty if it is missing."""
@@ -73,24 +104,7 @@ async def read_request(request: Request, max_bytes: int) -> RawRequest:
     except TimeoutError:
         text = f"the body did not arrive within {BODY_WITHIN_S:g} s: send fewer rows at once"
         raise RequestError(408, text, limit="body_time", headers={"Connection": "close"}) from None
-    if encoding != b"identity":
-        body = await anyio.to_thread.run_sync(_decompressed, body, max_bytes)
-        request.scope["hold"](len(body))
     return RawRequest(body, media_type, query, headers)
-
-
-def _decompressed(body: bytes, max_bytes: int) -> bytes:
-    """What gzip or zlib have compressed; no more than that is unpacked of what would become too long."""
-    decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)
-    try:
-        plain = decoder.decompress(body, max_bytes + 1)
-    except zlib.error as error:
-        raise RequestError(400, f"the body is not what its Content-Encoding says: {error}") from None
-    if len(plain) > max_bytes:
-        raise _too_long(max_bytes)
-    if not decoder.eof:
-        raise RequestError(400, "the compressed body ends too early")
-    return plain
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:

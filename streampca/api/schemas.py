@@ -45,7 +45,9 @@ SquaredDistances = Annotated[
 ScoreName = Literal["t2", "spe", "score", "p", "p_t2", "p_spe"]
 SCORES: tuple[ScoreName, ...] = get_args(ScoreName)
 ScoreFields = Annotated[
-    list[ScoreName], BeforeValidator(lambda names: names.split(",") if isinstance(names, str) else names)
+    list[ScoreName],
+    Field(max_length=len(SCORES)),
+    BeforeValidator(lambda names: names.split(",", len(SCORES)) if isinstance(names, str) else names),
 ]
 T2 = Annotated[list[float], Field(description="Hotelling's T², unusual within the plane: k on average.")]
 Score = Annotated[

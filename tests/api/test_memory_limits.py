@@ -1,6 +1,7 @@
 """No request, and no client that leaves its answer unread, needs the sidecar's shipped memory limit of 512 MiB."""
 
 import contextlib
+import gzip
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ import pytest
 
 from streampca.api import compute, endpoints, middleware
 from streampca.api.app import create_app
+from streampca.api.request import LENGTH
 from streampca.settings import ServeSettings
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import MemoryStore
@@ -103,6 +105,44 @@ def test_many_large_requests_at_once_are_harmless(tmp_path: Path) -> None:
         assert found <= {(200, None), (503, "1")}
         assert (200, None) in found
         assert peak() < PEAK_MIB, peak()
+
+
+def infer(**more: Any) -> bytes:
+    vectors = {"name": "vectors", "shape": [1, 1000], "datatype": "FP64", "data": [1.0] * 1000}
+    return orjson.dumps({"inputs": [vectors], **more})
+
+
+MANY = [0] * NUMBERS
+NAMES = b",".join(b'"%d":1' % i for i in range(NUMBERS // 4))
+INFER, PACKED = f"/v2/models/{TOPIC}/infer", {"Content-Encoding": "gzip"}
+MISTAKES: dict[str, tuple[str, Callable[[], bytes], dict[str, str]]] = {
+    "fields": ("/v1/project", lambda: orjson.dumps({"vectors": [[1.0] * 1000], "fields": MANY}), {}),
+    "fields as text": ("/v1/project", lambda: orjson.dumps({"vectors": [[1.0]], "fields": "," * NUMBERS}), {}),
+    "outputs": (INFER, lambda: infer(outputs=MANY), {}),
+    "inputs": (INFER, lambda: infer(inputs=MANY), {}),
+    "params": ("/invocations", lambda: b'{"instances":[[1]],"params":{' + NAMES + b"}}", {}),
+    "packed": ("/v1/project", lambda: gzip.compress(bytes(BODY - 1)), PACKED),
+    "JSON as if binary": (INFER, lambda: b" " * 15_000_000 + b"{}", {LENGTH: "15000002"}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_takes_little_memory_and_many_at_once_not_much(name: str, tmp_path: Path) -> None:
+    path, make, headers = MISTAKES[name]
+    with sidecar(tmp_path) as (url, peak), httpx.Client(base_url=url, timeout=120) as client:
+        body = make()
+        client.post("/v1/project", content=orjson.dumps({"vectors": [[1.0] * 1000]}))
+        idle = peak()
+
+        def send(_: int) -> int:
+            return client.post(path, content=body, headers=headers).status_code
+
+        assert send(0) in (400, 413, 422)
+        assert peak() - idle < 64
+        with ThreadPoolExecutor(40) as threads:
+            assert set(threads.map(send, range(80))) <= {400, 413, 422, 503}
+        assert peak() - idle < 300
 
 
 REQUESTS = {

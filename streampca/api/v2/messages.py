@@ -39,10 +39,7 @@ class Inference:
 
 def parse(raw: RawRequest, version: int | None, limits: Limits) -> Inference:
     """The request in a body. Raises `RequestError`."""
-    length = raw.header(LENGTH.lower().encode())
-    if length and not (length.isdigit() and int(length[:20]) <= len(raw.body)):
-        raise RequestError(400, f"{LENGTH} {length[:20]} is not the length of the JSON in a body of {len(raw.body)}")
-    text = raw.body[: int(length)] if length else raw.body
+    text = raw.body[: raw.json_bytes]
     check_values(text, limits)
     try:
         request = InferenceRequest.model_validate(json_object(text))

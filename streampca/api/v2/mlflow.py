@@ -4,11 +4,11 @@ from fastapi import Response
 
 from streampca.api import compute
 from streampca.api.compute import Answer
-from streampca.api.parsing import check_values, json_object, validate
+from streampca.api.parsing import check_names, check_values, json_object, validate
 from streampca.api.request import RawRequest, RequestError
 from streampca.api.request_arrays import Limits
 from streampca.api.responses import json_response, version_header
-from streampca.api.schemas import ProjectRequest
+from streampca.api.schemas import ProjectQuery, ProjectRequest
 
 _FORMS = ("instances", "inputs", "dataframe_split")
 
@@ -24,6 +24,7 @@ def parse(raw: RawRequest, limits: Limits) -> ProjectRequest:
     params = content.get("params") or {}
     if not isinstance(params, dict):
         raise RequestError(422, "params must be an object")
+    check_names("parameter", params, list(ProjectQuery.model_fields))
     return validate(ProjectRequest, params | {"vectors": rows}, strict=True, context=raw.body)
 
 

@@ -1,6 +1,6 @@
 """Requests and answers of the Open Inference Protocol: they validate requests and document both."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, Field, NonNegativeInt, SkipValidation
 
@@ -8,6 +8,7 @@ from streampca.api.schemas import Rows
 from streampca.pca.model import Basis
 
 Datatype = Literal["FP32", "FP64"]
+Size = Annotated[int, Field(ge=0, lt=2**31)]
 OutputName = Literal["coordinates", "residual", "reconstruction", "score", "p"]
 
 
@@ -21,7 +22,7 @@ class Tensor(BaseModel):
     """The input: vectors."""
 
     name: Literal["vectors"]
-    shape: Annotated[list[NonNegativeInt], Field(min_length=2, max_length=2, description="Vectors, dimensions.")]
+    shape: Annotated[list[Size], Field(min_length=2, max_length=2, description="Vectors, dimensions.")]
     datatype: Datatype
     data: Annotated[list[Any] | None, SkipValidation, Field(description="Numbers, row by row, or rows.")] = None
     parameters: TensorParameters = TensorParameters()
@@ -54,7 +55,9 @@ class InferenceRequest(BaseModel):
 
     id: str | None = Field(None, description="Repeated in the answer.")
     inputs: Annotated[list[Tensor], Field(min_length=1, max_length=1)]
-    outputs: list[RequestedOutput] = Field([], description="coordinates and residual, if empty.")
+    outputs: list[RequestedOutput] = Field(
+        [], max_length=len(get_args(OutputName)), description="coordinates and residual, if empty."
+    )
     parameters: InferenceParameters = InferenceParameters()
 
 
