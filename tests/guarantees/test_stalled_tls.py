@@ -11,7 +11,7 @@ import pytest
 
 from tests.certificates import KEY_PASSWORD
 from tests.guarantees.harness import BOTH_CLIENTS, group
-from tests.kafka_broker import Broker
+from tests.kafka_broker import Broker, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
 
@@ -26,6 +26,7 @@ def stalled(broker: Broker) -> Iterator[None]:
         yield
     finally:
         os.kill(broker.process.pid, signal.SIGCONT)
+        wait_until(broker._is_ready)  # the cluster has given it up meanwhile
 
 
 def tls(broker: Broker) -> dict[str, Any]:
