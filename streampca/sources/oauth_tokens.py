@@ -56,7 +56,7 @@ class Tokens:
             self._token, self._expiry = self._request()
             self._failure, self._ask_at = None, now + _USED * (self._expiry - now)
         except SourceError as error:
-            if self._token and not self.late:
+            if self._token and self._failure is None:
                 log.warning("no new token, waiting", error=str(error))
             self._failure, self._failed_at, self._ask_at = error, now, now + _RETRY_S
 
