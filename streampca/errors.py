@@ -31,14 +31,14 @@ class StoreError(StreampcaError):
 
 
 class StoreBusyError(StoreError):
-    """The store answers that it is overloaded or fails, or does not show what was just written; a retry helps."""
+    """The store fails, does not answer, or does not show what was just written; a retry may help."""
 
 
 class NewerFormatError(StoreError):
     """A file was written by a newer release; nothing is damaged. Until this process is upgraded, it waits."""
 
 
-class StaleListingError(StoreError):
+class StaleListingError(StoreBusyError):
     """A listing names files that are gone, as network file systems do for a minute; a retry helps."""
 
 

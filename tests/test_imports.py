@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "blas": [],
     "logs": [],
     "thread_failures": [],
+    "watchdog": [],
     "common_settings": [],
     "metrics": ["version"],
     "tracing": ["errors"],
@@ -38,10 +39,10 @@ MAY_IMPORT = {
     "estimator": ["estimator", "stream.fold", "stream.decoded", "pca"],
     "vectors": ["pca.arrays", "vectors", "errors"],
     "stream": ["stream", "vectors", "pca", "errors"],
-    "sources": ["sources", "stream.events", "stream.record", "errors", "settings"],
+    "sources": ["sources", "stream.events", "stream.record", "errors", "settings", "watchdog"],
     "sources.kafka_python": [*SHARED_BY_SOURCES, "sources.kafka_python"],
     "sources.confluent": [*SHARED_BY_SOURCES, "sources.confluent"],
-    "sources.schema_registry": ["sources.broker_errors", "stream.formats", "errors", "settings.formats"],
+    "sources.schema_registry": ["sources.broker_errors", "stream.formats", "errors", "settings.formats", "watchdog"],
     "stores": ["stores", "stream", "store_url", "errors"],
     "consumer_group": [
         "consumer_group", "stream", "pca.arrays", "pca.losses", "errors", "metrics", "sources.base",
@@ -49,11 +50,12 @@ MAY_IMPORT = {
     ],
     "worker": [
         "worker", "consumer_group", "stream", "pca", "errors", "metrics", "sources.base", "stores.base",
-        "stores.checkpoints", "stores.models", "stores.process_status",
+        "stores.checkpoints", "stores.models", "stores.process_status", "watchdog",
     ],
     "transform": [
         "transform", "consumer_group", "stream", "pca", "errors", "metrics", "sources.base",
         "sources.dead_letter_headers", "sources.transactions", "stores.model_cache", "stores.process_status",
+        "watchdog",
     ],
     "api": [
         "api", "stores.base", "stores.model_cache", "stores.models", "stores.process_status", "stream.model_file",
@@ -64,7 +66,7 @@ MAY_IMPORT = {
     "commands": [
         "commands", "consumer_group", "worker", "transform", "sources", "stores", "stream", "vectors", "pca",
         "settings", "common_settings", "allocation", "blas", "errors", "logs", "thread_failures", "store_url",
-        "api.server", "metrics", "access", "export", "client", "tracing", "backfill",
+        "api.server", "metrics", "access", "export", "client", "tracing", "backfill", "watchdog",
     ],
     "demo": ["demo", "stores", "stream.model_file", "vectors", "pca.arrays", "settings", "errors"],
     "cli": ["commands", "demo.run", "blas", "settings", "common_settings", "logs", "errors", "version"],

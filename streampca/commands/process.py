@@ -14,6 +14,7 @@ import structlog
 from prometheus_client import disable_created_metrics
 from threadpoolctl import threadpool_limits
 
+from streampca import watchdog
 from streampca.access.tls import server_context
 from streampca.access.tokens import Tokens
 from streampca.allocation import keep_freed_memory
@@ -65,6 +66,7 @@ def process_of(
     tracing = TracingListener(tracer, settings.topic, settings.group) if tracer else None
     tokens = Tokens(settings.tokens_file) if settings.tokens_file else None
     with (
+        watchdog.watching(),
         ThreadFailures() as threads,
         threadpool_limits(1),  # one BLAS thread: the same bits, and no threads competing for blocks this small
         health_server(settings.host, settings.metrics_port, metrics.registry, health, context, tokens) as server,

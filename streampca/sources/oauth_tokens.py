@@ -29,33 +29,36 @@ class Tokens:
     def __init__(self, request: Callable[[], tuple[str, float]]) -> None:
         self._request, self._lock = request, threading.Lock()
         self._token, self._expiry, self._ask_at = "", 0.0, 0.0
-        self._failure, self._failed_at = "", 0.0
+        self._failure: SourceError | None = None
+        self._failed_at = 0.0
 
     @property
     def late(self) -> bool:
         """Whether a client may still have an expired token, because no new one could be obtained."""
-        return time.time() - self._failed_at < _LATE_S
+        refused = self._failure is not None and not isinstance(self._failure, NoBrokerError)
+        return time.time() - self._failed_at < _LATE_S and not (refused and time.time() >= self._expiry)
 
     def current(self) -> tuple[str, float]:
         """A token and its expiry, in seconds since 1970.
 
-        Raises `NoBrokerError` if none can be obtained now, `SourceError` if the login is refused.
+        Raises `NoBrokerError` if none can be obtained now, `SourceError` if the login is refused and no token is valid.
         """
         with self._lock:
             if time.time() >= self._ask_at:
                 self._ask(time.time())
-            if self._failure and self._expiry - time.time() < _LEAST_LEFT_S:
-                raise NoBrokerError(self._failure)
+            left_s = self._expiry - time.time()
+            if self._failure is not None and left_s < _LEAST_LEFT_S:
+                raise NoBrokerError(str(self._failure)) if left_s > 0 else self._failure
             return self._token, self._expiry
 
     def _ask(self, now: float) -> None:
         try:
             self._token, self._expiry = self._request()
-            self._failure, self._ask_at = "", now + _USED * (self._expiry - now)
-        except NoBrokerError as error:
-            if self._token and not self.late:
+            self._failure, self._ask_at = None, now + _USED * (self._expiry - now)
+        except SourceError as error:
+            if self._token and self._failure is None:
                 log.warning("no new token, waiting", error=str(error))
-            self._failure, self._failed_at, self._ask_at = str(error), now, now + _RETRY_S
+            self._failure, self._failed_at, self._ask_at = error, now, now + _RETRY_S
 
 
 def tokens_of(settings: KafkaSettings) -> Tokens | None:

@@ -19,6 +19,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from streampca import watchdog
 from streampca.sources.base import Committed, Source
 from streampca.sources.event_queue import EventQueue, partition_of
 from streampca.sources.threads import OS_THREADS, Threads
@@ -57,7 +58,7 @@ class Prefetch:
         self._thread.start()
 
     def topic_id(self) -> str:
-        return str(self._do(self._source.topic_id).result())
+        return str(self._done(self._source.topic_id))
 
     def partitions(self) -> frozenset[int]:
         return self._partitions
@@ -82,20 +83,20 @@ class Prefetch:
         return []
 
     def seek(self, positions: Mapping[int, int | None], last: Mapping[int, LastRecord] = NO_RECORDS) -> None:
-        self._do(partial(self._seek, positions, last)).result()
+        self._done(partial(self._seek, positions, last))
 
     def pause(self, partitions: frozenset[int]) -> None:
-        self._do(partial(self._pause, partitions)).result()
+        self._done(partial(self._pause, partitions))
 
     def commit(self, positions: Mapping[int, int], metadata: str = "") -> None:
         self._do(partial(self._commit, positions, metadata))
 
     def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
-        found: dict[int, Committed] = self._do(partial(self._source.committed, partitions)).result()
+        found: dict[int, Committed] = self._done(partial(self._source.committed, partitions))
         return found
 
     def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:
-        found: dict[int, int] = self._do(partial(self._source.offsets_at, partitions, time_ms)).result()
+        found: dict[int, int] = self._done(partial(self._source.offsets_at, partitions, time_ms))
         return found
 
     def close(self) -> None:
@@ -109,6 +110,10 @@ class Prefetch:
         if self._failure is not None:  # the thread has died before it could close the source
             with contextlib.suppress(Exception):
                 self._source.close()
+
+    def _done(self, call: Callable[[], Any]) -> Any:
+        """What the call returns, when the thread has executed it."""
+        return watchdog.result_of(self._do(call))
 
     def _do(self, call: Callable[[], Any]) -> Future[Any]:
         """Make the thread execute the call; wake it up if it waits."""
@@ -127,6 +132,7 @@ class Prefetch:
     def _run(self) -> None:
         try:
             while not self._ended:
+                watchdog.tick()
                 self._step()
         except BaseException as error:  # the worker handles it
             self._fail(error)

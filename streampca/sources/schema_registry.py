@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+from streampca import watchdog
 from streampca.errors import SettingsError, SourceError
 from streampca.settings.formats import FormatSettings
 from streampca.sources.broker_errors import one_line
@@ -22,7 +23,7 @@ def schemas_of(settings: FormatSettings) -> Schemas | None:
 
 
 class _RefusedError(TimeoutError):
-    """The registry refuses a request, for whatever reason."""
+    """The registry refuses a request, for another reason than the login."""
 
 
 class SchemaRegistry:
@@ -49,9 +50,13 @@ class SchemaRegistry:
         try:
             found = self._call(self._client.get_schema, schema_id)
             self._add_references(found, references)
-        except (SourceError, TimeoutError) as error:
+        except SourceError as error:
+            if self._answers():  # the login may have expired: that says nothing about the id
+                raise TimeoutError(str(error)) from None
+            raise
+        except TimeoutError as error:
             failing_s = time.monotonic() - self._failing.setdefault(schema_id, time.monotonic())
-            refused = isinstance(error, SourceError | _RefusedError)
+            refused = isinstance(error, _RefusedError)
             if (refused or failing_s > _FAILING_S) and self._answers():  # the id is at fault: no partition waits for it
                 raise KeyError(schema_id) from None
             raise
@@ -90,6 +95,7 @@ class SchemaRegistry:
                 references[reference.name] = found.schema_str
 
     def _call(self, method: Any, *arguments: Any) -> Any:
+        watchdog.tick()  # a batch may need many
         try:
             return method(*arguments)
         except self._error as error:

@@ -40,8 +40,9 @@ _PERMISSIONS = {
 def store_error(action: Action, url: str, name: str, error: Exception) -> StoreError:
     """What failed where, why, and what to do about it. `url` holds no secrets, `name` may be empty."""
     place = f"{url}/{name}" if name else url
-    kind = StoreBusyError if _is_busy(_status(str(error))) else StoreError
-    return kind(f"cannot {action} {place}: {_explanation(action, store_url.scheme_of(url) or '', error)}")
+    explanation = _explanation(action, store_url.scheme_of(url) or "", error)
+    kind = StoreBusyError if RETRY_MAY_HELP in explanation else StoreError
+    return kind(f"cannot {action} {place}: {explanation}")
 
 
 def is_missing_object(error: FileNotFoundError) -> bool:
@@ -72,7 +73,8 @@ def _explanation(action: Action, scheme: str, error: Exception) -> str:
     if "BadScheme" in text or "builder error" in text:
         return "the endpoint is plain HTTP (set AWS_ALLOW_HTTP=true if this is meant)"
     if status is not None:
-        remedy = RETRY_MAY_HELP if _is_busy(status) else f"is {endpoint} the address of an object store?"
+        is_busy = status >= 500 or status == 429
+        remedy = RETRY_MAY_HELP if is_busy else f"is {endpoint} the address of an object store?"
         return f"the server answers {answer} ({remedy})"
     if "Timeout" in text or "TimedOut" in text or "timed out" in text:
         return f"the server does not answer in time ({RETRY_MAY_HELP}; else check the network and {endpoint})"
@@ -81,10 +83,6 @@ def _explanation(action: Action, scheme: str, error: Exception) -> str:
     if "HTTP error" in text or "request or response body" in text:
         return f"no connection to the server, or it was cut ({RETRY_MAY_HELP}; else check {endpoint})"
     return "the settings of the object store are not valid (see the provider's environment variables)"
-
-
-def _is_busy(status: int | None) -> bool:
-    return status is not None and (status >= 500 or status == 429)
 
 
 def _status(text: str) -> int | None:

@@ -39,6 +39,7 @@ REASONS = (
 # that a value becomes may take a hundred times its bytes.
 _NUMBER_BYTES, _MAX_OTHER_BYTES = 32, 8 * 2**20
 _LARGE_BATCH = 8 * 2**20  # bytes of vectors that are decoded at once; the last value may exceed it
+_UNKNOWN_BYTES = _LARGE_BATCH // 100  # that an unknown schema counts as: each is a request, which may take seconds
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,7 @@ class Codec:
                 rows.append(row)
                 places.append(place)
             except VectorError as error:
+                size += _UNKNOWN_BYTES * (error.reason == "unknown_schema")
                 rejects.append(Reject(place, error.reason, _printable(str(error))))
             except (StreampcaError, TimeoutError):  # the schema registry's
                 raise

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
+from streampca import watchdog
 from streampca.consumer_group.assignment import Assignment
 from streampca.consumer_group.listener import (
     BatchTransformed,
@@ -84,6 +85,7 @@ class Transformer:
         try:
             while self._stop_cause is None:
                 self._check_threads()
+                watchdog.tick()
                 self._listener.notify(LoopTicked())
                 self._turn(clock)
                 self._listener.notify(SourcePolled(self._source.status()))
@@ -102,6 +104,7 @@ class Transformer:
         try:
             self._model.refresh()
             for event in self._source.poll(_POLL_S):
+                watchdog.tick()
                 if not self._pending:
                     self._begun_at = clock()
                 self._handle(event)
@@ -199,6 +202,7 @@ class Transformer:
             self._start_over("")
 
     def _check_stop(self) -> None:
+        watchdog.tick()
         if self._stop_cause is not None:
             raise TimeoutError("the member stops")
 

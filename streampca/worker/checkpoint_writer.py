@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import NamedTuple
 
+from streampca import watchdog
 from streampca.consumer_group.listener import CheckpointPostponed, CheckpointSaved, ModelPublished, PublishFailed
 from streampca.errors import DamagedFileError, StoreError, StreampcaError
 from streampca.stores.checkpoints import Checkpoints
@@ -59,7 +60,7 @@ class CheckpointWriter:
         if self._in_flight is None or not (wait or self._in_flight.done()):
             return None
         in_flight, self._in_flight = self._in_flight, None
-        return in_flight.result()
+        return watchdog.result_of(in_flight)
 
     def _write(
         self, checkpoints: Sequence[Checkpoint], publish: bool, saved_before: Sequence[Checkpoint]

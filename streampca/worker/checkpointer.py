@@ -10,8 +10,9 @@ from collections.abc import Collection, Mapping
 
 import structlog
 
+from streampca import watchdog
 from streampca.consumer_group.listener import CheckpointPostponed, CheckpointSaved, Listener, ModelPublished
-from streampca.errors import SettingsError, StaleListingError, StoreError
+from streampca.errors import SettingsError, StoreBusyError, StoreError
 from streampca.sources.base import DeadLetters, Source
 from streampca.stream import compatibility
 from streampca.stream.checkpoint import Checkpoint
@@ -49,9 +50,9 @@ class Checkpointer:
     def check(self) -> None:
         """Check the topic, the store and one checkpoint, so that a mistake is reported before the group is joined."""
         self._topic_id = self._source.topic_id()
-        self._group_store.check_before_joining()
-        for partition in self._writer.checkpoints.partitions()[:1]:
-            with contextlib.suppress(StaleListingError):  # retried when it is assigned
+        with contextlib.suppress(StoreBusyError):  # it is asked again when partitions are assigned
+            self._group_store.check_before_joining()
+            for partition in self._writer.checkpoints.partitions()[:1]:
                 self._load(partition)
 
     def restore(self, partitions: Collection[int]) -> dict[int, Fold]:
@@ -132,6 +133,7 @@ class Checkpointer:
         offsets = self._starts(folds) if folds else {}
         begun = {partition: folds[partition].at(offset) for partition, offset in offsets.items()}
         for checkpoint in self._checkpoints(begun):
+            watchdog.tick(watchdog.STORE_S)
             self._writer.checkpoints.save(checkpoint)
             log.info(
                 "partition begun", partition=checkpoint.partition, offset=checkpoint.fold.position, start=self._start
@@ -142,6 +144,7 @@ class Checkpointer:
         start = self._start
         if start == "backfill":
             checkpoints = self._writer.checkpoints
+            watchdog.tick(watchdog.STORE_S)
             newest = [found for each in checkpoints.backfills() if (found := checkpoints.newest(each))]
             if not newest:
                 raise SettingsError(f"start is backfill, and the store holds none of {self._topic}: run it first")
@@ -159,6 +162,7 @@ class Checkpointer:
         return {int(partition): int(offset) for partition, offset in (pair.split(":") for pair in until.split(","))}
 
     def _load(self, partition: int) -> Fold:
+        watchdog.tick(watchdog.STORE_S)
         checkpoint = self._writer.checkpoints.newest(partition)
         if checkpoint is None:
             return Fold.empty(self._fold_config.learning)

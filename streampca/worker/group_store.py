@@ -7,6 +7,7 @@ our checkpoints, somebody checkpoints elsewhere.
 import contextlib
 from collections.abc import Collection, Mapping
 
+from streampca import watchdog
 from streampca.sources.base import Committed, Source
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stream import compatibility
@@ -40,6 +41,7 @@ class GroupStore:
         if named := _metadata(committed):
             compatibility.refuse_other_store(self._topic, named, self._checkpoints.identity())
         for partition in sorted(committed.keys() & set(partitions)):
+            watchdog.tick(watchdog.STORE_S)
             newest = self._checkpoints.offsets(partition)[-1:]  # files' names: the newest file may be damaged
             refuse = compatibility.refuse_foreign_store
             refuse(self._topic, partition, committed[partition].offset, newest[0] if newest else None)
@@ -63,7 +65,9 @@ class GroupStore:
                 self._is_check_due = False
 
     def _committed(self) -> Mapping[int, Committed]:
-        return self._source.committed(self._source.partitions())
+        committed = self._source.committed(self._source.partitions())
+        watchdog.tick(watchdog.STORE_S)  # which is compared next
+        return committed
 
 
 def _metadata(committed: Mapping[int, Committed]) -> dict[int, str]:

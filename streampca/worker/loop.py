@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import NoReturn
 
+from streampca import watchdog
 from streampca.consumer_group.assignment import Assignment
 from streampca.consumer_group.listener import (
     BatchLearned,
@@ -90,8 +91,10 @@ class Worker:
             self._next_save = clock() + self._config.checkpoint_interval_s
             while self._stop_cause is None:
                 self._check_threads()
+                watchdog.tick()
                 self._listener.notify(LoopTicked())
                 for event in self._source.poll(_POLL_S):
+                    watchdog.tick()
                     self._handle(event)
                 self._listener.notify(SourcePolled(self._source.status()))
                 now = clock()

@@ -200,11 +200,15 @@ def test_a_registry_over_tls(
 
 
 class FakeRegistry(http.server.BaseHTTPRequestHandler):
-    """A registry that requires a password, fails for schema 7, and refuses schema 8 and 9."""
+    """A registry that requires a password, fails for schema 7, and refuses schema 8 and 9.
+
+    It tells the types of schemas to all but bob.
+    """
 
     def do_GET(self) -> None:
-        credentials = base64.b64encode(b"ann:secret").decode()
-        if self.headers.get("Authorization") != f"Basic {credentials}":
+        login = self.headers.get("Authorization")
+        is_public = self.path == "/schemas/types" and login != f"Basic {base64.b64encode(b'bob:secret').decode()}"
+        if login != f"Basic {base64.b64encode(b'ann:secret').decode()}" and not is_public:
             return self.respond(401, {"error_code": 401, "message": "who are you?"})
         if self.path.startswith("/schemas/ids/7"):
             return self.respond(500, {"error_code": 50001, "message": "disk full"})
@@ -232,13 +236,15 @@ def test_passwords_and_errors_of_a_registry(new_client: NewClient, monkeypatch: 
         assert good.get(1) == WriterSchema("AVRO", '"bytes"', {})
         with pytest.raises(TimeoutError, match="disk full"):
             good.get(7)
-        for refused in (8, 9):  # one id is no reason to stop: its records are dead letters
-            with pytest.raises(KeyError):
-                good.get(refused)
+        with pytest.raises(KeyError):  # one id is no reason to stop: its records are dead letters
+            good.get(9)
         monkeypatch.setattr(module, "_FAILING_S", 0.0)
         with pytest.raises(KeyError):
             good.get(7)
-        for other in ({}, {"schema_registry_login": "ann:wrong"}):
-            with pytest.raises(SourceError, match="schema_registry_login"):
-                new_client(url, **other).get(1)
+        expired = new_client(url, schema_registry_login="ann:expired")
+        for refused in (lambda: good.get(8), lambda: expired.get(1), lambda: new_client(url).get(1)):
+            with pytest.raises(TimeoutError, match=r"refuses access \(40[13]\): check schema_registry_login"):
+                refused()
+        with pytest.raises(SourceError, match="schema_registry_login"):
+            new_client(url, schema_registry_login="bob:secret").get(1)
         server.shutdown()

@@ -45,5 +45,5 @@ def test_expired_tokens_change_no_bit(broker: Broker, topic: str, tmp_path: Path
             assert worker.wait() == 1
             text = worker.text()
             assert f"the token endpoint {tokens.url} gives no token (401 invalid_client)" in text
-            assert text.count("no new token, waiting") == 1
+            assert 1 <= text.count("no new token, waiting") <= 2  # for each trouble; librdkafka may see one of the two
             assert not re.search(rf"eyJ|{SECRET}", text)

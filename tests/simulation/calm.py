@@ -4,9 +4,8 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from streampca.stream.checkpoint import Checkpoint, encode
-from streampca.stream.events import Records
 from streampca.stream.fold import Fold
-from streampca.stream.record import PlainRecord
+from streampca.stream.record import PlainRecord, last_of
 from streampca.worker.loop import WorkerConfig
 from tests.simulation.history import Course
 from tests.simulation.plan import TOPIC
@@ -34,10 +33,10 @@ class Calm:
             stats = replace(self.fold.stats, gap=jump.to - jump.lost_from)
             self.fold = replace(self.fold, position=jump.to, last=None, stats=stats)
         records = [record for record in self._course.records if self.fold.position <= record.offset < offset]
-        event = self._config.codec.vectors_of(Records(self._partition, records, offset, offset))
-        V, _, rejects, counts = event.decoded
-        fold, _ = self.fold.learn(V, event.timestamps, event.next, self._config.fold, counts)
-        fold = fold.after(event.last) if records else fold
+        V, places, rejects, counts = self._config.codec.decode([record.value for record in records])
+        timestamps = [records[place].timestamp for place in places]
+        fold, _ = self.fold.learn(V, timestamps, offset, self._config.fold, counts)
+        fold = fold.after(last_of(records)) if records else fold
         self.fold = fold.reject([reject.reason for reject in rejects])
         self.rejected |= {records[reject.place] for reject in rejects}
 

@@ -23,7 +23,7 @@ from tests.simulation.calm import Calm
 from tests.simulation.disk import STALE_S, File, Mount, Volume
 from tests.simulation.history import Course
 from tests.simulation.plan import TOPIC
-from tests.simulation.site import POISON
+from tests.simulation.registry import is_poison
 from tests.simulation.world import World
 
 _CHECKPOINTS, _MODELS = f"/store/checkpoints/{TOPIC}", f"/store/models/{TOPIC}"
@@ -102,7 +102,7 @@ class Checks:
                 if offset == newest and data in written[offset] and not self._skips and not calm.rejected <= sent:
                     lost = _offsets(calm.rejected - sent)
                     self._world.report(f"partition {partition}: {lost} are not in the dead-letter topic")
-            learnable = sum(r.value != POISON and r.offset < calm.fold.position for r in course.records)
+            learnable = sum(not is_poison(r.value) and r.offset < calm.fold.position for r in course.records)
             if learnable != calm.fold.stats.learned:
                 self._world.report(f"{calm.fold.stats.learned} of {learnable} records of {partition} can be learned")
             if len(courses) == 1 and sent - calm.rejected:
@@ -159,7 +159,7 @@ class Checks:
         return all(
             (partition, record) in sent
             for record in course.records
-            if record.value == POISON and record.offset < offset
+            if is_poison(record.value) and record.offset < offset
         )
 
     def _note_oldest(self, partition: int) -> None:

@@ -6,16 +6,16 @@ from random import Random
 from typing import Any
 
 from streampca.pca.learning import LearningConfig
-from streampca.stream.codec import Codec
 from streampca.stream.fold import FoldConfig
 from streampca.worker.loop import WorkerConfig
+from tests.simulation.registry import FramedCodec, registry
 
 TOPIC = "readings"
 QUIET_AFTER_S = 10.0  # no fault begins later
 
 CALLS = (
     "poll", "seek", "topic_id", "flush", "flushed", "open", "write", "fsync", "rename", "renamed", "fsync folder",
-    "commit", "committed", "offsets", "list", "read", "unlink", "mkdir", "close",
+    "commit", "committed", "offsets", "list", "read", "unlink", "mkdir", "close", "schema",
 )  # fmt: skip
 
 
@@ -81,7 +81,14 @@ class Plan:
         """Of every worker."""
         fold = self.fold_config()
         learning, min_observed = fold.learning, 1 if self.gaps else None
-        codec = Codec("float64", learning.dimensions, learning.largest_value, learning.dtype, min_observed=min_observed)
+        codec = FramedCodec(
+            "float64",
+            learning.dimensions,
+            learning.largest_value,
+            learning.dtype,
+            schemas=registry(),
+            min_observed=min_observed,
+        )
         return WorkerConfig(
             TOPIC,
             fold,

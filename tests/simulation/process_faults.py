@@ -52,7 +52,7 @@ class ProcessFaults:
         self._during(fault.seconds, self._set_away)
 
     def registry(self, fault: Fault) -> None:
-        self._during(fault.seconds, lambda on: setattr(self._site, "is_registry_away", on))
+        self._during(fault.seconds, lambda on: setattr(self._site.registry, "away", on))
 
     def fail_reads(self, fault: Fault) -> None:
         self._fail(fault, "read")

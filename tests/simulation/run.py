@@ -13,10 +13,12 @@ from unittest import mock
 
 import structlog.testing
 
+from streampca import watchdog
 from streampca.pca.compilation import compile_kernels
 from streampca.sources import prefetch
 from streampca.stores import identity
 from streampca.transform import loop as transform_loop
+from streampca.watchdog import HANG_S
 from streampca.worker import loop as worker_loop
 from tests.simulation import mounted_path, quick_files
 from tests.simulation.checks import Checks
@@ -55,10 +57,11 @@ def simulate(plan: AnyPlan) -> Outcome:
     new_world, new_checks, new_faults = _PARTS[type(plan)]
     with _environment() as logged:
         world = new_world(plan)
-        try:
-            _run(world, new_checks(world), new_faults(world))
-        finally:
-            world.end()
+        with mock.patch.object(watchdog, "tick", world.scheduler.tick):
+            try:
+                _run(world, new_checks(world), new_faults(world))
+            finally:
+                world.end()
     log = tuple(str(entry) for entry in logged)
     return Outcome(tuple(world.violations), world.digest(), world.scheduler.now, log)
 
@@ -77,7 +80,8 @@ def _run(world: Site, checks: Any, faults: ProcessFaults) -> None:
     if not checks.is_complete():
         world.report(f"something waits for ever: {checks.missing()}")
     world.stop()
-    deadline = world.scheduler.now + _STOP_S
+    hangs = any(machine.hangs for machine in world.machines)
+    deadline = world.scheduler.now + _STOP_S + HANG_S * hangs
     while world.scheduler.now < deadline and any(machine.is_up for machine in world.machines):
         world.scheduler.run(world.scheduler.now + 1.0)
     if any(machine.is_up for machine in world.machines):

@@ -12,6 +12,8 @@ from random import Random
 
 from greenlet import getcurrent, greenlet
 
+from streampca.watchdog import HANG_S
+
 _LATENCY_S, _SLOW_S = 0.01, 0.5  # longest time that a call takes normally, and in a slow process
 
 
@@ -24,6 +26,7 @@ class Task:
 
     def __init__(self, process: "Process", run: Callable[[], object]) -> None:
         self.process, self.generation, self.ended, self._waiting = process, 0, False, list["Task"]()
+        self.due = math.inf  # when it must have ticked again
         self.greenlet = greenlet(lambda: self._run(run), parent=process.scheduler.hub)
 
     def _run(self, run: Callable[[], object]) -> None:
@@ -65,6 +68,14 @@ class Scheduler:
         if self._current is None:
             raise KilledError
         return self._current
+
+    def runs(self, process: "Process") -> bool:
+        """Whether a thread of the process is running."""
+        return self._current is not None and self._current.process is process
+
+    def tick(self, within_s: float | None = None) -> None:
+        """As `streampca.watchdog.tick`."""
+        self.current.due = self.now + (within_s or HANG_S)
 
     def at(self, when: float, act: Callable[[], object]) -> None:
         """Call this function at a time, outside all tasks."""
@@ -125,7 +136,7 @@ class Process:
 
     def __init__(self, scheduler: Scheduler, on_end: Callable[["Process"], object] = lambda process: None) -> None:
         self.scheduler, self._on_end = scheduler, on_end
-        self.alive, self.paused_until, self.slow_until = True, 0.0, 0.0
+        self.alive, self.paused_until, self.slow_until, self.hangs = True, 0.0, 0.0, False
         self.errors: list[BaseException] = []  # that ended a thread
         self.traps: list[tuple[str, Callable[[], object]]] = []  # what to do at the next call of that name
         self._tasks: list[Task] = []
@@ -134,6 +145,11 @@ class Process:
     def is_running(self) -> bool:
         """Whether it is neither dead nor paused."""
         return self.alive and self.paused_until <= self.scheduler.now
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether a thread of it should have ticked."""
+        return self.is_running and any(task.due < self.scheduler.now for task in self._tasks if not task.ended)
 
     def start(self, run: Callable[[], object]) -> Task:
         """Start a thread."""
@@ -172,6 +188,13 @@ class Process:
         if self.alive:
             self.alive = False
             self.scheduler.at(self.scheduler.now, self._bury)
+
+    def hang(self) -> None:
+        """Let the running call of the process never return."""
+        if self.scheduler.runs(self):
+            self.hangs = True
+            while True:
+                self.scheduler.suspend()
 
     def pause(self, seconds: float) -> None:
         """Let it do nothing for this time, as by SIGSTOP."""

@@ -10,15 +10,14 @@ import numpy as np
 
 from streampca.errors import StreampcaError
 from streampca.stores.directory import DirectoryStore
-from streampca.stream.events import Event, Records, Undecoded
 from tests.simulation.cluster import Cluster, ClusterSource
 from tests.simulation.disk import Mount, Volume
 from tests.simulation.history import History
 from tests.simulation.mounted_path import MountedPath
 from tests.simulation.plan import Burst
+from tests.simulation.registry import ProcessSchemas, poison_of, registry, value_of
 from tests.simulation.scheduler import Process, Scheduler
 
-POISON = b"poison"
 _VECTORS = [row.tobytes() for row in np.random.default_rng(0).standard_normal((4099, 3)) * [3, 2, 1] + [1, 0, 5]]
 _WITH_GAPS = [np.where(np.arange(3) == i % 5, np.nan, np.frombuffer(v)).tobytes() for i, v in enumerate(_VECTORS)]
 _QUIET = [row.tobytes() for row in np.random.default_rng(1).standard_normal((31, 3)) * 1e-4 + [1, 0, 5]]
@@ -42,6 +41,11 @@ class Machine:
     def is_up(self) -> bool:
         return self.process is not None and self.process.alive
 
+    @property
+    def hangs(self) -> bool:
+        """Whether its member hears no signal."""
+        return self.is_up and self.process is not None and self.process.hangs
+
 
 class Site(ABC):
     """Everything that outlives a process, and the processes."""
@@ -53,7 +57,7 @@ class Site(ABC):
         self.volume, self.stray = Volume(), Volume()  # the site's own, and another in its place
         self.mounted = self.volume
         self.wall_offset_s = 0.0
-        self.is_registry_away = self.is_supervised = False
+        self.registry, self.is_supervised = registry(), False
         self.violations: list[str] = []
         self.refusals: list[StreampcaError] = []  # errors with which members ended
         self.changed: list[Callable[[str], object]] = []
@@ -99,7 +103,7 @@ class Site(ABC):
             first = number * 401 + self.plan.seed
             is_quiet = self.cluster.logs[burst.partition].end < self.plan.quiet
             vectors = _QUIET if is_quiet else _WITH_GAPS if self.plan.gaps else _VECTORS
-            values = [_value(burst, place, vectors[(first + place) % len(vectors)]) for place in places]
+            values = [_value(burst, number, place, vectors[(first + place) % len(vectors)]) for place in places]
             stamp = 10**12 + int(1000 * burst.at) + 50 * start if start % 3 else -1
             self.cluster.append(burst.partition, *values, timestamp=stamp)
         self.cluster.skip(burst.partition, burst.gap)
@@ -165,11 +169,8 @@ class Site(ABC):
     def _wall(self) -> float:
         return _WALL_S + self.scheduler.now + self.wall_offset_s
 
-    def _decode(self, decode: Callable[[Records], Event], event: Records) -> Event:
-        if self.is_registry_away and event.records:
-            first = event.records[0].offset
-            return Undecoded(event.partition, first, event.count, event.end, "the registry is away")
-        return decode(event)
+    def _schemas(self, process: Process) -> ProcessSchemas:
+        return ProcessSchemas(self.registry, process)
 
     def _ended(self, machine: Machine, process: Process) -> None:
         for error in process.errors:
@@ -180,12 +181,21 @@ class Site(ABC):
         if self.is_supervised:
             self.scheduler.at(self.scheduler.now + _RESTART_S, lambda: self.start_worker(machine))
 
+    def _end_what_hangs(self) -> None:
+        """As the watchdog does."""
+        for process in [machine.process for machine in self.machines if machine.process]:
+            if process.is_overdue:
+                if not process.hangs:
+                    self.report("the watchdog ends a process that does not hang")
+                process.kill()
+
     def _check_sessions(self) -> None:
         self.cluster.expire_sessions()
+        self._end_what_hangs()
         self.scheduler.at(self.scheduler.now + _CHECK_SESSIONS_S, self._check_sessions)
 
 
-def _value(burst: Burst, place: int, vector: bytes) -> bytes:
+def _value(burst: Burst, number: int, place: int, vector: bytes) -> bytes:
     if burst.poison and place % burst.poison == burst.poison - 1:
-        return POISON
-    return _IMPLAUSIBLE if burst.poison and place % 37 == 36 else vector
+        return poison_of(number * 1000 + place)
+    return value_of(_IMPLAUSIBLE if burst.poison and place % 37 == 36 else vector, number)

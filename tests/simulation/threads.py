@@ -75,12 +75,19 @@ class _Future(Future[Any]):
         self._scheduler = scheduler
 
     def result(self, timeout: float | None = None) -> Any:
+        self._wait(timeout)
+        return super().result(0)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._wait(timeout)
+        return super().exception(0)
+
+    def _wait(self, timeout: float | None) -> None:
         deadline = self._scheduler.now + timeout if timeout is not None else math.inf
         while not self.done() and self._scheduler.now < deadline:
             task = self._scheduler.current
             self.add_done_callback(partial(_wake, self._scheduler, task))
             self._scheduler.suspend(deadline)
-        return super().result(0)
 
 
 class _Executor(Executor):

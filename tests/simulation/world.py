@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 
 from streampca.consumer_group.listener import BatchLearned, Listener, MemberEvent, OffsetsSkipped, PartitionsAssigned
 from streampca.errors import RejectLimitError
@@ -70,8 +69,8 @@ class World(Site):
         publisher = Publisher(checkpoints, Models(store, TOPIC, keep=3), self.config.fold, self._wall)
         source = machine.source = ClusterSource(self.cluster, process, self.plan.batch)
         dead_letters = ClusterDeadLetters(source)
-        decode = partial(self._decode, self.config.codec.vectors_of)
-        read = Prefetch(source, self.plan.prefetch, 10**6, decode, threads_of(process))
+        codec = replace(self.config.codec, schemas=self._schemas(process))
+        read = Prefetch(source, self.plan.prefetch, 10**6, codec.vectors_of, threads_of(process))
         writer = CheckpointWriter(checkpoints, publisher, executor_of(process), lambda: self.scheduler.now)
         machine.worker = Worker(self.config, read, dead_letters, writer, _WorkerListener(self, machine.mount))
         try:

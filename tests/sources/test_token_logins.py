@@ -2,6 +2,7 @@
 
 import base64
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from streampca.errors import SourceError
+from streampca.sources.broker_errors import NoBrokerError
 from streampca.sources.kafka_python.dead_letters import KafkaPythonDeadLetters
 from streampca.sources.oauth_tokens import tokens_of
 from tests.faulty_proxy import FaultyProxy
@@ -82,16 +84,30 @@ def test_an_absent_token_endpoint_is_an_error(
     assert tokens.url in refusal(kind.source, settings_for(broker, topic, **tokens.login(broker.tokens_bootstrap)))
 
 
-def test_a_token_that_cannot_be_renewed_is_used_while_it_is_valid(broker: Broker, tokens: TokenServer) -> None:
+@pytest.mark.parametrize("status", [None, 503, 401, 404])
+def test_a_token_that_cannot_be_renewed_is_used_while_it_is_valid(
+    broker: Broker, tokens: TokenServer, status: int | None
+) -> None:
+    """Also if the login is refused: that ends nothing before the token does."""
     tokens.lifetime_s = 100
     found = tokens_of(settings_for(broker, "t", **tokens.login(broker.tokens_bootstrap)))
     assert found is not None
     first = found.current()
-    tokens.stop()
-    found._ask_at = 0  # as after 80 s
+    tokens.failure = status
+    if status is None:
+        tokens.stop()
+    found._ask_at = 0  # as after 50 s
     assert found.current() == first
     assert found.late
-    tokens.start()
+    is_away = status in (None, 503)
+    for left_s, waits in ((30, True), (-1, is_away)):
+        found._expiry, found._ask_at = time.time() + left_s, 0
+        with pytest.raises(SourceError) as caught:
+            found.current()
+        assert (isinstance(caught.value, NoBrokerError), found.late) == (waits, waits)
+    tokens.failure = None
+    if status is None:
+        tokens.start()
     found._ask_at = 0
     assert found.current() != first
 

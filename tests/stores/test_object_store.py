@@ -81,6 +81,10 @@ def test_a_store_that_is_busy_is_told_from_one_that_refuses(proxy: S3Proxy) -> N
         proxy.begin(Fault("status", status, "NoSuchKey", only=only))
         with pytest.raises(StoreBusyError, match="a retry may help"):
             store.check()
+    for kind in ("reset", "cut", "hang"):
+        proxy.begin(Fault(kind))
+        with pytest.raises(StoreBusyError, match="a retry may help"):
+            store.check()
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)

@@ -1,10 +1,10 @@
-"""Where a partition begins that has no checkpoint."""
+"""Where a partition begins that has no checkpoint, and starts while the store does not answer."""
 
 from pathlib import Path
 
 import pytest
 
-from streampca.errors import SettingsError
+from streampca.errors import SettingsError, StoreBusyError
 from streampca.settings import WorkerSettings
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import Fold
@@ -97,3 +97,14 @@ def test_a_backfill_that_is_missing_is_an_error(env: Environment) -> None:
 def test_a_start_that_is_no_place_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="start: "):
         WorkerSettings.read(None, topic="t", dimensions=2, components=1, start="yesterday")
+
+
+def test_a_start_while_the_store_is_busy_waits(env: Environment) -> None:
+    """Whatever it asks for first: the identity, a checkpoint, or both again when partitions are assigned."""
+    make_worker(env, worker_config()).run()
+    for faults in range(1, 5):
+        env.send(0, vectors(10, seed=faults))
+        env.store.fail_reads(faults, StoreBusyError("cannot read: 503 (a retry may help)"))
+        make_worker(env, worker_config(), script=[10] * 40).run()
+        assert env.position() == 100 + 10 * faults
+        env.assert_complete()

@@ -41,6 +41,8 @@ class ConfluentTransactions(ClientTransactions):
             "partitioner": "murmur2_random",  # as other clients: equal keys go to the same partition
             "on_delivery": self._on_delivery,
             "delivery.report.only.error": True,
+            # Else, after an outage, offsets are sent to a broker that the client has given up: docs/kafka.md.
+            "metadata.recovery.strategy": "none",
         }
         return client.create(Producer, client.connection_options(self._settings) | options)
 

@@ -1,7 +1,5 @@
 """The interface to a schema registry, and Confluent's wire format: a zero, four bytes of schema id, the payload."""
 
-import math
-import time
 from collections.abc import Callable, Mapping
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -10,8 +8,6 @@ from streampca.vectors.packing import VectorError
 
 T = TypeVar("T")
 FRAME = 5  # bytes before the payload
-_UNKNOWN_S = 60.0  # how long an id is believed to be unknown
-_MOST_UNKNOWN = 100  # ids in so long: ids in values may be random, and each is a request
 
 
 class WriterSchema(NamedTuple):
@@ -28,8 +24,8 @@ class Schemas(Protocol):
     def get(self, schema_id: int) -> WriterSchema:
         """The schema with this id; it never changes, so callers may cache it.
 
-        Raises `KeyError` if there is none, `TimeoutError` while the registry cannot be reached or cannot answer, and
-        `SourceError` if it refuses access.
+        Raises `KeyError` if there is none, `TimeoutError` while the registry cannot be reached, cannot answer or
+        refuses access to this schema, and `SourceError` if it refuses all access.
         """
 
 
@@ -46,18 +42,15 @@ class MemorySchemas:
 
 
 class SchemaCache(Generic[T]):
-    """Caches what is made of each writer's schema, such as a decoder."""
+    """Caches what is made of each writer's schema, such as a decoder.
 
-    def __init__(
-        self,
-        schemas: Schemas,
-        kind: str,
-        make: Callable[[WriterSchema], T],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._schemas, self._kind, self._make, self._clock = schemas, kind, make, clock
+    An id that the registry does not know is asked for with every record: it may be registered at any time, and what
+    becomes of a record must not depend on what this process has asked before.
+    """
+
+    def __init__(self, schemas: Schemas, kind: str, make: Callable[[WriterSchema], T]) -> None:
+        self._schemas, self._kind, self._make = schemas, kind, make
         self._cache: dict[int, T | VectorError] = {}
-        self._unknown: dict[int, float] = {}  # ids that the registry did not know, and until when to believe it
 
     def get(self, value: bytes) -> T:
         """What is made of the value's schema. Raises `VectorError`, and the registry's errors."""
@@ -73,22 +66,11 @@ class SchemaCache(Generic[T]):
             raise VectorError(made.reason, str(made))
         return made
 
-    def _requested(self, schema_id: int) -> WriterSchema:
-        """The schema from the registry; an unknown one is requested once in a while: it may be registered later."""
-        now = self._clock()
-        if self._unknown.get(schema_id, -math.inf) <= now:
-            self._unknown = {unknown: until for unknown, until in self._unknown.items() if until > now}
-            if len(self._unknown) >= _MOST_UNKNOWN:
-                text = f"schema {schema_id} is not looked up: {_MOST_UNKNOWN} unknown ids were, within a minute"
-                raise VectorError("unknown_schema", text)
-            try:
-                return self._schemas.get(schema_id)
-            except KeyError:
-                self._unknown[schema_id] = now + _UNKNOWN_S
-        raise VectorError("unknown_schema", f"the schema registry knows no schema {schema_id}")
-
     def _made(self, schema_id: int) -> T | VectorError:
-        schema = self._requested(schema_id)
+        try:
+            schema = self._schemas.get(schema_id)
+        except KeyError:
+            raise VectorError("unknown_schema", f"the schema registry knows no schema {schema_id}") from None
         if schema.kind != self._kind:
             return VectorError("undecodable", f"schema {schema_id} is {schema.kind}, not {self._kind}")
         try:

@@ -19,11 +19,12 @@ from streampca.errors import (
 from streampca.pca.model import Model
 from streampca.sources.dead_letter_headers import origin_of
 from streampca.sources.transactions import Outgoing
+from streampca.stream.formats.schemas import FRAME
 from streampca.stream.record import PlainRecord
 from tests.api.known import known_model
 from tests.simulation.cluster import SESSION_S
 from tests.simulation.history import Course
-from tests.simulation.site import POISON
+from tests.simulation.registry import is_poison
 from tests.simulation.transform.coordinator import Transaction
 from tests.simulation.transform.plan import DEAD, OUTPUT, D
 from tests.simulation.transform.world import TransformWorld
@@ -118,8 +119,8 @@ class TransformChecks:
         self._committed[partition] = end
         self._origins[partition] += [(_origin(record)[1], record.key) for record in (*outputs, *letters)]
         records = [r for r in self._course(partition, end).records if begin <= r.offset < end]
-        good = {record.offset: record for record in records if record.value != POISON}
-        bad = {record.offset for record in records if record.value == POISON}
+        good = {record.offset: record for record in records if not is_poison(record.value)}
+        bad = {record.offset for record in records if is_poison(record.value)}
         self._compare(f"partition {partition}: outputs", partition, set(good), outputs)
         skips = self._world.config.bad_records == "skip" and not letters  # an older member may not skip them
         self._compare(f"partition {partition}: dead letters", partition, set() if skips else bad, letters)
@@ -133,7 +134,7 @@ class TransformChecks:
         skips, found = self._world.config.bad_records == "skip", set(self._origins[partition])
         for course in courses:
             records = [record for record in course.records if record.offset < end]
-            skipped = {(record.offset, record.key) for record in records if skips and record.value == POISON}
+            skipped = {(record.offset, record.key) for record in records if skips and is_poison(record.value)}
             if found | skipped == {(record.offset, record.key) for record in records} and end <= course.end:
                 return course
         self._world.report(f"partition {partition}: up to {end}, outputs are of records before and after a cut")
@@ -157,7 +158,7 @@ class TransformChecks:
             ours = [(record, output) for record, output in pairs if _version(output) == version]
             tails = b"".join((output.value or b"")[-8 * (components + 1) :] for _, output in ours)
             found = np.frombuffer(tails).reshape(-1, components + 1)
-            vectors = np.frombuffer(b"".join(record.value or b"" for record, _ in ours)).reshape(-1, D)
+            vectors = np.frombuffer(b"".join((record.value or b"")[FRAME:] for record, _ in ours)).reshape(-1, D)
             if not np.allclose(found, _projected(_known_model(version, D, components), vectors), rtol=1e-9, atol=1e-9):
                 self._world.report(f"partition {partition}: outputs of version {version} are wrong")
             if any((r.key, r.timestamp) != (o.key, o.timestamp) for r, o in ours):

@@ -32,6 +32,11 @@ class TransformFaults(ProcessFaults):
         """A member's transaction has been open for too long: it is aborted, and the producer refused."""
         self._trap(fault, self._expire)
 
+    def hang(self, fault: Fault) -> None:
+        """A call that commits never returns, while the other threads of the process go on."""
+        call = ("add offsets", "commit", "committed")[fault.target % 3]
+        self._trap(replace(fault, call=call), self._hang)
+
     def trim(self, fault: Fault) -> None:
         """Retention removes records, whether they were read or not."""
         partition = fault.target % len(self._world.cluster.logs)
@@ -69,6 +74,10 @@ class TransformFaults(ProcessFaults):
     def _cut(self, machine: Machine, seconds: float) -> None:
         if machine.source:
             machine.source.cut_until = self._world.scheduler.now + seconds
+
+    def _hang(self, machine: Machine) -> None:
+        if machine.process:
+            machine.process.hang()
 
     def _expire(self, machine: Machine) -> None:
         if machine in self._world.ids:

@@ -21,6 +21,7 @@ from tests.simulation.patching import LOADS_OLDER_MODELS, Mutant, nothing, patch
 from tests.simulation.transform.coordinator import Coordinator, Transaction, TransformCluster
 from tests.simulation.transform.member import ClusterTransactions, TransformSource
 from tests.simulation.transform.plan import DEAD
+from tests.simulation.transform.world import TransformWorld
 
 _commit, _release, _restore = Transformer._commit, Transformer._release, Transformer._restore
 _write = Transformer._write
@@ -131,28 +132,29 @@ TRANSFORM_MUTANTS: dict[str, tuple[Mutant, int]] = {
         ),
         34,
     ),
-    "a revocation does not abort the transaction": (patched(Transformer, _release=_releases_without_abort), 2),
+    "a revocation does not abort the transaction": (patched(Transformer, _release=_releases_without_abort), 1),
     "members begin at the earliest record": (patched(Transformer, _restore=_restores_the_start), 1),
     "bad records end members that continue others' work": (
         patched(Transformer, _write=_writes_as_at_the_first_start),
-        459,
+        120,
     ),
-    "recovery fences nobody": (patched(ClusterTransactions, recover=_recovers_without_fencing), 7),
+    "recovery fences nobody": (patched(ClusterTransactions, recover=_recovers_without_fencing), 12),
     "brokers accept offsets of members that the group has given up": (
         patched(TransformCluster, counts_in=lambda self, member, generation: True),
-        280,
+        97,
     ),
     "brokers accept producers that were replaced": (patched(Coordinator, _current=_accepts_any_epoch), 16),
     "offsets are read while a transaction has others": (
         patched(TransformSource, is_stable=lambda self, partitions: True),
-        20,
+        12,
     ),
     "dead letters are not sent": (patched(ClusterTransactions, send=_drops_dead_letters), 1),
-    "models of another shape are used": (patched(CurrentModel, require_shape=nothing), 35),
-    "the model goes back when a newer one is damaged": (LOADS_OLDER_MODELS, 189),
-    "gaps are not counted": (patched(Assignment, skip_gap=_skips_silently), 1),
-    "the last record is not committed": (patched(Position, as_committed=_commits_no_last_record), 1),
-    "transform does not retry a restore that failed": (patched(Assignment, _retry_restore=nothing), 1),
-    "transform does not resume paused partitions": (patched(Assignment, _read_paused=nothing), 1),
+    "models of another shape are used": (patched(CurrentModel, require_shape=nothing), 7),
+    "the model goes back when a newer one is damaged": (LOADS_OLDER_MODELS, 22),
+    "gaps are not counted": (patched(Assignment, skip_gap=_skips_silently), 19),
+    "the last record is not committed": (patched(Position, as_committed=_commits_no_last_record), 19),
+    "transform does not retry a restore that failed": (patched(Assignment, _retry_restore=nothing), 16),
+    "transform does not resume paused partitions": (patched(Assignment, _read_paused=nothing), 11),
+    "what hangs is not ended": (patched(TransformWorld, _end_what_hangs=nothing), 35),
     "rows are computed in any place": (patched(Projection, _of_run=_ignores_places, _fields=_rounds_by_place), 16),
 }

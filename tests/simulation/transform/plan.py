@@ -3,22 +3,23 @@
 from dataclasses import dataclass, replace
 from random import Random
 
-from streampca.stream.codec import Codec
+from streampca.stream.formats.schemas import Schemas
 from tests.simulation.plan import QUIET_AFTER_S, Burst, Fault, bad_runs, faults_of
+from tests.simulation.registry import FramedCodec
 
 OUTPUT, DEAD = "projected", "dead"
 FIRST_VERSION, D, K = 7, 3, 1
 
 CALLS = (
     *("send", "sent", "add offsets", "commit", "committed") * 3,  # while a transaction is open
-    "poll", "seek", "offsets", "partitions", "recover", "abort", "topic_id", "list", "read", "close",
+    "poll", "seek", "offsets", "partitions", "recover", "abort", "topic_id", "list", "read", "close", "schema",
 )  # fmt: skip
 
 # How often each kind of fault is drawn, relative to the others.
 KINDS = {
     "kill": 8, "pause": 5, "lapse": 10, "double": 6, "stop": 2, "evict": 4, "lose": 8, "expire": 4, "outage": 2,
     "registry": 3, "fail_reads": 2, "slow": 4, "stale": 1, "trim": 3, "truncate": 1, "cut_log": 4, "grow": 1,
-    "publish": 5, "damage": 2, "reshape": 2,
+    "publish": 5, "damage": 2, "reshape": 2, "hang": 2,
 }  # fmt: skip
 
 
@@ -51,9 +52,9 @@ class TransformPlan:
         """Whether members may end because of too many rejects."""
         return any(burst.poison == 1 for burst in self.bursts)
 
-    def codec(self) -> Codec:
+    def codec(self, schemas: Schemas) -> FramedCodec:
         """Of every member."""
-        return Codec("float64", D, 1e150)
+        return FramedCodec("float64", D, 1e150, schemas=schemas)
 
 
 def transform_plan_of(seed: int) -> TransformPlan:

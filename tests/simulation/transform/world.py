@@ -2,7 +2,6 @@
 
 import itertools
 from dataclasses import replace
-from functools import partial
 
 from streampca.consumer_group.listener import (
     BatchTransformed,
@@ -105,8 +104,10 @@ class TransformWorld(Site):
             return
         source = machine.source = TransformSource(self.cluster, process, self.plan.batch)
         transactions = ClusterTransactions(self.cluster, source, self._new_id(machine))
-        outputs = Outputs(OUTPUT, self.plan.codec(), model, Projection(FIELDS), PACKER, TOPIC, DEAD)
-        read = Prefetch(source, self.plan.prefetch, 10**6, partial(self._decode, outputs.read), threads_of(process))
+        outputs = Outputs(
+            OUTPUT, self.plan.codec(self._schemas(process)), model, Projection(FIELDS), PACKER, TOPIC, DEAD
+        )
+        read = Prefetch(source, self.plan.prefetch, 10**6, outputs.read, threads_of(process))
         listener = _MemberListener(self)
         machine.worker = Transformer(self.config, read, transactions, outputs, listener)
         try:

@@ -6,6 +6,8 @@
 `KafkaConnectionManager._build_transport`, `_sock_recv`
     What a broker sends just before it closes the connection is dropped, above all the reason of a refused login: it is
     read.
+`KafkaSSLTransport.handshake`
+    A broker that takes a connection and says nothing more is waited for without end: the handshake has a deadline.
 `KafkaConnectionManager._conns`
     No public method says whether a broker is connected.
 `KafkaConnectionManager.cluster.config`
@@ -16,6 +18,8 @@
 The client class is passed to `KafkaConsumer` and `KafkaProducer` by their option `kafka_client`.
 """
 
+import ssl
+import time
 from typing import Any
 
 from kafka.errors import (
@@ -24,13 +28,41 @@ from kafka.errors import (
     SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
 )
+from kafka.net import manager
 from kafka.net.compat import KafkaNetClient
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
+from kafka.net.transport import KafkaSSLTransport
 
 from streampca.sources.broker_errors import one_line
 
 _REFUSALS = (SaslAuthenticationFailedError, UnsupportedSaslMechanismError, IllegalSaslStateError, AuthorizationError)
+
+
+_HANDSHAKE_S = 5.0
+
+
+class PatchedSSLTransport(KafkaSSLTransport):  # type: ignore[misc]
+    """A connection whose handshake ends in time."""
+
+    async def handshake(self) -> None:
+        """Shake hands."""
+        timeout_at = time.monotonic() + _HANDSHAKE_S
+        try:
+            while True:
+                try:
+                    self._sock.do_handshake()
+                    return
+                except ssl.SSLWantReadError:
+                    await self._net.wait_read(self._sock, timeout_at)
+                except ssl.SSLWantWriteError:
+                    await self._net.wait_write(self._sock, timeout_at)
+        except BaseException:
+            self._sock.close()  # nobody else knows of it
+            raise
+
+
+manager.KafkaSSLTransport = PatchedSSLTransport  # the manager looks it up there
 
 
 class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has no types

@@ -1,0 +1,120 @@
+"""Outages of the broker while members are paused: each record has one output, and no partition waits for long.
+
+With librdkafka's defaults every member hangs in a commit after such an outage (docs/kafka.md). One that hangs all the
+same ends.
+"""
+
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.forked import COMMAND_LINE, ForkedProcess
+from tests.guarantees import test_transform
+from tests.guarantees.test_transform import Feed, Members, assert_each_once, members
+from tests.kafka_broker import Broker, wait_until
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
+
+OUTAGES, CHUNK, LONGEST_OUTAGE_S = 1, 400, 12.0
+UNREAD_S = 90.0  # longest time until all partitions are read after an outage
+NAMES = ("one", "two", "three")
+
+# The first commit hangs in C code that holds the GIL, so that no thread of ours notices.
+HANGS_ONCE = f"""
+import ctypes, pathlib
+from streampca import watchdog
+from streampca.sources.confluent.transactions import ConfluentTransactions
+
+watchdog.HANG_S, commit = 5.0, ConfluentTransactions._commit
+
+def commit_or_hang(self, producer, offsets):
+    if not (hung := pathlib.Path({{marker!r}})).exists():
+        hung.touch()
+        producer.send_offsets_to_transaction(self._source.named(offsets), self._source.membership, self.commit_s)
+        ctypes.PyDLL(None).sleep(600)
+    commit(self, producer, offsets)
+
+ConfluentTransactions._commit = commit_or_hang
+{COMMAND_LINE}
+"""
+
+
+class Supervised:
+    """Members that are started again when they end."""
+
+    def __init__(self, group: Members) -> None:
+        self._group, self.restarts = group, 0
+        self.running: dict[str, ForkedProcess] = {name: self._start(name) for name in NAMES}
+
+    def wait_until_read(self, timeout_s: float = UNREAD_S) -> None:
+        """Wait until all that was sent is transformed and committed."""
+        ends = sum(self._group.broker.settled_ends(self._group.topic).values())
+
+        def are_read() -> bool:
+            for name, process in self.running.items():
+                if process.poll() is not None:
+                    assert process.poll() == 1, self._group.text()
+                    self.restarts += 1
+                    self.running[name] = self._start(name)
+            return self._group.position() >= ends
+
+        try:
+            wait_until(are_read, timeout_s, f"position {ends}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}, but {self._group.position()}\n{self._group.text()}") from None
+
+    def _start(self, name: str) -> ForkedProcess:
+        return self._group.start(group_instance_id=name, kafka_client="confluent")
+
+
+def send(broker: Broker, topic: str, seed: int) -> None:
+    """Send records to all partitions."""
+    feed = Feed(broker, topic, seed)
+    feed.send(CHUNK)
+    feed.close()
+
+
+def test_outages_with_paused_members_let_no_partition_wait(stoppable: Broker, topic: str, tmp_path: Path) -> None:
+    chance = random.Random(19)
+    with members(stoppable, topic, tmp_path) as group:
+        supervised = Supervised(group)
+        send(stoppable, topic, 0)
+        supervised.wait_until_read()
+        for outage in range(1, 1 + OUTAGES):
+            before = group.position()
+            send(stoppable, topic, outage)
+            group.wait_for(before + 1)
+            paused = chance.sample(list(supervised.running.values()), chance.choice([1, 1, 2]))
+            for process in paused:
+                process.send_signal(signal.SIGSTOP)
+            (Broker.kill if outage % 2 else Broker.stop)(stoppable)
+            time.sleep(chance.uniform(1.0, LONGEST_OUTAGE_S))  # the length of the outage is what is tested
+            resumes_first = chance.random() < 0.5
+            if not resumes_first:
+                stoppable.start()
+            for process in paused:
+                process.send_signal(signal.SIGCONT)
+            if resumes_first:
+                stoppable.start()
+            send(stoppable, topic, 1000 + outage)
+            supervised.wait_until_read()
+        assert supervised.restarts == 0, group.text()
+        assert_each_once(stoppable, topic)
+
+
+def test_a_member_whose_commit_hangs_ends_and_its_records_have_one_output(
+    broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = HANGS_ONCE.format(marker=str(tmp_path / "hung"))
+    monkeypatch.setattr(test_transform, "with_polls_of", lambda records: program)
+    with members(broker, topic, tmp_path) as group:
+        send(broker, topic, 1)
+        hanging = group.start(kafka_client="confluent")
+        assert hanging.wait(60) == 1
+        assert "in commit_or_hang" in (tmp_path / "member-0.log").read_text()
+        group.start(kafka_client="confluent")
+        group.wait_for_all()
+        assert_each_once(broker, topic)

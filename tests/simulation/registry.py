@@ -1,0 +1,70 @@
+"""The schema registry of the simulation, and values framed with the ids of its schemas: raw numbers after the id."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from streampca.stream.codec import Codec
+from streampca.stream.formats.raw import RawReader
+from streampca.stream.formats.schemas import FRAME, MemorySchemas, SchemaCache, WriterSchema
+from streampca.vectors.packing import VectorBytes
+from tests.simulation.scheduler import Process
+from tests.stream.structured import framed
+
+_KNOWN = 40  # schemas
+_POISON = b"poison"
+
+
+def value_of(vector: bytes, number: int) -> bytes:
+    """A vector with a schema; equal numbers have the same."""
+    return framed(number % _KNOWN, vector)
+
+
+def poison_of(number: int) -> bytes:
+    """Six bytes that hold no vector: in half of them is an id that the registry does not know."""
+    return framed(_KNOWN + number, b"?") if number % 2 else _POISON
+
+
+def is_poison(value: bytes | None) -> bool:
+    """Whether a value is one of `poison_of`."""
+    return value is not None and len(value) == len(_POISON)
+
+
+def registry() -> MemorySchemas:
+    """The registry, which does not answer while it is away."""
+    return MemorySchemas(dict.fromkeys(range(_KNOWN), WriterSchema("AVRO", "")))
+
+
+@dataclass(frozen=True)
+class ProcessSchemas:
+    """The registry, as asked by a process."""
+
+    registry: MemorySchemas
+    process: Process
+
+    def get(self, schema_id: int) -> WriterSchema:
+        self.process.call("schema")
+        return self.registry.get(schema_id)
+
+
+class FramedCodec(Codec):
+    """Decodes these values."""
+
+    @cached_property
+    def _reader(self) -> "_FramedReader":
+        assert self.schemas is not None
+        return _FramedReader(self.dimensions, SchemaCache(self.schemas, "AVRO", lambda schema: schema))
+
+
+class _FramedReader:
+    dtype = np.dtype(np.float64)
+    size = None
+    is_batch = False
+
+    def __init__(self, dimensions: int, cache: SchemaCache[WriterSchema]) -> None:
+        self._cache, self._raw = cache, RawReader("float64", dimensions)
+
+    def read(self, value: bytes) -> VectorBytes:
+        self._cache.get(value)
+        return self._raw.read(value[FRAME:])
