@@ -1,5 +1,6 @@
 """The sidecar as a process: sockets, signals, shutdown."""
 
+import asyncio
 import contextlib
 import errno
 import gc
@@ -14,6 +15,7 @@ import structlog
 import uvicorn
 from prometheus_client import disable_created_metrics
 from threadpoolctl import threadpool_limits
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from streampca.access.tls import server_context
 from streampca.api.app import create_app
@@ -29,6 +31,7 @@ log = structlog.get_logger()
 
 _FINISH_WITHIN_S = 5  # for requests in flight at shutdown
 _KEEP_ALIVE_S = 75  # longer than load balancers do, so that they close idle connections and we do not
+REQUEST_WITHIN_S = 10.0  # of a new connection
 _BACKLOG = 128  # connections that are not accepted yet
 _MAX_FILES = 1024  # also of connections that send nothing: some 20 MB
 _FILES_EACH = 2  # that many for each connection that is answered: more get 503, and some remain for the store
@@ -36,6 +39,22 @@ _FILES_EACH = 2  # that many for each connection that is answered: more get 503,
 # Longest time that a thread which parses a large body may hold the GIL while the event loop waits for it. With Python's
 # default, ten times as long, the loop waits so long for each 64 KiB of another body.
 _SWITCH_INTERVAL_S = 0.0005
+
+
+class Connection(H11Protocol):
+    """One that is closed if its first request does not come in time: silent ones would keep others out.
+
+    By h11: httptools, if it is installed, does not limit the length of headers.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a request."""
+        super().connection_made(transport)
+        self.loop.call_later(REQUEST_WITHIN_S, self._close_without_request)
+
+    def _close_without_request(self) -> None:
+        if self.scope is None:
+            self.timeout_keep_alive_handler()
 
 
 def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | None = None) -> None:
@@ -51,7 +70,7 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
     disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the number of series for no use
     config = uvicorn.Config(
         create_app(store, settings, store_metrics),
-        http="h11",  # httptools, if it is installed, does not limit the length of headers
+        http=Connection,
         backlog=_BACKLOG,
         log_config=None,
         log_level="warning",

@@ -30,6 +30,7 @@ from streampca.stream.events import SourceStatus
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
+MOST_CONNECTIONS = 64  # of probes and scrapers there are a few
 _STUCK_AFTER_S = 60.0  # without a tick: longer than any single step of the loop takes, even with a slow disk
 _STARTED_AFTER_S = 300.0  # to the first tick: a throttled container may take minutes to compile its kernels
 _SETTLED_AFTER_S = 10.0  # in a group without partitions: another assignment often follows a first empty one
@@ -142,7 +143,7 @@ class _Handler(WSGIRequestHandler):
 
 
 class HealthServer(ThreadingMixIn, WSGIServer):
-    """A server whose threads no client can hold up."""
+    """A server whose threads no client can hold up; it closes connections beyond `MOST_CONNECTIONS` unanswered."""
 
     scheme = "http"
     daemon_threads = True  # the process's exit waits for no client
@@ -154,11 +155,30 @@ class HealthServer(ThreadingMixIn, WSGIServer):
         host = f"[{self.server_name}]" if ":" in self.server_name else self.server_name
         return f"{self.scheme}://{host}:{self.server_port}/metrics"
 
+    def server_activate(self) -> None:
+        """Listen."""
+        self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        super().server_activate()
+
     def server_bind(self) -> None:
         """Bind without looking up the host's full name, which is slow where there is no name server."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread of its own: as long as there are few, they leave descriptors for checkpoints."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, then make room for another connection."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore clients that disconnect in the middle of a request."""

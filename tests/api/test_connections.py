@@ -87,6 +87,22 @@ def test_the_answer_of_a_client_that_does_not_read_is_dropped(
     assert (code, "Traceback" in log) == (0, False), log
 
 
+def test_a_connection_without_a_request_is_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whether it is silent or sends its headers slowly; those that have asked something stay open."""
+    changed(monkeypatch, "from streampca.api import server", "server.REQUEST_WITHIN_S = 0.5")
+    with SidecarProcess(tmp_path) as sidecar, connect(url := sidecar.url()) as used:
+        used.sendall(GET)
+        assert used.recv(12) == b"HTTP/1.1 200"
+        for sent in (b"", b"GET /healthz HTTP/1.1\r\nHost: lo"):
+            with connect(url) as client:
+                client.sendall(sent)
+                assert received(client) == b""
+        while not used.recv(65536).endswith(b"}"):
+            pass
+        used.sendall(GET)
+        assert used.recv(12) == b"HTTP/1.1 200"
+
+
 def test_an_idle_connection_stays_open(short: None, sidecar: SidecarProcess) -> None:
     with connect(sidecar.url()) as client:
         for _ in range(2):

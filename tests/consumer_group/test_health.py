@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.parser import text_string_to_metric_families
 
 from streampca.consumer_group import health as health_module
-from streampca.consumer_group.health import HealthListener, HealthServer, health_server
+from streampca.consumer_group.health import MOST_CONNECTIONS, HealthListener, HealthServer, health_server
 from streampca.consumer_group.listener import (
     LoopTicked,
     MemberStopping,
@@ -21,6 +21,7 @@ from streampca.consumer_group.listener import (
 )
 from streampca.errors import StreampcaError
 from streampca.stream.events import SourceStatus
+from tests.broker_process import wait_until
 from tests.clock import Clock
 from tests.ports import free_ports
 
@@ -205,3 +206,21 @@ def test_closing_frees_the_port_and_ends_the_thread(health: HealthListener) -> N
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port), timeout=5)
         assert not [thread for thread in threading.enumerate() if thread.name == "health"]
+
+
+def test_slow_clients_leave_descriptors_for_checkpoints(health: HealthListener) -> None:
+    """Connections beyond the most are closed; when others end, there is room again."""
+    with health_server("127.0.0.1", 0, CollectorRegistry(), health) as server, ExitStack() as stack:
+        address = ("127.0.0.1", server.server_port)
+        before = threading.active_count()
+        for _ in range(MOST_CONNECTIONS):
+            stack.enter_context(socket.create_connection(address)).sendall(b"GET /healthz")
+        wait_until(lambda: threading.active_count() == before + MOST_CONNECTIONS)
+        for _ in range(20):
+            with socket.create_connection(address, timeout=60) as more:
+                assert more.recv(100) == b""
+        stack.close()
+        wait_until(lambda: threading.active_count() == before)
+        with socket.create_connection(address, timeout=60) as client:
+            client.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+            assert client.recv(100).startswith(b"HTTP/1.0 200")
