@@ -14,6 +14,7 @@ directions with heavy-tailed lengths are compared with the true axes, with defau
 
 import csv
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -88,7 +89,9 @@ def main() -> int:
         with page.with_name("hard_streams.csv").open("w", newline="", encoding="utf-8") as file:
             csv.writer(file, lineterminator="\n").writerows([HEAD, *(row.cells() for row in rows)])
         write_block(
-            page, "hard", [*table(HEAD[:-1], [row.cells()[:-1] for row in rows if row.name in SHOWN]), "", note]
+            page,
+            "hard",
+            [*table(HEAD[:-1], [row.cells()[:-1] for row in rows if row.name in SHOWN]), "", *textwrap.wrap(note, 150)],
         )
         heads = ("lengths", "streampca", "batch PCA")
         write_block(
