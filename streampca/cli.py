@@ -176,10 +176,12 @@ def fit(
 def backfill(
     given: Given,
     sources: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(help="Files or folders (.parquet, .arrow, .csv, .npy), Delta tables; URLs."),
-    ],
-    column: Annotated[str, typer.Option(help="Column of lists of numbers; or of numbers: a pattern such as 'f_*'.")],
+    ] = None,
+    column: Annotated[
+        str, typer.Option(help="Column of lists of numbers; or of numbers: a pattern such as 'f_*'.")
+    ] = "",
     timestamp_column: Annotated[str | None, typer.Option(help="Column with the time of each row.")] = None,
     until: Annotated[
         str | None, typer.Option(help="Where the topic begins: a time, ISO 8601; or offsets, 0:1200,1:1177.")
@@ -187,6 +189,8 @@ def backfill(
     number: Annotated[int, typer.Option(min=0, max=2**30, help="Tells the backfills of a topic apart.")] = 0,
     scheduler: Annotated[str | None, typer.Option(help="Dask's scheduler, tcp://…; default: this machine.")] = None,
     rejects: Annotated[Path | None, typer.Option(help="Parquet file to write the rejected rows to.")] = None,
+    remove: Annotated[int | None, typer.Option(min=0, help="Delete the backfill of this number instead.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before deleting.")] = False,
 ) -> None:
     """Learn the past of a topic from files.
 
@@ -195,9 +199,13 @@ def backfill(
 
     Example: streampca backfill s3://lake/readings --column embedding --timestamp-column time --until 2026-01-31T12:00Z
     """
-    from streampca.commands.backfill import run
+    from streampca.commands import backfill
 
-    run(given, sources, column, timestamp_column, until, number, scheduler, rejects)
+    if remove is not None:
+        return backfill.remove(given, remove, None if yes else typer.confirm)
+    if not sources or not column:
+        raise typer.BadParameter("name the files or folders, and --column")
+    backfill.run(given, sources, column, timestamp_column, until, number, scheduler, rejects)
 
 
 @app.command()

@@ -22,7 +22,7 @@ _SPARK_SCHEMA = "name string, fold binary, rejects binary"
 def fold_piece(piece: Piece, backfill: Backfill) -> Part:
     """Fold the rows of a piece. Raises `InputError`."""
     keep_freed_memory()  # Dask makes its processes return it, and then a quarter of the time goes to the system
-    return fold_batches(read(piece, backfill.read), backfill, f"{piece.path}#{piece.part}")
+    return fold_batches(read(piece, backfill.read, backfill.columns), backfill, f"{piece.path}#{piece.part}")
 
 
 def on_dask(scheduler: str | None = None, workers: int | None = None) -> Engine:
@@ -53,7 +53,7 @@ def on_spark(session: Any) -> Engine:
 
     def fold(pieces: Mapping[str, Piece], backfill: Backfill) -> Folded:
         rows = [(name, *piece) for name, piece in pieces.items()]
-        frame = session.createDataFrame(rows, "name string, path string, size long, part long")
+        frame = session.createDataFrame(rows, "name string, path string, size long, changed_ns long, part long")
         spread = frame.repartition(len(rows), "name")
         for row in spread.mapInArrow(partial(_fold_rows, backfill=backfill), _SPARK_SCHEMA).toLocalIterator():
             yield row.name, Part(bytes(row.fold), bytes(row.rejects))

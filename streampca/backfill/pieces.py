@@ -20,14 +20,16 @@ from streampca.vectors.arrow import fixed_size_lists
 
 _NPY_ROWS = 2**16  # of a piece
 _BATCH_NUMBERS = 2**22  # that are read at a time
+_BUFFER = 2**20  # bytes of a column that are read at a time
 _VECTOR = "vector"  # the only column of an .npy file
 
 
 class Piece(NamedTuple):
     """A part of a file."""
 
-    path: str  # or a URL
+    path: str  # absolute, or a URL
     size: int  # of the file
+    changed_ns: int  # when the file was changed; two of one name are different files
     part: int = 0  # row group of Parquet; first row of .npy
 
 
@@ -36,7 +38,8 @@ def pieces_of(sources: Sequence[str]) -> list[Piece]:
 
     Raises `InputError`.
     """
-    found = [piece for source in sources for path in _files(source) for piece in _pieces(path)]
+    paths = dict.fromkeys(_spelled_alike(path) for source in sources for path in _files(source))  # each file once
+    found = [piece for path in paths for piece in _pieces(path)]
     if not found:
         raise InputError(f"no .parquet, .arrow, .csv or .npy files in {', '.join(sources)}")
     return found
@@ -44,16 +47,28 @@ def pieces_of(sources: Sequence[str]) -> list[Piece]:
 
 def columns_of(piece: Piece, pattern: str) -> tuple[str, ...]:
     """The columns of a file whose names match a pattern, such as `embedding` or `feature_*`. Raises `InputError`."""
-    names = next(_batches(piece, None)).schema.names
+    names = next(_batches(piece, None, ())).schema.names
     if not (matching := tuple(name for name in names if fnmatchcase(name, pattern))):
         raise InputError(f"{piece.path} has no column {pattern}; there are {', '.join(names)}")
     return matching
 
 
-def read(piece: Piece, columns: Sequence[str]) -> Iterator[Any]:
-    """The record batches of a piece with these columns, as far as it has them. Raises `InputError`."""
+def read(piece: Piece, columns: Sequence[str], numbers: Sequence[str] = ()) -> Iterator[Any]:
+    """The record batches of a piece with these columns, as far as it has them; of CSV, `numbers` are float64.
+
+    Raises `InputError`, also if the file is another one than when the piece was made, or becomes another one.
+    """
     with _naming(piece.path):
-        yield from _batches(piece, columns)
+        _refuse_changed(piece)
+        yield from _batches(piece, columns, numbers)
+        _refuse_changed(piece)
+
+
+def _refuse_changed(piece: Piece) -> None:
+    system, path = _opened(piece.path)
+    info = system.get_file_info(path)
+    if (info.size, info.mtime_ns) != (piece.size, piece.changed_ns):
+        raise InputError(f"{piece.path} has changed since this backfill began: run it again when nothing writes to it")
 
 
 @contextmanager
@@ -103,6 +118,12 @@ def _opened(path: str) -> tuple[Any, str]:
     return pa.fs.LocalFileSystem(), str(Path(path).absolute())
 
 
+def _spelled_alike(path: str) -> str:
+    """The path or the URL as all spellings of it are: absolute and without links."""
+    system, local = _opened(path)
+    return str(Path(local).resolve()) if isinstance(system, pa.fs.LocalFileSystem) else path
+
+
 def _kind(path: str) -> str:
     suffix = path.rsplit(".", 1)[-1].lower()
     return {"feather": "arrow"}.get(suffix, suffix if suffix in ("parquet", "arrow", "csv", "npy") else "")
@@ -110,18 +131,22 @@ def _kind(path: str) -> str:
 
 def _pieces(path: str) -> list[Piece]:
     system, local = _opened(path)
-    size, parts = system.get_file_info(local).size, list[int]([0])
+    info, parts = system.get_file_info(local), list[int]([0])
     with _naming(path):
         if _kind(path) == "parquet":
             with system.open_input_file(local) as file:
                 metadata = parquet.ParquetFile(file).metadata
                 parts = [i for i in range(metadata.num_row_groups) if metadata.row_group(i).num_rows]
         elif _kind(path) == "npy":
-            parts = list(range(0, len(np.load(local, mmap_mode="r")), _NPY_ROWS))
-    return [Piece(path, size, part) for part in parts]
+            array = np.load(local, mmap_mode="r")
+            if array.ndim != 2 or not array.shape[1] or array.dtype.kind not in "fiub":
+                text = f"{path} must hold real numbers of shape (rows, dimensions), not {array.dtype} of {array.shape}"
+                raise InputError(text)
+            parts = list(range(0, len(array), _NPY_ROWS))
+    return [Piece(path, info.size, info.mtime_ns, part) for part in parts]
 
 
-def _batches(piece: Piece, columns: Sequence[str] | None) -> Iterator[Any]:
+def _batches(piece: Piece, columns: Sequence[str] | None, numbers: Sequence[str]) -> Iterator[Any]:
     system, path = _opened(piece.path)
     kind = _kind(path)
     if kind == "npy":
@@ -133,12 +158,15 @@ def _batches(piece: Piece, columns: Sequence[str] | None) -> Iterator[Any]:
         return
     with system.open_input_file(path) as file:
         if kind == "parquet":
-            opened = parquet.ParquetFile(file)
-            numbers = max(opened.metadata.row_group(piece.part).total_byte_size // 4, 1)
-            step = max(_BATCH_NUMBERS * opened.metadata.row_group(piece.part).num_rows // numbers, 1)
+            opened = parquet.ParquetFile(
+                file, buffer_size=_BUFFER, pre_buffer=False
+            )  # else it reads the whole row group
+            group = opened.metadata.row_group(piece.part)
+            step = max(_BATCH_NUMBERS * group.num_rows // max(group.total_byte_size // 4, 1), 1)
             yield from opened.iter_batches(step, row_groups=[piece.part], columns=columns)
         elif kind == "arrow":
             batches = pa.ipc.open_file(file)
             yield from (batches.get_batch(i) for i in range(batches.num_record_batches))
         else:
-            yield from pa.csv.open_csv(file)
+            types = pa.csv.ConvertOptions(column_types=dict.fromkeys(numbers, pa.float64()))  # not guessed by its start
+            yield from pa.csv.open_csv(file, convert_options=types)

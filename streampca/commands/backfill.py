@@ -1,6 +1,6 @@
 """`streampca backfill`: learns the past of a topic from files, on Dask."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from streampca import logs
@@ -8,9 +8,11 @@ from streampca.commands.cli_options import Given
 from streampca.commands.console import console, progress
 from streampca.commands.dead_letters import milliseconds
 from streampca.commands.worker import worker_config_of
-from streampca.errors import SettingsError
+from streampca.errors import SettingsError, StreampcaError
 from streampca.settings import WorkerSettings
+from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import store_of
+from streampca.stream.partitions import backfill_partition, partition_name
 
 
 def run(
@@ -55,6 +57,23 @@ def run(
         f"the next model of {settings.topic} contains them; workers with start=backfill begin "
         f"{f'at {until}' if until else 'at the earliest record'}"
     )
+
+
+def remove(given: Given, number: int, ask: Callable[[str], bool] | None) -> None:
+    """Delete a backfill of the store, if `ask`, which gets a question, agrees. Raises `SettingsError` without one."""
+    settings = WorkerSettings.read(**given)
+    store, partition = store_of(settings.store), backfill_partition(number)
+    saved = Checkpoints(store, settings.topic).newest(partition, trusted=True)
+    if saved is None:
+        raise SettingsError(f"{settings.store} has no {partition_name(partition)} of {settings.topic}")
+    rows = f"{partition_name(partition)} of {settings.topic}, {saved.fold.stats.learned:,} rows"
+    if ask and not ask(f"Delete {rows}? The next model does not contain them"):
+        raise StreampcaError("nothing was changed")
+    folder = f"checkpoints/{settings.topic}/{partition_name(partition)}"
+    parts = store.names(f"{folder}/parts")  # of one that was interrupted
+    for path in [*(path for path in store.names(folder) if path.endswith(".npz")), *parts]:
+        store.delete(path)
+    console().print(f"deleted {rows}")
 
 
 def offsets_in(until: str | None) -> dict[int, int] | None:

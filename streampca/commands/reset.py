@@ -66,14 +66,19 @@ def _moved(settings: ResetSettings, connection: Connection, to: str, partition: 
 def _targets(
     settings: ResetSettings, connection: Connection, to: str, partition: int | None
 ) -> Mapping[TopicPartition, int]:
-    numbers = connection.partitions() if partition is None else {partition}
-    tps = [TopicPartition(settings.topic, number) for number in sorted(numbers)]
-    if to.isdecimal():
-        return dict.fromkeys(tps, int(to))
+    numbers = connection.partitions()
+    if partition is not None and partition not in numbers:
+        raise SettingsError(f"{settings.topic} has no partition {partition}; the last is {max(numbers)}")
+    tps = [TopicPartition(settings.topic, n) for n in sorted(numbers) if partition in (None, n)]
     with closing(Connection(settings, settings.topic).start(KafkaConsumer)) as consumer:
         ends: dict[TopicPartition, int] = consumer.end_offsets(tps, timeout_ms=_ANSWER_MS)
         if to == "latest":
             return ends
+        if to.isdecimal():
+            for tp, end in ends.items():
+                if int(to) > end:
+                    raise SettingsError(f"--to {to}: partition {tp.partition} ends at {end}; name one by --partition")
+            return dict.fromkeys(tps, int(to))
         if to == "earliest":
             return dict(consumer.beginning_offsets(tps, timeout_ms=_ANSWER_MS))
         try:

@@ -69,6 +69,7 @@ class CheckpointHeader(_Strict):
     event_time: EventTimeHeader
     stats: StatsHeader
     until: str = ""
+    sources: str = ""
 
 
 class ModelHeader(_Strict):

@@ -12,7 +12,8 @@ from streampca.pca.learning import LearningConfig
 from streampca.stream.fold import FoldConfig
 from streampca.vectors.arrow import fixed_size_lists
 
-D, K = 300, 4  # beyond the dimensions up to which merging is exact
+D, K = 300, 4
+OVERSAMPLING = 10  # given, so that a factor is kept: merging covariances is exact
 START_MS = 1_700_000_000_000
 
 
@@ -36,5 +37,7 @@ def write(folder: Path, Y: F64, files: int = 3, group: int = 400) -> Path:
 
 
 def backfill_of(d: int = D, **more: object) -> Backfill:
-    fold = FoldConfig(LearningConfig(d, K), **{k: more.pop(k) for k in list(more) if k.startswith("half")})  # type: ignore[arg-type]
+    fold = FoldConfig(
+        LearningConfig(d, K, OVERSAMPLING), **{k: more.pop(k) for k in list(more) if k.startswith("half")}
+    )  # type: ignore[arg-type]
     return Backfill("readings", fold, ("embedding",), "time", **more)  # type: ignore[arg-type]

@@ -1,7 +1,10 @@
 """A backfill learns all rows, to the same bits on every engine and with every number of workers."""
 
 import itertools
+import os
+import subprocess
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +20,19 @@ from sklearn.decomposition import PCA
 from streampca.backfill import Backfill, engines, fold_batches, merge, run
 from streampca.backfill.engines import Engine, Folded
 from streampca.backfill.folding import Part
-from streampca.backfill.pieces import Piece, columns_of, pieces_of
+from streampca.backfill.pieces import Piece, columns_of, pieces_of, read
 from streampca.errors import InputError, SettingsError
 from streampca.pca.axes import model_of
+from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import MemoryStore
 from streampca.stream import checkpoint as files
 from streampca.stream.checkpoint import Checkpoint
 from streampca.vectors.arrow import fixed_size_lists
 from tests.backfill.rows import START_MS, K, backfill_of, rows, table, write
+from tests.command_line import assert_one_line
+from tests.command_line import run as run_command
 
 
 def here(pieces: Mapping[str, Piece], backfill: Backfill) -> Folded:
@@ -34,7 +41,7 @@ def here(pieces: Mapping[str, Piece], backfill: Backfill) -> Folded:
         yield name, engines.fold_piece(piece, backfill)
 
 
-def learned(engine: Engine, backfill: Backfill, *sources: Path, store: MemoryStore | None = None) -> Checkpoint:
+def learned(engine: Engine, backfill: Backfill, *sources: Path, store: Store | None = None) -> Checkpoint:
     return run.learn(store or MemoryStore(), backfill, pieces_of([*map(str, sources)]), engine, lambda done: None)[0]
 
 
@@ -82,7 +89,7 @@ def test_where_batches_are_cut_and_who_folds_first_changes_no_bit(sizes: list[in
     assert files.encode(merge([parts[i] for i in range(3)], backfill)) == files.encode(merge(whole, backfill))
 
 
-def test_one_that_is_interrupted_continues(lake: Path) -> None:
+def test_one_that_is_interrupted_continues(lake: Path, tmp_path: Path) -> None:
     store, pieces = MemoryStore(), pieces_of([str(lake)])
     asked: list[str] = []
 
@@ -102,8 +109,98 @@ def test_one_that_is_interrupted_continues(lake: Path) -> None:
     assert len(asked) - 10 == len(pieces) - 3
     assert files.encode(found) == files.encode(learned(here, backfill_of(), lake))
     assert store.names("checkpoints/readings/backfill-0") == [f"checkpoints/readings/backfill-0/{4000:020d}.npz"]
-    with pytest.raises(SettingsError, match="would be learned twice: give another --number"):
-        learned(here, backfill_of(), lake, store=store)
+    asked.clear()
+    assert files.encode(learned(breaks, backfill_of(), lake, store=store)) == files.encode(found)  # it is done
+    other = write(tmp_path / "other", rows(100))
+    with pytest.raises(SettingsError, match="exists, of other files or columns: give another --number"):
+        learned(here, backfill_of(), other, store=store)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_one_of_two_at_once_does_not_undo_the_other(lake: Path, tmp_path: Path, same: bool) -> None:
+    """The other is saved while this one still folds; its parts are left alone."""
+    store, other = MemoryStore(), lake if same else write(tmp_path / "other", rows(700))
+    folder = "checkpoints/readings/backfill-0"
+
+    def overtaken(pieces: Mapping[str, Piece], backfill: Backfill) -> Folded:
+        first, *others = here(pieces, backfill)
+        yield first
+        store.write(f"{folder}/parts/{'0' * 32}.npz", b"of a third one")
+        learned(here, backfill, other, store=store)
+        yield from others
+
+    if same:
+        assert learned(overtaken, backfill_of(), lake, store=store).fold.stats.learned == 4000
+        assert store.names(f"{folder}/parts") == [f"{folder}/parts/{'0' * 32}.npz"]
+    else:
+        with pytest.raises(SettingsError, match="exists, of other files or columns"):
+            learned(overtaken, backfill_of(), lake, store=store)
+        saved = Checkpoints(store, "readings").newest(2**31)
+        assert saved is not None
+        assert saved.fold.stats.learned == 700
+
+
+def test_one_that_was_killed_after_it_was_saved_is_done(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    with monkeypatch.context() as dies:
+        dies.setattr(MemoryStore, "delete", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            learned(here, backfill_of(), lake, store=store)
+    assert len(store.names("checkpoints/readings/backfill-0/parts")) > 0
+    assert learned(_killed, backfill_of(), lake, store=store).fold.stats.learned == 4000
+    assert store.names("checkpoints/readings/backfill-0/parts") == []
+
+
+def _killed(*_: object) -> Any:
+    raise KeyboardInterrupt
+
+
+def test_other_settings_than_those_of_the_store_are_refused_before_anything_is_learned(lake: Path) -> None:
+    """Every worker of the store would end."""
+    store = MemoryStore()
+    learned(here, backfill_of(), lake, store=store)
+    other = replace(backfill_of(half_life_messages=300.0), number=1)
+    with pytest.raises(SettingsError, match=r"half_life_messages=None \(now 300.0\)"):
+        learned(_killed, other, lake, store=store)
+
+
+def test_a_file_counts_once_however_it_is_spelled(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(lake.parent)
+    (lake.parent / "link").symlink_to(lake)
+    spelled = [str(lake), lake.name, f"./{lake.name}/../{lake.name}", "link", lake.as_uri()]
+    assert pieces_of(spelled) == pieces_of([str(lake)])
+
+
+@pytest.mark.parametrize("when", ["before", "while"])
+def test_a_file_that_changes_is_refused(tmp_path: Path, when: str) -> None:
+    pq.write_table(table(rows(300)), path := tmp_path / "a.parquet")
+    [piece] = pieces_of([str(path)])
+
+    def change() -> None:
+        pq.write_table(table(rows(300, seed=1)), path)
+        os.utime(path, ns=(0, piece.changed_ns + 1))
+
+    batches = read(piece, backfill_of().read)
+    if when == "while":
+        next(batches)
+    change()
+    with pytest.raises(InputError, match=r"a\.parquet has changed since this backfill began: run it again"):
+        list(batches)
+
+
+@pytest.mark.parametrize("array", [np.zeros(9), np.zeros((2, 3, 4)), np.zeros((3, 2), complex), np.array([["a"]])])
+def test_an_npy_file_of_something_else_is_refused(tmp_path: Path, array: np.ndarray) -> None:
+    np.save(tmp_path / "a.npy", array)
+    with pytest.raises(InputError, match=r"a\.npy must hold real numbers of shape \(rows, dimensions\), not .* of \("):
+        pieces_of([str(tmp_path)])
+
+
+def test_a_csv_file_may_begin_with_whole_numbers(tmp_path: Path) -> None:
+    """More of them than anybody reads to guess a type."""
+    lines = ["f_0,f_1", *["1,2"] * 400_000, "0.5,3"]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    backfill = Backfill("readings", backfill_of(2).fold, ("f_0", "f_1"))
+    assert learned(here, backfill, tmp_path).fold.stats.learned == 400_001
 
 
 def test_the_past_is_forgotten_as_a_stream_forgets_it(tmp_path: Path) -> None:
@@ -163,7 +260,8 @@ def test_files_and_tables_of_every_kind_hold_the_same_rows(tmp_path: Path) -> No
                           ("d.csv", ("f_*",)), ("e", ("embedding",)), ("f.parquet", ("f_*",))):  # fmt: skip
         pieces = pieces_of([str(tmp_path / name)])
         backfill = Backfill("readings", backfill_of(5).fold, columns_of(pieces[0], columns[0]))
-        found.append(files.encode(run.learn(MemoryStore(), backfill, pieces, here, lambda done: None)[0]))
+        checkpoint, _ = run.learn(MemoryStore(), backfill, pieces, here, lambda done: None)
+        found.append(files.encode(replace(checkpoint, sources="")))
     assert len(set(found)) == 1
 
 
@@ -224,7 +322,6 @@ def test_a_backfill_without_a_row_is_not_saved(tmp_path: Path) -> None:
         learned(here, Backfill("readings", backfill_of(7).fold, ("embedding",)), lake, store=store)
     found = learned(here, Backfill("readings", backfill_of(5).fold, ("embedding",)), lake, store=store)
     assert found.fold.stats.learned == 300
-    assert store.names("checkpoints/readings/backfill-0/parts") == []
 
 
 def test_pieces_of_few_rows_are_forgotten_too(tmp_path: Path) -> None:
@@ -244,3 +341,31 @@ def test_errors_say_what_is_wrong(lake: Path, tmp_path: Path) -> None:
         pieces_of([str(tmp_path / "x.parquet")])
     with pytest.raises(InputError, match="there is no column other; there are"):
         learned(here, Backfill("readings", backfill_of().fold, ("embedding",), "other"), lake)
+
+
+def test_a_backfill_is_removed_once_it_has_asked(tmp_path: Path) -> None:
+    lake = write(tmp_path / "lake", rows(300, d=5))
+    model = {"STREAMPCA_DIMENSIONS": "5", "STREAMPCA_COMPONENTS": "2"}
+
+    def backfill(*more: object) -> subprocess.CompletedProcess[str]:
+        store = tmp_path / "store"
+        return run_command("backfill", "--topic", "readings", "--store", store, *more, **model)
+
+    assert_one_line(backfill("--remove", 0), "has no backfill-0 of readings", code=2)
+    assert "--column" in backfill(lake).stderr
+    learned(here, backfill_of(5), lake, store=DirectoryStore(tmp_path / "store"))
+    assert backfill("--remove", 0).returncode != 0  # nobody answers the question
+    assert len(list(tmp_path.glob("store/checkpoints/readings/backfill-0/*.npz"))) == 1
+    assert "deleted backfill-0 of readings, 300 rows" in backfill("--remove", 0, "--yes").stdout
+    assert not list(tmp_path.glob("store/checkpoints/readings/backfill-0/*.npz"))
+
+
+def test_a_large_row_group_is_not_in_memory_at_once(tmp_path: Path) -> None:
+    Y = rows(100_000, d=128)
+    pq.write_table(pa.table({"embedding": fixed_size_lists(Y)}), tmp_path / "a.parquet", row_group_size=len(Y))
+    [piece] = pieces_of([str(tmp_path)])
+    before = pa.total_allocated_bytes()
+    batches = read(piece, ["embedding"])
+    next(batches)
+    assert pa.total_allocated_bytes() - before < Y.nbytes / 2
+    batches.close()  # type: ignore[attr-defined]

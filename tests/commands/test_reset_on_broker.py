@@ -82,3 +82,18 @@ def test_doctor_reports_another_store_than_the_groups(broker: Broker, topic: str
         assert part in lines["checkpoints"]
     assert f"{tmp_path / 'store'} can be written and read; it has no id yet" in lines["store"]
     assert not (tmp_path / "store" / "store.json").exists()
+
+
+def test_reset_moves_to_no_place_that_is_not_there(broker: Broker, topic: str, tmp_path: Path) -> None:
+    """A checkpoint beyond the end could not be undone."""
+    broker.create_topic(topic, 2)
+    broker.produce(topic, 0, [b"[1]"] * 9)
+    broker.produce(topic, 1, [b"[1]"] * 4)
+    given = ("reset", "--topic", topic, "--group-id", topic, "--bootstrap-servers", broker.bootstrap, "--yes")
+    given = (*given, "--store", tmp_path)
+    assert_one_line(run(*given, "--to", 5), "--to 5: partition 1 ends at 4; name one by --partition", code=2)
+    assert_one_line(run(*given, "--to", 10, "--partition", 0), "--to 10: partition 0 ends at 9", code=2)
+    assert_one_line(run(*given, "--to", 1, "--partition", 2), f"{topic} has no partition 2; the last is 1", code=2)
+    assert not list(tmp_path.rglob("*.npz"))
+    assert run(*given, "--to", 9, "--partition", 0).returncode == 0
+    assert [path.name for path in tmp_path.rglob("*.npz")] == [f"{9:020d}.npz"]
