@@ -217,7 +217,7 @@ def project(
     topic: Annotated[str | None, typer.Option(help="Topic, if the store holds several.")] = None,
     column: _COLUMN = None,
 ) -> None:
-    """Write the coordinates of a file's vectors, and their squared distances from the components' plane.
+    """Write the coordinates of a file's vectors, and their squared distances from the subspace of the components.
 
     Of a store the newest model is used; older ones are files in it. The bearer token of a sidecar is taken from
     STREAMPCA_TOKEN. An .npy file gets only the coordinates. The file is streamed, so it may be larger than memory.

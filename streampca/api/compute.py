@@ -30,7 +30,7 @@ class Answer:
 
 
 def project(published: PublishedModel, request: ProjectRequest, limits: Limits) -> Answer:
-    """Coordinates of vectors, and the squared distance of each from the components' plane."""
+    """Coordinates of vectors, and the squared distance of each from the subspace of the components."""
     projected = _projected(published, request.vectors, limits)
     with np.errstate(all="ignore"):
         principal = projected.coordinates

@@ -40,7 +40,7 @@ Version = Annotated[int, Field(ge=0, description="Version of the model used: the
 Vectors = Annotated[Rows, Field(description=_VECTORS)]
 Coordinates = Annotated[Rows, Field(description=_COORDINATES)]
 SquaredDistances = Annotated[
-    list[float], Field(description="Squared distance of each vector from the components' plane.")
+    list[float], Field(description="Squared distance of each vector from the subspace of the components.")
 ]
 ScoreName = Literal["t2", "spe", "score", "p", "p_t2", "p_spe"]
 SCORES: tuple[ScoreName, ...] = get_args(ScoreName)

@@ -34,7 +34,7 @@ REJECTS = pa.schema({"piece": pa.string(), "row": pa.int64(), "reason": pa.strin
 
 @dataclass(frozen=True)
 class Backfill:
-    """What is learned of which rows."""
+    """Which rows to learn, and how."""
 
     topic: str
     fold: FoldConfig  # the worker's

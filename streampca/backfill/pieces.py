@@ -96,7 +96,7 @@ def _files(source: str) -> list[str]:
 
 
 def _is_data(path: str) -> bool:
-    """Whether we read files of that name. Engines give names like _temporary and .part to what is not data."""
+    """Whether we read files of that name. Names that start with _ or . are engines' temporary files."""
     return bool(_kind(path)) and not any(part.startswith(("_", ".")) for part in path.split("/"))
 
 

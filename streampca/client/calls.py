@@ -17,7 +17,7 @@ Version = int | None
 
 
 class SidecarError(Exception):
-    """The sidecar has refused a request; its words are the text, and `status` is that of HTTP."""
+    """The sidecar refused a request: its message, and the HTTP status."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -29,7 +29,7 @@ class Projected(NamedTuple):
 
     version: int
     coordinates: F64  # (n, k)
-    residual: F64  # (n,): squared distances from the components' plane
+    residual: F64  # (n,): squared distances from the subspace of the components
 
 
 class Reconstructed(NamedTuple):

@@ -1,4 +1,4 @@
-"""What ends a member: a rejected record without a place for it, or a wrong setting, which rejects the first records."""
+"""Errors that stop a member: a bad record with no dead-letter topic, or settings that reject everything."""
 
 from collections import Counter
 

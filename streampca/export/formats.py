@@ -41,9 +41,9 @@ def to_onnx(published: PublishedModel) -> bytes:
     nodes = [
         helper.make_node("Sub", ["vectors", "mean"], ["centred"]),
         helper.make_node("MatMul", ["centred", "axes"], ["coordinates"]),
-        helper.make_node("MatMul", ["coordinates", "components"], ["in_plane"]),
-        helper.make_node("Sub", ["centred", "in_plane"], ["beside"]),
-        helper.make_node("ReduceSumSquare", ["beside", "along"], ["residual"], keepdims=0),
+        helper.make_node("MatMul", ["coordinates", "components"], ["projection"]),
+        helper.make_node("Sub", ["centred", "projection"], ["difference"]),
+        helper.make_node("ReduceSumSquare", ["difference", "along"], ["residual"], keepdims=0),
     ]
     shapes: dict[str, list[str | int | None]] = {
         "vectors": ["n", model.dimensions],

@@ -29,7 +29,7 @@ class Checkpoints:
         self._held: dict[int, int] = {}  # partition → offset of the newest checkpoint loaded or saved
 
     def snapshot(self) -> "Checkpoints":
-        """The same checkpoints; all listings may be as of now, and cost one together. For the work of a moment."""
+        """A short-lived view with one cached listing."""
         same = copy.copy(self)  # shares what is known of damaged files and of those that were loaded or saved
         same._store = self._store.snapshot(self._folder)
         return same

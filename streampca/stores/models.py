@@ -20,7 +20,7 @@ class Models:
         self._store, self._folder, self._keep = store, f"models/{topic}", max(keep, 1)
 
     def snapshot(self) -> "Models":
-        """The same models; all listings may be as of now, and cost one together. For the work of a moment."""
+        """A short-lived view with one cached listing."""
         same = copy.copy(self)
         same._store = self._store.snapshot(self._folder)
         return same

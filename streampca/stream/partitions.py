@@ -10,5 +10,5 @@ def backfill_partition(number: int) -> int:
 
 
 def partition_name(partition: int) -> str:
-    """How people call it: its number, or `backfill-<number>`."""
+    """Display name: its number, or `backfill-<number>`."""
     return str(partition) if partition < FIRST_BACKFILL else f"{BACKFILL}{partition - FIRST_BACKFILL}"

@@ -1,8 +1,8 @@
 """Projects the vectors of records with a model, as values of outputs.
 
-The result for a record does not depend on the batch that it came in: a matrix product may round a row differently in a
-matrix of another height, or in another place of it. So rows are computed in blocks of a fixed height, each in the place
-that its offset gives.
+The result for a record does not depend on the batch that it came in: BLAS may round a row differently depending
+on the number of rows and the row's index. So rows are computed in blocks of a fixed height, each at the index that its
+offset gives.
 """
 
 from dataclasses import dataclass

@@ -57,7 +57,8 @@ class GroupStore:
     def check_others(self) -> None:
         """Raise `ForeignStoreError` if a member that joined together with us has another store.
 
-        Once after an assignment, an interval after the first commit: before, none of us could know.
+        Runs once per assignment, one interval after the first commit: members that joined together cannot see each
+        other's store earlier.
         """
         if self._ours and self._is_check_due:
             with contextlib.suppress(TimeoutError):

@@ -13,7 +13,7 @@ OutputName = Literal["coordinates", "residual", "reconstruction", "score", "p"]
 
 
 class TensorParameters(BaseModel):
-    """Of an input."""
+    """Parameters of an input tensor."""
 
     binary_data_size: NonNegativeInt | None = Field(None, description="Bytes of the tensor behind the JSON.")
 
@@ -29,7 +29,7 @@ class Tensor(BaseModel):
 
 
 class OutputParameters(BaseModel):
-    """Of a requested output."""
+    """Parameters of a requested output."""
 
     binary_data: bool | None = Field(
         None, description="Whether as bytes; else as the request's binary_data_output says."
@@ -44,7 +44,7 @@ class RequestedOutput(BaseModel):
 
 
 class InferenceParameters(BaseModel):
-    """Of a request; those of other servers are ignored."""
+    """Parameters of a request; those of other servers are ignored."""
 
     basis: Basis = "principal"
     binary_data_output: bool = False
@@ -81,7 +81,7 @@ class InferenceResponse(BaseModel):
 
 
 class ServerMetadata(BaseModel):
-    """What answers."""
+    """This server."""
 
     name: str
     version: str

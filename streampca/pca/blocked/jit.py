@@ -109,7 +109,7 @@ class _Cache(FunctionCache):  # type: ignore[misc]
 
 @cache
 def _digest(folder: Path) -> str:
-    """Of all modules in a folder."""
+    """SHA-256 of the folder's modules."""
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*.py")):
         digest.update(path.read_bytes())
