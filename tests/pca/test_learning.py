@@ -215,7 +215,7 @@ def test_algorithm_1_sees_every_message_after_the_first_block(
             seen.append(len(V))
             assert C.shape[1] == learned.C.shape[1] == config.columns
             assert not np.array_equal(C, learned.C)
-            assert 0 < learned.pinv_error < (1e-9 if dtype == "float64" else 1e-4)
+            assert 0 < learned.pinv_error < 1e4 * np.finfo(dtype).eps  # variances of columns differ by a factor of 1e5
         return learned
 
     block_learn = block.learn
