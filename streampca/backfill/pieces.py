@@ -3,6 +3,7 @@
 The pieces follow from the data alone, never from who reads them, so that the number of workers changes no bit.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -38,8 +39,9 @@ def pieces_of(sources: Sequence[str]) -> list[Piece]:
 
     Raises `InputError`.
     """
-    paths = dict.fromkeys(_spelled_alike(path) for source in sources for path in _files(source))  # each file once
-    found = [piece for path in paths for piece in _pieces(path)]
+    paths = [_spelled_alike(path) for source in sources for path in _files(source)]
+    once = {os.path.realpath(path): path for path in paths}  # a link's own name says what the file is
+    found = [piece for path in once.values() for piece in _pieces(path)]
     if not found:
         raise InputError(f"no .parquet, .arrow, .csv or .npy files in {', '.join(sources)}")
     return found
@@ -60,8 +62,10 @@ def read(piece: Piece, columns: Sequence[str], numbers: Sequence[str] = ()) -> I
     """
     with _naming(piece.path):
         _refuse_changed(piece)
-        yield from _batches(piece, columns, numbers)
-        _refuse_changed(piece)
+        try:
+            yield from _batches(piece, columns, numbers)
+        finally:  # what cannot be read may be half of another file
+            _refuse_changed(piece)
 
 
 def _refuse_changed(piece: Piece) -> None:
@@ -75,6 +79,8 @@ def _refuse_changed(piece: Piece) -> None:
 def _naming(path: str) -> Iterator[None]:
     try:
         yield
+    except InputError:  # it names the file, and is a ValueError
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
 
@@ -119,9 +125,10 @@ def _opened(path: str) -> tuple[Any, str]:
 
 
 def _spelled_alike(path: str) -> str:
-    """The path or the URL as all spellings of it are: absolute and without links."""
+    """The path or the URL as all spellings of it are: absolute and in a folder without links."""
     system, local = _opened(path)
-    return str(Path(local).resolve()) if isinstance(system, pa.fs.LocalFileSystem) else path
+    folder, name = os.path.split(local)
+    return f"{os.path.realpath(folder)}/{name}" if isinstance(system, pa.fs.LocalFileSystem) else path
 
 
 def _kind(path: str) -> str:

@@ -171,9 +171,19 @@ def test_a_file_counts_once_however_it_is_spelled(lake: Path, monkeypatch: pytes
     assert pieces_of(spelled) == pieces_of([str(lake)])
 
 
+def test_a_link_says_by_its_own_name_what_the_file_is(tmp_path: Path) -> None:
+    """Caches of downloads name the files themselves by digests. Two links to one file count once."""
+    pq.write_table(table(rows(300, d=5)), tmp_path / "5d41402a")
+    (tmp_path / "lake").mkdir()
+    for name in ("a.parquet", "b.parquet"):
+        (tmp_path / "lake" / name).symlink_to(tmp_path / "5d41402a")
+    assert learned(here, backfill_of(5), tmp_path / "lake").fold.stats.learned == 300
+
+
 @pytest.mark.parametrize("when", ["before", "while"])
 def test_a_file_that_changes_is_refused(tmp_path: Path, when: str) -> None:
-    pq.write_table(table(rows(300)), path := tmp_path / "a.parquet")
+    """Also if what is left of it cannot be read."""
+    pq.write_table(table(rows(20_000)), path := tmp_path / "a.parquet", row_group_size=20_000)
     [piece] = pieces_of([str(path)])
 
     def change() -> None:
@@ -184,7 +194,7 @@ def test_a_file_that_changes_is_refused(tmp_path: Path, when: str) -> None:
     if when == "while":
         next(batches)
     change()
-    with pytest.raises(InputError, match=r"a\.parquet has changed since this backfill began: run it again"):
+    with pytest.raises(InputError, match=rf"^{path} has changed since this backfill began: run it again"):
         list(batches)
 
 
@@ -193,6 +203,25 @@ def test_an_npy_file_of_something_else_is_refused(tmp_path: Path, array: np.ndar
     np.save(tmp_path / "a.npy", array)
     with pytest.raises(InputError, match=r"a\.npy must hold real numbers of shape \(rows, dimensions\), not .* of \("):
         pieces_of([str(tmp_path)])
+
+
+def test_a_corrected_file_is_learned_anew_when_an_interrupted_backfill_continues(tmp_path: Path) -> None:
+    """Even if it is as long as before."""
+    store, lake = MemoryStore(), tmp_path / "lake"
+    lake.mkdir()
+    np.save(lake / "a.npy", rows(300, d=5))
+    np.save(lake / "b.npy", rows(300, seed=1, d=5))
+    backfill = Backfill("readings", backfill_of(5).fold, ("vector",))
+
+    def breaks(pieces: Mapping[str, Piece], backfill: Backfill) -> Folded:
+        yield next(here(pieces, backfill))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        learned(breaks, backfill, lake, store=store)
+    np.save(lake / "b.npy", rows(300, seed=2, d=5))
+    os.utime(lake / "b.npy", ns=(0, 1))
+    assert files.encode(learned(here, backfill, lake, store=store)) == files.encode(learned(here, backfill, lake))
 
 
 def test_a_csv_file_may_begin_with_whole_numbers(tmp_path: Path) -> None:
