@@ -18,9 +18,10 @@ from pyarrow import parquet
 
 from streampca.errors import InputError
 from streampca.vectors.arrow import fixed_size_lists
+from streampca.vectors.files import npy_rows
 
 _NPY_ROWS = 2**16  # of a piece
-_BATCH_NUMBERS = 2**22  # that are read at a time
+_BATCH_NUMBERS = 2**21  # that are read at a time
 _BUFFER = 2**20  # bytes of a column that are read at a time
 _VECTOR = "vector"  # the only column of an .npy file
 
@@ -145,11 +146,7 @@ def _pieces(path: str) -> list[Piece]:
                 metadata = parquet.ParquetFile(file).metadata
                 parts = [i for i in range(metadata.num_row_groups) if metadata.row_group(i).num_rows]
         elif _kind(path) == "npy":
-            array = np.load(local, mmap_mode="r")
-            if array.ndim != 2 or not array.shape[1] or array.dtype.kind not in "fiub":
-                text = f"{path} must hold real numbers of shape (rows, dimensions), not {array.dtype} of {array.shape}"
-                raise InputError(text)
-            parts = list(range(0, len(array), _NPY_ROWS))
+            parts = list(range(0, len(npy_rows(Path(local))), _NPY_ROWS))
     return [Piece(path, info.size, info.mtime_ns, part) for part in parts]
 
 
@@ -157,7 +154,7 @@ def _batches(piece: Piece, columns: Sequence[str] | None, numbers: Sequence[str]
     system, path = _opened(piece.path)
     kind = _kind(path)
     if kind == "npy":
-        rows = np.load(path, mmap_mode="r")[piece.part : piece.part + _NPY_ROWS]
+        rows = npy_rows(Path(path))[piece.part : piece.part + _NPY_ROWS]
         step = max(_BATCH_NUMBERS // rows.shape[1], 1)
         for start in range(0, len(rows), step):
             part = np.ascontiguousarray(rows[start : start + step], np.float64)
@@ -165,15 +162,18 @@ def _batches(piece: Piece, columns: Sequence[str] | None, numbers: Sequence[str]
         return
     with system.open_input_file(path) as file:
         if kind == "parquet":
-            opened = parquet.ParquetFile(
-                file, buffer_size=_BUFFER, pre_buffer=False
-            )  # else it reads the whole row group
+            # else it reads the whole row group
+            opened = parquet.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False)
             group = opened.metadata.row_group(piece.part)
-            step = max(_BATCH_NUMBERS * group.num_rows // max(group.total_byte_size // 4, 1), 1)
+            entries = sum(group.column(i).num_values for i in range(group.num_columns))  # bytes say little: encodings
+            step = max(_BATCH_NUMBERS * group.num_rows // max(entries, 1), 1)
             yield from opened.iter_batches(step, row_groups=[piece.part], columns=columns)
         elif kind == "arrow":
             batches = pa.ipc.open_file(file)
-            yield from (batches.get_batch(i) for i in range(batches.num_record_batches))
+            for i in range(batches.num_record_batches):
+                batch = batches.get_batch(i)
+                step = max(8 * _BATCH_NUMBERS * len(batch) // max(batch.nbytes, 1), 1)
+                yield from (batch.slice(start, step) for start in range(0, max(len(batch), 1), step))
         else:
             types = pa.csv.ConvertOptions(column_types=dict.fromkeys(numbers, pa.float64()))  # not guessed by its start
             yield from pa.csv.open_csv(file, convert_options=types)

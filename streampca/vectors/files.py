@@ -47,15 +47,21 @@ def open_rows(path: Path, *, gaps: bool = False, column: str | None = None) -> R
         raise InputError(f"cannot read {path}: {error.strerror or error}") from None
 
 
-def _npy(path: Path, gaps: bool) -> Rows:
+def npy_rows(path: Path) -> Array:
+    """The array (n, d) of an .npy file, mapped into memory. Raises `InputError`."""
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.lib.format.open_memmap(path, mode="r")  # `np.load` opens archives, too, and advises to unpickle
     except ValueError as error:
-        raise InputError(f"{path} is not an .npy array of numbers: {error}") from None
-    if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype.kind not in "fiub":
-        found = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else "an archive"
+        raise InputError(f"{path} is not an .npy array of numbers, as numpy.save writes it: {error}") from None
+    if array.ndim != 2 or not array.shape[1] or array.dtype.kind not in "fiub":
+        found = f"{array.dtype} of shape {array.shape}"
         raise InputError(f"{path} must hold real numbers of shape (rows, dimensions), not {found}")
-    if 0 in array.shape:
+    return array
+
+
+def _npy(path: Path, gaps: bool) -> Rows:
+    array = npy_rows(path)
+    if not len(array):
         raise InputError(f"{path} holds no vectors: its shape is {array.shape}")
 
     step = _rows_of_piece(array.shape[1])

@@ -76,7 +76,9 @@ def test_jsonl_in_pieces(tmp_path: Path) -> None:
         ("v.jsonl", "[1, true]\n", "row 1: entry 1 must be a number, not a boolean"),
         ("v.jsonl", "[1, 1e999]\n", "row 1: not JSON: number is infinity"),
         ("v.txt", "1,2\n", "only .npy, .csv, .jsonl and .parquet"),
-        ("v.npy", "not numpy", "is not an .npy array"),
+        ("v.npy", "not numpy", "is not an .npy array of numbers, as numpy.save writes it: the magic string"),
+        ("v.npy", "PK\3\4 an archive", "is not an .npy array of numbers, as numpy.save writes it: the magic string"),
+        ("v.npy", "", "is not an .npy array of numbers, as numpy.save writes it: EOF"),
     ],
 )
 def test_invalid_files_are_refused(name: str, text: str, needle: str, tmp_path: Path) -> None:
