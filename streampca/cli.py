@@ -190,7 +190,6 @@ def backfill(
     scheduler: Annotated[str | None, typer.Option(help="Dask's scheduler, tcp://…; default: this machine.")] = None,
     rejects: Annotated[Path | None, typer.Option(help="Parquet file to write the rejected rows to.")] = None,
     remove: Annotated[int | None, typer.Option(min=0, help="Delete the backfill of this number instead.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before deleting.")] = False,
 ) -> None:
     """Learn the past of a topic from files.
 
@@ -202,7 +201,7 @@ def backfill(
     from streampca.commands import backfill
 
     if remove is not None:
-        return backfill.remove(given, remove, None if yes else typer.confirm)
+        return backfill.remove(given, remove, typer.confirm)
     if not sources or not column:
         raise typer.BadParameter("name the files or folders, and --column")
     backfill.run(given, sources, column, timestamp_column, until, number, scheduler, rejects)

@@ -59,7 +59,7 @@ def run(
     )
 
 
-def remove(given: Given, number: int, ask: Callable[[str], bool] | None) -> None:
+def remove(given: Given, number: int, ask: Callable[[str], bool]) -> None:
     """Delete a backfill of the store, if `ask`, which gets a question, agrees. Raises `SettingsError` without one."""
     settings = WorkerSettings.read(**given)
     store, partition = store_of(settings.store), backfill_partition(number)
@@ -67,7 +67,7 @@ def remove(given: Given, number: int, ask: Callable[[str], bool] | None) -> None
     if saved is None:
         raise SettingsError(f"{settings.store} has no {partition_name(partition)} of {settings.topic}")
     rows = f"{partition_name(partition)} of {settings.topic}, {saved.fold.stats.learned:,} rows"
-    if ask and not ask(f"Delete {rows}? The next model does not contain them"):
+    if not ask(f"Delete {rows}? The next model does not contain them"):
         raise StreampcaError("nothing was changed")
     folder = f"checkpoints/{settings.topic}/{partition_name(partition)}"
     parts = store.names(f"{folder}/parts")  # of one that was interrupted

@@ -3,6 +3,7 @@
 import itertools
 import os
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -386,7 +387,10 @@ def test_a_backfill_is_removed_once_it_has_asked(tmp_path: Path) -> None:
     learned(here, backfill_of(5), lake, store=DirectoryStore(tmp_path / "store"))
     assert backfill("--remove", 0).returncode != 0  # nobody answers the question
     assert len(list(tmp_path.glob("store/checkpoints/readings/backfill-0/*.npz"))) == 1
-    assert "deleted backfill-0 of readings, 300 rows" in backfill("--remove", 0, "--yes").stdout
+    command = [sys.executable, "-m", "streampca", "backfill", "--remove", "0", "--topic", "readings"]
+    environment = {**os.environ, **model, "STREAMPCA_STORE": str(tmp_path / "store")}
+    answered = subprocess.run(command, input="y\n", env=environment, capture_output=True, text=True, check=True)
+    assert "deleted backfill-0 of readings, 300 rows" in answered.stdout
     assert not list(tmp_path.glob("store/checkpoints/readings/backfill-0/*.npz"))
 
 
