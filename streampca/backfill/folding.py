@@ -4,7 +4,6 @@ parts = [fold_batches(batches, backfill) for batches in pieces]  # in any proces
 checkpoint = merge(parts, backfill)  # in the order of the pieces
 """
 
-import io
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -83,10 +82,11 @@ def fold_batches(batches: Iterable[Any], backfill: Backfill, name: str = "") -> 
             fold = fold.take(Batch(decoded._replace(rejects=unfit), times, (), start + len(whole)), backfill.fold)[0]
             rejects += [(name, start + place, reason, text) for place, reason, text in sorted(unfit)]
             start += len(whole)
-        fold, out = replace(fold, position=start, state=fold.provisional(learning)).without_pending(), io.BytesIO()
+        fold = replace(fold, position=start, state=fold.provisional(learning)).without_pending()
+    out = pa.BufferOutputStream()  # a BytesIO that another thread of Arrow's closes may abort the process at its exit
     columns = [[row[i] for row in rejects] for i in range(len(REJECTS))]
     parquet.write_table(pa.table(columns, schema=REJECTS), out)
-    return Part(_encoded(fold, backfill), out.getvalue())
+    return Part(_encoded(fold, backfill), out.getvalue().to_pybytes())
 
 
 def merge(parts: Iterable[Part], backfill: Backfill, sources: str = "") -> Checkpoint:

@@ -1,7 +1,6 @@
 """One backfill into a store: pieces that are done are kept until all are, so that it can be interrupted."""
 
 import hashlib
-import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -81,7 +80,7 @@ def _saved(checkpoints: Checkpoints, backfill: Backfill, sources: str) -> Checkp
 def _rejects(store: Store, folder: str, keys: Sequence[str]) -> Any:
     present = set(store.names(folder))
     paths = [path for key in keys if (path := f"{folder}/{key}.parquet") in present]
-    tables = [parquet.read_table(io.BytesIO(store.read(path))) for path in paths]
+    tables = [parquet.read_table(pa.BufferReader(store.read(path))) for path in paths]
     return pa.concat_tables(tables) if tables else REJECTS.empty_table()
 
 
