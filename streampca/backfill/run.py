@@ -50,6 +50,7 @@ def learn(
             f"no row was learned; the first: {next(iter(rejects['message'].to_pylist()), 'there is none')}"
         )
     if not _saved(checkpoints, backfill, sources):  # another process may have been quicker
+        _refuse_other_settings(checkpoints, backfill)  # a worker may have saved its first checkpoint
         checkpoints.save(checkpoint)
     for key in keys:  # those of another process may still be needed
         for suffix in ("npz", "parquet"):
