@@ -1,6 +1,7 @@
 """A member's HTTP port: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes."""
 
 import errno
+import io
 import socket
 import ssl
 import threading
@@ -136,10 +137,35 @@ def _app(registry: CollectorRegistry, health: HealthListener, tokens: Tokens | N
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = 10.0  # for a client to send its request
+    timeout = 10.0  # for a client to send its request, and again to take the answer
+
+    def setup(self) -> None:
+        """Read the request within the timeout as a whole."""
+        super().setup()
+        self.rfile = io.BufferedReader(_TimedReader(self.connection, self.timeout))
+
+    def parse_request(self) -> bool:
+        """Read the headers, the rest of a request."""
+        parsed = super().parse_request()
+        self.connection.settimeout(self.timeout)
+        return parsed
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         """Log nothing: probes come every few seconds."""
+
+
+class _TimedReader(io.RawIOBase):
+    """What a connection receives within `seconds`, so that a byte now and then holds no thread."""
+
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
+        self._connection, self._end = connection, time.monotonic() + seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._connection.settimeout(max(self._end - time.monotonic(), 1e-3))  # 0 would mean: do not wait
+        return self._connection.recv_into(buffer)
 
 
 class HealthServer(ThreadingMixIn, WSGIServer):

@@ -1,6 +1,7 @@
 """The HTTP port of a member, requested as Prometheus and Kubernetes do."""
 
 import http.client
+import select
 import socket
 import threading
 from collections.abc import Iterator
@@ -164,6 +165,19 @@ def test_a_silent_client_is_disconnected(server: HealthServer, monkeypatch: pyte
     assert get(server, "/healthz")[0] == 200
 
 
+def test_a_client_that_sends_a_byte_now_and_then_is_disconnected(
+    server: HealthServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health_module._Handler, "timeout", 0.5)
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as client:
+        client.sendall(b"GET /healthz HTTP/1.1\r\nA: ")
+        for _ in range(200):
+            if select.select([client], [], [], 0.1)[0]:
+                return  # closed, or reset
+            client.sendall(b"b")
+    pytest.fail("still connected after 20 s")
+
+
 def test_invalid_requests_and_closed_connections_do_no_harm(server: HealthServer) -> None:
     endless = b"GET /metrics HTTP/1.1\r\n" + b"A: b\r\n" * 200 + b"\r\n"
     for garbage in (b"\x00\xff\r\n\r\n", b"GET /metrics", endless, b""):
@@ -208,8 +222,11 @@ def test_closing_frees_the_port_and_ends_the_thread(health: HealthListener) -> N
         assert not [thread for thread in threading.enumerate() if thread.name == "health"]
 
 
-def test_slow_clients_leave_descriptors_for_checkpoints(health: HealthListener) -> None:
+def test_slow_clients_leave_descriptors_for_checkpoints(
+    health: HealthListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Connections beyond the most are closed; when others end, there is room again."""
+    monkeypatch.setattr(health_module._Handler, "timeout", 600.0)  # so that it is not what closes them
     with health_server("127.0.0.1", 0, CollectorRegistry(), health) as server, ExitStack() as stack:
         address = ("127.0.0.1", server.server_port)
         before = threading.active_count()
