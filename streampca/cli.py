@@ -201,6 +201,8 @@ def backfill(
     from streampca.commands import backfill
 
     if remove is not None:
+        if sources:
+            raise typer.BadParameter("--remove takes no files: it deletes what was learned of them")
         return backfill.remove(given, remove, typer.confirm)
     if not sources or not column:
         raise typer.BadParameter("name the files or folders, and --column")

@@ -11,6 +11,7 @@ import pyarrow as pa
 from streampca.allocation import keep_freed_memory
 from streampca.backfill.folding import Backfill, Part, fold_batches
 from streampca.backfill.pieces import Piece, read
+from streampca.errors import InputError
 
 Folded = Iterator[tuple[str, Part]]
 Engine = Callable[[Mapping[str, Piece], Backfill], Folded]
@@ -42,7 +43,15 @@ def on_dask(scheduler: str | None = None, workers: int | None = None) -> Engine:
             names = {client.submit(fold_piece, piece, backfill, pure=False): name for name, piece in pieces.items()}
             for future in dask.as_completed(list(names)):
                 name = names.pop(future)
-                yield name, future.result()
+                try:
+                    part = future.result()
+                except dask.KilledWorker:
+                    path, rows = pieces[name].path, pieces[name].part
+                    raise InputError(
+                        f"{path}#{rows}: each process that folded it died: is there memory enough for one a core, and "
+                        "does nothing write to the file? Then run it again, or name a smaller cluster by --scheduler"
+                    ) from None
+                yield name, part
                 future.release()
 
     return fold

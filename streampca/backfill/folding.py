@@ -89,8 +89,8 @@ def fold_batches(batches: Iterable[Any], backfill: Backfill, name: str = "") -> 
     return Part(_encoded(fold, backfill), out.getvalue().to_pybytes())
 
 
-def merge(parts: Iterable[Part], backfill: Backfill, sources: str = "") -> Checkpoint:
-    """The checkpoint of all parts, in their order; one is in memory at a time. `sources`: a digest of their pieces."""
+def merge(parts: Iterable[Part], backfill: Backfill) -> Checkpoint:
+    """The checkpoint of all parts, in their order; one is in memory at a time."""
     merger, stats, now_ms, position = Merger(backfill.fold.learning.columns), list[FoldStats](), -1, 0
     for part in parts:
         fold = files.decode(part.fold).fold
@@ -104,7 +104,7 @@ def merge(parts: Iterable[Part], backfill: Backfill, sources: str = "") -> Check
     fold = Fold.empty(learning)
     state = pooled(groups, learning.columns, learning.limits.columns, learning.dtype) if groups else fold.state
     fold = replace(fold, position=position, state=state, event_time=EventTime(now_ms), stats=FoldStats.total(stats))
-    return files.decode(_encoded(fold, backfill, sources))
+    return files.decode(_encoded(fold, backfill))
 
 
 def _kept(config: FoldConfig, messages: int, elapsed_ms: int) -> float:
@@ -112,9 +112,9 @@ def _kept(config: FoldConfig, messages: int, elapsed_ms: int) -> float:
     return 2.0 ** (-messages / config.half_life_messages) if config.half_life_messages else config.decay(elapsed_ms)
 
 
-def _encoded(fold: Fold, backfill: Backfill, sources: str = "") -> bytes:
-    partition, settings = backfill_partition(backfill.number), backfill.fold.as_dict()
-    return files.encode(Checkpoint(backfill.topic, "", partition, fold, settings, backfill.until, sources))
+def _encoded(fold: Fold, backfill: Backfill) -> bytes:
+    partition = backfill_partition(backfill.number)
+    return files.encode(Checkpoint(backfill.topic, "", partition, fold, backfill.fold.as_dict(), backfill.until))
 
 
 def _history(batch: Any, backfill: Backfill) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

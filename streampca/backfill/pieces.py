@@ -50,7 +50,8 @@ def pieces_of(sources: Sequence[str]) -> list[Piece]:
 
 def columns_of(piece: Piece, pattern: str) -> tuple[str, ...]:
     """The columns of a file whose names match a pattern, such as `embedding` or `feature_*`. Raises `InputError`."""
-    names = next(_batches(piece, None, ())).schema.names
+    with _naming(piece.path):
+        names = _column_names(piece.path)
     if not (matching := tuple(name for name in names if fnmatchcase(name, pattern))):
         raise InputError(f"{piece.path} has no column {pattern}; there are {', '.join(names)}")
     return matching
@@ -146,11 +147,24 @@ def _pieces(path: str) -> list[Piece]:
                 metadata = parquet.ParquetFile(file).metadata
                 parts = [i for i in range(metadata.num_row_groups) if metadata.row_group(i).num_rows]
         elif _kind(path) == "npy":
+            if not isinstance(system, pa.fs.LocalFileSystem):
+                raise InputError(f"{path}: .npy files are read from local folders, files in buckets as .parquet")
             parts = list(range(0, len(npy_rows(Path(local))), _NPY_ROWS))
     return [Piece(path, info.size, info.mtime_ns, part) for part in parts]
 
 
-def _batches(piece: Piece, columns: Sequence[str] | None, numbers: Sequence[str]) -> Iterator[Any]:
+def _column_names(path: str) -> list[str]:
+    system, local = _opened(path)
+    if _kind(path) == "npy":
+        return [_VECTOR]
+    with system.open_input_file(local) as file:
+        if _kind(path) == "parquet":
+            return list(parquet.read_schema(file).names)
+        opened = pa.ipc.open_file(file) if _kind(path) == "arrow" else pa.csv.open_csv(file)
+        return list(opened.schema.names)
+
+
+def _batches(piece: Piece, columns: Sequence[str], numbers: Sequence[str]) -> Iterator[Any]:
     system, path = _opened(piece.path)
     kind = _kind(path)
     if kind == "npy":
@@ -174,6 +188,8 @@ def _batches(piece: Piece, columns: Sequence[str] | None, numbers: Sequence[str]
                 batch = batches.get_batch(i)
                 step = max(8 * _BATCH_NUMBERS * len(batch) // max(batch.nbytes, 1), 1)
                 yield from (batch.slice(start, step) for start in range(0, max(len(batch), 1), step))
-        else:
-            types = pa.csv.ConvertOptions(column_types=dict.fromkeys(numbers, pa.float64()))  # not guessed by its start
-            yield from pa.csv.open_csv(file, convert_options=types)
+        else:  # the start of a file says neither the types of its columns nor whether others can be read
+            types = {"partition": pa.int64(), "offset": pa.int64(), **dict.fromkeys(numbers, pa.float64())}
+            names = [name for name in _column_names(piece.path) if name in columns]
+            options = pa.csv.ConvertOptions(column_types=types, include_columns=names)
+            yield from pa.csv.open_csv(file, convert_options=options)

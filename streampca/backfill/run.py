@@ -1,16 +1,16 @@
 """One backfill into a store: pieces that are done are kept until all are, so that it can be interrupted."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import parquet
 
 from streampca.backfill.engines import Engine
-from streampca.backfill.folding import REJECTS, Backfill, Part, merge
+from streampca.backfill.folding import Backfill, Part, merge
 from streampca.backfill.pieces import Piece
-from streampca.errors import InputError, SettingsError
+from streampca.errors import InputError, SettingsError, StoreError
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stream import compatibility
@@ -23,39 +23,67 @@ def learn(
 ) -> tuple[Checkpoint, Any]:
     """Fold the pieces, save the checkpoint of all, and return it with a table of the rejected rows.
 
-    One that is saved already is returned; the rows that it has rejected are known as long as its parts are there.
-    `on_done` is called with the number of pieces that are done. Raises `SettingsError` if there is another backfill of
-    this number, or if a checkpoint of the store has other settings, and `InputError` if no row can be learned.
+    One that is saved already is returned. `on_done` is called with the number of pieces that are done. Raises
+    `SettingsError` if there is another backfill of this number, or if a checkpoint of the store has other settings, and
+    `InputError` if no row can be learned.
     """
     checkpoints = Checkpoints(store, backfill.topic)
-    folder = f"checkpoints/{backfill.topic}/{partition_name(backfill_partition(backfill.number))}/parts"
+    folder = f"checkpoints/{backfill.topic}/{partition_name(backfill_partition(backfill.number))}"
     _refuse_other_settings(checkpoints, backfill)
     keys = {_key(piece, backfill): piece for piece in pieces}
     sources = hashlib.blake2b("".join(keys).encode(), digest_size=16).hexdigest()
-    checkpoint = _saved(checkpoints, backfill, sources)
+    _refuse_other_sources(store, folder, backfill, sources)
+    checkpoint = checkpoints.newest(backfill_partition(backfill.number))
     if checkpoint is None:
-        done = {path.rsplit("/", 1)[-1].removesuffix(".npz") for path in store.names(folder) if path.endswith(".npz")}
-        on_done(count := len(done & keys.keys()))
-        if todo := {key: piece for key, piece in keys.items() if key not in done}:
-            for key, part in engine(todo, backfill):
-                store.write(f"{folder}/{key}.parquet", part.rejects)
-                store.write(f"{folder}/{key}.npz", part.fold)  # last: it says that both are there
-                on_done(count := count + 1)
-        checkpoint = _saved(checkpoints, backfill, sources) or merge(
-            (Part(store.read(f"{folder}/{key}.npz"), b"") for key in keys), backfill, sources
-        )
-    rejects = _rejects(store, folder, list(keys))
+        _fold(store, f"{folder}/parts", keys, backfill, engine, on_done)
+        try:
+            checkpoint = _save(store, folder, list(keys), backfill, sources)
+        except FileNotFoundError:  # another process has learned the same files, saved them and deleted the parts
+            checkpoint = checkpoints.newest(backfill_partition(backfill.number))
+    if checkpoint is None:
+        raise StoreError(f"parts of {folder} were deleted while they were merged: run it again")
+    rejects = _table(store, f"{folder}/rejects.parquet")
+    for key in keys:  # others are those of another process
+        for suffix in ("npz", "parquet"):
+            store.delete(f"{folder}/parts/{key}.{suffix}")
+    return checkpoint, rejects
+
+
+def _fold(
+    store: Store, folder: str, keys: Mapping[str, Piece], backfill: Backfill, engine: Engine,
+    on_done: Callable[[int], object],
+) -> None:  # fmt: skip
+    """Save the parts of the pieces that have none yet."""
+    done = {path.rsplit("/", 1)[-1].removesuffix(".npz") for path in store.names(folder) if path.endswith(".npz")}
+    on_done(count := len(done & keys.keys()))
+    if todo := {key: piece for key, piece in keys.items() if key not in done}:
+        for key, part in engine(todo, backfill):
+            store.write(f"{folder}/{key}.parquet", part.rejects)
+            store.write(f"{folder}/{key}.npz", part.fold)  # last: it says that both are there
+            on_done(count := count + 1)
+
+
+def _save(store: Store, folder: str, keys: Sequence[str], backfill: Backfill, sources: str) -> Checkpoint:
+    """Merge the parts. Raises `FileNotFoundError` if one is gone, and otherwise as `learn`."""
+    checkpoint = merge((Part(store.read(f"{folder}/parts/{key}.npz"), b"") for key in keys), backfill)
+    rejects = pa.concat_tables([_table(store, f"{folder}/parts/{key}.parquet") for key in keys])
     if not checkpoint.fold.stats.learned:
         raise InputError(
             f"no row was learned; the first: {next(iter(rejects['message'].to_pylist()), 'there is none')}"
         )
-    if not _saved(checkpoints, backfill, sources):  # another process may have been quicker
-        _refuse_other_settings(checkpoints, backfill)  # a worker may have saved its first checkpoint
-        checkpoints.save(checkpoint)
-    for key in keys:  # those of another process may still be needed
-        for suffix in ("npz", "parquet"):
-            store.delete(f"{folder}/{key}.{suffix}")
-    return checkpoint, rejects
+    checkpoints = Checkpoints(store, backfill.topic)
+    _refuse_other_settings(checkpoints, backfill)  # again: folding may have taken hours
+    store.create(f"{folder}/sources", sources.encode())  # of several processes, the files of one get the number
+    _refuse_other_sources(store, folder, backfill, sources)
+    parquet.write_table(rejects, out := pa.BufferOutputStream())
+    store.write(f"{folder}/rejects.parquet", out.getvalue().to_pybytes())
+    checkpoints.save(checkpoint)  # last: it says that all is there
+    return checkpoint
+
+
+def _table(store: Store, name: str) -> Any:
+    file = parquet.ParquetFile(pa.BufferReader(store.read(name)))
+    return file.read(use_threads=False)  # a thread that releases the bytes later may abort the process at its exit
 
 
 def _refuse_other_settings(checkpoints: Checkpoints, backfill: Backfill) -> None:
@@ -66,23 +94,15 @@ def _refuse_other_settings(checkpoints: Checkpoints, backfill: Backfill) -> None
             return  # all have the same
 
 
-def _saved(checkpoints: Checkpoints, backfill: Backfill, sources: str) -> Checkpoint | None:
-    """This backfill, if it is saved. Raises `SettingsError` if another one is."""
-    partition = backfill_partition(backfill.number)
-    saved = checkpoints.newest(partition)
-    if saved and saved.sources != sources:
+def _refuse_other_sources(store: Store, folder: str, backfill: Backfill, sources: str) -> None:
+    """Raise `SettingsError` if the number stands for other files or columns."""
+    names, name = set(store.names(folder)) - {f"{folder}/parts"}, f"{folder}/sources"
+    if names and (name not in names or store.read(name).decode() != sources):
         raise SettingsError(
-            f"{partition_name(partition)} of {backfill.topic} exists, of other files or columns: give another "
-            f"--number, or `streampca backfill --remove {backfill.number}` first; no row may be learned twice"
+            f"{partition_name(backfill_partition(backfill.number))} of {backfill.topic} exists, of other files or "
+            f"columns: give another --number, or `streampca backfill --remove {backfill.number}` first; no row may be "
+            "learned twice"
         )
-    return saved
-
-
-def _rejects(store: Store, folder: str, keys: Sequence[str]) -> Any:
-    present = set(store.names(folder))
-    paths = [path for key in keys if (path := f"{folder}/{key}.parquet") in present]
-    tables = [parquet.read_table(pa.BufferReader(store.read(path))) for path in paths]
-    return pa.concat_tables(tables) if tables else REJECTS.empty_table()
 
 
 def _key(piece: Piece, backfill: Backfill) -> str:

@@ -9,9 +9,9 @@ from streampca.commands.console import console, progress
 from streampca.commands.dead_letters import milliseconds
 from streampca.commands.worker import worker_config_of
 from streampca.errors import SettingsError, StreampcaError
-from streampca.settings import WorkerSettings
-from streampca.stores.checkpoints import Checkpoints
+from streampca.settings import StoreSettings, WorkerSettings
 from streampca.stores.choice import store_of
+from streampca.stores.models import Models
 from streampca.stream.partitions import backfill_partition, partition_name
 
 
@@ -53,27 +53,34 @@ def run(
         parquet.write_table(rejected, rejects)
     counts = ", ".join(f"{reason}: {count}" for reason, count in checkpoint.fold.stats.rejected.items())
     console().print(
-        f"{checkpoint.fold.stats.learned:,} rows learned into {settings.store}; rejected: {counts or 'none'}\n"
+        f"{partition_name(checkpoint.partition)} is done: {checkpoint.fold.stats.learned:,} rows learned into "
+        f"{settings.store}; rejected: {counts or 'none'}\n"
         f"the next model of {settings.topic} contains them; workers with start=backfill begin "
         f"{f'at {until}' if until else 'at the earliest record'}"
     )
 
 
 def remove(given: Given, number: int, ask: Callable[[str], bool]) -> None:
-    """Delete a backfill of the store, if `ask`, which gets a question, agrees. Raises `SettingsError` without one."""
-    settings = WorkerSettings.read(**given)
-    store, partition = store_of(settings.store), backfill_partition(number)
-    saved = Checkpoints(store, settings.topic).newest(partition, trusted=True)
-    if saved is None:
-        raise SettingsError(f"{settings.store} has no {partition_name(partition)} of {settings.topic}")
-    rows = f"{partition_name(partition)} of {settings.topic}, {saved.fold.stats.learned:,} rows"
-    if not ask(f"Delete {rows}? The next model does not contain them"):
+    """Delete a backfill, and the models that contain it, if `ask`, which gets a question, agrees.
+
+    Raises `SettingsError` if there is none.
+    """
+    settings = StoreSettings.read(**given)
+    store, name = store_of(settings.store), partition_name(backfill_partition(number))
+    folder = f"checkpoints/{settings.topic}/{name}"
+    checkpoints = [path for path in store.names(folder) if path.endswith(".npz")]
+    others = [path for path in store.names(folder) if not path.endswith((".npz", "/parts"))]
+    others += store.names(f"{folder}/parts")  # of one that was interrupted
+    if not checkpoints + others:
+        raise SettingsError(f"{settings.store} has no {name} of {settings.topic}")
+    if not ask(f"Delete {name} of {settings.topic}, and the models that contain it? Stop the workers first"):
         raise StreampcaError("nothing was changed")
-    folder = f"checkpoints/{settings.topic}/{partition_name(partition)}"
-    parts = store.names(f"{folder}/parts")  # of one that was interrupted
-    for path in [*(path for path in store.names(folder) if path.endswith(".npz")), *parts]:
+    for path in checkpoints:
         store.delete(path)
-    console().print(f"deleted {rows}")
+    models = Models(store, settings.topic).delete_with(backfill_partition(number))  # they have higher versions
+    for path in others:  # last, so that one that is killed can be run again
+        store.delete(path)
+    console().print(f"deleted {name} of {settings.topic}, and {models} models that contained it")
 
 
 def offsets_in(until: str | None) -> dict[int, int] | None:

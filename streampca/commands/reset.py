@@ -28,6 +28,8 @@ def run(settings: ResetSettings, ask: Callable[[str], bool] | None, to: str | No
 
     Raises `SourceError` if the group has members, and `SettingsError` if records would be learned twice.
     """
+    if partition is not None and not to:
+        raise SettingsError("--partition needs --to: without it, the offsets of all partitions are deleted")
     connection = Connection(settings, settings.topic)
     admin = connection.start(admin_client)
     try:
@@ -77,7 +79,8 @@ def _targets(
         if to.isdecimal():
             for tp, end in ends.items():
                 if int(to) > end:
-                    raise SettingsError(f"--to {to}: partition {tp.partition} ends at {end}; name one by --partition")
+                    others = "" if partition is not None else "; move one alone by --partition"
+                    raise SettingsError(f"--to {to}: partition {tp.partition} ends at {end}{others}")
             return dict.fromkeys(tps, int(to))
         if to == "earliest":
             return dict(consumer.beginning_offsets(tps, timeout_ms=_ANSWER_MS))

@@ -77,6 +77,19 @@ class Models:
         data = model_file.encode(model)
         return numbered.write(self._store, self._folder, version, data, versions, self._keep, new=new)
 
+    def delete_with(self, partition: int) -> int:
+        """Delete the versions that contain a partition, the newest first; how many they were."""
+        found = [version for version in reversed(self.versions()) if self._contains(version, partition)]
+        for version in found:
+            self._store.delete(numbered.path(self._folder, version))
+        return len(found)
+
+    def _contains(self, version: int, partition: int) -> bool:
+        try:
+            return partition in self.load(version).positions
+        except (FileNotFoundError, DamagedFileError):  # nobody uses it
+            return False
+
     def _is_intact(self, version: int) -> bool:
         try:
             self.load(version)

@@ -34,7 +34,6 @@ class Checkpoint:
     fold: Fold
     settings: dict[str, Any]  # as `FoldConfig.as_dict` gives them
     until: str = ""  # of a backfill: where the topic begins, a time in milliseconds or partition:offset,…
-    sources: str = ""  # of a backfill: a digest of what was learned
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
@@ -59,7 +58,6 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "event_time": asdict(fold.event_time),
         "stats": {**vars(fold.stats), "rejected": dict(fold.stats.rejected)},
         **({"until": checkpoint.until} if checkpoint.until else {}),
-        **({"sources": checkpoint.sources} if checkpoint.sources else {}),
     }
     arrays: dict[str, NDArray[Any]] = {
         "C": state.C,
@@ -96,9 +94,7 @@ def decode(data: bytes, *, trusted: bool = False) -> Checkpoint:
     stats, event_time = FoldStats(**dict(header.stats)), EventTime(**dict(header.event_time))
     last = LastRecord(**dict(header.last_record)) if header.last_record else None
     fold = Fold(header.next_offset, state, arrays["pending"], arrays["pending_retention"], event_time, stats, last)
-    return Checkpoint(
-        header.topic, header.topic_id, header.partition, fold, header.settings, header.until, header.sources
-    )
+    return Checkpoint(header.topic, header.topic_id, header.partition, fold, header.settings, header.until)
 
 
 def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]], *, inverse: bool) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from streampca.errors import ForeignStoreError, SettingsError, TopicReplacedError
 from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import Fold, FoldConfig
-from streampca.stream.partitions import partition_name
+from streampca.stream.partitions import FIRST_BACKFILL, partition_name
 from streampca.stream.store_identity import StoreIdentity, identity_in
 
 
@@ -17,9 +17,12 @@ def refuse_other_settings(checkpoint: Checkpoint, fold_config: FoldConfig) -> No
     differing = [n for n in names if wanted.get(n) != checkpoint.settings.get(n)]
     if differing:
         listed = ", ".join(f"{n}={checkpoint.settings.get(n)} (now {wanted.get(n)})" for n in differing)
+        otherwise = "start over with another store folder and another group_id"
+        if checkpoint.partition >= FIRST_BACKFILL:
+            otherwise = f"delete it: `streampca backfill --remove {checkpoint.partition - FIRST_BACKFILL}`"
         raise SettingsError(
             f"the checkpoint of partition {partition_name(checkpoint.partition)} of {checkpoint.topic} was made with "
-            f"{listed}; restore these settings, or start over with another store folder and another group_id"
+            f"{listed}; restore these settings, or {otherwise}"
         )
 
 

@@ -69,7 +69,6 @@ class CheckpointHeader(_Strict):
     event_time: EventTimeHeader
     stats: StatsHeader
     until: str = ""
-    sources: str = ""
 
 
 class ModelHeader(_Strict):

@@ -22,15 +22,19 @@ from streampca.backfill import Backfill, engines, fold_batches, merge, run
 from streampca.backfill.engines import Engine, Folded
 from streampca.backfill.folding import Part
 from streampca.backfill.pieces import Piece, columns_of, pieces_of, read
+from streampca.commands import backfill as backfill_command
 from streampca.errors import InputError, SettingsError
 from streampca.pca.axes import model_of
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import MemoryStore
+from streampca.stores.models import Models
 from streampca.stream import checkpoint as files
 from streampca.stream.checkpoint import Checkpoint
+from streampca.stream.partitions import FIRST_BACKFILL
 from streampca.vectors.arrow import fixed_size_lists
+from streampca.worker.publisher import Publisher
 from tests.backfill.rows import START_MS, K, backfill_of, rows, table, write
 from tests.command_line import assert_one_line
 from tests.command_line import run as run_command
@@ -109,47 +113,13 @@ def test_one_that_is_interrupted_continues(lake: Path, tmp_path: Path) -> None:
     found = learned(breaks, backfill_of(), lake, store=store)
     assert len(asked) - 10 == len(pieces) - 3
     assert files.encode(found) == files.encode(learned(here, backfill_of(), lake))
-    assert store.names("checkpoints/readings/backfill-0") == [f"checkpoints/readings/backfill-0/{4000:020d}.npz"]
+    folder = "checkpoints/readings/backfill-0"
+    assert store.names(folder) == [f"{folder}/{name}" for name in (f"{4000:020d}.npz", "rejects.parquet", "sources")]
     asked.clear()
     assert files.encode(learned(breaks, backfill_of(), lake, store=store)) == files.encode(found)  # it is done
     other = write(tmp_path / "other", rows(100))
     with pytest.raises(SettingsError, match="exists, of other files or columns: give another --number"):
         learned(here, backfill_of(), other, store=store)
-
-
-@pytest.mark.parametrize("same", [True, False])
-def test_one_of_two_at_once_does_not_undo_the_other(lake: Path, tmp_path: Path, same: bool) -> None:
-    """The other is saved while this one still folds; its parts are left alone."""
-    store, other = MemoryStore(), lake if same else write(tmp_path / "other", rows(700))
-    folder = "checkpoints/readings/backfill-0"
-
-    def overtaken(pieces: Mapping[str, Piece], backfill: Backfill) -> Folded:
-        first, *others = here(pieces, backfill)
-        yield first
-        store.write(f"{folder}/parts/{'0' * 32}.npz", b"of a third one")
-        learned(here, backfill, other, store=store)
-        yield from others
-
-    if same:
-        assert learned(overtaken, backfill_of(), lake, store=store).fold.stats.learned == 4000
-        assert store.names(f"{folder}/parts") == [f"{folder}/parts/{'0' * 32}.npz"]
-    else:
-        with pytest.raises(SettingsError, match="exists, of other files or columns"):
-            learned(overtaken, backfill_of(), lake, store=store)
-        saved = Checkpoints(store, "readings").newest(2**31)
-        assert saved is not None
-        assert saved.fold.stats.learned == 700
-
-
-def test_one_that_was_killed_after_it_was_saved_is_done(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = MemoryStore()
-    with monkeypatch.context() as dies:
-        dies.setattr(MemoryStore, "delete", _killed)
-        with pytest.raises(KeyboardInterrupt):
-            learned(here, backfill_of(), lake, store=store)
-    assert len(store.names("checkpoints/readings/backfill-0/parts")) > 0
-    assert learned(_killed, backfill_of(), lake, store=store).fold.stats.learned == 4000
-    assert store.names("checkpoints/readings/backfill-0/parts") == []
 
 
 def _killed(*_: object) -> Any:
@@ -161,8 +131,22 @@ def test_other_settings_than_those_of_the_store_are_refused_before_anything_is_l
     store = MemoryStore()
     learned(here, backfill_of(), lake, store=store)
     other = replace(backfill_of(half_life_messages=300.0), number=1)
-    with pytest.raises(SettingsError, match=r"half_life_messages=None \(now 300.0\)"):
+    named = r"backfill-0 .* half_life_messages=None \(now 300.0\); .*`streampca backfill --remove 0`"
+    with pytest.raises(SettingsError, match=named):
         learned(_killed, other, lake, store=store)
+
+
+def test_settings_are_compared_again_before_saving(lake: Path) -> None:
+    """A worker may have begun while it folded."""
+    store, other = MemoryStore(), replace(backfill_of(half_life_messages=300.0), number=1)
+
+    def meanwhile(pieces: Mapping[str, Piece], backfill: Backfill) -> Folded:
+        yield from here(pieces, backfill)
+        learned(here, backfill_of(), lake, store=store)
+
+    with pytest.raises(SettingsError, match=r"half_life_messages=None \(now 300.0\)"):
+        learned(meanwhile, other, lake, store=store)
+    assert Checkpoints(store, "readings").newest(FIRST_BACKFILL + 1) is None
 
 
 def test_a_file_counts_once_however_it_is_spelled(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,30 +191,19 @@ def test_an_npy_file_of_something_else_is_refused(tmp_path: Path, array: np.ndar
         pieces_of([str(tmp_path)])
 
 
-def test_a_corrected_file_is_learned_anew_when_an_interrupted_backfill_continues(tmp_path: Path) -> None:
-    """Even if it is as long as before."""
-    store, lake = MemoryStore(), tmp_path / "lake"
-    lake.mkdir()
-    np.save(lake / "a.npy", rows(300, d=5))
-    np.save(lake / "b.npy", rows(300, seed=1, d=5))
-    backfill = Backfill("readings", backfill_of(5).fold, ("vector",))
-
-    def breaks(pieces: Mapping[str, Piece], backfill: Backfill) -> Folded:
-        yield next(here(pieces, backfill))
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        learned(breaks, backfill, lake, store=store)
-    np.save(lake / "b.npy", rows(300, seed=2, d=5))
-    os.utime(lake / "b.npy", ns=(0, 1))
-    assert files.encode(learned(here, backfill, lake, store=store)) == files.encode(learned(here, backfill, lake))
+def test_an_npy_file_that_is_an_archive_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", Y=rows(9, d=5))
+    (tmp_path / "a.npz").rename(tmp_path / "a.npy")
+    with pytest.raises(InputError, match=r"a\.npy"):
+        pieces_of([str(tmp_path)])
 
 
 def test_a_csv_file_may_begin_with_whole_numbers(tmp_path: Path) -> None:
     """More of them than anybody reads to guess a type."""
-    lines = ["f_0,f_1", *["1,2"] * 400_000, "0.5,3"]
+    lines = ["f_0,f_1,note", *["1,2,7"] * 400_000, "0.5,3,text of a column that is not read"]
     (tmp_path / "a.csv").write_text("\n".join(lines))
-    backfill = Backfill("readings", backfill_of(2).fold, ("f_0", "f_1"))
+    (tmp_path / "0-empty.csv").write_text(lines[0] + "\n")
+    backfill = Backfill("readings", backfill_of(2).fold, columns_of(pieces_of([str(tmp_path)])[0], "f_*"))
     assert learned(here, backfill, tmp_path).fold.stats.learned == 400_001
 
 
@@ -291,8 +264,7 @@ def test_files_and_tables_of_every_kind_hold_the_same_rows(tmp_path: Path) -> No
                           ("d.csv", ("f_*",)), ("e", ("embedding",)), ("f.parquet", ("f_*",))):  # fmt: skip
         pieces = pieces_of([str(tmp_path / name)])
         backfill = Backfill("readings", backfill_of(5).fold, columns_of(pieces[0], columns[0]))
-        checkpoint, _ = run.learn(MemoryStore(), backfill, pieces, here, lambda done: None)
-        found.append(files.encode(replace(checkpoint, sources="")))
+        found.append(files.encode(run.learn(MemoryStore(), backfill, pieces, here, lambda done: None)[0]))
     assert len(set(found)) == 1
 
 
@@ -374,28 +346,79 @@ def test_errors_say_what_is_wrong(lake: Path, tmp_path: Path) -> None:
         learned(here, Backfill("readings", backfill_of().fold, ("embedding",), "other"), lake)
 
 
-def test_a_backfill_is_removed_once_it_has_asked(tmp_path: Path) -> None:
-    lake = write(tmp_path / "lake", rows(300, d=5))
-    model = {"STREAMPCA_DIMENSIONS": "5", "STREAMPCA_COMPONENTS": "2"}
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_backfill_is_removed_once_it_has_asked(tmp_path: Path, broken: bool) -> None:
+    """Without the settings of the model, which may be what was wrong, and also if its file is damaged."""
+    lake, store = write(tmp_path / "lake", rows(300, d=5)), DirectoryStore(tmp_path / "store")
+    folder = tmp_path / "store" / "checkpoints" / "readings" / "backfill-0"
 
     def backfill(*more: object) -> subprocess.CompletedProcess[str]:
-        store = tmp_path / "store"
-        return run_command("backfill", "--topic", "readings", "--store", store, *more, **model)
+        return run_command("backfill", "--topic", "readings", "--store", tmp_path / "store", *more)
 
     assert_one_line(backfill("--remove", 0), "has no backfill-0 of readings", code=2)
     assert "--column" in backfill(lake).stderr
-    learned(here, backfill_of(5), lake, store=DirectoryStore(tmp_path / "store"))
+    assert "--remove takes no files" in backfill(lake, "--remove", 0).stderr
+    learned(here, backfill_of(5), lake, store=store)
+    [saved] = folder.glob("*.npz")
+    if broken:
+        saved.write_bytes(b"broken")
     assert backfill("--remove", 0).returncode != 0  # nobody answers the question
-    assert len(list(tmp_path.glob("store/checkpoints/readings/backfill-0/*.npz"))) == 1
+    assert saved.exists()
     command = [sys.executable, "-m", "streampca", "backfill", "--remove", "0", "--topic", "readings"]
-    environment = {**os.environ, **model, "STREAMPCA_STORE": str(tmp_path / "store")}
+    environment = {**os.environ, "STREAMPCA_STORE": str(tmp_path / "store")}
     answered = subprocess.run(command, input="y\n", env=environment, capture_output=True, text=True, check=True)
-    assert "deleted backfill-0 of readings, 300 rows" in answered.stdout
-    assert not list(tmp_path.glob("store/checkpoints/readings/backfill-0/*.npz"))
+    assert "deleted backfill-0 of readings" in answered.stdout
+    assert not [path for path in folder.rglob("*") if path.is_file()]
+    other = write(tmp_path / "other", rows(400, d=5))
+    assert learned(here, backfill_of(5), other, store=store).fold.stats.learned == 400
 
 
-def test_a_large_row_group_is_not_in_memory_at_once(tmp_path: Path) -> None:
-    Y = rows(100_000, d=128)
+def test_what_an_interrupted_backfill_has_left_is_removed(lake: Path, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        learned(_breaks, backfill_of(), lake, store=DirectoryStore(tmp_path))
+    assert list(tmp_path.rglob("parts/*"))
+    backfill_command.remove({"topic": "readings", "store": str(tmp_path)}, 0, lambda question: True)
+    assert not list(tmp_path.rglob("parts/*"))
+
+
+def _breaks(pieces: Mapping[str, Piece], backfill: Backfill) -> Folded:
+    yield next(here(pieces, backfill))
+    raise KeyboardInterrupt
+
+
+def test_the_next_model_does_not_contain_what_was_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has a lower version, as the stream alone has learned fewer messages."""
+    store, config = DirectoryStore(tmp_path / "store"), backfill_of(5).fold
+    lakes = [write(tmp_path / f"lake{i}", rows(n, seed=i, d=5)) for i, n in enumerate((300, 900))]
+    learned(here, backfill_of(5), lakes[0], store=store)
+    Publisher(Checkpoints(store, "readings"), Models(store, "readings"), config, lambda: 0.0).publish()
+    learned(here, replace(backfill_of(5), number=1), lakes[1], store=store)
+    publisher = Publisher(Checkpoints(store, "readings"), Models(store, "readings"), config, lambda: 0.0)
+    publisher.publish()
+    models = Models(store, "readings")
+    assert models.versions() == [300, 1200]
+    backfill_command.remove({"topic": "readings", "store": store.place}, 1, lambda question: True)
+    assert "deleted backfill-1 of readings, and 1 models that contained it" in " ".join(capsys.readouterr().out.split())
+    publisher.publish()
+    found = models.newest()
+    assert found
+    assert (found.version, found.positions) == (300, {FIRST_BACKFILL: 300})
+
+
+def test_a_process_that_dies_names_its_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = write(tmp_path / "lake", rows(300, d=5), files=1)
+    monkeypatch.setattr(engines, "fold_piece", _dies)
+    with pytest.raises(InputError, match=r"0\.parquet#0: each process that folded it died: is there memory enough"):
+        learned(engines.on_dask(workers=1), backfill_of(5), lake)
+
+
+def _dies(piece: Piece, backfill: Backfill) -> Part:
+    os._exit(9)
+
+
+@pytest.mark.parametrize("value", [0.0, None], ids=["zeros, which take no space", "others"])
+def test_a_large_row_group_is_not_in_memory_at_once(tmp_path: Path, value: float | None) -> None:
+    Y = rows(100_000, d=128) if value is None else np.full((100_000, 128), value)
     pq.write_table(pa.table({"embedding": fixed_size_lists(Y)}), tmp_path / "a.parquet", row_group_size=len(Y))
     [piece] = pieces_of([str(tmp_path)])
     before = pa.total_allocated_bytes()

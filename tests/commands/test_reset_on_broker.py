@@ -91,9 +91,10 @@ def test_reset_moves_to_no_place_that_is_not_there(broker: Broker, topic: str, t
     broker.produce(topic, 1, [b"[1]"] * 4)
     given = ("reset", "--topic", topic, "--group-id", topic, "--bootstrap-servers", broker.bootstrap, "--yes")
     given = (*given, "--store", tmp_path)
-    assert_one_line(run(*given, "--to", 5), "--to 5: partition 1 ends at 4; name one by --partition", code=2)
+    assert_one_line(run(*given, "--to", 5), "--to 5: partition 1 ends at 4; move one alone by --partition", code=2)
     assert_one_line(run(*given, "--to", 10, "--partition", 0), "--to 10: partition 0 ends at 9", code=2)
     assert_one_line(run(*given, "--to", 1, "--partition", 2), f"{topic} has no partition 2; the last is 1", code=2)
+    assert_one_line(run(*given, "--partition", 0), "--partition needs --to", code=2)  # it would delete all offsets
     assert not list(tmp_path.rglob("*.npz"))
     assert run(*given, "--to", 9, "--partition", 0).returncode == 0
     assert [path.name for path in tmp_path.rglob("*.npz")] == [f"{9:020d}.npz"]
