@@ -13,7 +13,7 @@ import typer
 
 from streampca.cli import operations
 from streampca.cli.options import Given, command
-from streampca.errors import StreampcaError, exit_code_of, naming_the_extra
+from streampca.errors import StreampcaError, exit_code_of, naming_the_worker
 from streampca.process.blas import choose_kernels
 from streampca.settings.options import SERVE, TRANSFORM, WORKER
 from streampca.version import __version__
@@ -108,9 +108,8 @@ def demo(
 ) -> None:
     """Run everything on this machine.
 
-    A broker in memory, a stream of vectors, a worker and the HTTP API. Needs the extra `demo` (pip install
-    'streampca[demo]'), and neither Java nor Docker. The vectors have a low-rank structure that is known, so one can
-    watch how well it is found.
+    A broker in memory, a stream of vectors, a worker and the HTTP API. Needs confluent-kafka (the extra `fast`), and
+    neither Java nor Docker. The vectors have a low-rank structure that is known, so one can watch how well it is found.
     """
     from streampca.demo.run import run
 
@@ -272,7 +271,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     choose_kernels()
     try:
-        with naming_the_extra():
+        with naming_the_worker():
             app()
     except StreampcaError as error:
         print("streampca:", " ".join(str(error).split()), file=sys.stderr)  # noqa: T201

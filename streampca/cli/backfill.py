@@ -7,7 +7,7 @@ from streampca.cli.console import console, progress
 from streampca.cli.dead_letters import milliseconds
 from streampca.cli.options import Given
 from streampca.cli.worker import worker_config_of
-from streampca.errors import SettingsError, StreampcaError
+from streampca.errors import SettingsError, StreampcaError, naming_the_extra
 from streampca.fold.partitions import backfill_partition, partition_name
 from streampca.process import logs
 from streampca.settings.store import StoreSettings
@@ -23,11 +23,9 @@ def run(
     """Learn the rows, save a checkpoint that every model will contain, and say what was learned."""
     settings = WorkerSettings.read(**given)
     logs.configure(settings.log_level)
-    try:
+    with naming_the_extra("this", "backfill"):
         from streampca.backfill import Backfill, engines, run
         from streampca.files import pieces
-    except ModuleNotFoundError as error:
-        raise SettingsError(f"this needs {error.name}: pip install 'streampca[backfill]'") from None
     found = pieces.pieces_of(sources)
     backfill = Backfill(
         settings.topic,

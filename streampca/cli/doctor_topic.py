@@ -72,7 +72,7 @@ class TopicChecks:
             self._topic_error = error  # a broker answers: it is the check of the topic that fails
         login = f", logged in as {self._settings.sasl_username}" if self._settings.sasl_username else ""
         return (
-            f"{self._settings.bootstrap_servers} answers {self._settings.kafka_client} "
+            f"{self._settings.bootstrap_servers} answers {self._settings.client} "
             f"({self._settings.security_protocol}{login})"
         )
 

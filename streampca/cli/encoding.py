@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from streampca.errors import SettingsError, SourceError
+from streampca.errors import SourceError, naming_the_extra
 from streampca.formats.schemas import WriterSchema
 from streampca.formats.varint import varint
 from streampca.pca.arrays import Array
@@ -60,14 +60,10 @@ def npy_value(vector: Array) -> bytes:
 
 def arrow_encoder(name: str) -> Encoder:
     """Encodes a row, or the rows of an array, as a stream of one batch. Raises `SettingsError` without pyarrow."""
-    try:  # here: an optional dependency
+    with naming_the_extra("format arrow", "arrow"):
         import pyarrow as pa
 
         from streampca.formats.arrow import fixed_size_lists
-    except ImportError:
-        raise SettingsError(
-            "format arrow needs pyarrow, which is not installed: pip install 'streampca[arrow]'"
-        ) from None
 
     def encode(vectors: Array) -> bytes:
         batch, out = pa.record_batch([fixed_size_lists(vectors)], [name]), io.BytesIO()

@@ -27,6 +27,7 @@ from streampca.process.tls import server_context
 from streampca.process.tracing import start_tracing
 from streampca.settings.consumer import ConsumerSettings
 from streampca.settings.transform import TransformSettings
+from streampca.sources.clients import client_and_other
 from streampca.stores.base import Store
 from streampca.stores.choice import store_of
 from streampca.stores.process_status import ProcessStatuses
@@ -77,6 +78,7 @@ def process_of(
             "transform starting" if output_topic else "worker starting",
             topic=settings.topic,
             brokers=settings.bootstrap_servers,
+            client=client_and_other(settings),
             group=settings.group,
             store=store.place,
             bad_records=f"to {settings.dead_letter_topic}" if settings.dead_letter_topic else settings.on_bad_record,

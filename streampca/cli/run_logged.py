@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from streampca.errors import SettingsError, StreampcaError, exit_code_of, naming_the_extra
+from streampca.errors import SettingsError, StreampcaError, exit_code_of, naming_the_worker
 from streampca.process import logs
 from streampca.settings.store import LogSettings
 
@@ -27,7 +27,7 @@ def run_logged(kind: type[S], given: Mapping[str, Any], *, logs_errors: bool = T
         of_log = LogSettings.model_validate({})
     logs.configure(of_log.log_level)
     try:
-        with naming_the_extra():
+        with naming_the_worker():
             yield kind.read(**given)
     except StreampcaError as error:
         if not logs_errors:

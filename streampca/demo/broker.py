@@ -5,19 +5,17 @@ It retains some 5 MB per partition, has four partitions a topic and creates topi
 
 from typing import Any
 
-from streampca.errors import StreampcaError
+from streampca.errors import naming_the_extra
 
 _SHOWN = 110  # characters of a value
 
 
 class EmbeddedBroker:
-    """A broker that runs until it is closed or the process ends. Raises `StreampcaError` without confluent-kafka."""
+    """A broker that runs until it is closed or the process ends. Raises `SettingsError` without confluent-kafka."""
 
     def __init__(self, *topics: str) -> None:
-        try:
-            from confluent_kafka import Producer  # here, since it is an optional extra
-        except ImportError:
-            raise StreampcaError("the demo needs confluent-kafka: pip install 'streampca[demo]'") from None
+        with naming_the_extra("the demo", "fast"):
+            from confluent_kafka import Producer
         client = Producer({"log_level": 0, "test.mock.num.brokers": 1, "bootstrap.servers": "embedded"})
         broker = next(iter(client.list_topics(timeout=10).brokers.values()))
         self.address = f"{broker.host}:{broker.port}"

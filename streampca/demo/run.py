@@ -50,6 +50,7 @@ def run(seconds: float | None, file: Path | None, rate: float, store: str | None
         connected = {"topic": TOPIC, "bootstrap_servers": broker.address, "format": "float32"}
         member = {
             **connected,
+            "kafka_client": "kafka-python",  # confluent would be several times as fast, and works here, too
             "store": location,
             "dead_letter_topic": DEAD_LETTERS,
             "on_offset_gap": "earliest",  # the broker drops records of which it has too many

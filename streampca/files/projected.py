@@ -8,7 +8,7 @@ from typing import BinaryIO
 import numpy as np
 import orjson
 
-from streampca.errors import InputError
+from streampca.errors import InputError, needs
 from streampca.pca.arrays import Array
 
 Write = Callable[[Array, Array], object]
@@ -75,7 +75,7 @@ def _parquet(file: BinaryIO, k: int) -> Iterator[Write]:
 
         from streampca.formats.arrow import fixed_size_lists
     except ImportError:
-        raise InputError("to write Parquet, pip install 'streampca[arrow]'") from None
+        raise InputError(needs("writing Parquet", "pyarrow", "arrow")) from None
     schema = pa.schema({"coordinates": pa.list_(pa.float64(), k), "residual": pa.float64()})
     with parquet.ParquetWriter(file, schema) as writer:
         yield lambda coordinates, residual: writer.write_batch(

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from streampca.errors import InputError
+from streampca.errors import InputError, needs
 from streampca.formats.json import loads
 from streampca.formats.packing import NumberPacker, VectorError, listed, type_name
 from streampca.pca.arrays import Array
@@ -118,7 +118,7 @@ def _parquet(path: Path, gaps: bool, column: str | None) -> Rows:
 
         from streampca.formats import arrow
     except ImportError:
-        raise InputError(f"{path}: to read Parquet, pip install 'streampca[arrow]'") from None
+        raise InputError(needs(f"{path}: reading Parquet", "pyarrow", "arrow")) from None
     try:
         file = parquet.ParquetFile(path)
     except pa.ArrowInvalid as error:

@@ -1,6 +1,6 @@
 """The formats of values: a module for each, with a class that implements `formats.base.Reader`."""
 
-from streampca.errors import SettingsError
+from streampca.errors import SettingsError, needs
 from streampca.formats.base import Reader
 from streampca.formats.json import JsonReader
 from streampca.formats.npy import NpyReader
@@ -39,7 +39,5 @@ def reader_of(
 
                 return ProtobufReader(dimensions, field, schemas)
     except ImportError as error:
-        raise SettingsError(
-            f"format {format} needs {error.name}, which is not installed: pip install 'streampca[{format}]'"
-        ) from None
+        raise SettingsError(needs(f"format {format}", str(error.name), format)) from None
     return RawReader(format, dimensions)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from streampca.errors import needs
 from streampca.settings.base import Rules, Settings, existing_file
 
 TOPIC_NAME = r"^[A-Za-z0-9._-]{1,249}$"  # what Kafka allows
@@ -68,11 +69,11 @@ class KafkaSettings(Settings):
         (lambda s: s.sasl_mechanism == "OAUTHBEARER" and not s.sasl_token_url, "OAUTHBEARER needs sasl_token_url"),
         (
             lambda s: s.sasl_mechanism == "OAUTHBEARER" and find_spec("httpx") is None,
-            "sasl_mechanism OAUTHBEARER needs httpx: pip install 'streampca[oauth]'",
+            needs("sasl_mechanism OAUTHBEARER", "httpx", "oauth"),
         ),
         (
             lambda s: s.sasl_mechanism == "AWS_MSK_IAM" and find_spec("aws_msk_iam_sasl_signer") is None,
-            "sasl_mechanism AWS_MSK_IAM needs aws-msk-iam-sasl-signer-python: pip install 'streampca[msk]'",
+            needs("sasl_mechanism AWS_MSK_IAM", "aws-msk-iam-sasl-signer-python", "msk"),
         ),
         (
             lambda s: s.sasl_mechanism == "AWS_MSK_IAM" and not msk_region(s.bootstrap_servers),

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from streampca.errors import needs
 from streampca.settings.base import Rules
 from streampca.settings.consumer import ConsumerSettings
 from streampca.settings.kafka import TOPIC_NAME
@@ -72,6 +73,6 @@ class TransformSettings(ConsumerSettings):
         ),
         (
             lambda s: s.output_format == "arrow" and find_spec("pyarrow") is None,
-            "output_format arrow needs pyarrow, which is not installed: pip install 'streampca[arrow]'",
+            needs("output_format arrow", "pyarrow", "arrow"),
         ),
     )

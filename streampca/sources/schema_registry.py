@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from streampca.errors import SettingsError, SourceError
+from streampca.errors import SettingsError, SourceError, naming_the_extra
 from streampca.formats.schemas import Schemas, WriterSchema
 from streampca.process import watchdog
 from streampca.settings.formats import FormatSettings
@@ -30,13 +30,8 @@ class SchemaRegistry:
     """See `streampca.formats.schemas.Schemas`."""
 
     def __init__(self, settings: FormatSettings) -> None:
-        try:  # an optional extra
+        with naming_the_extra(f"format {settings.format}", settings.format):
             from confluent_kafka import schema_registry
-        except ImportError as error:
-            raise SettingsError(
-                f"format {settings.format} needs {error.name}, which is not installed: "
-                f"pip install 'streampca[{settings.format}]'"
-            ) from None
         self._url, self._error = settings.schema_registry_url, schema_registry.SchemaRegistryError
         self._schema = schema_registry.Schema
         self._failing: dict[int, float] = {}  # schema id → monotonic time of its first failure
