@@ -9,10 +9,10 @@ DEMO_INSTALLED := $(VENV)/.installed-demo
 INSTALLED := $(VENV)/.installed
 # uv takes a third of pip's time. Where it is missing, pip fetches the locked one, or else installs everything itself.
 UV := $(or $(shell command -v uv),$(BIN)/uv)
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check
 install = $(UV) --version >/dev/null 2>&1 || { \
 		sed -n '/^uv==/,/^ *\# via/p' requirements.lock >$(VENV)/uv.lock && $(PIP) -r $(VENV)/uv.lock; }; \
-	$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode $(1) || $(PIP) $(1)
+	$(UV) pip install --quiet --python $(BIN)/python $(1) || $(PIP) $(1)
 
 .PHONY: help setup demo test test-fast test-processors simulate lint format bench experiments screenshots wheel lock \
 	clean image-test helm-test k8s-test java prometheus browser load-generators image-tools kubernetes kubectl helm go

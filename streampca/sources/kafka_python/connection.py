@@ -2,6 +2,7 @@
 
 import base64
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -38,6 +39,7 @@ _START_TIMEOUT_S = 6.0  # with the next one: a user waits, and mistakes are repo
 _START_ANSWER_S = 3.0
 _REQUEST_TIMEOUT_S = 20.0  # then a broker that hangs counts as away
 _CLOSE_S = 0.5
+_CHECK_S = 0.005
 api_version: tuple[int, int] | None = None
 """Protocol version of the brokers; None: negotiated, which only the demo's broker cannot do."""
 _TOPIC_ERRORS = (UnknownTopicOrPartitionError, InvalidTopicError, AuthorizationError)
@@ -148,6 +150,12 @@ class Connection(TopicConnection):
 
     def partitions(self) -> frozenset[int]:
         return frozenset(self._manager.cluster.partitions_for_topic(self._topic) or self._described)
+
+    def await_partitions(self) -> None:
+        """Wait until the client knows them, some seconds at most: a group's leader that does not assigns none."""
+        deadline = time.monotonic() + _START_ANSWER_S
+        while not self._manager.cluster.partitions_for_topic(self._topic) and time.monotonic() < deadline:
+            time.sleep(_CHECK_S)
 
     @property
     def connected(self) -> bool:

@@ -54,6 +54,7 @@ class KafkaPythonSource(ClientSource):
         self._rebalance = RebalanceListener(partial(rejoin_group, self._consumer))
         self._has_identity, self._known_partitions = settings.group_instance_id is not None, frozenset[int]()
         self._consumer.subscribe([settings.topic], listener=self._rebalance)
+        self._connection.await_partitions()
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
         fetched: Mapping[TopicPartition, list[Record]] = {}
