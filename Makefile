@@ -1,4 +1,4 @@
-# Everything runs in .venv, made from requirements.lock. A new machine needs Python 3.11 or newer; `make test` also needs
+# Everything runs in .venv, made from the locks. A new machine needs Python 3.11 or newer; `make test` also needs
 # Java, Maven, Prometheus, Chromium, wrk and hey, which it installs with apt-get where it can.
 
 VENV := .venv
@@ -24,7 +24,7 @@ setup: $(INSTALLED)  ## Make .venv and install everything into it
 
 $(DEMO_INSTALLED): demo.lock
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed (python3 or python3.11 … in PATH)" >&2; exit 1; }
-	@echo "installing what the demo needs into $(VENV), 450 MB"
+	@echo "installing what the demo needs into $(VENV), 500 MB"
 	@$(PYTHON) -m venv $(VENV)
 	@$(call install,-r demo.lock)
 	@touch $@

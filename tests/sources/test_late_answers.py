@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-from collections.abc import Callable
 from contextlib import closing
 
 import pytest
@@ -50,14 +49,11 @@ def test_an_assignment_that_arrives_between_two_polls_is_that_of_the_next_one(br
     with closing(KafkaPythonSource(settings_for(broker, topic))) as member:
         coordinator, deadline = member._consumer._coordinator, time.monotonic() + PATIENCE_S
 
-        def wait_for(condition: Callable[[], object]) -> None:
-            while not condition():
-                assert time.monotonic() < deadline
-                time.sleep(0.001)
-
-        while (join := coordinator._join_task) is None or not join.succeeded():  # the first answer is a member's id
-            assert list(member.poll(0)) == []
-            wait_for(lambda: coordinator._join_task is None or coordinator._join_task.is_done)
+        while (join := coordinator._join_task) is None or not join.succeeded():
+            if join is None or join.is_done:  # the first answer is an id for the member
+                assert list(member.poll(0)) == []
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
         assert list(member.poll(PATIENCE_S)) == [Assigned(frozenset({0}))]
         assert member.membership.generation_id == 1
 
