@@ -5,11 +5,9 @@ from pathlib import Path
 
 from streampca.cli.console import console, progress
 from streampca.cli.dead_letters import milliseconds
-from streampca.cli.options import Given
 from streampca.cli.worker import worker_config_of
 from streampca.errors import SettingsError, StreampcaError, naming_the_extra
 from streampca.fold.partitions import backfill_partition, partition_name
-from streampca.process import logs
 from streampca.settings.store import StoreSettings
 from streampca.settings.worker import WorkerSettings
 from streampca.stores.choice import store_of
@@ -17,12 +15,10 @@ from streampca.stores.models import Models
 
 
 def run(
-    given: Given, sources: Sequence[str], column: str, timestamp_column: str | None, until: str | None, number: int,
-    scheduler: str | None, rejects: Path | None,
+    settings: WorkerSettings, sources: Sequence[str], column: str, timestamp_column: str | None, until: str | None,
+    number: int, scheduler: str | None, rejects: Path | None,
 ) -> None:  # fmt: skip
     """Learn the rows, save a checkpoint that every model will contain, and say what was learned."""
-    settings = WorkerSettings.read(**given)
-    logs.configure(settings.log_level)
     with naming_the_extra("this", "backfill"):
         from streampca.backfill import Backfill, engines, run
         from streampca.files import pieces
@@ -60,12 +56,11 @@ def run(
     )
 
 
-def remove(given: Given, number: int, ask: Callable[[str], bool]) -> None:
+def remove(settings: StoreSettings, number: int, ask: Callable[[str], bool]) -> None:
     """Delete a backfill, and the models that contain it, if `ask`, which gets a question, agrees.
 
     Raises `SettingsError` if there is none.
     """
-    settings = StoreSettings.read(**given)
     store, name = store_of(settings.store), partition_name(backfill_partition(number))
     folder = f"checkpoints/{settings.topic}/{name}"
     checkpoints = [path for path in store.names(folder) if path.endswith(".npz")]

@@ -26,7 +26,7 @@ from streampca.consumer_group.listener import (
 )
 from streampca.errors import StreampcaError
 from streampca.fold.events import SourceStatus
-from streampca.process.bearer_tokens import AccessError, Tokens
+from streampca.process.bearer_tokens import AccessError, BearerTokens
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -88,7 +88,7 @@ def health_server(
     registry: CollectorRegistry,
     health: HealthListener,
     context: ssl.SSLContext | None = None,
-    tokens: Tokens | None = None,
+    tokens: BearerTokens | None = None,
 ) -> Iterator["HealthServer"]:
     """Serve on `port` (0: any free one) from a thread of its own. Raises `StreampcaError`, naming what to change."""
     try:
@@ -109,7 +109,7 @@ def health_server(
         thread.join()
 
 
-def _app(registry: CollectorRegistry, health: HealthListener, tokens: Tokens | None) -> "WSGIApplication":
+def _app(registry: CollectorRegistry, health: HealthListener, tokens: BearerTokens | None) -> "WSGIApplication":
     """prometheus_client's application, with two more paths."""
     metrics = make_wsgi_app(registry)
     probes = {"/healthz": health.why_unhealthy, "/readyz": health.why_not_ready}

@@ -32,7 +32,7 @@ class AccessError(Exception):
         self.status = status
 
 
-class Tokens:
+class BearerTokens:
     """The tokens of a file. Safe to use from any thread."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:

@@ -8,7 +8,7 @@ import time
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from streampca.process.bearer_tokens import AccessError, Tokens
+from streampca.process.bearer_tokens import AccessError, BearerTokens
 from streampca.process.bearer_tokens import Scope as TokenScope
 from streampca.sidecar.metrics import SidecarMetrics
 from streampca.sidecar.request import UNCOUNTED_BYTES, no_memory
@@ -43,7 +43,7 @@ class Middleware:
     requests together would hold more than `BUFFERED_BYTES`. All in one layer: a layer costs more than each task.
     """
 
-    def __init__(self, app: ASGIApp, metrics: SidecarMetrics, tokens: Tokens | None) -> None:
+    def __init__(self, app: ASGIApp, metrics: SidecarMetrics, tokens: BearerTokens | None) -> None:
         self._app, self._metrics, self._tokens = app, metrics, tokens
         self._buffered = 0
 

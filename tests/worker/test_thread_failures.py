@@ -42,14 +42,15 @@ class Source(MemorySource):
             Checkpoints.save = fail
 
 def build(settings, process):
-    store, listener, check_threads, _ = process
+    store, listener, started, _ = process
     config = command.worker_config_of(settings)
     topic = MemoryTopic(1, settings.topic)
     topic.append(0, *[b"[1, 2]"] * 50)
     checkpoints = Checkpoints(store, settings.topic)
     publisher = Publisher(checkpoints, Models(store, settings.topic), config.fold, lambda: 0.0)
     source = Prefetch(Source(topic), 100, 10**6, config.codec.vectors_of)
-    return Worker(config, source, NoDeadLetters(), CheckpointWriter(checkpoints, publisher), listener, check_threads)
+    writer, check_threads = CheckpointWriter(checkpoints, publisher), started.threads.raise_first
+    return Worker(config, source, NoDeadLetters(), writer, listener, check_threads)
 
 name, store = sys.argv[1:]
 command._build = build

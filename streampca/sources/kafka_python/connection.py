@@ -32,7 +32,7 @@ from streampca.sources.broker_errors import NoBrokerError, one_line
 from streampca.sources.certificates import key_password
 from streampca.sources.kafka_python.patches.connections import PatchedConnectionManager, PatchedNetClient
 from streampca.sources.kafka_python.patches.producing import drop
-from streampca.sources.oauth_tokens import Tokens, tokens_of
+from streampca.sources.oauth_tokens import OAuthTokens, tokens_of
 from streampca.sources.topic_connection import TopicConnection
 
 _START_TIMEOUT_S = 6.0  # with the next one: a user waits, and mistakes are reported within ten seconds
@@ -48,7 +48,7 @@ _TOPIC_ERRORS = (UnknownTopicOrPartitionError, InvalidTopicError, AuthorizationE
 class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
     """Gives each connection a token; its errors are those of a connection that fails."""
 
-    def __init__(self, tokens: Tokens) -> None:
+    def __init__(self, tokens: OAuthTokens) -> None:
         self._tokens = tokens
 
     def token(self) -> str:
