@@ -138,8 +138,10 @@ def backfill(
 
     Example: streampca backfill s3://lake/readings --column embedding --timestamp-column time --until 2026-01-31T12:00Z
     """
-    if (remove is None) != bool(sources and column):
-        raise typer.BadParameter("name the files or folders, and --column; or only what to --remove")
+    if remove is not None and sources:
+        raise typer.BadParameter("--remove takes no files: it deletes what was learned of them")
+    if remove is None and not (sources and column):
+        raise typer.BadParameter("name the files or folders, and --column")
     with settings_of("WorkerSettings" if remove is None else "StoreSettings", options) as settings:
         from streampca.cli import backfill
 
