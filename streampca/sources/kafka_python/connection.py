@@ -4,7 +4,8 @@ import base64
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from kafka import KafkaProducer
@@ -29,11 +30,10 @@ from kafka.protocol.metadata import MetadataRequest
 from streampca.errors import SourceError
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources.broker_errors import NoBrokerError, one_line
-from streampca.sources.certificates import key_password
 from streampca.sources.kafka_python.patches.connections import PatchedConnectionManager, PatchedNetClient
 from streampca.sources.kafka_python.patches.producing import drop
 from streampca.sources.oauth_tokens import OAuthTokens, tokens_of
-from streampca.sources.topic_connection import TopicConnection
+from streampca.sources.topic_connection import TopicConnection, key_password
 
 _START_TIMEOUT_S = 6.0  # with the next one: a user waits, and mistakes are reported within ten seconds
 _START_ANSWER_S = 3.0
@@ -160,6 +160,16 @@ class Connection(TopicConnection):
     @property
     def connected(self) -> bool:
         return self._manager.connected
+
+    @contextmanager
+    def answers(self, unknown: str = "") -> Iterator[None]:
+        """Raise `SourceError`; for what a retry may end `TimeoutError`, if it is said what is `unknown` then."""
+        try:
+            yield
+        except KafkaError as error:
+            if unknown and isinstance(error, RetriableError):
+                raise TimeoutError(f"{unknown} are not known: {one_line(error)}") from None
+            raise self.source_error(error) from None
 
     def source_error(self, error: BaseException) -> SourceError:
         """The message for an error that waiting cannot fix."""

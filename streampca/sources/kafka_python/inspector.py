@@ -3,11 +3,9 @@
 import time
 from collections.abc import Mapping
 from contextlib import closing
-from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import ACLOperation
-from kafka.errors import KafkaError
 
 from streampca.fold.record import Record
 from streampca.settings.consumer import ConsumerSettings
@@ -43,25 +41,25 @@ class KafkaPythonInspector:
         """The number of partitions of another topic; raises unless it exists and may be written to."""
         connection = Connection(self._settings, name)
         with closing(connection.start(admin_client)) as admin:
-            (found,) = admin.describe_topics([name])
-        allowed = found.get("authorized_operations")  # none from brokers before 2.3
+            (description,) = admin.describe_topics([name])
+        allowed = description.get("authorized_operations")  # none from brokers before 2.3
         if allowed and ACLOperation.WRITE.name not in allowed:
             raise connection.messages.not_authorized(f"writing to topic {name}")
-        return len(found["partitions"])
+        return len(description["partitions"])
 
     def offsets(self) -> dict[int, tuple[int, int]]:
         """The earliest offset and the end of each partition."""
         partitions = [self._partition(p) for p in sorted(self._connection.partitions())]
-        first, end = self._ask("beginning_offsets", partitions), self._ask("end_offsets", partitions)
+        with self._connection.answers():
+            first = self._consumer.beginning_offsets(partitions, timeout_ms=_ANSWER_MS)
+            end = self._consumer.end_offsets(partitions, timeout_ms=_ANSWER_MS)
         return {tp.partition: (first[tp], end[tp]) for tp in partitions}
 
     def committed(self) -> dict[int, Committed]:
         """The group's committed offsets, of the partitions that have one."""
         partitions = [self._partition(p) for p in self._connection.partitions()]
-        try:
+        with self._connection.answers():
             return committed_offsets(self._consumer, partitions, _ANSWER_MS)
-        except KafkaError as error:
-            raise self._connection.source_error(error) from None
 
     def newest_record(self, ends: Mapping[int, int]) -> tuple[int, Record] | None:
         """The newest of the last records of these partitions, with its partition; None if none came in time."""
@@ -70,9 +68,9 @@ class KafkaPythonInspector:
             self._consumer.seek(self._partition(partition), end - 1)
         deadline = time.monotonic() + _ANSWER_MS / 1000
         while time.monotonic() < deadline:
-            found = [record for records in self._consumer.poll(200).values() for record in records]
-            if found:
-                newest = max(found, key=lambda record: int(record.timestamp))
+            records = [record for fetched in self._consumer.poll(200).values() for record in fetched]
+            if records:
+                newest = max(records, key=lambda record: int(record.timestamp))
                 return newest.partition, newest
         return None
 
@@ -82,9 +80,3 @@ class KafkaPythonInspector:
 
     def _partition(self, number: int) -> TopicPartition:
         return TopicPartition(self._settings.topic, number)
-
-    def _ask(self, method: str, about: Any) -> Any:
-        try:
-            return getattr(self._consumer, method)(about, timeout_ms=_ANSWER_MS)
-        except KafkaError as error:
-            raise self._connection.source_error(error) from None

@@ -2,10 +2,9 @@
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import KafkaError
 
 from streampca.errors import SourceError
 from streampca.fold.record import Record
@@ -60,10 +59,8 @@ class KafkaPythonReader:
         left = {tp: end for tp, end in ends.items() if end}
         deadline = time.monotonic() + _STALLED_S
         while left:
-            try:
+            with self._connection.answers():
                 fetched = self._consumer.poll(200)
-            except KafkaError as error:
-                raise self._connection.source_error(error) from None
             for tp, records in fetched.items():
                 yield from ((tp.partition, record) for record in records if record.offset < ends[tp])
             if fetched:
@@ -82,14 +79,9 @@ class KafkaPythonReader:
     def _end_offsets(self) -> dict[TopicPartition, int]:
         """The high watermarks: a mark may be behind an open transaction, where readers of committed records stop."""
         consumer = self._connection.start(KafkaConsumer, group_id=None, isolation_level="read_uncommitted")
-        try:
+        with closing(consumer), self._connection.answers():
             tps = [TopicPartition(self._topic, partition) for partition in self._connection.partitions()]
-            ends: dict[TopicPartition, int] = consumer.end_offsets(tps, timeout_ms=_ANSWER_MS)
-            return ends
-        except KafkaError as error:
-            raise self._connection.source_error(error) from None
-        finally:
-            consumer.close(autocommit=False, timeout_ms=1000)
+            return dict(consumer.end_offsets(tps, timeout_ms=_ANSWER_MS))
 
 
 class KafkaPythonReplayProducer(KafkaPythonTransactions):
