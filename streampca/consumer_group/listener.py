@@ -169,25 +169,11 @@ class MemberStopping:
 
 
 MemberEvent = (
-    PartitionsAssigned
-    | RestoreFailed
-    | PartitionsReleased
-    | BatchLearned
-    | BatchTransformed
-    | TransactionEnded
-    | ModelAwaited
-    | RecordRejected
-    | PartitionStalled
-    | PartitionResumed
-    | OffsetsSkipped
-    | CheckpointSaved
-    | CheckpointPostponed
-    | ModelPublished
-    | PublishFailed
-    | LoopTicked
-    | SourcePolled
+    PartitionsAssigned | RestoreFailed | PartitionsReleased | BatchLearned | BatchTransformed
+    | TransactionEnded | ModelAwaited | RecordRejected | PartitionStalled | PartitionResumed | OffsetsSkipped
+    | CheckpointSaved | CheckpointPostponed | ModelPublished | PublishFailed | LoopTicked | SourcePolled
     | MemberStopping
-)
+)  # fmt: skip
 
 
 class Listener:

@@ -58,4 +58,4 @@ class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterS
             lambda s: s.kafka_client == "confluent" and find_spec("confluent_kafka") is None,
             needs("kafka_client confluent", "confluent-kafka", "fast"),
         ),
-    )
+    )  # fmt: skip
