@@ -19,7 +19,8 @@ from streampca.settings.worker import WorkerSettings
 from streampca.sources import schema_registry
 from streampca.sources.base import Committed
 from streampca.sources.broker_errors import NoBrokerError
-from streampca.sources.clients import inspector_of, transactions_of
+from streampca.sources.clients import client_of, transactions_of
+from streampca.sources.kafka_python.connection import check_writable
 from streampca.stores import identity
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import store_of
@@ -83,7 +84,7 @@ def _passes(name: str, check: Check) -> bool:
             outcomes.append(("✓", check()))
         except SkippedError:
             outcomes.append(("–", "skipped, because an earlier check failed"))
-        except StreampcaError as error:
+        except (StreampcaError, TimeoutError) as error:
             outcomes.append(("✗", " ".join(str(error).split())))
         except Exception as error:
             outcomes.append(("✗", f"unexpected {type(error).__name__}: {' '.join(str(error).split())}"))
@@ -116,11 +117,11 @@ class WorkerChecks:
     def store(self) -> str:
         """The store can be written and read."""
         self._store.check()
-        known = identity.find(self._store)
-        return f"{self._store.place} can be written and read; it has {f'the id {known.id}' if known else 'no id yet'}"
+        identified = f"the id {ours.id}" if (ours := identity.find(self._store)) else "no id yet"
+        return f"{self._store.place} can be written and read; it has {identified}"
 
     def _group(self) -> str:
-        self._committed = needed(self._topic.inspector).committed()
+        self._committed = needed(self._topic.source).committed(needed(self._topic.bounds))
         return self._topic.progress(self._settings.group_id, self._committed)
 
     def _checkpoints_fit(self) -> str:
@@ -185,7 +186,7 @@ class TransformChecks:
 
     def _output_topic(self) -> str:
         name, bounds = self._settings.output_topic, needed(self._topic.bounds)
-        count = needed(self._topic.inspector).check_topic(name)
+        count = check_writable(self._settings, name)
         if count < len(bounds):
             raise too_few_partitions(name, count, self._settings.topic)
         self._has_output_topic = True
@@ -211,15 +212,15 @@ class TransformChecks:
         return f"this user may use transactional ids that begin with {settings.group}-"
 
     def _group(self) -> str:
-        needed(self._topic.bounds)
-        with contextlib.closing(inspector_of(self._settings)) as inspector:
-            committed = inspector.committed()
-        for partition, found in committed.items():
+        bounds = needed(self._topic.bounds)
+        with contextlib.closing(client_of(self._settings)) as source:
+            committed = source.committed(bounds)
+        for partition, offset in committed.items():
             if self._has_model:
-                self._model.require_shape(found.metadata)
-            refuse_other_topic(self._settings.topic, partition, found, self._topic.topic_id or "")
-            self._topic.refuse_gap(partition, found.offset, "the group's offset", "transform_group_id")
-        shapes = {shape for found in committed.values() if (shape := shape_in(found.metadata))}
+                self._model.require_shape(offset.metadata)
+            refuse_other_topic(self._settings.topic, partition, offset, self._topic.topic_id or "")
+            self._topic.refuse_gap(partition, offset.offset, "the group's offset", "transform_group_id")
+        shapes = {shape for offset in committed.values() if (shape := shape_in(offset.metadata))}
         return self._topic.progress(self._settings.group, committed) + "".join(
             f"; its outputs are of {shape}" for shape in sorted(shapes)
         )
@@ -230,11 +231,8 @@ class TransformChecks:
             return f"not needed for output_format {self._settings.output_format}"
         subject = f"{self._settings.output_topic}-value"
         settings = self._settings.model_copy(update={"format": self._settings.output_format})  # for errors
-        try:
-            with contextlib.closing(schema_registry.SchemaRegistry(settings)) as registry:
-                accepted = registry.accepts(subject, schema)
-        except TimeoutError as error:
-            raise SourceError(str(error)) from None
+        with contextlib.closing(schema_registry.SchemaRegistry(settings)) as registry:
+            accepted = registry.accepts(subject, schema)
         if not accepted:
             raise SourceError(
                 f"the schema of these outputs is not compatible with those of {subject} at "

@@ -10,7 +10,6 @@ from streampca.settings.consumer import ConsumerSettings
 from streampca.sources import base
 from streampca.sources.base import DeadLetters, NoDeadLetters, Source
 from streampca.sources.kafka_python.dead_letters import KafkaPythonDeadLetters
-from streampca.sources.kafka_python.inspector import KafkaPythonInspector
 from streampca.sources.kafka_python.source import KafkaPythonSource
 from streampca.sources.kafka_python.transactions import KafkaPythonTransactions
 from streampca.sources.prefetch import Prefetch
@@ -34,13 +33,6 @@ def client_of(settings: ConsumerSettings) -> Source:
 
         return ConfluentSource(settings)
     return KafkaPythonSource(settings)
-
-
-def inspector_of(settings: ConsumerSettings) -> KafkaPythonInspector:
-    """Answers questions about the topic; the client that the settings name has connected once. Raises `SourceError`."""
-    if settings.client == "confluent":
-        client_of(settings).close()
-    return KafkaPythonInspector(settings)
 
 
 def dead_letters_of(settings: ConsumerSettings) -> DeadLetters:

@@ -5,11 +5,11 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from kafka import KafkaProducer
-from kafka.admin import KafkaAdminClient
+from kafka.admin import ACLOperation, KafkaAdminClient
 from kafka.errors import (
     AuthorizationError,
     InvalidTopicError,
@@ -186,6 +186,17 @@ def admin_client(**given: Any) -> Any:
     """An admin client; it refuses the options that only consumers and producers have, so they are left out."""
     known = KafkaAdminClient.DEFAULT_CONFIG
     return KafkaAdminClient(**{name: option for name, option in given.items() if name in known})
+
+
+def check_writable(settings: KafkaSettings, topic: str) -> int:
+    """The number of partitions of a topic. Raises `SourceError` unless it exists and may be written to."""
+    connection = Connection(settings, topic)
+    with closing(connection.start(admin_client)) as admin:
+        (description,) = admin.describe_topics([topic])
+    allowed = description.get("authorized_operations")  # none from brokers before 2.3
+    if allowed and ACLOperation.WRITE.name not in allowed:
+        raise connection.messages.not_authorized(f"writing to topic {topic}")
+    return len(description["partitions"])
 
 
 def _close(client: Any) -> None:

@@ -55,6 +55,27 @@ class KafkaPythonReader:
         self._consumer.seek(tp, start)
         yield from (record for _, record in self._read_to({tp: end}))
 
+    def bounds(self) -> dict[int, tuple[int, int]]:
+        """The earliest offset and the end of each partition."""
+        with self._connection.answers():
+            first = self._consumer.beginning_offsets(list(self._ends), timeout_ms=_ANSWER_MS)
+            end = self._consumer.end_offsets(list(self._ends), timeout_ms=_ANSWER_MS)
+        return {tp.partition: (first[tp], end[tp]) for tp in sorted(self._ends)}
+
+    def newest_record(self, ends: Mapping[int, int]) -> tuple[int, Record] | None:
+        """The newest of the last records of these partitions, with its partition; None if none came in time."""
+        self._consumer.assign([TopicPartition(self._topic, partition) for partition in ends])
+        for partition, end in ends.items():
+            self._consumer.seek(TopicPartition(self._topic, partition), end - 1)
+        deadline = time.monotonic() + _ANSWER_MS / 1000
+        while time.monotonic() < deadline:
+            with self._connection.answers():
+                records = [record for fetched in self._consumer.poll(200).values() for record in fetched]
+            if records:
+                newest = max(records, key=lambda record: int(record.timestamp))
+                return newest.partition, newest
+        return None
+
     def _read_to(self, ends: Mapping[TopicPartition, int]) -> Iterator[tuple[int, Record]]:
         left = {tp: end for tp, end in ends.items() if end}
         deadline = time.monotonic() + _STALLED_S
