@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from streampca.formats.packing import VectorError
+from streampca.formats.base import Counts, Fields
+from streampca.formats.packing import VectorError, bytes_of_rows, side_by_side
 
 
 class RawReader:
@@ -23,3 +24,13 @@ class RawReader:
                 f"({self._format})",
             )
         return value
+
+
+class RawWriter:
+    """See `formats.base.Writer`: the numbers of all fields one after the other, for each row."""
+
+    def __init__(self, format: str) -> None:  # noqa: A002 - the setting's name
+        self._dtype = np.dtype(format).newbyteorder("<")
+
+    def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
+        return bytes_of_rows(side_by_side(fields).astype(self._dtype), counts)

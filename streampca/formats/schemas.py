@@ -41,8 +41,13 @@ class MemorySchemas:
         return self.schemas[schema_id]
 
 
+def frame_of(schema_id: int) -> bytes:
+    """The bytes before a payload."""
+    return b"\0" + schema_id.to_bytes(FRAME - 1, "big")
+
+
 class SchemaCache(Generic[T]):
-    """Caches what is made of each writer's schema, such as a decoder.
+    """Caches what `make` makes of a writer's schema, such as a decoder.
 
     An id that the registry does not know is asked for with every record: it may be registered at any time, and what
     becomes of a record must not depend on what this process has asked before.

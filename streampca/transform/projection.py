@@ -12,23 +12,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.fold.model_file import PublishedModel
+from streampca.formats.base import Fields, Layout
 from streampca.pca import scoring
 from streampca.pca.arrays import F64, Array
 from streampca.pca.model import Basis
 
 _BLOCK = 32  # rows, as many as `Model.project` computes at once
 
-Fields = dict[str, Array]
-"""What is computed of n vectors, by name: (n,), (n, k) or (n, d)."""
-
 
 @dataclass(frozen=True)
 class Projection:
-    """What to compute: any of coordinates, residual, score, p and reconstruction."""
+    """The fields to compute: any of coordinates, residual, score, p and reconstruction; always in float64."""
 
     emitted: tuple[str, ...]
     basis: Basis = "principal"
     with_p: bool = False  # compute p, too
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of outputs."""
+        return Layout({name: name in ("coordinates", "reconstruction") for name in self.emitted}, record="Projection")
 
     @property
     def needs_calibration(self) -> bool:
@@ -40,8 +43,8 @@ class Projection:
         first, n = int(offsets[0]) % _BLOCK, len(offsets)
         if offsets[-1] - offsets[0] == n - 1:
             head = min(-first % _BLOCK, n)  # the rest of a block, then whole ones, then the begin of one
-            cuts = [0, head, max(head, n - (first + n) % _BLOCK), n]
-            runs = [(i, j) for i, j in pairwise(cuts) if i < j]
+            bounds = [0, head, max(head, n - (first + n) % _BLOCK), n]
+            runs = [(i, j) for i, j in pairwise(bounds) if i < j]
             return _joined([self._of_run(published, vectors[i:j], (first + i) % _BLOCK) for i, j in runs])
         height = _BLOCK * np.unique(offsets // _BLOCK, return_inverse=True)[1]
         return self._at(published, vectors, height + offsets % _BLOCK)
@@ -54,33 +57,33 @@ class Projection:
         return self._at(published, vectors, np.repeat(starts, counts) + within)
 
     def _of_run(self, published: PublishedModel, vectors: Array, start: int) -> Fields:
-        """The fields of vectors whose places follow each other, from the place `start` of a block on."""
+        """The fields of vectors that follow each other, from the index `start` of a block on."""
         if start == 0 and len(vectors) % _BLOCK == 0:
             return self._fields(published, vectors)  # without a copy
         return self._at(published, vectors, np.arange(start, start + len(vectors)))
 
-    def _at(self, published: PublishedModel, vectors: Array, places: NDArray[np.int64]) -> Fields:
-        """The fields of vectors, each computed in its place."""
-        height = -(-(int(places[-1]) + 1) // _BLOCK) * _BLOCK
+    def _at(self, published: PublishedModel, vectors: Array, indexes: NDArray[np.int64]) -> Fields:
+        """The fields of vectors, computed at these indexes of blocks."""
+        height = -(-(int(indexes[-1]) + 1) // _BLOCK) * _BLOCK
         rows = np.zeros((height, vectors.shape[1]), vectors.dtype)
-        rows[places] = vectors
-        return {name: values[places] for name, values in self._fields(published, rows).items()}
+        rows[indexes] = vectors
+        return {name: values[indexes] for name, values in self._fields(published, rows).items()}
 
     def _fields(self, published: PublishedModel, rows: Array) -> Fields:
         model = published.model
         _, coordinates, residual, gaps_t2 = scoring.project(model, rows)
         with np.errstate(all="ignore"):
             shown = model.whiten(coordinates) if self.basis == "whitened" else coordinates
-        found: Fields = {"coordinates": shown, "residual": residual}
+        fields = {"coordinates": shown, "residual": residual}
         if "score" in self.emitted or self.needs_calibration:
             scores = scoring.score_projected(model, coordinates, residual, gaps_t2)
-            found["score"] = scores.score
-            found["p"] = _p_values(published, scores)
+            fields["score"] = scores.score
+            fields["p"] = _p_values(published, scores)
         if "reconstruction" in self.emitted:
             blocks = range(0, len(rows), _BLOCK)
-            found["reconstruction"] = np.concatenate([model.reconstruct(coordinates[i : i + _BLOCK]) for i in blocks])
-        wanted = (*self.emitted, "p") if self.needs_calibration else self.emitted
-        return {name: found[name] for name in wanted}
+            fields["reconstruction"] = np.concatenate([model.reconstruct(coordinates[i : i + _BLOCK]) for i in blocks])
+        names = (*self.emitted, "p") if self.needs_calibration else self.emitted
+        return {name: fields[name].astype(np.float64, copy=False) for name in names}
 
 
 def _p_values(published: PublishedModel, scores: scoring.Scores) -> F64:
@@ -89,8 +92,7 @@ def _p_values(published: PublishedModel, scores: scoring.Scores) -> F64:
     return published.calibration.p_values(scores, published.model.noise_variance).score
 
 
-def _joined(parts: list[Fields]) -> Fields:
-    """The fields of all vectors, part after part."""
-    if len(parts) == 1:
-        return parts[0]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+def _joined(runs: list[Fields]) -> Fields:
+    if len(runs) == 1:
+        return runs[0]
+    return {name: np.concatenate([run[name] for run in runs]) for name in runs[0]}

@@ -10,9 +10,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from streampca.files.pieces import pieces_of
+
 from streampca.backfill import engines, run
 from streampca.errors import StreampcaError
-from streampca.files.pieces import pieces_of
 from streampca.stores.directory import DirectoryStore
 from tests.backfill.rows import backfill_of
 

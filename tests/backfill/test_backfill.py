@@ -17,13 +17,13 @@ from deltalake import write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.decomposition import PCA
+from streampca.files.pieces import Piece, columns_of, pieces_of, read
 
 from streampca.backfill import Backfill, engines, fold_batches, merge, run
 from streampca.backfill.engines import Engine, Folded
 from streampca.backfill.folding import Part
 from streampca.cli import backfill as backfill_command
 from streampca.errors import InputError, SettingsError
-from streampca.files.pieces import Piece, columns_of, pieces_of, read
 from streampca.fold import checkpoint as files
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.partitions import FIRST_BACKFILL

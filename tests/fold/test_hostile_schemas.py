@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from streampca.fold.codec import Codec
+from streampca.formats.packing import varint
 from streampca.formats.protoc import compiled
 from streampca.formats.schemas import MemorySchemas, WriterSchema
-from streampca.formats.varint import varint
 from tests.fold.structured import framed, memory
 
 D = 8

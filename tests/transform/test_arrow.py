@@ -18,12 +18,12 @@ from streampca.fold.decoded import Decoded
 from streampca.fold.events import Records, Vectors
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.record import PlainRecord
+from streampca.formats import writer_of
 from streampca.pca import scoring
 from streampca.pca.scoring import Calibration
 from streampca.settings.transform import EMITTED
 from streampca.sources.transactions import Outgoing
 from streampca.transform.arrow import MESSAGE_BYTES, ArrowPacker
-from streampca.transform.encoding import encoder
 from streampca.transform.messages import Packer, RecordPacker
 from streampca.transform.metrics import TransformMetrics
 from streampca.transform.outputs import Outputs, Projected
@@ -112,7 +112,7 @@ def test_rows_hold_all_that_messages_of_one_record_hold(
     most = data.draw(st.sampled_from([1, 500, 2000, MESSAGE_BYTES]))
     alone, packed = (
         written(packer, batch, several, p)
-        for packer in (RecordPacker(encoder("json"), several=several), ArrowPacker(most))
+        for packer in (RecordPacker(writer_of("json"), several=several), ArrowPacker(most))
     )
     rows = rows_of(outgoing(packed))
     for row in rows:
