@@ -1,4 +1,4 @@
-"""`streampca backfill`: learns the past of a topic from files, on Dask."""
+"""`streampca backfill`: learns the past of a topic from files."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,30 +24,31 @@ def run(
     settings = WorkerSettings.read(**given)
     logs.configure(settings.log_level)
     try:
-        from streampca.backfill import Backfill, engines, run
-        from streampca.files import pieces
+        from streampca.backfill import Backfill, engines
+        from streampca.backfill.execute import execute
+        from streampca.files.chunks import chunks_of, columns_of
     except ModuleNotFoundError as error:
         raise SettingsError(f"this needs {error.name}: pip install 'streampca[backfill]'") from None
-    found = pieces.pieces_of(sources)
-    backfill = Backfill(
+    chunks = chunks_of(sources)
+    plan = Backfill(
         settings.topic,
         worker_config_of(settings).fold,
-        pieces.columns_of(found[0], column),
+        columns_of(chunks[0], column),
         timestamp_column,
         None if offsets_in(until) else milliseconds(until, "until"),
         offsets_in(until),
         number,
     )
-    if backfill.until_ms is not None and not timestamp_column:
+    if plan.until_ms is not None and not timestamp_column:
         raise SettingsError("--until with a time needs --timestamp-column")
     with progress() as bar:
-        task = bar.add_task("learning", total=len(found), rows=0, note="")
-        checkpoint, rejected = run.learn(
+        task = bar.add_task("learning", total=len(chunks), rows=0, note="")
+        checkpoint, rejected = execute(
             store_of(settings.store),
-            backfill,
-            found,
-            engines.on_dask(scheduler),
-            lambda done: bar.update(task, completed=done, note=f"{done} of {len(found)} pieces"),
+            plan,
+            chunks,
+            engines.on_dask(scheduler) if scheduler else engines.on_processes(),
+            lambda done: bar.update(task, completed=done, note=f"{done} of {len(chunks)} chunks"),
         )
     if rejects:
         from pyarrow import parquet
@@ -87,7 +88,7 @@ def remove(given: Given, number: int, ask: Callable[[str], bool]) -> None:
 
 def offsets_in(until: str | None) -> dict[int, int] | None:
     """The offsets in `0:1200,1:1177`; None if it is something else."""
-    pairs = [part.split(":") for part in (until or "").split(",")]
-    if not all(len(pair) == 2 and all(each.strip().isdecimal() for each in pair) for pair in pairs):
+    pairs = [pair.split(":") for pair in (until or "").split(",")]
+    if not all(len(pair) == 2 and all(number.strip().isdecimal() for number in pair) for pair in pairs):
         return None
     return {int(partition): int(offset) for partition, offset in pairs}
