@@ -466,3 +466,57 @@ def test_the_page_asks_for_a_token(
         page.get_by_role("link", name="Metrics").click()
         status(page, "this token may not do that: it lacks the scope metrics")
     assert asked == ["A token for this sidecar:"] * 2
+
+
+def published_ago(models: Models, *seconds: float) -> None:
+    """Save a version for each, 10, 20, …, published so many seconds ago."""
+    for i, ago in enumerate(seconds):
+        losses = {0: 0.01 * (1 + i), 1: 0.02}
+        models.save(replace(known(10 * (1 + i), published_at=time.time() - ago), partition_losses=losses))
+
+
+def test_a_range_of_time_applies_to_all_charts_over_time(models: Models, opened: Opened) -> None:
+    published_ago(models, 7300, 7200, 1800, 1700, 60, 30)
+    page = opened()
+    status(page, "Serving version 60")
+    charts = ("loss", "explained", "rate", "lag", "losses")
+    for chart in charts:
+        page.locator(f"#{chart}-chart + details summary").click()
+
+    def shows(n: int) -> None:
+        for chart in charts:
+            expect(page.locator(f"#{chart}-chart + details tbody tr")).to_have_count(n)
+
+    shows(6)
+    for name, n in (("Last 15 minutes", 2), ("Last hour", 4), ("All", 6)):
+        page.get_by_role("button", name=name).click()
+        expect(page.get_by_role("button", name=name)).to_have_attribute("aria-pressed", "true")
+        expect(page.locator("#range [aria-pressed=true]")).to_have_count(1)
+        shows(n)
+    area = page.locator("#rate-chart .u-over")
+    area.scroll_into_view_if_needed()
+    box = area.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + 60, steps=4)
+    page.mouse.up()
+    shows(2)  # the two of half an hour ago: at 0.75 of the axis
+    expect(page.locator("#range [aria-pressed=true]")).to_have_count(0)
+    page.reload()
+    status(page, "Serving version 60")
+    expect(page.locator("#range-text")).to_have_text(re.compile(r"\d\d:\d\d:\d\d to .*\d\d:\d\d:\d\d$"))
+    for chart in charts:
+        page.locator(f"#{chart}-chart + details summary").click()
+    shows(2)
+    page.locator("#lag-chart .u-over").dblclick()
+    shows(6)
+    assert "range" not in page.url
+
+
+def test_a_range_without_versions_is_empty(models: Models, opened: Opened) -> None:
+    published_ago(models, 7300, 7200)
+    page = opened("?range=900")
+    status(page, "Serving version 20")
+    expect(page.locator("#loss-chart")).to_have_attribute("aria-label", "Loss: Published –, Loss –")
+    expect(page.locator("#loss-chart canvas")).to_be_visible()

@@ -98,11 +98,14 @@ export const SPAN = {
   },
 };
 
-/** Lines over the time of publishing, `lines()` being [label, colour] of each, with a mark at the selected version. */
-export function timeline(id, unit, lines, selected) {
+/**
+ * Lines over the time of publishing, `lines()` being [label, colour] of each. `selected()` is the time of a mark, `range` the range
+ * of the time axis as uPlot asks for it, and `drag` is called with the ends of a dragged range, as text, or null after a double click.
+ */
+export function timeline(id, unit, lines, { selected, range, drag }) {
   const mark = (plot) => {
     const at = selected();
-    if (at === null) return;
+    if (at === null || at < plot.scales.x.min || at > plot.scales.x.max) return;
     const x = Math.round(plot.valToPos(at, "x", true));
     const { ctx, bbox } = plot;
     ctx.save();
@@ -114,11 +117,20 @@ export function timeline(id, unit, lines, selected) {
     ctx.stroke();
     ctx.restore();
   };
+  const dragged = (plot) => {
+    const { left, width } = plot.select;
+    if (!width) return;
+    plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    drag([left, left + width].map((x) => plot.posToVal(x, "x").toFixed(3)).join("-"));
+  };
   return new Chart(id, () => ({
-    cursor: { sync: { key: "time" }, drag: { x: false, y: false } },
-    hooks: { draw: [mark] },
+    cursor: {
+      sync: { key: "time", filters: { pub: (event) => event === "mousemove" || event === "mouseleave" } },
+      drag: { setScale: false, dist: 5 }, bind: { dblclick: () => () => drag(null) },
+    },
+    hooks: { draw: [mark], setSelect: [dragged] },
     axes: [axis({ values: (_, splits) => moments(splits), space: 80, size: 50 }), axis({ size: 76, ...unit.axis })],
-    scales: { y: { range: unit.range } },
+    scales: { x: { range }, y: { range: unit.range } },
     series: [
       { label: "Published", value: (_, at) => (at === null ? "–" : moment(at)) },
       ...lines().map(([label, tone]) => ({

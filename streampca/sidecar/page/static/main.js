@@ -5,21 +5,20 @@
 
 import * as api from "./api.js";
 import * as charts from "./charts.js";
-import { colour, element, make, setText } from "./dom.js";
+import { element, make, setText } from "./dom.js";
 import * as format from "./format.js";
 import { fill, shapeOf } from "./heatmap.js";
+import * as timeCharts from "./time_charts.js";
 import { TryVector } from "./try_vector.js";
 import * as unusual from "./unusual.js";
 import * as workers from "./workers.js";
 
 const POLL_INTERVAL_MS = 2000;
 const MAX_POINTS = 5000; // in the charts over time; a page may be open for weeks
-const MAX_PARTITIONS = 12; // with lines of their own
 const LATEST = 20; // recent vectors drawn in colour
 
 const state = {
   topics: [], // in the store, the served one first
-  partitions: [], // those with lines of their own
   points: [], // metrics of versions, in ascending order; also of versions that were removed meanwhile
   versions: [], // all in the store
   shown: null, // {about, components} of the selected version
@@ -36,18 +35,9 @@ const newest = () => state.points.at(-1)?.version ?? null;
 const selectedTime = () => state.points.find(({ version }) => version === state.shown?.about.version)?.published_at ?? null;
 
 const plots = {
-  loss: timeline("loss-chart", charts.SHARE, "Loss", "accent"),
-  explained: timeline("explained-chart", charts.SHARE, "Explained", "good"),
-  rate: timeline("rate-chart", charts.RATE, "Messages", "second"),
-  lag: timeline("lag-chart", charts.SPAN, "Lag", "accent"),
-  partitions: charts.timeline("losses-chart", charts.SHARE, () => state.partitions.map((p, i) => [`Partition ${p}`, charts.tone(i)]), selectedTime),
   scree: charts.scree("scree-chart"),
   recent: new charts.Scatter("recent-chart"),
 };
-
-function timeline(id, unit, label, tone) {
-  return charts.timeline(id, unit, () => [[label, colour(tone)]], selectedTime);
-}
 
 const tryVector = new TryVector(selected, (coordinates) => { state.own = coordinates; refreshRecent(); });
 
@@ -87,7 +77,7 @@ async function update(history) {
     setText("waiting-why", api.otherTopic() ? `${api.otherTopic()} has no model in this store` : state.reasons.join("; "));
   } else if (state.shown === null || (state.follow && state.shown.about.version !== newest())) {
     await select(newest());
-  } else if (history.models.length) {
+  } else {
     drawTime();
   }
   workers.show(state.reports, state.shown?.about.positions ?? {}, now());
@@ -157,13 +147,7 @@ function drawVersion() {
 }
 
 function drawTime() {
-  const { points } = state;
-  const times = points.map((point) => point.published_at);
-  plots.loss.show([times, points.map((point) => point.loss_ewma)]);
-  plots.explained.show([times, points.map((point) => point.explained_variance_ratio)]);
-  plots.rate.show([times, points.map((point, i) => rate(points[i - 1], point))]);
-  plots.lag.show([times, points.map(lag)]);
-  drawPartitions(times);
+  timeCharts.show(state.points, selectedTime(), now());
   const slider = element("slider");
   const at = state.versions.indexOf(state.shown.about.version);
   slider.max = Math.max(state.versions.length - 1, 0);
@@ -173,27 +157,6 @@ function drawTime() {
   setText("slider-value", `${format.count(state.shown.about.version)} (${position}), published ${published}`);
   slider.setAttribute("aria-valuetext", `version ${format.count(state.shown.about.version)}, published ${published}`);
   element("follow").setAttribute("aria-pressed", state.follow);
-}
-
-/** Messages per second between two versions. */
-function rate(before, { version, published_at: at }) {
-  return before && at > before.published_at ? (version - before.version) / (at - before.published_at) : null;
-}
-
-/** Seconds from the newest record in a version to its publication. */
-const lag = ({ published_at: at, last_timestamp_ms: last }) => (last < 0 ? null : at - last / 1000);
-
-/** The loss of each partition or, if they are many, of those where it is the greatest now. */
-function drawPartitions(times) {
-  const newest = Object.entries(state.points.at(-1).partition_losses).sort(([, a], [, b]) => b - a);
-  const shown = newest.slice(0, MAX_PARTITIONS).map(([p]) => p).sort((p, q) => p - q);
-  element("losses").hidden = newest.length < 2;
-  if (newest.length < 2) return;
-  setText("losses-which", shown.length < newest.length ? `The ${shown.length} partitions where it is the greatest now.` : "");
-  const same = `${shown}` === `${state.partitions}`;
-  state.partitions = shown;
-  if (!same) plots.partitions.rebuild();
-  plots.partitions.show([times, ...shown.map((p) => state.points.map(({ partition_losses: losses }) => losses[p] ?? null))]);
 }
 
 function drawScree(shares) {
