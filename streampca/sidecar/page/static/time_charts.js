@@ -11,12 +11,17 @@ let all = { points: [], selectedAt: null, now: 0 }; // what `show` got last
 let partitions = []; // those with lines
 
 const plots = {
-  loss: timeline("loss-chart", charts.SHARE, () => [["Loss", colour("accent")]]),
-  explained: timeline("explained-chart", charts.SHARE, () => [["Explained", colour("good")]]),
-  rate: timeline("rate-chart", charts.RATE, () => [["Messages", colour("second")]]),
-  lag: timeline("lag-chart", charts.SPAN, () => [["Lag", colour("accent")]]),
-  partitions: timeline("losses-chart", charts.SHARE, () => partitions.map((p, i) => [`Partition ${p}`, charts.tone(i)])),
+  loss: timeline("loss-chart", losses, () => [["Loss", colour("accent")]]),
+  explained: timeline("explained-chart", () => charts.SHARE, () => [["Explained", colour("good")]]),
+  rate: timeline("rate-chart", () => charts.RATE, () => [["Messages", colour("second")]]),
+  lag: timeline("lag-chart", () => charts.SPAN, () => [["Lag", colour("accent")]]),
+  partitions: timeline("losses-chart", losses, () => partitions.map((p, i) => [`Partition ${p}`, charts.tone(i)])),
 };
+
+/** How losses are shown. */
+function losses() {
+  return element("log").checked ? charts.LOG_SHARE : charts.SHARE;
+}
 
 function timeline(id, unit, lines) {
   return charts.timeline(id, unit, lines, { selected: () => all.selectedAt, range: timeAxis, drag: showRange });
@@ -96,3 +101,10 @@ function markRange() {
 const buttons = document.querySelectorAll("#range button");
 for (const button of buttons) button.addEventListener("click", () => showRange(button.value));
 markRange();
+
+element("log").checked = view.get("log") !== null;
+element("log").addEventListener("change", ({ target }) => {
+  view.set("log", target.checked && "1");
+  for (const plot of [plots.loss, plots.partitions]) plot.rebuild();
+  draw();
+});
