@@ -5,11 +5,11 @@ import runpy
 
 import pytest
 
-from tests.monitoring.prometheus import DOCKER, metrics_in
+from tests.monitoring.prometheus import DOCKER, RULES, metrics_in
 from tests.monitoring.test_rules import KNOWN, RECORDED
 
 GRAFANA = DOCKER / "grafana"
-FILE = DOCKER / "helm" / "streampca" / "files" / "dashboard.json"
+FILE = RULES.with_name("dashboard.json")
 BOARD = json.loads(FILE.read_text())
 PANELS = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
 EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]]
