@@ -13,13 +13,19 @@ import yaml
 from streampca.settings.consumer import ConsumerSettings
 from streampca.settings.transform import TransformSettings
 from streampca.settings.worker import WorkerSettings
+from streampca.version import __version__
 from tests.deploy import files
 from tests.deploy.commands import PORTS, effective_settings, paths_served
 from tests.deploy.rendering import (
+    BACKFILL,
     CHART,
     KUBERNETES,
+    NAMESPACE,
     OPERATORS,
+    PUBLIC,
+    ROUTE,
     VARIANTS,
+    WORKLOADS,
     Object,
     helm,
     identity,
@@ -33,6 +39,10 @@ from tests.deploy.rendering import (
 pytestmark = pytest.mark.timeout(120)
 every_variant = pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS)
 
+LAKE = {
+    "volumes": [{"name": "lake", "persistentVolumeClaim": {"claimName": "lake", "readOnly": True}}],
+    "volumeMounts": [{"name": "lake", "mountPath": "/lake", "readOnly": True}],
+}
 OPTIONS = {
     "image": {"repository": "registry.test/streampca", "digest": f"sha256:{'ab' * 32}"},
     "topics": {"partitions": 6, "replicationFactor": 3},
@@ -48,6 +58,7 @@ OPTIONS = {
         "volumes": [{"name": "ca", "secret": {"secretName": "ca"}}],
         "volumeMounts": [{"name": "ca", "mountPath": "/etc/kafka", "readOnly": True}],
     },
+    "backfill": LAKE,
     "transform": {"enabled": True, "replicas": 4, "podLabels": {"example.com/team": "data"}},
     "networkPolicy": {
         "brokerPorts": [19092],
@@ -102,19 +113,81 @@ def test_objects_match_the_api(values: str, options: list[str]) -> None:
 
 
 @every_variant
-def test_commands_settings_ports_and_probes_exist(values: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_settings_ports_and_probes_exist(values: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = rendered(values)
-    served = paths_served()
+    served, scheme = paths_served(), "HTTPS" if "tls.secret" in values else "HTTP"
+    (tmp_path / "tokens").mkdir()
+    (tmp_path / "tokens" / "tokens").touch()
+    settings = {name: value.replace("/etc/streampca", str(tmp_path)) for name, value in settings_of(found).items()}
     for command, pod in pods(found).items():
         (container,) = pod["spec"]["containers"]
-        effective = effective_settings(container["args"], settings_of(found), monkeypatch)
-        assert effective["topic"] == "readings"
+        assert effective_settings(container["args"], settings, monkeypatch)["topic"] == "readings"
         (port,) = container["ports"]
         assert port["containerPort"] == PORTS[command]
         probes = [probe["httpGet"] for name, probe in container.items() if name.endswith("Probe")]
         assert len(probes) >= 2
-        assert {probe["port"] for probe in probes} == {port["name"]}
+        assert {(probe["port"], probe["scheme"]) for probe in probes} == {(port["name"], scheme)}
         assert {probe["path"] for probe in probes} <= served[command]
+    for command, job in pods(found, "Job").items():
+        (container,) = job["spec"]["containers"]
+        assert effective_settings(container["args"], settings, monkeypatch)["topic"] == "readings", command
+
+
+def test_all_ports_and_prometheus_use_the_certificate_and_the_tokens() -> None:
+    found = rendered(f"{OPERATORS},{PUBLIC}")
+    settings = settings_of(found)
+    for pod in pods(found).values():
+        mounts = {mount["name"]: mount["mountPath"] for mount in pod["spec"]["containers"][0]["volumeMounts"]}
+        secrets = {volume["name"]: volume["secret"] for volume in pod["spec"]["volumes"] if "secret" in volume}
+        assert settings["STREAMPCA_TLS_FOLDER"] == mounts["tls"]
+        assert secrets["tls"] == {"secretName": "certificate", "defaultMode": 0o440}
+        (file,) = secrets["tokens"].pop("items")  # the token of Prometheus stays outside
+        assert settings["STREAMPCA_TOKENS_FILE"] == f"{mounts['tokens']}/{file['path']}"
+        assert (file["key"], secrets["tokens"]) == ("tokens", {"secretName": "tokens", "defaultMode": 0o440})
+    endpoints = {o["metadata"]["name"]: o["spec"]["endpoints"][0] for o in of_kind(found, "ServiceMonitor")}
+    for name, endpoint in endpoints.items():
+        assert endpoint["scheme"] == "https"
+        assert endpoint["tlsConfig"]["ca"] == {"secret": {"name": "certificate", "key": "ca.crt"}}
+        assert endpoint["tlsConfig"]["serverName"] == f"{name}.{NAMESPACE}.svc"
+        assert endpoint["authorization"] == {"credentials": {"name": "tokens", "key": "metrics"}}
+    assert len(endpoints) == 3
+    assert endpoints.keys() <= {o["metadata"]["name"] for o in of_kind(found, "Service")}
+    plain = of_kind(rendered(OPERATORS), "ServiceMonitor")
+    assert all(o["spec"]["endpoints"][0].keys() == {"port", "path", "interval", "relabelings"} for o in plain)
+
+
+def test_sidecars_have_their_small_image_and_what_reaches_them_from_outside() -> None:
+    found = rendered(f"{PUBLIC},{ROUTE},sidecar.image.repository=small,ingress.tlsSecret=public,transform.enabled=true")
+    images = {command: pod["spec"]["containers"][0]["image"] for command, pod in pods(found, *WORKLOADS, "Job").items()}
+    assert images.pop("serve") == f"small:{__version__}"
+    assert set(images.values()) == {f"streampca:{__version__}"}
+    assert ("CMD", '["serve"]') in next(stage for stage in files.stages() if stage[0][1].endswith("AS sidecar"))
+    (ingress,), (route,) = of_kind(found, "Ingress"), of_kind(found, "HTTPRoute")
+    (service,) = (o for o in of_kind(found, "Service") if o["metadata"]["name"] == "streampca-sidecar")
+    (port,) = service["spec"]["ports"]
+    (rule,) = ingress["spec"]["rules"]
+    (path,) = rule["http"]["paths"]
+    assert path["backend"]["service"] == {"name": "streampca-sidecar", "port": {"name": port["name"]}}
+    assert ingress["spec"]["tls"] == [{"hosts": [rule["host"]], "secretName": "public"}]
+    assert route["spec"]["parentRefs"] == [{"name": "public"}]
+    assert route["spec"]["rules"] == [{"backendRefs": [{"name": "streampca-sidecar", "port": port["port"]}]}]
+    assert of_kind(rendered(), "Ingress", "HTTPRoute") == []
+
+
+def test_a_backfill_is_a_job_like_a_worker(options: list[str]) -> None:
+    found = rendered(f"{BACKFILL},backfill.until=0:5,backfill.number=3,store.url=", *options)
+    worker, backfill = pods(found)["worker"]["spec"], pods(found, "Job")["backfill"]["spec"]
+    (container,), (of_worker,) = backfill["containers"], worker["containers"]
+    assert container["args"][1:] == ["s3://lake/a", "/lake/b", "--column=embedding", "--until=0:5", "--number=3"]
+    assert container["envFrom"] == of_worker["envFrom"]
+    assert [*of_worker["volumeMounts"], LAKE["volumeMounts"][0]] == container["volumeMounts"]
+    assert [*worker["volumes"], LAKE["volumes"][0]] == backfill["volumes"]
+    assert backfill["serviceAccountName"] == worker["serviceAccountName"]
+    assert backfill["nodeSelector"] == worker["nodeSelector"]
+    assert set(egress_of(found)["streampca-backfill"]) == {53, 443, 80, 988}
+    names = {o["metadata"]["name"] for o in of_kind(rendered(f"{BACKFILL},topics.create=false"), "Job")}
+    names |= {o["metadata"]["name"] for o in of_kind(rendered(f"{BACKFILL},backfill.number=1"), "Job")}
+    assert len(names) == 3  # another backfill is another job
 
 
 @every_variant
@@ -155,9 +228,9 @@ def test_services_monitors_budgets_and_policies_select_their_pods(values: str) -
     for pod in pods(found).values():
         labels, (port,) = pod["metadata"]["labels"], pod["spec"]["containers"][0]["ports"]
         (service,) = [o for o in of_kind(found, "Service") if o["spec"]["selector"] == labels]
-        assert service["spec"]["ports"] == [
-            {"name": port["name"], "port": port["containerPort"], "targetPort": port["name"]}
-        ]
+        (open_port,) = service["spec"]["ports"]
+        assert open_port.pop("appProtocol") == ("https" if "tls.secret" in values else "http")
+        assert open_port == {"name": port["name"], "port": port["containerPort"], "targetPort": port["name"]}
         (policy,) = [o for o in of_kind(found, "NetworkPolicy") if o["spec"]["podSelector"]["matchLabels"] == labels]
         assert [p for rule in policy["spec"]["ingress"] for p in rule["ports"]] == [{"port": port["name"]}]
         assert labels in [o["spec"]["selector"]["matchLabels"] for o in of_kind(found, "PodDisruptionBudget")]
@@ -223,8 +296,8 @@ def test_options_have_their_effect(options: list[str]) -> None:
     ]
     assert sorted(allowed) == [["monitoring"], ["monitoring"], ["search", "monitoring"]]
     assert "https://wiki.test/streampca#streampcaworkerdown" in str(of_kind(found, "PrometheusRule"))
-    (job,) = of_kind(found, "Job")
-    assert job["spec"]["template"]["spec"]["containers"][0]["args"][1:] == ["--partitions=6", "--replication-factor=3"]
+    job = pods(found, "Job")["create-topics"]
+    assert job["spec"]["containers"][0]["args"][1:] == ["--partitions=6", "--replication-factor=3"]
     transform = next(o for o in found if identity(o) == ("StatefulSet", "streampca-transform"))
     assert transform["spec"]["replicas"] == 4
     assert pods(found)["transform"]["metadata"]["labels"]["example.com/team"] == "data"
@@ -233,7 +306,7 @@ def test_options_have_their_effect(options: list[str]) -> None:
 @every_variant
 def test_topics_are_created_before_anything_else_exists(values: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = rendered(values)
-    (job,) = of_kind(found, "Job")
+    job = next(o for o in of_kind(found, "Job") if "annotations" in o["metadata"])
     pod, variables = job["spec"]["template"]["spec"], settings_of(found)
     (container,) = pod["containers"]
     environment = {variable["name"]: variable["value"] for variable in container["env"]}
@@ -245,7 +318,7 @@ def test_topics_are_created_before_anything_else_exists(values: str, monkeypatch
     assert "serviceAccountName" not in pod  # as all that the release makes, it does not exist yet
     assert "configMapRef" not in str(container["envFrom"])
     assert not any("persistentVolumeClaim" in volume for volume in pod["volumes"])
-    assert of_kind(rendered(",".join(filter(None, (values, "topics.create=false")))), "Job") == []
+    assert "create-topics" not in pods(rendered(f"{values},topics.create=false".strip(",")), "Job")
 
 
 def test_two_releases_share_nothing() -> None:
@@ -305,7 +378,9 @@ def test_outputs_of_each_topic_go_to_its_own_topic_by_default() -> None:
 
 
 def test_names_stay_short_enough_for_labels() -> None:
-    assert max(len(o["metadata"]["name"]) for o in rendered(release="r" * 53)) <= 63 - len("-1234567890")
+    for o in rendered(BACKFILL, release="r" * 53):
+        suffix = "-12345" if o["kind"] == "Job" else "-1234567890"
+        assert len(o["metadata"]["name"]) <= 63 - len(suffix)
 
 
 def test_a_change_of_the_settings_restarts_the_pods() -> None:
@@ -319,7 +394,8 @@ def test_a_change_of_the_settings_restarts_the_pods() -> None:
 
 
 @pytest.mark.parametrize(
-    "mistake", ["settings.sasl_password=x", "settings.topic=null", "store.url=bucket", "replicas=3"]
+    "mistake",
+    ["settings.dimension=784", "settings.topic=null", "store.url=bucket", "replicas=3", "ingress.enabled=true"],
 )
 def test_mistakes_are_refused(mistake: str) -> None:
     outcome = template(mistake)
