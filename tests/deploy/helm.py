@@ -279,28 +279,16 @@ def test_topics_are_created_before_anything_else_exists(values: str, monkeypatch
     assert "create-topics" not in pods(rendered(f"{values},topics.create=false".strip(",")), "Job")
 
 
-def test_two_releases_share_nothing() -> None:
-    values = f"store.url=,{OPERATORS}"
-    first, second = rendered(values), rendered(values, release="other")
-    names = {identity(o) for o in second}
-    assert not {identity(o) for o in first} & names
-    for o in second:
-        assert o["metadata"]["name"].startswith("other-streampca")
-        assert o["metadata"]["labels"]["app.kubernetes.io/instance"] == "other"
-    used = {
-        reference
-        for pod in (pod["spec"] for pod in pods(second).values())
-        for reference in [
-            ("ServiceAccount", pod["serviceAccountName"]),
-            ("ConfigMap", pod["containers"][0]["envFrom"][0]["configMapRef"]["name"]),
-            *(("PersistentVolumeClaim", v["persistentVolumeClaim"]["claimName"]) for v in pod["volumes"][1:]),
-        ]
-    }
-    assert len(used) == 5  # an account for each of the three
-    targets = {(t["kind"], t["name"]) for t in (o["spec"]["scaleTargetRef"] for o in of_kind(second, "ScaledObject"))}
-    services = {("Service", o["spec"]["serviceName"]) for o in of_kind(second, "StatefulSet")}
-    assert len(targets) == len(services) == 2
-    assert used | targets | services <= names
+def test_a_release_names_only_its_own_objects() -> None:
+    outcome = template(f"store.url=,{OPERATORS},{PUBLIC},{BACKFILL}", release="other")
+    found = [o for o in yaml.load_all(outcome.stdout, yaml.CSafeLoader) if o]
+    assert {o["metadata"]["labels"]["app.kubernetes.io/instance"] for o in found} == {"other"}
+    assert {o["metadata"]["name"] for o in found} == set(re.findall(r"\bother-streampca[\w-]*", outcome.stdout))
+    kinds = {"serviceAccountName": "ServiceAccount", "serviceName": "Service", "claimName": "PersistentVolumeClaim"}
+    referred = {(kinds[f], name) for f, name in re.findall(rf"({'|'.join(kinds)}): (\S+)", outcome.stdout)}
+    referred |= {(t["kind"], t["name"]) for t in (o["spec"]["scaleTargetRef"] for o in of_kind(found, "ScaledObject"))}
+    assert len(referred) == 3 + 2 + 1 + 2
+    assert referred <= {identity(o) for o in found}
 
 
 @pytest.mark.parametrize("values", ["settings.topic=clicks", "settings.group_id=a,settings.transform_group_id=b"])

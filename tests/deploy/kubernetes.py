@@ -58,8 +58,9 @@ class Cluster:
         )  # fmt: skip
 
     def apply(self, given: Any) -> subprocess.CompletedProcess[str]:
-        """Apply an object strictly."""
-        return self.kubectl("apply", "--server-side", "--validate=strict", "--filename", "-", given=given)
+        """Apply an object strictly, and print it as the server has it."""
+        options = ("--server-side", "--force-conflicts", "--validate=strict", "--output=json", "--filename=-")
+        return self.kubectl("apply", *options, given=given)
 
 
 @contextlib.contextmanager
@@ -148,10 +149,7 @@ def operator_types() -> Iterator[Object]:
 
 def applied(cluster: Cluster, found: list[Object]) -> dict[tuple[str, str], Object]:
     """The objects as the server has them after they were applied, without an error or a warning."""
-    outcome = cluster.kubectl(
-        "apply", "--server-side", "--force-conflicts", "--validate=strict", "--output=json", "--filename", "-",
-        given={"apiVersion": "v1", "kind": "List", "items": found},
-    )  # fmt: skip
+    outcome = cluster.apply({"apiVersion": "v1", "kind": "List", "items": found})
     assert (outcome.returncode, outcome.stderr) == (0, "")
     return {identity(o): o for o in json.loads(outcome.stdout)["items"]}
 
