@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.report import Bar, parser, publish
 from experiments.report import table
-from streampca.backfill import Backfill, engines, run
+from streampca.backfill import BackfillPlan, engines, run
 from streampca.files.pieces import Piece, pieces_of
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.arrow import fixed_size_lists
@@ -28,7 +28,7 @@ from streampca.process.memory import keep_freed_memory
 from streampca.stores.memory import MemoryStore
 
 PART, D, K = "backfill", 784, 20
-BACKFILL = Backfill("readings", FoldConfig(LearningConfig(D, K)), ("embedding",))
+BACKFILL = BackfillPlan("readings", FoldConfig(LearningConfig(D, K)), ("embedding",))
 
 
 def main() -> None:
@@ -68,7 +68,7 @@ def seconds(pieces: list[Piece], workers: int) -> float:
 
 def seconds_apart(path: Path) -> float:
     """To read each row group into an array, and to learn it, in one thread."""
-    config, file = BACKFILL.fold, parquet.ParquetFile(path)
+    config, file = BACKFILL.fold_config, parquet.ParquetFile(path)
     compile_kernels(config.learning)
     keep_freed_memory()  # as backfills and workers do
     started = time.perf_counter()

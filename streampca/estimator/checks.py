@@ -1,12 +1,14 @@
 """What the estimator checks: its parameters, when data first arrive, and every slab of data."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from streampca.fold.judge import Judge
 from streampca.pca.learning import LearningConfig
 
 _SLAB = 32 * 2**20  # bytes of an array, as float64, that are converted and checked at a time
@@ -54,32 +56,19 @@ def rules(missing: str) -> dict[str, Any]:
     return {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan" if missing == "impute" else True}
 
 
-def refuse_empty(V: NDArray[Any], config: LearningConfig) -> None:
-    """Raise `ValueError` for a row of V (n, d) that is nothing but a gap, or if most rows have too few entries."""
-    if not config.impute:
-        return
-    observed = (~np.isnan(V)).sum(axis=1)
-    if not observed.all():
-        raise ValueError(f"row {int(observed.argmin())} has no entry")
-    if observed.mean() < config.min_observed and config.components < config.dimensions:
-        raise ValueError(
-            f"rows have {observed.mean():.3g} of {config.dimensions} entries on average, and {config.min_observed} are "
-            "needed: filled entries would be worse than means; learn fewer components, or drop sparse features"
-        )
+def refuse_bad(V: NDArray[Any], config: LearningConfig, *, first: bool) -> None:
+    """Raise `ValueError` for a vector of V (n, d) that cannot be learned.
 
-
-def refuse_extremes(V: NDArray[Any], config: LearningConfig, *, first: bool) -> None:
-    """Raise `ValueError` for vectors (n, d) whose squares overflow; or, for the first ones, if all underflow.
-
-    Later small vectors just count as zero.
+    Also if the squares of all the first ones underflow; later small vectors just count as zero.
     """
-    peak = float(np.maximum(np.fmax.reduce(V, axis=None), -np.fmin.reduce(V, axis=None)))  # without a copy, or NaN
-    if peak > config.largest_value:
-        raise ValueError(
-            f"the largest entry, {peak:.3g}, is beyond {config.largest_value:.3g}: squares of such vectors overflow in "
-            f"{config.dtype}; scale the data down"
-        )
-    if first and 0 < peak < config.smallest_value:
+    judge = Judge.of(config)
+    if config.impute and config.components == config.dimensions:  # scikit-learn's checks have rows with gaps
+        judge = replace(judge, min_observed=1)
+    if bad := judge.first_bad(V):
+        row, reason, message = bad
+        raise ValueError(f"row {row}: {message}{'; scale the data down' if reason == 'too_large' else ''}")
+    peak = float(np.fmax.reduce(np.abs(V), axis=None)) if first else 0.0
+    if 0 < peak < config.smallest_value:
         raise ValueError(
             f"no entry is beyond {peak:.3g}; below {config.smallest_value:.3g} squares underflow in {config.dtype}; "
             "scale the data up"

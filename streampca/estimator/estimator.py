@@ -13,11 +13,11 @@ from streampca.estimator import checks
 from streampca.estimator.attributes import FittedAttributes
 from streampca.estimator.online import OnlineLearner
 from streampca.fold.fold import FoldConfig
+from streampca.fold.merging import MergedFolds
 from streampca.pca import scoring
 from streampca.pca.arrays import F64, Array
-from streampca.pca.merge import grouped, pooled
 from streampca.pca.model import Model
-from streampca.pca.scoring.schedule import Calibrator
+from streampca.pca.scoring import Calibration
 
 
 class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -107,8 +107,7 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
             V = validate_data(self, slab, reset=online is None, **checks.rules(self.missing))
             first = online is None
             online = online or self._new_learner(V)
-            checks.refuse_extremes(V, online.config, first=first)
-            checks.refuse_empty(V, online.config)
+            checks.refuse_bad(V, online.config.learning, first=first)
             online.add(V)
         self.online_ = online  # type: ignore[assignment]  # there is at least one slab
         return self
@@ -160,7 +159,7 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         """
 
         def p_values(model: Model, V: Array) -> F64:
-            calibration = self.online_.calibrator.calibration
+            calibration = self.online_.past_scores.calibration
             return calibration.p_values(scoring.score(model, V), model.noise_variance).score
 
         return self._of_rows(X, p_values)
@@ -217,16 +216,18 @@ def merge(parts: Sequence[ImplicitKrasulina]) -> ImplicitKrasulina:
         raise ValueError("nothing to merge")
     for part in parts:
         check_is_fitted(part)
-    fold_config, config = parts[0].online_.fold_config, parts[0].online_.config
-    if any(part.online_.fold_config != fold_config for part in parts):
+    config = parts[0].online_.config
+    if any(part.online_.config != config for part in parts):
         raise ValueError("only estimators with the same parameters and features can be merged")
-    groups = grouped([part.online_.summary() for part in parts], config.columns)
-    state = pooled(groups, config.columns, config.limits.columns, config.dtype)
+    folds = MergedFolds(config)
+    for part in parts:
+        folds.add(part.online_.fold)
     merged: ImplicitKrasulina = clone(parts[0])
     merged.n_features_in_ = parts[0].n_features_in_
     if hasattr(parts[0], "feature_names_in_"):
         merged.feature_names_in_ = parts[0].feature_names_in_
-    merged.online_ = OnlineLearner(fold_config)
-    calibrator = Calibrator.merged([part.online_.calibrator for part in parts])
-    merged.online_.resume(state, sum(part.n_samples_seen_ for part in parts), calibrator)
+    merged.online_ = OnlineLearner(config)
+    merged.online_.fold = folds.fold(sum(part.n_samples_seen_ for part in parts))
+    weights = np.sum([part.online_.past_scores.calibration.weights for part in parts], axis=0)
+    merged.online_.past_scores.calibration = Calibration(weights)
     return merged

@@ -325,7 +325,7 @@ def test_arrow_rows_are_vectors(kind: Any, batches: list[list[list[int]]]) -> No
     value = arrow(*batches, kind=kind, other=1)
     decoded = codec("arrow", "v").decode([value, None, value])
     assert decoded.vectors.tolist() == rows * 2
-    assert decoded.places.tolist() == ([0, 2] if rows else [])
+    assert decoded.indices.tolist() == ([0, 2] if rows else [])
     assert decoded.counts.tolist() == ([len(rows)] * 2 if rows else [])
     assert [reject.reason for reject in decoded.rejects] == ["no_value"]
 
@@ -378,9 +378,9 @@ def test_an_arrow_message_is_accepted_or_rejected_as_a_whole() -> None:
     bad = arrow([ROW, [1.0, float("nan"), 2.0], [float("inf")] * 3])
     decoded = codec("arrow").decode([ARROW, bad, ARROW, b"?", bad])
     assert decoded.vectors.tolist() == [ROW] * 4
-    assert decoded.places.tolist() == [0, 2]
+    assert decoded.indices.tolist() == [0, 2]
     assert decoded.counts.tolist() == [2, 2]
-    assert [(reject.place, reject.reason, reject.message[:7]) for reject in decoded.rejects] == [
+    assert [(reject.index, reject.reason, reject.message[:7]) for reject in decoded.rejects] == [
         (1, "not_finite", "entry 1"), (3, "undecodable", "not an "), (4, "not_finite", "entry 1"),
     ]  # fmt: skip
 

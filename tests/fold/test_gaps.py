@@ -155,7 +155,7 @@ def codec(format: str, min_observed: int | None = 2, **more: Any) -> Codec:  # n
 def test_each_format_hands_over_gaps(name: str) -> None:
     decoded = codec(name.partition(",")[0]).decode(values_of(ROWS)[name])
     assert decoded.vectors.tobytes() == ROWS[[0, 1, 3]].tobytes()
-    assert [(reject.place, reject.reason) for reject in decoded.rejects] == [(2, "too_few_observed")]
+    assert [(reject.index, reject.reason) for reject in decoded.rejects] == [(2, "too_few_observed")]
     assert decoded.rejects[0].message == "1 of 4 entries are there, at least 2 are needed"
 
 
@@ -200,7 +200,7 @@ def test_arrow_hands_over_nulls(kind: Any, min_observed: int | None) -> None:
     values = [arrow(rows[:2], kind=kind), arrow(rows[2:], kind=kind), arrow([rows[1], None], kind=kind)]
     decoded = codec("arrow", min_observed).decode(values)
     assert decoded.vectors.tobytes() == (ROWS[:2].tobytes() if min_observed else b"")
-    reasons = [(reject.place, reject.reason) for reject in decoded.rejects]
+    reasons = [(reject.index, reject.reason) for reject in decoded.rejects]
     second = [(1, "too_few_observed" if min_observed else "undecodable"), (2, "undecodable")]
     assert reasons == (second if min_observed else [(0, "undecodable"), *second])
     assert min_observed or "missing=impute" in decoded.rejects[0].message

@@ -59,5 +59,5 @@ def test_the_judge_says_what_is_wrong_with_a_vector(vector: list[float], reason:
     assert judge.good(V).tolist() == [True, False, True]
     assert judge.reason(V[1])[0] == reason
     checked = judge.checked(V, np.arange(3), np.ones(3, np.int64), [])
-    assert [(reject.place, reject.reason) for reject in checked.rejects] == [(1, reason)]
+    assert [(reject.index, reject.reason) for reject in checked.rejects] == [(1, reason)]
     assert np.array_equal(checked.vectors, V[[0, 2]], equal_nan=True)

@@ -59,7 +59,7 @@ def expected_folds(broker: BrokerClient, topic: str) -> dict[int, Fold]:
 def fold_of(records: Sequence[Any], position: int) -> Fold:
     """The fold of these records, learned in one batch."""
     decoded = CODEC.decode([record.value for record in records])
-    times = [records[i].timestamp for i in decoded.places]
+    times = [records[i].timestamp for i in decoded.indices]
     with threadpool_limits(1):  # as the worker does: the number of threads changes the rounding
         fold, _ = Fold.empty(CONFIG.learning).learn(decoded.vectors, times, position, CONFIG)
     return fold.reject([reject.reason for reject in decoded.rejects]).after(last_of(records))

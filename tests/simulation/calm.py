@@ -38,7 +38,7 @@ class Calm:
         fold, _ = self.fold.learn(V, timestamps, offset, self._config.fold, counts)
         fold = fold.after(last_of(records)) if records else fold
         self.fold = fold.reject([reject.reason for reject in rejects])
-        self.rejected |= {records[reject.place] for reject in rejects}
+        self.rejected |= {records[reject.index] for reject in rejects}
 
     def _checkpoint(self, offset: int) -> bytes:
         self.learn(offset)

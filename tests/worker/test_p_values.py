@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streampca.backfill import Backfill, fold_batches, merge
+from streampca.backfill import BackfillPlan, fold_batches, merge
 from streampca.estimator.estimator import ImplicitKrasulina
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.model_file import PublishedModel
@@ -109,7 +109,7 @@ def test_of_the_first_version_and_the_tenth(d: int, spectrum: str) -> None:
 def test_after_a_backfill(d: int, spectrum: str) -> None:
     """Which has scored nothing: the topic's messages are scored by the model that knows it."""
     messages, config = Messages(spectrum, d), config_of(d)
-    backfill = Backfill("readings", config, ("v",))
+    backfill = BackfillPlan("readings", config, ("v",))
     batches = [pa.record_batch([fixed_size_lists(messages(5000))], ["v"])]
     checkpoint = merge([fold_batches(batches, backfill)], backfill)
     partitions = Partitions(messages, 8, config)
