@@ -20,6 +20,7 @@ from benchmarks.report import Bar, parser, publish
 from experiments.report import table
 from streampca.backfill import BackfillPlan, engines, run
 from streampca.files.pieces import Piece, pieces_of
+from streampca.fold.decoded import batch_of_rows
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.arrow import fixed_size_lists
 from streampca.pca.compilation import compile_kernels
@@ -75,7 +76,7 @@ def seconds_apart(path: Path) -> float:
     with threadpool_limits(1):
         for group in range(file.num_row_groups):
             V = file.read_row_group(group, use_threads=False)["embedding"].combine_chunks().flatten().to_numpy()
-            Fold.empty(config.learning).learn(V.reshape(-1, D), [-1] * (len(V) // D), 0, config)
+            Fold.empty(config.learning).take(batch_of_rows(V.reshape(-1, D), 0), config)
     return time.perf_counter() - started
 
 

@@ -38,54 +38,26 @@ class Fold:
     @classmethod
     def empty(cls, learning_config: LearningConfig) -> "Fold":
         """The fold before the first record."""
-        pending = np.zeros((0, learning_config.dimensions), learning_config.dtype)
-        return cls(
-            -1,
-            State.empty(learning_config.dimensions, learning_config.dtype),
-            pending,
-            np.zeros(0),
-            EventTime(),
-            FoldStats(),
-        )
+        d, dtype = learning_config.dimensions, learning_config.dtype
+        return cls(-1, State.empty(d, dtype), np.zeros((0, d), dtype), np.zeros(0), EventTime(), FoldStats())
 
     def take(
         self, batch: Batch, config: "FoldConfig", before_block: BeforeBlock = ignore
     ) -> tuple["Fold", list[Losses]]:
-        """The next fold: (fold, records) → fold, the one step of all that learns. Also returns the losses.
+        """(fold, records) → fold: the one step of all that learns. Returns the next fold and the losses.
 
         Vectors are learned, rejects are counted, and the position moves behind the batch. How a stream is cut into
         batches changes no bit.
         """
-        decoded = batch.decoded
-        fold, losses = self.learn(decoded.vectors, batch.timestamps, batch.next, config, decoded.counts, before_block)
-        fold = fold.reject([reject.reason for reject in decoded.rejects])
+        vectors, _, rejects, counts = batch.decoded
+        event_time, steps = self.event_time.advance(batch.timestamps)
+        V = np.ascontiguousarray(vectors, config.learning.dtype)
+        new, waiting = Messages(V, config.retention(_of_vectors(steps, counts))), Messages(self.pending, self.retention)
+        state, pending, losses = learn_whole_blocks(config.learning, self.state, waiting, new, before_block)
+        stats = self.stats.with_messages(batch.timestamps, len(V)).with_losses(losses)
+        fold = Fold(max(batch.next, self.position), state, *pending, event_time, stats, self.last)
+        fold = fold.reject([reject.reason for reject in rejects])
         return fold.after(batch.last) if len(batch.records) else fold, losses
-
-    def learn(
-        self,
-        vectors: Array,
-        timestamps: Sequence[int] | NDArray[np.int64],
-        position: int,
-        fold_config: "FoldConfig",
-        counts: NDArray[np.int64] | None = None,
-        before_block: BeforeBlock = ignore,
-    ) -> tuple["Fold", list[Losses]]:
-        """Learn vectors (n, d) of records with these timestamps, all before `position`; also returns the losses.
-
-        `counts` holds the number of vectors in each record, at least one; None: one each. A record's time passes before
-        its first vector.
-        """
-        timestamps = np.asarray(timestamps, np.int64)
-        event_time, steps = self.event_time.advance(timestamps)
-        V = np.ascontiguousarray(vectors, fold_config.learning.dtype)
-        if counts is not None and len(V) > len(timestamps):
-            steps = _at_first_vectors(steps, counts)
-        new, waiting = Messages(V, fold_config.retention(steps)), Messages(self.pending, self.retention)
-        state, pending, losses = learn_whole_blocks(fold_config.learning, self.state, waiting, new, before_block)
-        stats = self.stats.with_messages(timestamps, len(V)) if len(V) else self.stats
-        for of_blocks in losses:
-            stats = stats.with_losses(of_blocks)
-        return Fold(max(position, self.position), state, *pending, event_time, stats, self.last), losses
 
     def reject(self, reasons: Sequence[str]) -> "Fold":
         """Count records that were rejected for these reasons."""
@@ -160,8 +132,10 @@ class FoldConfig:
         return 2.0 ** (-elapsed_ms / (self.half_life_seconds * 1000.0)) if self.half_life_seconds else 1.0
 
 
-def _at_first_vectors(steps: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Time steps of records as time steps of their vectors: each passes before the record's first vector."""
-    of_vectors = np.zeros(counts.sum(), np.int64)
+def _of_vectors(steps: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Time steps of records as those of their vectors: a record's time passes before its first vector."""
+    if len(steps) == (n := int(counts.sum())):  # one vector each
+        return steps
+    of_vectors = np.zeros(n, np.int64)
     of_vectors[np.cumsum(counts) - counts] = steps
     return of_vectors

@@ -1,6 +1,7 @@
 """Counts and losses of a partition, and of several together."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -45,13 +46,10 @@ class FoldStats:
         def mean(name: str) -> float:
             return sum(s.with_loss / with_loss * float(getattr(s, name)) for s in parts) if with_loss else 0.0
 
-        rejected: dict[str, int] = {}
-        for stats in parts:
-            for reason, count in stats.rejected.items():
-                rejected[reason] = rejected.get(reason, 0) + count
+        rejected = sum((Counter(stats.rejected) for stats in parts), Counter[str]())
         return cls(
             learned=sum(stats.learned for stats in parts),
-            rejected=rejected,
+            rejected=dict(rejected),
             gap=sum(stats.gap for stats in parts),
             with_loss=with_loss,
             loss=mean("loss"),
@@ -62,43 +60,37 @@ class FoldStats:
             last_ms=max((stats.last_ms for stats in parts), default=-1),
         )
 
-    def with_losses(self, losses: Losses) -> "FoldStats":
+    def with_losses(self, losses: Iterable[Losses]) -> "FoldStats":
         """The stats after whole blocks with these losses: summed by 256, of which every block is a multiple."""
         stats = self
-        for start in range(0, len(losses.residual), BLOCK):
-            residual, norm = (float(np.add.reduce(part[start : start + BLOCK])) for part in losses)
-            stats = stats._with_block(min(BLOCK, len(losses.residual) - start), residual, norm)
+        for of_blocks in losses:
+            for start in range(0, len(of_blocks.residual), BLOCK):
+                residual, norm = (part[start : start + BLOCK] for part in of_blocks)
+                stats = stats._with_block(len(norm), float(np.add.reduce(residual)), float(np.add.reduce(norm)))
         return stats
 
     def _with_block(self, n: int, residual: float, norm: float) -> "FoldStats":
         """The stats after n more messages with these sums of ‖r‖² and ‖y‖²."""
         residual, norm, with_loss = residual / n, norm / n, self.with_loss + n
-        kept = (1 - 1 / _EWMA_MESSAGES) ** n if self.with_loss else 0.0
+        past = (1 - 1 / _EWMA_MESSAGES) ** n if self.with_loss else 0.0
         return replace(
             self,
             with_loss=with_loss,
             loss=self.loss + (residual - self.loss) * (n / with_loss),
             norm=self.norm + (norm - self.norm) * (n / with_loss),
-            loss_ewma=kept * self.loss_ewma + (1 - kept) * residual,
-            norm_ewma=kept * self.norm_ewma + (1 - kept) * norm,
+            loss_ewma=past * self.loss_ewma + (1 - past) * residual,
+            norm_ewma=past * self.norm_ewma + (1 - past) * norm,
         )
 
     def with_messages(self, timestamps: NDArray[np.int64], vectors: int) -> "FoldStats":
         """The stats after learning this number of vectors, from records with these timestamps."""
-        timestamps = timestamps[timestamps >= 0]
+        stats, timestamps = replace(self, learned=self.learned + vectors), timestamps[timestamps >= 0]
         if not len(timestamps):
-            return replace(self, learned=self.learned + vectors)
+            return stats
         first, last = int(timestamps.min()), int(timestamps.max())
-        return replace(
-            self,
-            learned=self.learned + vectors,
-            first_ms=min(self.first_ms, first) if self.first_ms >= 0 else first,
-            last_ms=max(self.last_ms, last),
-        )
+        first = min(self.first_ms, first) if self.first_ms >= 0 else first
+        return replace(stats, first_ms=first, last_ms=max(self.last_ms, last))
 
     def with_rejects(self, reasons: Sequence[str]) -> "FoldStats":
         """The stats after records that were rejected for these reasons."""
-        counts = dict(self.rejected)
-        for reason in reasons:
-            counts[reason] = counts.get(reason, 0) + 1
-        return replace(self, rejected=counts) if reasons else self
+        return replace(self, rejected=dict(Counter(self.rejected) + Counter(reasons))) if reasons else self

@@ -3,6 +3,7 @@
 import io
 import json
 import struct
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -54,8 +55,9 @@ def encoded(kind: str, row: list[float]) -> bytes:
 def only_reject(decoded: Decoded) -> tuple[str, str]:
     assert decoded.vectors.shape == (0, D)
     assert decoded.indices.shape == (0,)
-    [(place, reason, message)] = decoded.rejects
-    assert place == 0
+    [reject] = decoded.rejects
+    reason, message = reject.reason, reject.message
+    assert reject.index == 0
     assert reason in REASONS
     assert message
     assert "\n" not in message
@@ -133,7 +135,7 @@ def test_a_batch_is_decoded_like_its_values_one_by_one(kind: str, values: list[b
     alone = [codec(kind).decode([value]) for value in values]
     assert together.vectors.tobytes() == b"".join(one.vectors.tobytes() for one in alone)
     assert together.rejects == [
-        reject._replace(place=place) for place, one in enumerate(alone) for reject in one.rejects
+        replace(reject, index=index) for index, one in enumerate(alone) for reject in one.rejects
     ]
 
 

@@ -4,6 +4,7 @@ import io
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -49,8 +50,9 @@ def readings(field: str) -> Codec:
 
 def only_reject(decoded: Decoded) -> tuple[str, str]:
     assert decoded.vectors.shape == (0, D)
-    [(place, reason, message)] = decoded.rejects
-    assert place == 0
+    [reject] = decoded.rejects
+    reason, message = reject.reason, reject.message
+    assert reject.index == 0
     assert "\n" not in message
     assert len(message) < 400
     return reason, message
@@ -446,7 +448,7 @@ def test_corrupted_values_are_decoded_or_rejected_without_an_exception(kind: str
     alone = [one.decode([value]) for value in values]
     assert together.vectors.tobytes() == b"".join(decoded.vectors.tobytes() for decoded in alone)
     assert together.rejects == [
-        reject._replace(place=place) for place, decoded in enumerate(alone) for reject in decoded.rejects
+        replace(reject, index=index) for index, decoded in enumerate(alone) for reject in decoded.rejects
     ]
     assert np.isfinite(together.vectors).all()
     assert together.counts.sum() == len(together.vectors)

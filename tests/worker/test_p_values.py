@@ -13,7 +13,7 @@ from streampca.fold.model_file import PublishedModel
 from streampca.formats.arrow import fixed_size_lists
 from streampca.pca import scoring
 from streampca.pca.arrays import F64, Array
-from tests.fold.streams import fold_config
+from tests.fold.streams import fold_config, learn
 from tests.worker.test_publisher import PublisherFixture
 
 K, TESTED = 8, 2000
@@ -83,7 +83,7 @@ class Partitions(PublisherFixture):
     def grow(self, n: int) -> None:
         for partition, fold in self._folds.items():
             position = max(fold.position, 0) + n
-            self._folds[partition], _ = fold.learn(self._messages(n), [-1] * n, position, self.fold_config)
+            self._folds[partition], _ = learn(fold, self._messages(n), [-1] * n, position, self.fold_config)
             self.save(partition, self._folds[partition])
 
 
