@@ -1,4 +1,4 @@
-"""What the estimator checks: its parameters, when data first arrive, and every slab of data."""
+"""Checks of the estimator: its parameters, when data first arrive, and every slab of data."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,12 +17,11 @@ _SLAB = 32 * 2**20  # bytes of an array, as float64, that are converted and chec
 def config_of(estimator: Any, V: NDArray[Any]) -> LearningConfig:
     """The configuration for arrays like V (n, d). Raises `ValueError` that names a wrong parameter."""
     d = V.shape[1]
-    k = d if estimator.n_components is None else estimator.n_components
+    k = d if estimator.n_components is None or share_of(estimator) else estimator.n_components
     half_life, warm_up, missing = estimator.half_life, estimator.warm_up, estimator.missing
     if not isinstance(k, int | np.integer):
         raise ValueError(
-            f"n_components={k!r} must be a number of components: a stream has no end at which they could be chosen; "
-            "learn more than needed, and look at explained_variance_ratio_.cumsum()"
+            f"n_components={k!r} must be a number of components, or a share of the variance between 0 and 1"
         )
     if not 1 <= k <= d:
         raise ValueError(f"n_components={k} must be between 1 and the number of features, {d}")
@@ -39,14 +38,20 @@ def config_of(estimator: Any, V: NDArray[Any]) -> LearningConfig:
     return LearningConfig(d, int(k), estimator.oversampling, estimator.center, dtype.name, warm_up, impute)
 
 
-def slabs(X: Any) -> Iterator[Any]:
-    """Pieces of X in the order of its rows, one in memory at a time; X itself if it is small or not an array."""
+def share_of(estimator: Any) -> float | None:
+    """The share of the variance that the components shall explain; None if their number is set."""
+    k = estimator.n_components
+    return float(k) if isinstance(k, float | np.floating) and 0 < k < 1 else None
+
+
+def slabs(X: Any, rows: int | None = None) -> Iterator[Any]:
+    """Rows of X in their order, so many in memory at a time, by default 32 MiB; X itself if it is no array."""
     if is_sparse := sparse.issparse(X):
         X = X.tocsr()
-    if is_sparse or (isinstance(X, np.ndarray) and X.ndim == 2 and X.size * 8 > _SLAB):
-        n, rows = max(X.shape[0], 1), max(1, _SLAB // (8 * max(X.shape[1], 1)))
-        pieces = (X[start : start + rows] for start in range(0, n, rows))
-        yield from (piece.toarray() for piece in pieces) if is_sparse else pieces
+    if is_sparse or (isinstance(X, np.ndarray) and X.ndim == 2):
+        rows = rows or max(1, _SLAB // (8 * max(X.shape[1], 1)))
+        parts = (X[start : start + rows] for start in range(0, max(X.shape[0], 1), rows))
+        yield from (part.toarray() for part in parts) if is_sparse else parts
     else:
         yield X
 

@@ -18,7 +18,7 @@ from streampca.pca.state import State
 class PastScoresBuilder:
     """Scores messages, and enters the scores into the histograms of those before."""
 
-    components: int
+    components: int | float  # number, or the share of the variance that they explain; of a stream
     calibration: Calibration = field(default_factory=Calibration.empty)
     _new: tuple[Scores, ...] = ()  # not entered yet; SPE as a multiple of σ²
 
@@ -44,8 +44,16 @@ class PastScoresBuilder:
     def before_block(self, state: State, V: Array) -> None:
         """Score and enter a block (n, d) of a stream before its state learns it."""
         if state.count:
-            self.score(model_of(state, self.components), V)
+            self.score(model_of(state, number_of_components(state, self.components)), V)
             self.enter(len(V), state.weight)
+
+
+def number_of_components(state: State, components: int | float) -> int:
+    """The number, or the smallest one that explains more than this share of a state's variance."""
+    if isinstance(components, int):
+        return components
+    reached = np.cumsum(state.variance) > components * state.total_variance
+    return int(reached.argmax()) + 1 if reached.any() else max(state.rank, 1)
 
 
 def _joined(parts: Sequence[Scores]) -> Scores:

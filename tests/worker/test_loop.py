@@ -190,7 +190,7 @@ def test_an_unexpected_exception_saves_nothing_and_leaves_the_group(filled: Envi
 
 def test_an_error_of_another_thread_ends_the_worker_without_saving(filled: Environment) -> None:
     def raise_first() -> None:
-        if fixture.recorder.positions[0] == 100:
+        if fixture.recorder.positions.get(0) == 100:
             raise RuntimeError("a thread died")
 
     fixture = make_worker(filled, worker_config(**ONLY_AT_END), [100, 100], check_threads=lambda: checks[0]())
