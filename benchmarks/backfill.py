@@ -18,9 +18,10 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.report import Bar, parser, publish
 from experiments.report import table
-from streampca.backfill import Backfill, engines
+from streampca.backfill import BackfillPlan, engines
 from streampca.backfill.execute import execute
 from streampca.files.chunks import Chunk, chunks_of
+from streampca.fold.decoded import batch_of_rows
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.arrow import fixed_size_lists
 from streampca.pca.compilation import compile_kernels
@@ -29,7 +30,7 @@ from streampca.process.memory import keep_freed_memory
 from streampca.stores.memory import MemoryStore
 
 PART, D, K = "backfill", 784, 20
-BACKFILL = Backfill("readings", FoldConfig(LearningConfig(D, K)), ("embedding",))
+BACKFILL = BackfillPlan("readings", FoldConfig(LearningConfig(D, K)), ("embedding",))
 
 
 def main() -> None:
@@ -45,7 +46,7 @@ def main() -> None:
     cells = [f"{one:.1f}", f"{two:.1f}", f"{one / two:.2f}×", f"{apart:.1f}", f"{peak:,}", f"{rows * D / 2**17:.0f}"]
     heads = ["one process, s", "two, s", "speed-up", "read and learn, s", "most memory, MiB", "a row group, MiB"]
     bars = [Bar("Speed-up of a backfill with two processes", [one / two], "≥", 1.7, "×"),
-            Bar("Backfill, share of the speed of reading and learning", [apart / one], "≥", 0.7, "×")]  # fmt: skip
+            Bar("BackfillPlan, share of the speed of reading and learning", [apart / one], "≥", 0.7, "×")]  # fmt: skip
     publish(PART, given, table(heads, [cells]), bars)
 
 
@@ -69,14 +70,14 @@ def seconds(chunks: list[Chunk], workers: int) -> float:
 
 def seconds_apart(path: Path) -> float:
     """The time to read the row groups into arrays, and to learn them, in one thread."""
-    config, file = BACKFILL.fold, parquet.ParquetFile(path)
+    config, file = BACKFILL.fold_config, parquet.ParquetFile(path)
     compile_kernels(config.learning)
     keep_freed_memory()  # as backfills and workers do
     started = time.perf_counter()
     with threadpool_limits(1):
         for group in range(file.num_row_groups):
             V = file.read_row_group(group, use_threads=False)["embedding"].combine_chunks().flatten().to_numpy()
-            Fold.empty(config.learning).learn(V.reshape(-1, D), [-1] * (len(V) // D), 0, config)
+            Fold.empty(config.learning).take(batch_of_rows(V.reshape(-1, D), 0), config)
     return time.perf_counter() - started
 
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from streampca.backfill.folding import Backfill, Part, fold_batches
+from streampca.backfill.folding import BackfillPlan, Part, fold_batches
 from streampca.errors import InputError
 from streampca.files.chunks import Chunk, read
 from streampca.process.memory import keep_freed_memory
 
 Parts = Iterator[tuple[str, Part]]
-Engine = Callable[[Mapping[str, Chunk], Backfill], Parts]
+Engine = Callable[[Mapping[str, Chunk], BackfillPlan], Parts]
 """Folds named chunks, and yields the parts as they are done."""
 
 _AT_LEAST = 32  # chunks that a cluster has at a time: it may grow
@@ -30,16 +30,16 @@ _DIED = (
 )
 
 
-def fold_chunk(chunk: Chunk, plan: Backfill) -> Part:
+def fold_chunk(chunk: Chunk, plan: BackfillPlan) -> Part:
     """Fold the rows of a chunk. Raises `InputError`."""
     keep_freed_memory()  # otherwise a quarter of the time goes to the system
     return fold_batches(read(chunk, plan.read, plan.columns), plan, f"{chunk.path}#{chunk.start}")
 
 
-def on_executor(executor: Executor, at_once: int, fold: Callable[[Chunk, Backfill], Part] = fold_chunk) -> Engine:
+def on_executor(executor: Executor, at_once: int, fold: Callable[[Chunk, BackfillPlan], Part] = fold_chunk) -> Engine:
     """On any executor. It has so many chunks at a time, and gets another when a part is taken: few parts wait."""
 
-    def run(chunks: Mapping[str, Chunk], plan: Backfill) -> Parts:
+    def run(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
         remaining, names = iter(chunks.items()), dict[Future[Part], str]()
 
         def submit(count: int) -> None:
@@ -58,7 +58,7 @@ def on_processes(workers: int | None = None) -> Engine:
     """On new processes of this machine, one a core."""
     count = workers or len(os.sched_getaffinity(0))
 
-    def run(chunks: Mapping[str, Chunk], plan: Backfill) -> Parts:
+    def run(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
         others = set(multiprocessing.active_children())
         with ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _end_with_parent) as pool:
             try:
@@ -84,7 +84,7 @@ def _end_with_parent() -> None:
 def on_dask(scheduler: str) -> Engine:
     """On the cluster with this scheduler, `tcp://host:port`, whose workers have streampca installed."""
 
-    def run(chunks: Mapping[str, Chunk], plan: Backfill) -> Parts:
+    def run(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
         from dask import distributed
 
         dask: Any = distributed  # it has no types
@@ -101,7 +101,7 @@ def on_dask(scheduler: str) -> Engine:
 def on_spark(session: Any) -> Engine:
     """On a Spark session, whose executors have streampca installed: a job for each chunk, many at a time."""
 
-    def run(chunks: Mapping[str, Chunk], plan: Backfill) -> Parts:
+    def run(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
         at_once = max(_AT_LEAST, 2 * session.sparkContext.defaultParallelism)
         with ThreadPoolExecutor(at_once) as threads:
             yield from on_executor(threads, at_once, partial(_fold_on_spark, session))(chunks, plan)
@@ -109,7 +109,7 @@ def on_spark(session: Any) -> Engine:
     return run
 
 
-def _fold_on_spark(session: Any, chunk: Chunk, plan: Backfill) -> Part:
+def _fold_on_spark(session: Any, chunk: Chunk, plan: BackfillPlan) -> Part:
     def fold(batches: Iterator[Any]) -> Iterator[Any]:
         for _ in batches:
             yield pa.record_batch([[column] for column in fold_chunk(chunk, plan)], ["fold", "rejects"])

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from streampca.backfill.engines import Engine
-from streampca.backfill.folding import Backfill, Part, merge
+from streampca.backfill.folding import BackfillPlan, Part, merge
 from streampca.errors import InputError, SettingsError, StoreError
 from streampca.files.chunks import Chunk
 from streampca.fold import compatibility
@@ -19,7 +19,7 @@ from streampca.stores.checkpoints import Checkpoints
 
 
 def execute(
-    store: Store, plan: Backfill, chunks: Sequence[Chunk], engine: Engine, on_done: Callable[[int], object]
+    store: Store, plan: BackfillPlan, chunks: Sequence[Chunk], engine: Engine, on_done: Callable[[int], object]
 ) -> tuple[Checkpoint, Any]:
     """Fold the chunks, save the checkpoint of all, and return it with a table of the rejected rows.
 
@@ -50,7 +50,7 @@ def execute(
 
 
 def _fold(
-    store: Store, folder: str, keys: Mapping[str, Chunk], plan: Backfill, engine: Engine,
+    store: Store, folder: str, keys: Mapping[str, Chunk], plan: BackfillPlan, engine: Engine,
     on_done: Callable[[int], object],
 ) -> None:  # fmt: skip
     """Save the parts of the chunks that have none yet."""
@@ -58,12 +58,12 @@ def _fold(
     on_done(count := len(done & keys.keys()))
     if todo := {key: chunk for key, chunk in keys.items() if key not in done}:
         for key, part in engine(todo, plan):
-            store.write(f"{folder}/{key}.parquet", part.rejects)
-            store.write(f"{folder}/{key}.npz", part.fold)  # last: it says that both are there
+            store.write(f"{folder}/{key}.parquet", part.rejects_bytes)
+            store.write(f"{folder}/{key}.npz", part.checkpoint_bytes)  # last: it says that both are there
             on_done(count := count + 1)
 
 
-def _save(store: Store, folder: str, keys: Sequence[str], plan: Backfill, sources: str) -> Checkpoint:
+def _save(store: Store, folder: str, keys: Sequence[str], plan: BackfillPlan, sources: str) -> Checkpoint:
     """Merge the parts. Raises `FileNotFoundError` if one is gone, and otherwise as `execute`."""
     checkpoint = merge((Part(store.read(f"{folder}/parts/{key}.npz"), b"") for key in keys), plan)
     rejects = pa.concat_tables([_table(store, f"{folder}/parts/{key}.parquet") for key in keys])
@@ -86,15 +86,15 @@ def _table(store: Store, name: str) -> Any:
     return file.read(use_threads=False)  # a thread that releases the bytes later may abort the process at its exit
 
 
-def _refuse_other_settings(checkpoints: Checkpoints, plan: Backfill) -> None:
+def _refuse_other_settings(checkpoints: Checkpoints, plan: BackfillPlan) -> None:
     """Raise `SettingsError` if workers could not merge the backfill with what they have learned."""
     for partition in checkpoints.partitions():
         if (newest := checkpoints.newest(partition, trusted=True)) and newest.fold.stats.learned:
-            compatibility.refuse_other_settings(newest, plan.fold)
+            compatibility.refuse_other_settings(newest, plan.fold_config)
             return  # all have the same
 
 
-def _refuse_other_sources(store: Store, folder: str, plan: Backfill, sources: str) -> None:
+def _refuse_other_sources(store: Store, folder: str, plan: BackfillPlan, sources: str) -> None:
     """Raise `SettingsError` if the number stands for other files or columns."""
     names, name = set(store.names(folder)) - {f"{folder}/parts"}, f"{folder}/sources"
     if names and (name not in names or store.read(name).decode() != sources):
@@ -105,7 +105,7 @@ def _refuse_other_sources(store: Store, folder: str, plan: Backfill, sources: st
         )
 
 
-def _key(chunk: Chunk, plan: Backfill) -> str:
+def _key(chunk: Chunk, plan: BackfillPlan) -> str:
     """A name for the part of a chunk: another one if the file, or what is learned of it, has changed."""
-    content = (tuple(chunk), plan.fold.as_dict(), plan.columns, plan.timestamp_column, plan.until)
+    content = (tuple(chunk), plan.fold_config.as_dict(), plan.columns, plan.timestamp_column, plan.until)
     return hashlib.blake2b(repr(content).encode(), digest_size=16).hexdigest()

@@ -8,7 +8,7 @@ from streampca.cli.dead_letters import milliseconds
 from streampca.cli.options import Given
 from streampca.cli.worker import worker_config_of
 from streampca.errors import SettingsError, StreampcaError
-from streampca.fold.partitions import backfill_partition, partition_name
+from streampca.fold.partitions import backfill_partition, offsets_in, partition_name
 from streampca.process import logs
 from streampca.settings.store import StoreSettings
 from streampca.settings.worker import WorkerSettings
@@ -24,19 +24,19 @@ def run(
     settings = WorkerSettings.read(**given)
     logs.configure(settings.log_level)
     try:
-        from streampca.backfill import Backfill, engines
+        from streampca.backfill import BackfillPlan, engines
         from streampca.backfill.execute import execute
         from streampca.files.chunks import chunks_of, columns_of
     except ModuleNotFoundError as error:
         raise SettingsError(f"this needs {error.name}: pip install 'streampca[backfill]'") from None
     chunks = chunks_of(sources)
-    plan = Backfill(
+    plan = BackfillPlan(
         settings.topic,
         worker_config_of(settings).fold,
         columns_of(chunks[0], column),
         timestamp_column,
-        None if offsets_in(until) else milliseconds(until, "until"),
-        offsets_in(until),
+        None if offsets_in(until or "") else milliseconds(until, "until"),
+        offsets_in(until or ""),
         number,
     )
     if plan.until_ms is not None and not timestamp_column:
@@ -84,11 +84,3 @@ def remove(given: Given, number: int, ask: Callable[[str], bool]) -> None:
     for path in others:  # last, so that one that is killed can be run again
         store.delete(path)
     console().print(f"deleted {name} of {settings.topic}, and {models} models that contained it")
-
-
-def offsets_in(until: str | None) -> dict[int, int] | None:
-    """The offsets in `0:1200,1:1177`; None if it is something else."""
-    pairs = [pair.split(":") for pair in (until or "").split(",")]
-    if not all(len(pair) == 2 and all(number.strip().isdecimal() for number in pair) for pair in pairs):
-        return None
-    return {int(partition): int(offset) for partition, offset in pairs}
