@@ -8,9 +8,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from functools import partial
 from itertools import islice
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 
@@ -45,11 +45,15 @@ def on_executor(executor: Executor, at_once: int, fold: Callable[[Chunk, Backfil
         def submit(count: int) -> None:
             names.update({executor.submit(fold, chunk, plan): name for name, chunk in islice(remaining, count)})
 
-        submit(at_once)
-        while names:
-            for future in wait(names, return_when=FIRST_COMPLETED).done:
-                yield names.pop(future), future.result()
-                submit(1)
+        try:
+            submit(at_once)
+            while names:
+                for future in wait(names, return_when=FIRST_COMPLETED).done:
+                    yield names.pop(future), future.result()
+                    submit(1)
+        finally:
+            for future in names:
+                future.cancel()
 
     return run
 
@@ -76,9 +80,13 @@ def on_processes(workers: int | None = None) -> Engine:
 def _end_with_parent() -> None:
     """Let a process of the pool end with the one that has started it, however that ends, and silently at Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    parent = multiprocessing.parent_process()
-    assert parent  # noqa: S101 - it is a process of a pool
-    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+
+    def wait_for_parent() -> None:
+        if parent := multiprocessing.parent_process():
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait_for_parent, daemon=True).start()
 
 
 def on_dask(scheduler: str) -> Engine:
@@ -89,9 +97,10 @@ def on_dask(scheduler: str) -> Engine:
 
         dask: Any = distributed  # it has no types
         logging.getLogger("distributed").setLevel(logging.CRITICAL)  # errors are raised, too
-        with dask.Client(scheduler) as client, client.get_executor() as executor:
+        with dask.Client(scheduler) as client:
+            at_once = max(_AT_LEAST, 2 * sum(client.nthreads().values()))
             try:
-                yield from on_executor(executor, max(_AT_LEAST, 2 * sum(client.nthreads().values())))(chunks, plan)
+                yield from on_executor(client.get_executor(), at_once)(chunks, plan)
             except dask.KilledWorker:
                 raise InputError(_DIED) from None
 
@@ -102,17 +111,26 @@ def on_spark(session: Any) -> Engine:
     """On a Spark session, whose executors have streampca installed: a job for each chunk, many at a time."""
 
     def run(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
-        at_once = max(_AT_LEAST, 2 * session.sparkContext.defaultParallelism)
+        context, group = session.sparkContext, f"backfill {uuid4()}"
+        at_once = max(_AT_LEAST, 2 * context.defaultParallelism)
+
+        def fold(chunk: Chunk, plan: BackfillPlan) -> Part:
+            context.setJobGroup(group, f"{chunk.path}#{chunk.start}")  # of this thread
+            return _fold_on_spark(session, chunk, plan)
+
         with ThreadPoolExecutor(at_once) as threads:
-            yield from on_executor(threads, at_once, partial(_fold_on_spark, session))(chunks, plan)
+            try:
+                yield from on_executor(threads, at_once, fold)(chunks, plan)
+            finally:
+                context.cancelJobGroup(group)
 
     return run
 
 
 def _fold_on_spark(session: Any, chunk: Chunk, plan: BackfillPlan) -> Part:
-    def fold(batches: Iterator[Any]) -> Iterator[Any]:
+    def folded(batches: Iterator[Any]) -> Iterator[Any]:
         for _ in batches:
             yield pa.record_batch([[column] for column in fold_chunk(chunk, plan)], ["fold", "rejects"])
 
-    [row] = session.range(0, 1, 1, 1).mapInArrow(fold, "fold binary, rejects binary").collect()
+    [row] = session.range(0, 1, 1, 1).mapInArrow(folded, "fold binary, rejects binary").collect()
     return Part(bytes(row.fold), bytes(row.rejects))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -79,8 +80,11 @@ def test_processes_dask_and_spark_give_the_same_bits(lake: Path, spark: Any) -> 
     expected = files.encode(learned(here, backfill_of(), lake))
     for workers in (1, 2):
         assert files.encode(learned(engines.on_processes(workers), backfill_of(), lake)) == expected
-    options = {"dashboard_address": ":0", "silence_logs": False}
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, **options) as cluster:
+    local: Any = distributed.LocalCluster  # it has no types
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        local(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
+    ):
         on_dask = engines.on_dask(cluster.scheduler_address)
         assert files.encode(learned(on_dask, backfill_of(), lake)) == expected
         with pytest.raises(InputError, match="a process that folded a chunk died: is there memory enough"):

@@ -54,12 +54,7 @@ def test_shows_the_model(models: Models, opened: Opened) -> None:
     expect(page.locator("#loss")).to_have_text("12.5 %")
     expect(page.locator("#explained")).to_have_text("50 %")
     expect(page.locator("#shape-of-model")).to_have_text("5 → 2")
-    for tab, chart in (
-        ("Components", "scree"),
-        ("Vectors", "recent"),
-        ("Over time", "loss"),
-        ("Over time", "explained"),
-    ):
+    for tab, chart in (("Components", "scree"), ("Vectors", "recent"), ("Over time", "loss"), ("Over time", "explained")):
         page.get_by_role("tab", name=tab).click()
         expect(page.locator(f"#{chart}-chart canvas")).to_be_visible()
     expect(page.locator("#components figure")).to_have_count(2)
