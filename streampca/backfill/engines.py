@@ -91,11 +91,11 @@ def _end_with_parent() -> None:
 
 def on_dask(scheduler: str) -> Engine:
     """On the cluster with this scheduler, `tcp://host:port`, whose workers have streampca installed."""
+    from dask import distributed  # here: an optional package
+
+    dask: Any = distributed  # it has no types
 
     def run(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
-        from dask import distributed
-
-        dask: Any = distributed  # it has no types
         logging.getLogger("distributed").setLevel(logging.CRITICAL)  # errors are raised, too
         with dask.Client(scheduler) as client:
             at_once = max(_AT_LEAST, 2 * sum(client.nthreads().values()))

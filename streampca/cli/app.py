@@ -117,7 +117,9 @@ def demo(
     run(seconds, file, rate, store, port)
 
 
-_COLUMN = Annotated[str | None, typer.Option(help="Column with the vectors, if a Parquet file has several.")]
+_COLUMN = Annotated[
+    str | None, typer.Option(help="Column with the vectors; or of numbers, in Parquet or CSV: a pattern such as 'f_*'.")
+]
 
 
 @command(app, "topic", "format", "bootstrap_servers", logs_errors=True)
@@ -189,7 +191,7 @@ def backfill(
         str | None, typer.Option(help="Where the topic begins: a time, ISO 8601; or offsets, 0:1200,1:1177.")
     ] = None,
     number: Annotated[int, typer.Option(min=0, max=2**30, help="Tells the backfills of a topic apart.")] = 0,
-    scheduler: Annotated[str | None, typer.Option(help="Dask's scheduler, tcp://…; default: this machine.")] = None,
+    scheduler: Annotated[str | None, typer.Option(help="Scheduler of a Dask cluster; default: this machine.")] = None,
     rejects: Annotated[Path | None, typer.Option(help="Parquet file to write the rejected rows to.")] = None,
     remove: Annotated[int | None, typer.Option(min=0, help="Delete the backfill of this number instead.")] = None,
 ) -> None:
@@ -223,7 +225,8 @@ def project(
     """Write the coordinates of a file's vectors, and their squared distances from the subspace of the components.
 
     Of a store the newest model is used; older ones are files in it. The bearer token of a sidecar is taken from
-    STREAMPCA_TOKEN. An .npy file gets only the coordinates. The file is streamed, so it may be larger than memory.
+    STREAMPCA_TOKEN. From Parquet and CSV the other columns are kept in Parquet and CSV, where columns of CSV are text.
+    An .npy file gets only the coordinates. The file is streamed, so it may be larger than memory.
 
     Example: streampca project vectors.npy --model model.npz -o projected.parquet
     """

@@ -27,8 +27,11 @@ def run(
         from streampca.backfill import BackfillPlan, engines
         from streampca.backfill.execute import execute
         from streampca.files.chunks import chunks_of, columns_of
+
+        engine = engines.on_dask(scheduler) if scheduler else engines.on_processes()
     except ModuleNotFoundError as error:
-        raise SettingsError(f"this needs {error.name}: pip install 'streampca[backfill]'") from None
+        extra = "dask" if error.name == "dask" else "backfill"
+        raise SettingsError(f"this needs {error.name}: pip install 'streampca[{extra}]'") from None
     chunks = chunks_of(sources)
     plan = BackfillPlan(
         settings.topic,
@@ -47,7 +50,7 @@ def run(
             store_of(settings.store),
             plan,
             chunks,
-            engines.on_dask(scheduler) if scheduler else engines.on_processes(),
+            engine,
             lambda done: bar.update(task, completed=done, note=f"{done} of {len(chunks)} chunks"),
         )
     if rejects:
