@@ -77,7 +77,7 @@ def test_those_of_the_first_version_are_scored_by_the_merged_folds_without_them(
     """So a topic that is loaded once has p-values."""
     pending = [stream.grow(0, 300), stream.grow(1, 400)]
     learned = np.concatenate([part[:LEARNED] for part in stream.streams.values()])
-    model = known(PCA(2).fit(learned), len(learned))  # d = 5: learned exactly
+    model = model_from(PCA(2).fit(learned), len(learned))  # d = 5: learned exactly
     expected = Calibration.empty().entered(scoring.score(model, np.concatenate(pending)), model.noise_variance)
     assert expected.weight == 24 + 124
     calibration = stream.publish().calibration
@@ -85,7 +85,7 @@ def test_those_of_the_first_version_are_scored_by_the_merged_folds_without_them(
     assert stream.p_values is None
 
 
-def known(pca: PCA, n: int) -> Model:
+def model_from(pca: PCA, n: int) -> Model:
     variance = pca.explained_variance_ * (n - 1) / n
     total = variance.sum() + pca.noise_variance_ * (pca.n_features_in_ - len(variance)) * (n - 1) / n
     return Model(pca.components_, variance, pca.mean_, float(total), float(n))
