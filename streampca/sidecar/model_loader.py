@@ -6,7 +6,7 @@ import anyio
 import anyio.to_thread
 
 from streampca.fold.model_file import PublishedModel
-from streampca.sidecar.request import RequestError
+from streampca.sidecar.errors import busy
 from streampca.stores.model_cache import ModelCache, NotLoadedError
 
 _LOADS_AT_A_TIME = 2  # each needs memory for a file and its model
@@ -33,8 +33,7 @@ class ModelLoader:
 
     def _start(self, version: int | None) -> asyncio.Task[PublishedModel]:
         if len(self._loads) >= _MAX_LOADS:
-            text = "too many old versions requested at once: try again"
-            raise RequestError(503, text, limit="loads", headers={"Retry-After": "1"})
+            raise busy("too many old versions requested at once", "loads")
         task = self._loads[version] = asyncio.ensure_future(self._load(version))
         task.add_done_callback(lambda done: done.cancelled() or done.exception())  # the waiters may be gone
         return task

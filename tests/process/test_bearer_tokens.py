@@ -20,9 +20,8 @@ from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from tests.sidecar.conftest import models as models
 from tests.sidecar.conftest import store as store
-from tests.sidecar.http_client import Client
+from tests.sidecar.http_client import Client, error_of
 from tests.sidecar.known import TOPIC, D
-from tests.sidecar.test_errors import error_of
 
 VECTORS = {"vectors": [[1.0] * D]}
 OPEN = (

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import quote
 
-import httpx
 import orjson
 import pytest
 import structlog
@@ -17,19 +16,10 @@ from structlog.testing import capture_logs
 
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
-from tests.sidecar.http_client import Client
+from tests.sidecar.http_client import Client, error_of
 from tests.sidecar.known import TOPIC, D, file_of, known
 
 ROW = [1.0] * D
-
-
-def error_of(answer: httpx.Response, status: int) -> str:
-    assert answer.status_code == status, answer.text
-    assert answer.headers["content-type"] == "application/json"
-    content = answer.json()
-    assert (content["status"], content["detail"]) == (answer.status_code, content["error"])
-    assert "\n" not in content["error"]
-    return str(content["error"])
 
 
 REFUSED = "must be a finite number, not null or NaN (this model was learned with missing=refuse)"

@@ -14,18 +14,16 @@ import orjson
 import pytest
 
 from streampca.settings.commands import ServeSettings
-from streampca.sidecar import compute, middleware
+from streampca.sidecar import compute, engine, memory
 from streampca.sidecar.app import create_app
 from streampca.sidecar.request import LENGTH
-from streampca.sidecar.v1 import endpoints
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from tests.broker_process import wait_until
-from tests.sidecar.http_client import Client
+from tests.sidecar.http_client import Client, error_of
 from tests.sidecar.known import TOPIC, known, known_model
 from tests.sidecar.process import SidecarProcess, connect
-from tests.sidecar.test_errors import error_of
 
 MIB = 2**20
 BODY = 16 * MIB  # the default limit
@@ -214,7 +212,7 @@ def test_answers_in_chunks_are_the_same_as_whole_ones(n: int, d: int) -> None:
 
 
 def test_too_many_numbers(store: MemoryStore, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoints, "_MAX_NUMBERS", 100)
+    monkeypatch.setattr(engine, "_MAX_NUMBERS", 100)
     with Client(create_app(store, ServeSettings(topic=TOPIC))) as client:
         body = np.zeros((21, 5), "<f4").tobytes()
         answer = client.post("/v1/project", content=body, headers={"Content-Type": RAW})
@@ -226,7 +224,8 @@ def test_without_memory_a_large_request_is_refused_for_the_moment(
     store: MemoryStore, models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large: dict[str, Any] = {"content": bytes(180_000), "headers": {"Content-Type": RAW}}
-    monkeypatch.setattr(middleware, "BUFFERED_BYTES", 0)
+    monkeypatch.setattr(memory, "LIMIT_BYTES", 0)
+    monkeypatch.setattr(memory, "WAIT_S", 0.01)
     refused: list[httpx.Response] = []
 
     async def slow() -> AsyncIterator[bytes]:

@@ -13,9 +13,8 @@ from streampca.sidecar.app import create_app
 from streampca.sidecar.v1 import schemas
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
-from tests.sidecar.http_client import Client
+from tests.sidecar.http_client import Client, error_of
 from tests.sidecar.known import TOPIC, D, K, file_of, known, known_model
-from tests.sidecar.test_errors import error_of
 
 ROW = [1.0] * D
 

@@ -19,9 +19,8 @@ from streampca.sidecar.request_arrays import Limits
 from streampca.sidecar.v1.schemas import ProjectRequest
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
-from tests.sidecar.http_client import Client
+from tests.sidecar.http_client import Client, error_of
 from tests.sidecar.known import TOPIC, known
-from tests.sidecar.test_errors import error_of
 
 CHANCE = np.random.default_rng(0)
 D_LONG = 300

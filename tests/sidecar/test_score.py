@@ -11,8 +11,8 @@ from streampca.pca import scoring
 from streampca.pca.model import Model
 from streampca.pca.scoring import Calibration
 from streampca.settings.commands import ServeSettings
+from streampca.sidecar import engine
 from streampca.sidecar.app import create_app
-from streampca.sidecar.v1 import endpoints
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from tests.sidecar.http_client import Client
@@ -32,7 +32,7 @@ def model_with_past() -> tuple[Model, Calibration]:
 
 @pytest.fixture(autouse=True)
 def _few_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoints, "_MAX_NUMBERS", 1000)
+    monkeypatch.setattr(engine, "_MAX_NUMBERS", 1000)
 
 
 @pytest.fixture

@@ -13,9 +13,8 @@ from streampca.sidecar.app import create_app
 from streampca.sidecar.request import LENGTH
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
-from tests.sidecar.http_client import Client
+from tests.sidecar.http_client import Client, error_of
 from tests.sidecar.known import TOPIC, D, known
-from tests.sidecar.test_errors import error_of
 
 INFER = f"/v2/models/{TOPIC}/infer"
 ROWS = np.random.default_rng(0).standard_normal((3, D))

@@ -1,124 +1,127 @@
-"""The endpoints of the Open Inference Protocol, version 2, and of MLflow's scoring protocol."""
+"""The Open Inference Protocol, version 2, of Triton's and KServe's clients. The model's name is the topic."""
 
+from functools import partial
 from typing import Annotated
 
-from fastapi import Path, Request, Response
+from fastapi import APIRouter, Depends, Path, Request, Response
 
-from streampca.sidecar import mlflow
 from streampca.sidecar.compute import Answer
-from streampca.sidecar.inference_protocol import messages
-from streampca.sidecar.inference_protocol.messages import Inference
-from streampca.sidecar.inference_protocol.schemas import ModelMetadata, ModelTensor
-from streampca.sidecar.request import RawRequest, RequestError
-from streampca.sidecar.request_arrays import Limits
-from streampca.sidecar.responses import json_response, version_header
-from streampca.sidecar.v1.endpoints import Endpoints
-from streampca.sidecar.v1.schemas import VersionNumber
+from streampca.sidecar.engine import Engine, EngineDependency
+from streampca.sidecar.errors import Problem, RequestError
+from streampca.sidecar.inference_protocol import messages, schemas
+from streampca.sidecar.openapi import binary_answer, body_of, errors_of
+from streampca.sidecar.request import BYTES, RawRequest
+from streampca.sidecar.responses import JSON, json_response, version_header
+from streampca.sidecar.v1.schemas import ErrorResponse, VersionNumber
 from streampca.version import __version__
 
-ModelName = Annotated[str, Path(description="The topic.")]
-ModelVersion = Annotated[VersionNumber, Path(description="Of the model.")]
+Version = Annotated[VersionNumber, Path(alias="model_version", description="Version of the model.")]
 
 
-class V2Endpoints:
-    """The endpoints, one method each."""
+async def _check_name(model_name: Annotated[str, Path(description="The topic.")], engine: EngineDependency) -> None:
+    if model_name != engine.topic:
+        text = f"there is no model {model_name[:80]!r}; this sidecar serves {engine.topic!r}"
+        raise RequestError(Problem.UNKNOWN_MODEL, text)
 
-    def __init__(self, endpoints: Endpoints, topic: str) -> None:
-        self._endpoints, self._topic = endpoints, topic
 
-    async def server_metadata(self) -> Response:
-        """The name and the version of this server."""
-        extensions = ["binary_tensor_data", "model_repository"]
-        return json_response({"name": "streampca", "version": __version__, "extensions": extensions})
+router = APIRouter(prefix="/v2", tags=["open inference protocol"], responses=errors_of(ErrorResponse, JSON))
+_model = APIRouter(prefix="/models/{model_name}", dependencies=[Depends(_check_name)])
+_VERSION = "/versions/{model_version}"
 
-    async def server_live(self) -> Response:
-        """Whether the process responds."""
-        return json_response({"live": True})
 
-    async def server_ready(self) -> Response:
-        """Whether to send requests here, as /readyz says."""
-        return self._ready({})
+@router.get("", response_model=schemas.ServerMetadata)
+async def server_metadata() -> Response:
+    """The name and the version of this server."""
+    extensions = ["binary_tensor_data", "model_repository"]
+    return json_response({"name": "streampca", "version": __version__, "extensions": extensions})
 
-    async def model_ready(self, model_name: ModelName) -> Response:
-        """Whether the newest version can be used."""
-        self._check(model_name)
-        return self._ready({"name": model_name})
 
-    async def version_ready(self, model_name: ModelName, model_version: ModelVersion) -> Response:
-        """Whether a version can be used."""
-        self._check(model_name)
-        await self._endpoints.find(model_version)
-        return self._ready({"name": model_name})
+@router.get("/health/live", response_model=schemas.Live)
+async def server_live() -> Response:
+    """Whether the process responds."""
+    return json_response({"live": True})
 
-    async def model_metadata(self, model_name: ModelName) -> Response:
-        """Inputs, outputs and versions of the newest model."""
-        return await self._metadata(model_name, None)
 
-    async def version_metadata(self, model_name: ModelName, model_version: ModelVersion) -> Response:
-        """Inputs and outputs of a version."""
-        return await self._metadata(model_name, model_version)
+@router.get("/health/ready", response_model=schemas.Ready)
+async def server_ready(engine: EngineDependency) -> Response:
+    """Whether to send requests here, as /readyz says."""
+    engine.check_ready()
+    return json_response({"ready": True})
 
-    async def repository_index(self) -> Response:
-        """All versions in the store."""
-        versions = await self._endpoints.versions()
-        return json_response([
-            {"name": self._topic, "version": str(version), "state": "READY", "reason": ""} for version in versions
-        ])  # fmt: skip
 
-    async def infer(self, request: Request) -> Response:
-        """Coordinates, squared distances, reconstructions, scores or p-values of vectors, by the newest model."""
-        return await self._infer(request, None)
+@router.post("/repository/index", response_model=list[schemas.RepositoryEntry])
+async def repository_index(engine: EngineDependency) -> Response:
+    """All versions in the store."""
+    entry = {"name": engine.topic, "state": "READY", "reason": ""}
+    return json_response([entry | {"version": str(version)} for version in await engine.versions()])
 
-    async def infer_version(self, request: Request) -> Response:
-        """Coordinates and others of vectors by a version of the model."""
-        text = request.path_params["model_version"]
-        if not (text.isdecimal() and len(text) < 19):
-            raise RequestError(404, f"there is no model version {text[:40]}; versions are numbers of messages")
-        return await self._infer(request, int(text))
 
-    async def ping(self) -> Response:
-        """Whether to send requests here, as /readyz says."""
-        self._endpoints.check_ready()
-        return Response("\n", media_type="text/plain")
+@_model.get("", response_model=schemas.ModelMetadata)
+async def model_metadata(engine: EngineDependency) -> Response:
+    """Inputs, outputs and versions of the newest model."""
+    return await _metadata(engine, None)
 
-    async def version(self) -> Response:
-        """The version of this server."""
-        return Response(__version__, media_type="text/plain")
 
-    async def invocations(self, request: Request) -> Response:
-        """Coordinates of vectors, as MLflow's scoring server answers."""
-        return await self._endpoints.act(request, "project", mlflow.parse, mlflow.predict, mlflow.respond)
+@_model.get(_VERSION, response_model=schemas.ModelMetadata)
+async def version_metadata(engine: EngineDependency, version: Version) -> Response:
+    """Inputs and outputs of a version."""
+    return await _metadata(engine, version)
 
-    async def _infer(self, request: Request, version: int | None) -> Response:
-        self._check(request.path_params["model_name"])
 
-        def parse(raw: RawRequest, limits: Limits) -> Inference:
-            return messages.parse(raw, version, limits)
+@_model.get("/ready", response_model=schemas.Ready)
+async def model_ready(engine: EngineDependency) -> Response:
+    """Whether the newest version can be used."""
+    engine.check_ready()
+    return json_response({"name": engine.topic, "ready": True})
 
-        def respond(inference: Inference, answer: Answer, raw: RawRequest) -> Response:
-            return messages.respond(self._topic, inference, answer, raw)
 
-        return await self._endpoints.act(request, "project", parse, messages.infer, respond, if_quick=True)
+@_model.get(f"{_VERSION}/ready", response_model=schemas.Ready)
+async def version_ready(engine: EngineDependency, version: Version) -> Response:
+    """Whether a version can be used."""
+    await engine.find(version)
+    return await model_ready(engine)
 
-    async def _metadata(self, name: str, version: int | None) -> Response:
-        self._check(name)
-        published = await self._endpoints.find(version)
-        d, k = published.model.dimensions, published.model.n_components
-        shapes = {"coordinates": [-1, k], "reconstruction": [-1, d]}
-        versions = [version] if version is not None else await self._endpoints.versions()
-        metadata = ModelMetadata(
-            name=name,
-            versions=[str(each) for each in versions],
-            platform="streampca",
-            inputs=[ModelTensor(name="vectors", datatype="FP64", shape=[-1, d])],
-            outputs=[ModelTensor(name=n, datatype="FP64", shape=shapes.get(n, [-1])) for n in messages.OUTPUTS],
-        )
-        return json_response(metadata.model_dump(), headers=version_header(published.version))
 
-    def _ready(self, named: dict[str, str]) -> Response:
-        self._endpoints.check_ready()
-        return json_response({**named, "ready": True})
+@_model.post(
+    "/infer", response_model=schemas.InferenceResponse, responses=binary_answer(BYTES),
+    openapi_extra=body_of(schemas.InferenceRequest),
+)  # fmt: skip
+async def infer(request: Request, engine: EngineDependency) -> Response:
+    """Coordinates, squared distances, reconstructions, scores or p-values of vectors, by the newest model."""
+    return await _infer(request, engine, None)
 
-    def _check(self, name: str) -> None:
-        if name != self._topic:
-            raise RequestError(404, f"there is no model {name[:80]!r}; this sidecar serves {self._topic!r}")
+
+@_model.post(
+    f"{_VERSION}/infer", response_model=schemas.InferenceResponse, responses=binary_answer(BYTES),
+    openapi_extra=body_of(schemas.InferenceRequest),
+)  # fmt: skip
+async def infer_version(request: Request, engine: EngineDependency, version: Version) -> Response:
+    """Coordinates and others of vectors by a version of the model."""
+    return await _infer(request, engine, version)
+
+
+async def _infer(request: Request, engine: Engine, version: int | None) -> Response:
+    def respond(inference: messages.Inference, answer: Answer, raw: RawRequest) -> Response:
+        return messages.respond(engine.topic, inference, answer)
+
+    parse = partial(messages.parse, version=version)
+    return await engine.answer(
+        request, operation="project", parse=parse, compute=messages.infer, respond=respond, if_quick=True
+    )
+
+
+async def _metadata(engine: Engine, version: int | None) -> Response:
+    published = await engine.find(version)
+    d, k = published.model.dimensions, published.model.n_components
+    shapes = {"coordinates": [-1, k], "reconstruction": [-1, d]}
+    metadata = {
+        "name": engine.topic,
+        "versions": [str(version) for version in ([version] if version is not None else await engine.versions())],
+        "platform": "streampca",
+        "inputs": [{"name": "vectors", "datatype": "FP64", "shape": [-1, d]}],
+        "outputs": [{"name": name, "datatype": "FP64", "shape": shapes.get(name, [-1])} for name in messages.OUTPUTS],
+    }
+    return json_response(metadata, headers=version_header(published.version))
+
+
+router.include_router(_model)
