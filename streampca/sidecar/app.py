@@ -15,13 +15,13 @@ from streampca.process.bearer_tokens import Tokens
 from streampca.process.metrics import StoreMetrics
 from streampca.settings.commands import ServeSettings
 from streampca.settings.listening import is_loopback
-from streampca.sidecar import mlflow, operations
 from streampca.sidecar.engine import Engine
 from streampca.sidecar.errors import add_error_handlers
-from streampca.sidecar.inference_protocol import endpoints as inference_protocol
+from streampca.sidecar.inference_protocol.endpoints import InferenceEndpoints
 from streampca.sidecar.inference_protocol.schemas import InferenceRequest
 from streampca.sidecar.metrics import SidecarMetrics
 from streampca.sidecar.middleware import PROBES, Middleware
+from streampca.sidecar.mlflow import Instances, MlflowEndpoints
 from streampca.sidecar.model_loader import ModelLoader
 from streampca.sidecar.openapi import DESCRIPTION, add_schemas
 from streampca.sidecar.page.endpoints import PageEndpoints
@@ -30,8 +30,8 @@ from streampca.sidecar.page.history import HistoryReader
 from streampca.sidecar.page.recent_vectors import RecentVectors
 from streampca.sidecar.request import BYTES, NPY
 from streampca.sidecar.responses import NPZ
-from streampca.sidecar.v1 import endpoints as v1
 from streampca.sidecar.v1 import schemas
+from streampca.sidecar.v1.endpoints import V1Endpoints
 from streampca.stores.base import Store
 from streampca.stores.model_cache import POLL_INTERVAL_S, ModelCache
 from streampca.stores.models import Models
@@ -84,12 +84,12 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
     app.add_middleware(GZipMiddleware, **_GZIP)
     add_error_handlers(app, metrics)
     loader = ModelLoader(cache)
-    app.state.engine = Engine(cache, loader, metrics, settings, recent)
-    for router in (v1.router, operations.router, inference_protocol.router, mlflow.router):
-        app.include_router(router)
+    engine = Engine(cache, loader, metrics, settings, recent)
+    for endpoints in (V1Endpoints, InferenceEndpoints, MlflowEndpoints):
+        endpoints(engine).add_to(app)
     add_schemas(
         app, schemas.ProjectRequest, schemas.ReconstructRequest, schemas.ScoreRequest, InferenceRequest,
-        mlflow.Instances, schemas.ErrorResponse, schemas.NotReadyResponse,
+        Instances, schemas.ErrorResponse, schemas.NotReadyResponse,
     )  # fmt: skip
     _add_page(app, PageEndpoints(cache, loader, history, recent, store, settings))
     return app

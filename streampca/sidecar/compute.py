@@ -12,7 +12,7 @@ from streampca.pca import scoring
 from streampca.pca.arrays import Array
 from streampca.pca.scoring import Projected
 from streampca.sidecar import request_arrays
-from streampca.sidecar.errors import Problem, RequestError, invalid, too_large
+from streampca.sidecar.errors import Problem, RequestError, invalid
 from streampca.sidecar.request_arrays import Limits
 from streampca.sidecar.v1.schemas import SCORES, ProjectRequest, ReconstructRequest, ScoreRequest
 
@@ -50,7 +50,7 @@ def score(published: PublishedModel, request: ScoreRequest, limits: Limits) -> A
         most = min(most, published.model.dimensions)
         if 4 * most * len(vectors) > limits.numbers:
             text = f"the answer is too long: ask for at most {limits.numbers // (4 * len(vectors))} contributions"
-            raise too_large(text, "numbers")
+            raise RequestError(Problem.TOO_LARGE, text, limit="numbers")
         fields |= _contributions(published, vectors, most)
     return _answer(published, fields, len(vectors))
 
@@ -101,7 +101,7 @@ def reconstruct(published: PublishedModel, request: ReconstructRequest, limits: 
     if len(coordinates) * model.dimensions > limits.numbers:
         most = limits.numbers // model.dimensions
         text = f"the answer to {len(coordinates)} rows is too long: send at most {most}"
-        raise too_large(text, "numbers")
+        raise RequestError(Problem.TOO_LARGE, text, limit="numbers")
     with np.errstate(all="ignore"):
         vectors = model.reconstruct(coordinates, request.basis)
     _check_finite("coordinates", vectors)

@@ -3,11 +3,11 @@
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
-from fastapi import Depends, Request, Response
+from fastapi import Request, Response
 
 from streampca.fold.model_file import PublishedModel
 from streampca.settings.commands import ServeSettings
@@ -114,10 +114,3 @@ class Engine:
     async def in_thread(self, work: Callable[[], Returned]) -> Returned:
         """The result of some work that would keep the event loop from other requests."""
         return await anyio.to_thread.run_sync(work, limiter=self._threads)
-
-
-async def _engine(request: Request) -> Any:
-    return request.app.state.engine
-
-
-EngineDependency = Annotated[Engine, Depends(_engine)]

@@ -81,16 +81,6 @@ def invalid(text: str) -> RequestError:
     return RequestError(Problem.INVALID_REQUEST, text)
 
 
-def malformed(text: str) -> RequestError:
-    """A body that cannot be read."""
-    return RequestError(Problem.MALFORMED_BODY, text)
-
-
-def too_large(text: str, limit: str) -> RequestError:
-    """A body or an answer beyond a limit."""
-    return RequestError(Problem.TOO_LARGE, text, limit=limit)
-
-
 def busy(text: str = "too many large requests at once", limit: str = "memory") -> RequestError:
     """An error that ends by itself soon."""
     return RequestError(Problem.BUSY, f"{text}: try again", limit=limit, headers={"Retry-After": "1"})
@@ -102,7 +92,7 @@ def error_response(error: Exception, scope: Scope) -> Response:
     problem, text = known.problem, str(known)
     content = {"type": problem.type, "title": HTTPStatus(problem.status).phrase, "status": problem.status}
     body = orjson.dumps({**content, "detail": text, "error": text, **known.members})
-    plain = route_path(scope).startswith(_PLAIN_JSON)
+    plain = scope["path"].startswith(_PLAIN_JSON)
     return Response(body, problem.status, known.headers, "application/json" if plain else PROBLEM_JSON)
 
 
@@ -153,18 +143,10 @@ def _request_error(error: Exception, scope: Scope) -> RequestError:
 
 def describe(mistakes: Iterable[Any]) -> str:
     """The first of pydantic's mistakes as one sentence."""
-    return "; ".join(_sentence(mistake["loc"], mistake["msg"], mistake["type"]) for mistake in [*mistakes][:_DESCRIBED])
+    return "; ".join(f"{_field(mistake['loc'])}: {mistake['msg']}" for mistake in [*mistakes][:_DESCRIBED])
 
 
-def _sentence(path: tuple[str | int, ...], text: str, kind: str) -> str:
-    """A mistake, with its field as a caller writes it: `fields[0]`."""
+def _field(path: tuple[str | int, ...]) -> str:
+    """A field as a caller writes it: `fields[0]`."""
     *_, last = path
-    if kind == "extra_forbidden":
-        return f"unknown parameter {last!r}"
-    return f"{path[-2]}[{last}]: {text}" if isinstance(last, int) and len(path) > 1 else f"{last}: {text}"
-
-
-def route_path(scope: Scope) -> str:
-    """The path without a proxy's prefix."""
-    path: str = scope["path"]
-    return path.removeprefix(scope.get("root_path", ""))
+    return f"{path[-2]}[{last}]" if isinstance(last, int) and len(path) > 1 else str(last)

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streampca.process.bearer_tokens import AccessError, Tokens
 from streampca.process.bearer_tokens import Scope as TokenScope
-from streampca.sidecar.errors import busy, error_response, route_path
+from streampca.sidecar.errors import busy, error_response
 from streampca.sidecar.memory import Memory
 from streampca.sidecar.metrics import SidecarMetrics
 from streampca.sidecar.request import bytes_needed
@@ -60,7 +60,7 @@ class Middleware:
         if scope["method"] == "HEAD":
             scope = dict(scope, method="GET")  # the server sends no body, either way
         try:
-            if self._tokens and (needed := _scope_of(route_path(scope))):
+            if self._tokens and (needed := _scope_of(scope["path"])):
                 self._tokens.check(needed, headers.get(b"authorization", b"").decode("latin-1"))
             await answer.reserve_body(bytes_needed(headers, self._max_body_bytes))
             await self._app(scope, receive, answer.send)
@@ -86,7 +86,7 @@ class _Answer:
 
     def __init__(self, send: Send, scope: Scope, request_id: bytes, memory: Memory) -> None:
         self._send, self._memory, self._reserved = send, memory, 0
-        policy = _SWAGGER if route_path(scope) == "/docs" else _PAGE
+        policy = _SWAGGER if scope["path"] == "/docs" else _PAGE
         self._headers = [*_SECURITY, policy, (b"x-request-id", request_id)]
         self.request_id, self.status = request_id, 0
 

@@ -1,14 +1,15 @@
 """MLflow's scoring protocol: rows of a table, and their coordinates."""
 
+from enum import Enum
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, Field
 from starlette.responses import PlainTextResponse
 
 from streampca.sidecar import compute
 from streampca.sidecar.compute import Answer
-from streampca.sidecar.engine import EngineDependency
+from streampca.sidecar.engine import Engine
 from streampca.sidecar.errors import invalid
 from streampca.sidecar.inference_protocol.schemas import InferenceParameters
 from streampca.sidecar.openapi import body_of, errors_of
@@ -20,8 +21,6 @@ from streampca.sidecar.v1.schemas import ErrorResponse, ProjectQuery, ProjectReq
 from streampca.version import __version__
 
 _FORMS = ("instances", "inputs", "dataframe_split")
-
-router = APIRouter(tags=["MLflow"], responses=errors_of(ErrorResponse, JSON))
 
 
 class Instances(BaseModel):
@@ -39,23 +38,38 @@ class Predictions(BaseModel):
     predictions: Rows
 
 
-@router.post("/invocations", response_model=Predictions, openapi_extra=body_of(Instances))
-async def invocations(request: Request, engine: EngineDependency) -> Response:
-    """Coordinates of vectors, as MLflow's scoring server answers."""
-    return await engine.answer(request, operation="project", parse=parse, compute=compute.project, respond=respond)
+_BODY = body_of(Instances)
 
 
-@router.get("/ping", response_class=PlainTextResponse)
-async def ping(engine: EngineDependency) -> Response:
-    """Whether to send requests here, as /readyz says."""
-    engine.check_ready()
-    return Response("\n", media_type="text/plain")
+class MlflowEndpoints:
+    """The endpoints, one method each."""
 
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
 
-@router.get("/version", response_class=PlainTextResponse)
-async def version() -> Response:
-    """The version of this server."""
-    return Response(__version__, media_type="text/plain")
+    def add_to(self, app: FastAPI) -> None:
+        """Add their routes."""
+        errors = errors_of(ErrorResponse, JSON)
+        tags: list[str | Enum] = ["MLflow"]
+        post = app.post("/invocations", tags=tags, response_model=Predictions, responses=errors, openapi_extra=_BODY)
+        post(self.invocations)
+        for endpoint in (self.ping, self.version):
+            app.get(f"/{endpoint.__name__}", tags=tags, response_class=PlainTextResponse, responses=errors)(endpoint)
+
+    async def invocations(self, request: Request) -> Response:
+        """Coordinates of vectors, as MLflow's scoring server answers."""
+        return await self._engine.answer(
+            request, operation="project", parse=parse, compute=compute.project, respond=respond
+        )
+
+    async def ping(self) -> Response:
+        """Whether to send requests here, as /readyz says."""
+        self._engine.check_ready()
+        return Response("\n", media_type="text/plain")
+
+    async def version(self) -> Response:
+        """The version of this server."""
+        return Response(__version__, media_type="text/plain")
 
 
 def parse(raw: RawRequest, limits: Limits) -> ProjectRequest:

@@ -31,9 +31,13 @@ def content_of(schema: type[BaseModel], media_type: str, *binary: str) -> dict[s
     return {"content": content | dict.fromkeys(binary, _BINARY)}
 
 
-def body_of(schema: type[BaseModel], *binary: str) -> dict[str, Any]:
-    """The body of a request, for `openapi_extra`."""
-    return {"requestBody": {"required": True, **content_of(schema, "application/json", *binary)}}
+def body_of(schema: type[BaseModel], *binary: str, query: type[BaseModel] | None = None) -> dict[str, Any]:
+    """The body and the query of a request, for `openapi_extra`."""
+    fields = query.model_json_schema()["properties"] if query else {}
+    return {
+        "requestBody": {"required": True, **content_of(schema, "application/json", *binary)},
+        "parameters": [{"name": name, "in": "query", "schema": fields[name]} for name in fields],
+    }
 
 
 def binary_answer(media_type: str) -> Responses:

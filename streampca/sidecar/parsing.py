@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from streampca.formats.json import count, loads
 from streampca.formats.packing import VectorError, type_name
 from streampca.sidecar import request_arrays
-from streampca.sidecar.errors import Problem, RequestError, describe, invalid, malformed, too_large
+from streampca.sidecar.errors import Problem, RequestError, describe, invalid
 from streampca.sidecar.memory import SMALL_BYTES
 from streampca.sidecar.request import BINARY, BYTES, RAW, RawRequest
 from streampca.sidecar.request_arrays import Limits
@@ -22,12 +22,13 @@ RowsSchema = TypeVar("RowsSchema", bound=RowsRequest)
 Schema = TypeVar("Schema", bound=BaseModel)
 
 
-def parse(raw: RawRequest, limits: Limits, schema: type[RowsSchema], query: BaseModel) -> RowsSchema:
+def parse(raw: RawRequest, limits: Limits, schema: type[RowsSchema], query: type[BaseModel]) -> RowsSchema:
     """The request that body and query describe."""
     if raw.media_type == BYTES:
         text = f"{BYTES} does not say which numbers: send Content-Type: {next(iter(RAW))}"
         raise RequestError(Problem.UNSUPPORTED_TYPE, text)
-    parameters = query.model_dump(exclude_unset=True)
+    check_names("parameter", raw.query, query.model_fields)
+    parameters = validate(query, raw.query).model_dump(exclude_unset=True) if raw.query else {}
     row_field = parameters.pop("of", None)
     if raw.media_type in BINARY:
         names = [name for name in schema.model_fields if name in ROW_FIELDS]
@@ -54,7 +55,7 @@ def check_values(text: bytes, limits: Limits) -> None:
     values = commas + 2 * arrays + 6 * objects + 2 * fields
     if values > limits.numbers + 2 * limits.rows + 64:
         sentence = f"the body holds too many values: send at most {limits.numbers} numbers in {limits.rows} rows"
-        raise too_large(sentence, "numbers")
+        raise RequestError(Problem.TOO_LARGE, sentence, limit="numbers")
 
 
 def json_object(body: bytes) -> dict[str, Any]:
@@ -62,7 +63,7 @@ def json_object(body: bytes) -> dict[str, Any]:
     try:
         content = loads(body)
     except VectorError as error:
-        raise malformed(f"the body is {error}") from None
+        raise RequestError(Problem.MALFORMED_BODY, f"the body is {error}") from None
     if not isinstance(content, dict):
         raise invalid(f"the body must be a JSON object, not {type_name(content)}")
     return content

@@ -6,9 +6,10 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from starlette.datastructures import QueryParams
 from starlette.requests import ClientDisconnect, Request
 
-from streampca.sidecar.errors import Problem, RequestError, malformed, too_large
+from streampca.sidecar.errors import Problem, RequestError
 
 NPY, BYTES = "application/x-npy", "application/octet-stream"
 RAW = {f"{BYTES};dtype=float32": "<f4", f"{BYTES};dtype=float64": "<f8"}
@@ -28,6 +29,7 @@ class RawRequest:
 
     body: bytes
     media_type: str = ""  # any other than those of BINARY means JSON
+    query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[bytes, bytes] = field(default_factory=dict)
 
     @property
@@ -43,7 +45,7 @@ class RawRequest:
         length = self.header(LENGTH.lower().encode())
         if length and not (_NUMBER.fullmatch(length) and int(length) <= len(self.body)):
             text = f"{LENGTH} {length[:20]} is not the length of the JSON in a body of {len(self.body)}"
-            raise malformed(text)
+            raise RequestError(Problem.MALFORMED_BODY, text)
         return int(length) if length else len(self.body)
 
     def unpacked(self, max_bytes: int) -> "RawRequest":
@@ -55,11 +57,11 @@ class RawRequest:
             plain = decoder.decompress(self.body, max_bytes + 1)
         except zlib.error as error:
             text = f"the body is not what its Content-Encoding says: {error}"
-            raise malformed(text) from None
+            raise RequestError(Problem.MALFORMED_BODY, text) from None
         if len(plain) > max_bytes:
             raise _too_long(max_bytes)
         if not decoder.eof:
-            raise malformed("the compressed body ends too early")
+            raise RequestError(Problem.MALFORMED_BODY, "the compressed body ends too early")
         return replace(self, body=plain)
 
     def header(self, name: bytes) -> str:
@@ -87,7 +89,9 @@ async def read_request(request: Request, max_bytes: int) -> RawRequest:
     except TimeoutError:
         text = f"the body did not arrive within {BODY_WITHIN_S:g} s: send fewer rows at once"
         raise RequestError(Problem.SLOW_BODY, text, limit="body_time", headers={"Connection": "close"}) from None
-    return RawRequest(body, media_type, headers)
+    parameters = request.query_params if request.scope["query_string"] else QueryParams()
+    query = {name: ",".join(parameters.getlist(name)) for name in parameters}
+    return RawRequest(body, media_type, query, headers)
 
 
 def bytes_needed(headers: Mapping[bytes, bytes], max_bytes: int) -> int:
@@ -126,4 +130,4 @@ def _text(header: bytes) -> str:
 
 def _too_long(max_bytes: int) -> RequestError:
     text = f"the body exceeds {max_bytes} bytes: send fewer rows at once"
-    return too_large(text, "body_bytes")
+    return RequestError(Problem.TOO_LARGE, text, limit="body_bytes")

@@ -14,7 +14,7 @@ from streampca.formats import npy
 from streampca.formats.json import may_hold_booleans
 from streampca.formats.packing import NumberPacker, VectorError, type_name
 from streampca.pca.arrays import Array
-from streampca.sidecar.errors import invalid, malformed, too_large
+from streampca.sidecar.errors import Problem, RequestError, invalid
 from streampca.sidecar.request import RAW
 
 
@@ -64,10 +64,10 @@ def fit(rows: Array, name: str, width: int, limits: Limits, *, gaps: bool = Fals
         rows = _cut(rows, name, width)
     if len(rows) > limits.rows:
         text = f"{name} has {len(rows)} rows, at most {limits.rows} are allowed: send fewer"
-        raise too_large(text, "rows")
+        raise RequestError(Problem.TOO_LARGE, text, limit="rows")
     if rows.size > limits.numbers:
         text = f"{name} has {rows.size} numbers, at most {limits.numbers} are allowed: send fewer rows"
-        raise too_large(text, "numbers")
+        raise RequestError(Problem.TOO_LARGE, text, limit="numbers")
     if len(rows) == 0:
         return np.empty((0, width))
     if rows.shape[1] != width:
@@ -91,7 +91,7 @@ def _from_npy(body: bytes, name: str) -> Array:
     try:
         array = npy.parse_array(body)
     except VectorError as error:
-        raise malformed(f"the body is not a valid .npy file: {error}") from None
+        raise RequestError(Problem.MALFORMED_BODY, f"the body is not a valid .npy file: {error}") from None
     if array.ndim not in (1, 2):
         raise invalid(f"{name} must be an array of 1 or 2 axes, not of {array.ndim}")
     return array.reshape(1, -1) if array.ndim == 1 else array

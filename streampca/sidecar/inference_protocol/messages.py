@@ -85,7 +85,7 @@ def infer(published: PublishedModel, inference: Inference, limits: Limits) -> An
     return answer
 
 
-def respond(model: str, inference: Inference, answer: Answer) -> Response:
+def respond(inference: Inference, answer: Answer, raw: RawRequest, model: str) -> Response:
     """The outputs, in the request's order."""
     tensors, parts = [], []
     for name, as_bytes in inference.outputs.items():

@@ -1,16 +1,18 @@
-"""This project's own dialect, `/v1`."""
+"""This project's own dialect, `/v1`, with probes and metrics."""
 
+from enum import Enum
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request, Response
-from pydantic import WithJsonSchema
+from fastapi import FastAPI, Path, Query, Request, Response
+from pydantic import BaseModel, WithJsonSchema
+from starlette.responses import PlainTextResponse
 
 from streampca.sidecar import compute
 from streampca.sidecar.compute import Answer
-from streampca.sidecar.engine import EngineDependency
-from streampca.sidecar.errors import Problem, RequestError
-from streampca.sidecar.openapi import binary_answer, body_of, errors_of
+from streampca.sidecar.engine import Engine
+from streampca.sidecar.errors import PROBLEM_JSON, Problem, RequestError
+from streampca.sidecar.openapi import Responses, binary_answer, body_of, content_of, errors_of
 from streampca.sidecar.parsing import parse
 from streampca.sidecar.request import BINARY, NPY, RawRequest
 from streampca.sidecar.responses import NPZ, accepts, answer_response, bytes_response, json_response, version_header
@@ -20,96 +22,115 @@ from streampca.sidecar.v1.schemas import ANY_VERSION, AnyVersion, RowsRequest
 VersionQuery = Annotated[AnyVersion, Query(description="Version of the model; the newest if absent.")]
 VersionPath = Annotated[str, WithJsonSchema(ANY_VERSION), Path(description="Version of the model, or latest.")]
 
-router = APIRouter(prefix="/v1", responses=errors_of(schemas.ErrorResponse))
 
+class V1Endpoints:
+    """The endpoints, one method each."""
 
-@router.post(
-    "/project", tags=["vectors"], response_model=schemas.ProjectResponse, responses=binary_answer(NPZ),
-    openapi_extra=body_of(schemas.ProjectRequest, *BINARY),
-)  # fmt: skip
-async def project(
-    request: Request, engine: EngineDependency, query: Annotated[schemas.ProjectQuery, Query()]
-) -> Response:
-    """Coordinates of vectors in the basis of the components, and each vector's distance from their subspace."""
-    read = partial(parse, schema=schemas.ProjectRequest, query=query)
-    return await engine.answer(
-        request, operation="project", parse=read, compute=compute.project, respond=_respond, if_quick=True
-    )
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
 
+    def add_to(self, app: FastAPI) -> None:
+        """Add their routes."""
+        errors = errors_of(schemas.ErrorResponse)
+        for endpoint, request, query, answer in (
+            (self.project, schemas.ProjectRequest, schemas.ProjectQuery, schemas.ProjectResponse),
+            (self.reconstruct, schemas.ReconstructRequest, schemas.ReconstructQuery, schemas.ReconstructResponse),
+            (self.score, schemas.ScoreRequest, schemas.ScoreQuery, schemas.ScoreResponse),
+        ):
+            app.post(
+                f"/v1/{endpoint.__name__}", tags=["vectors"], response_model=answer,
+                responses=errors | binary_answer(NPZ), openapi_extra=body_of(request, *BINARY, query=query),
+            )(endpoint)  # fmt: skip
+        gets: tuple[tuple[str, Any, type[BaseModel], Responses], ...] = (
+            ("/model", self.model, schemas.ModelResponse, {}),
+            ("/model/components", self.components, schemas.ComponentsResponse, binary_answer(NPY)),
+            ("/models", self.models, schemas.ModelsResponse, {}),
+            ("/models/{version}", self.model_version, schemas.ModelResponse, {}),
+        )
+        for path, get, model, more in gets:
+            app.get(f"/v1{path}", tags=["model"], response_model=model, responses=errors | more)(get)
+        app.post("/v1/models/{name}:predict", include_in_schema=False)(self.predict)
+        tags: list[str | Enum] = ["operations"]
+        app.get("/healthz", tags=tags, response_model=schemas.HealthResponse)(self.healthz)
+        not_ready: Responses = {
+            503: {"description": "Not ready.", **content_of(schemas.NotReadyResponse, PROBLEM_JSON)}
+        }
+        app.get("/readyz", tags=tags, response_model=schemas.ReadyResponse, responses=not_ready)(self.readyz)
+        app.get("/metrics", tags=tags, response_class=PlainTextResponse)(self.metrics)
 
-@router.post(
-    "/reconstruct", tags=["vectors"], response_model=schemas.ReconstructResponse, responses=binary_answer(NPZ),
-    openapi_extra=body_of(schemas.ReconstructRequest, *BINARY),
-)  # fmt: skip
-async def reconstruct(
-    request: Request, engine: EngineDependency, query: Annotated[schemas.ReconstructQuery, Query()]
-) -> Response:
-    """Vectors from coordinates; or vectors as the components reconstruct them, with the squared error of each."""
-    read = partial(parse, schema=schemas.ReconstructRequest, query=query)
-    return await engine.answer(
-        request, operation="reconstruct", parse=read, compute=compute.reconstruct, respond=_respond
-    )
+    async def project(self, request: Request) -> Response:
+        """Coordinates of vectors in the basis of the components, and each vector's distance from their subspace."""
+        read = partial(parse, schema=schemas.ProjectRequest, query=schemas.ProjectQuery)
+        return await self._engine.answer(
+            request, operation="project", parse=read, compute=compute.project, respond=_respond, if_quick=True
+        )
 
+    async def reconstruct(self, request: Request) -> Response:
+        """Vectors from coordinates; or vectors as the components reconstruct them, with the squared error of each."""
+        read = partial(parse, schema=schemas.ReconstructRequest, query=schemas.ReconstructQuery)
+        return await self._engine.answer(
+            request, operation="reconstruct", parse=read, compute=compute.reconstruct, respond=_respond
+        )
 
-@router.post(
-    "/score", tags=["vectors"], response_model=schemas.ScoreResponse, responses=binary_answer(NPZ),
-    openapi_extra=body_of(schemas.ScoreRequest, *BINARY),
-)  # fmt: skip
-async def score(request: Request, engine: EngineDependency, query: Annotated[schemas.ScoreQuery, Query()]) -> Response:
-    """How unusual vectors are: T², squared distance, score, p-values, and the dimensions that contribute most."""
-    read = partial(parse, schema=schemas.ScoreRequest, query=query)
-    return await engine.answer(request, operation="score", parse=read, compute=compute.score, respond=_respond)
+    async def score(self, request: Request) -> Response:
+        """How unusual vectors are: T², squared distance, score, p-values, and the dimensions that contribute most."""
+        read = partial(parse, schema=schemas.ScoreRequest, query=schemas.ScoreQuery)
+        return await self._engine.answer(
+            request, operation="score", parse=read, compute=compute.score, respond=_respond
+        )
+
+    async def model(self, request: Request, version: VersionQuery = None) -> Response:
+        """A model's dimensions, variances, losses and position in the stream."""
+        published = await self._engine.find(version)
+        etag = f'"{published.version}-{published.published_at:.3f}"'
+        if etag in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers={"ETag": etag})
+        response = answer_response(compute.model_info(published))
+        response.headers["ETag"] = etag
+        return response
+
+    async def components(self, request: Request, version: VersionQuery = None) -> Response:
+        """The axes: JSON with variances and mean, or (Accept: application/x-npy) the matrix alone for `numpy.load`."""
+        published, engine = await self._engine.find(version), self._engine
+        if not accepts(request.headers.get("accept", ""), NPY):
+            return await engine.in_thread(lambda: answer_response(compute.components(published, engine.limits)))
+        disposition = {"Content-Disposition": f'attachment; filename="components-{published.version}.npy"'}
+        return bytes_response(compute.components_npy(published), NPY, version_header(published.version) | disposition)
+
+    async def models(self) -> Response:
+        """The versions in the store."""
+        versions, current = await self._engine.versions(), self._engine.current_version
+        return json_response({"version": current, "versions": versions}, version_header(current))
+
+    async def model_version(self, request: Request, version: VersionPath) -> Response:
+        """Dimensions, variances, losses and position of a version, or of `latest`."""
+        if version != "latest" and not (version.isdecimal() and len(version) < 20):
+            text = f"{version[:40]!r} is no version: that is a number, or latest. {self._use_v2()}"
+            raise RequestError(Problem.UNKNOWN_VERSION, text)
+        return await self.model(request, None if version == "latest" else int(version))
+
+    async def predict(self) -> Response:
+        """Refuse a request of version 1 of KServe's protocol."""
+        raise RequestError(Problem.UNKNOWN_PATH, f"there is no :predict. {self._use_v2('/infer')}")
+
+    async def healthz(self) -> Response:
+        """Whether the process responds. For liveness probes."""
+        return json_response({"status": "ok"})
+
+    async def readyz(self) -> Response:
+        """Whether to send requests here: a model is loaded and not too old, and the store can be read."""
+        self._engine.check_ready()
+        version = self._engine.current_version
+        return json_response({"version": version}, version_header(version))
+
+    async def metrics(self, request: Request) -> Response:
+        """Metrics for Prometheus."""
+        text, content_type = self._engine.metrics.text(request.headers.get("accept", ""))
+        return Response(text, headers={"Content-Type": content_type})
+
+    def _use_v2(self, path: str = "") -> str:
+        return f"Version 2 of KServe's protocol is at /v2/models/{self._engine.topic}{path}"
 
 
 def _respond(_: RowsRequest, answer: Answer, raw: RawRequest) -> Response:
     return answer_response(answer, raw.header(b"accept"))
-
-
-@router.get("/model", tags=["model"], response_model=schemas.ModelResponse)
-async def model(request: Request, engine: EngineDependency, version: VersionQuery = None) -> Response:
-    """A model's dimensions, variances, losses and position in the stream."""
-    published = await engine.find(version)
-    etag = f'"{published.version}-{published.published_at:.3f}"'
-    if etag in request.headers.get("if-none-match", ""):
-        return Response(status_code=304, headers={"ETag": etag})
-    response = answer_response(compute.model_info(published))
-    response.headers["ETag"] = etag
-    return response
-
-
-@router.get(
-    "/model/components", tags=["model"], response_model=schemas.ComponentsResponse, responses=binary_answer(NPY)
-)
-async def components(request: Request, engine: EngineDependency, version: VersionQuery = None) -> Response:
-    """The axes: JSON with variances and mean, or (Accept: application/x-npy) the matrix alone for `numpy.load`."""
-    published = await engine.find(version)
-    if not accepts(request.headers.get("accept", ""), NPY):
-        return await engine.in_thread(lambda: answer_response(compute.components(published, engine.limits)))
-    disposition = {"Content-Disposition": f'attachment; filename="components-{published.version}.npy"'}
-    return bytes_response(compute.components_npy(published), NPY, version_header(published.version) | disposition)
-
-
-@router.get("/models", tags=["model"], response_model=schemas.ModelsResponse)
-async def models(engine: EngineDependency) -> Response:
-    """The versions in the store."""
-    versions, current = await engine.versions(), engine.current_version
-    return json_response({"version": current, "versions": versions}, headers=version_header(current))
-
-
-@router.get("/models/{version}", tags=["model"], response_model=schemas.ModelResponse)
-async def model_version(request: Request, engine: EngineDependency, version: VersionPath) -> Response:
-    """Dimensions, variances, losses and position of a version, or of `latest`."""
-    if version != "latest" and not (version.isdecimal() and len(version) < 20):
-        text = f"{version[:40]!r} is no version, but a number is, or latest"
-        raise RequestError(Problem.UNKNOWN_VERSION, f"{text}; {_use_v2(engine.topic)}")
-    return await model(request, engine, None if version == "latest" else int(version))
-
-
-@router.post("/models/{name}:predict", include_in_schema=False)
-async def predict(engine: EngineDependency) -> Response:
-    """Refuse a request of KServe's first protocol."""
-    raise RequestError(Problem.UNKNOWN_PATH, f"there is no :predict here; {_use_v2(engine.topic)}/infer")
-
-
-def _use_v2(topic: str) -> str:
-    return f"of KServe's protocols this sidecar speaks version 2: use /v2/models/{topic}"

@@ -45,17 +45,11 @@ SquaredDistances = Annotated[
 ]
 ScoreName = Literal["t2", "spe", "score", "p", "p_t2", "p_spe"]
 SCORES: tuple[ScoreName, ...] = get_args(ScoreName)
-
-
-def _split(names: Any) -> Any:
-    """A list of names, or, in a query, names with commas between them."""
-    match names:
-        case str(text) | [str(text)]:
-            return text.split(",", len(SCORES))
-    return names
-
-
-ScoreFields = Annotated[list[ScoreName], Field(max_length=len(SCORES)), BeforeValidator(_split)]
+ScoreFields = Annotated[
+    list[ScoreName],
+    Field(max_length=len(SCORES)),
+    BeforeValidator(lambda names: names.split(",", len(SCORES)) if isinstance(names, str) else names),
+]
 T2 = Annotated[list[float], Field(description="Hotelling's T², unusual within the subspace: k on average.")]
 Score = Annotated[
     list[float], Field(description="T² + SPE/σ², with σ² the mean variance outside the subspace: d on average.")
