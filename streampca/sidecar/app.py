@@ -22,7 +22,6 @@ from streampca.sidecar.inference_protocol.schemas import InferenceRequest
 from streampca.sidecar.metrics import SidecarMetrics
 from streampca.sidecar.middleware import PROBES, Middleware
 from streampca.sidecar.mlflow import Instances, MlflowEndpoints
-from streampca.sidecar.model_loader import ModelLoader
 from streampca.sidecar.openapi import DESCRIPTION, add_schemas
 from streampca.sidecar.page.endpoints import PageEndpoints
 from streampca.sidecar.page.files import PageFiles
@@ -83,15 +82,14 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
     # Around the others: last in, first called.
     app.add_middleware(GZipMiddleware, **_GZIP)
     add_error_handlers(app, metrics)
-    loader = ModelLoader(cache)
-    engine = Engine(cache, loader, metrics, settings, recent)
+    engine = Engine(cache, metrics, settings, recent)
     for endpoints in (V1Endpoints, InferenceEndpoints, MlflowEndpoints):
         endpoints(engine).add_to(app)
     add_schemas(
         app, schemas.ProjectRequest, schemas.ReconstructRequest, schemas.ScoreRequest, InferenceRequest,
         Instances, schemas.ErrorResponse, schemas.NotReadyResponse,
     )  # fmt: skip
-    _add_page(app, PageEndpoints(cache, loader, history, recent, store, settings))
+    _add_page(app, PageEndpoints(cache, engine, history, recent, store, settings))
     return app
 
 

@@ -14,7 +14,6 @@ from streampca.settings.commands import ServeSettings
 from streampca.sidecar.compute import Answer
 from streampca.sidecar.errors import Problem, RequestError
 from streampca.sidecar.metrics import SidecarMetrics
-from streampca.sidecar.model_loader import ModelLoader
 from streampca.sidecar.page.recent_vectors import RecentVectors
 from streampca.sidecar.request import RawRequest, read_request
 from streampca.sidecar.request_arrays import Limits
@@ -44,15 +43,22 @@ class Engine:
     """Finds models, and answers requests with them."""
 
     def __init__(
-        self, cache: ModelCache, loader: ModelLoader, metrics: SidecarMetrics, settings: ServeSettings,
-        recent: RecentVectors,
-    ) -> None:  # fmt: skip
+        self, cache: ModelCache, metrics: SidecarMetrics, settings: ServeSettings, recent: RecentVectors
+    ) -> None:
         self._cache, self._settings, self._recent = cache, settings, recent
-        self.find, self.metrics, self.topic = loader.find, metrics, settings.topic
+        self.metrics, self.topic = metrics, settings.topic
         # A body of n bytes holds at most n/2 numbers; an answer may hold no more.
         self.limits = Limits(_MAX_ROWS, min(_MAX_NUMBERS, settings.max_body_bytes // 2))
         # Each may hold a parsed body and its results; parsing holds the GIL, so more threads would gain little.
         self._threads = anyio.CapacityLimiter(min(_MAX_THREADS, os.cpu_count() or 1))
+        self._loads = anyio.CapacityLimiter(1)  # who waits finds what another has loaded
+
+    async def find(self, version: int | None) -> PublishedModel:
+        """The model of a version (None: the newest). Raises what `ModelCache.get` raises."""
+        try:
+            return self._cache.get_loaded(version)
+        except NotLoadedError:
+            return await anyio.to_thread.run_sync(self._cache.get, version, limiter=self._loads)
 
     async def versions(self) -> list[int]:
         """All versions in the store, in ascending order."""

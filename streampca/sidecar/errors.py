@@ -47,7 +47,7 @@ class Problem(Enum):
     NO_MODEL = 503, "No model has been published yet."
     NOT_READY = 503, "Requests should not be sent here; `reasons` lists why."
     STORE_UNREADABLE = 503, "The store cannot be read."
-    BUSY = 503, "Too many large requests, or old versions, at once: try again after `Retry-After`."
+    BUSY = 503, "Too many large requests at once: try again after `Retry-After` seconds."
 
     @property
     def status(self) -> int:
@@ -81,9 +81,10 @@ def invalid(text: str) -> RequestError:
     return RequestError(Problem.INVALID_REQUEST, text)
 
 
-def busy(text: str = "too many large requests at once", limit: str = "memory") -> RequestError:
-    """An error that ends by itself soon."""
-    return RequestError(Problem.BUSY, f"{text}: try again", limit=limit, headers={"Retry-After": "1"})
+def busy() -> RequestError:
+    """The answer to a request that there is no memory for at the moment."""
+    text = "too many large requests at once: try again"
+    return RequestError(Problem.BUSY, text, limit="memory", headers={"Retry-After": "1"})
 
 
 def error_response(error: Exception, scope: Scope) -> Response:
