@@ -67,11 +67,13 @@ def shown(field: FieldInfo) -> str:
 
 def metrics() -> str:
     """Each metric of worker, sidecar and transform."""
-    worker = described(WorkerMetrics("t").registry)
-    rows = [[f"`{name}`", "worker", text] for name, text in sorted(worker.items())]
-    rows += [[f"`{name}`", "sidecar", text] for name, text in sorted(sidecar_metrics().items())]
     transform = described(TransformMetrics("t").registry)
-    rows += [[f"`{name}`", "transform", text] for name, text in sorted(transform.items())]
+    described_by = {"worker": described(WorkerMetrics("t").registry), "sidecar": sidecar_metrics(), "transform": transform}
+    roles: dict[tuple[str, str], list[str]] = {}
+    for role, metrics_of_role in described_by.items():
+        for metric in sorted(metrics_of_role.items()):
+            roles.setdefault(metric, []).append(role)
+    rows = [[f"`{name}`", ", ".join(of), text] for (name, text), of in roles.items()]
     return table(["metric", "of", "meaning"], rows)
 
 
