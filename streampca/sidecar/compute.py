@@ -30,7 +30,7 @@ class Answer:
 
 
 def project(published: PublishedModel, request: ProjectRequest, limits: Limits) -> Answer:
-    """Coordinates of vectors, and the squared distance of each from the subspace of the components."""
+    """Coordinates of vectors in the basis of the components, and each vector's distance from their subspace."""
     projected = _projected(published, request.vectors, limits)
     with np.errstate(all="ignore"):
         principal = projected.coordinates
@@ -43,7 +43,7 @@ def project(published: PublishedModel, request: ProjectRequest, limits: Limits) 
 
 
 def score(published: PublishedModel, request: ScoreRequest, limits: Limits) -> Answer:
-    """How unusual vectors are, and on request the dimensions that contribute most to that."""
+    """How unusual vectors are: T², squared distance, score, p-values, and the dimensions that contribute most."""
     projected, most = _projected(published, request.vectors, limits), request.contributions
     fields, vectors = _scores(published, projected), projected.vectors
     if most:

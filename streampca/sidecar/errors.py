@@ -25,6 +25,9 @@ _PLAIN_JSON = ("/v2", "/invocations", "/ping")  # paths of protocols with errors
 _DESCRIBED = 20  # mistakes
 
 
+Headers = Mapping[str, str]
+
+
 class Problem(Enum):
     """The types of errors, each with its status and what it means."""
 
@@ -64,16 +67,10 @@ class RequestError(Exception):
     """The request cannot be answered; `limit` names the limit that it reached, `members` are added to the answer."""
 
     def __init__(
-        self,
-        problem: Problem,
-        text: str,
-        *,
-        limit: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        **members: Any,
+        self, problem: Problem, text: str, *, limit: str = "", headers: Mapping[str, str] | None = None, **members: Any
     ) -> None:
         super().__init__(text)
-        self.problem, self.limit, self.headers, self.members = problem, limit, dict(headers or {}), members
+        self.problem, self.limit, self.headers, self.members = problem, limit, headers, members
 
 
 def invalid(text: str) -> RequestError:
@@ -94,7 +91,7 @@ def error_response(error: Exception, scope: Scope) -> Response:
     content = {"type": problem.type, "title": HTTPStatus(problem.status).phrase, "status": problem.status}
     body = orjson.dumps({**content, "detail": text, "error": text, **known.members})
     plain = scope["path"].startswith(_PLAIN_JSON)
-    return Response(body, problem.status, known.headers, "application/json" if plain else PROBLEM_JSON)
+    return Response(body, problem.status, dict(known.headers or {}), "application/json" if plain else PROBLEM_JSON)
 
 
 def add_error_handlers(app: FastAPI, metrics: SidecarMetrics) -> None:
