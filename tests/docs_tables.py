@@ -15,6 +15,7 @@ from streampca.settings.commands import ServeSettings
 from streampca.settings.transform import TransformSettings
 from streampca.settings.worker import WorkerSettings
 from streampca.sidecar.app import create_app
+from streampca.sidecar.errors import Problem
 from streampca.stores.memory import MemoryStore
 from streampca.transform.metrics import TransformMetrics
 from streampca.worker.listeners.metrics import WorkerMetrics
@@ -91,11 +92,17 @@ def endpoints() -> str:
     return table(["endpoint", "what it answers"], [*rows, *pages])
 
 
+def errors() -> str:
+    """Each type of error of the sidecar."""
+    return table(["type", "status", "meaning"], [[f"`{p.type}`", str(p.status), p.value[1]] for p in Problem])
+
+
 TABLES: dict[str, tuple[Path, Callable[[], str]]] = {
     "commands": (DOCS / "configuration.md", commands),
     "settings": (DOCS / "configuration.md", settings),
     "metrics": (DOCS / "monitoring.md", metrics),
     "endpoints": (DOCS / "api.md", endpoints),
+    "errors": (DOCS / "api.md", errors),
 }
 
 
