@@ -174,7 +174,7 @@ def _on_covariance(state: State, learned: block.Learned, past: float, config: Le
     """Σ with the block, and the next [C | F]."""
     d, Y = config.dimensions, learned.Y
     before = np.zeros(d * (d + 1) // 2) if state.covariance is None else state.covariance
-    covariance, square = triangle.plus(before, past, (Y.T @ Y).astype(np.float64, copy=False))
+    covariance, square = triangle.plus(before, past, Y.T @ Y)
     start = np.hstack([learned.C, state.C[:, learned.C.shape[1] :], learned.sketch])
     CF = ritz.on_covariance(square, start, config.limits) if state.rank else ritz.of_covariance(square, config.limits)
     return replace(state, C=CF.astype(config.dtype, copy=False), covariance=covariance)

@@ -45,16 +45,15 @@ def learn(
     V, shortened = centring.shortened_first(V, total_variance, smallest)
     (n, d), K = V.shape, C.shape[1]
     whole = d == K  # nothing lies outside C, so that no message would move it
-    C, mean = np.array(C[:, :0] if whole else C, order="C"), mean.copy()
+    C, mean = centring.read_only(C[:, :0] if whole else C), mean.copy()
     Y, sketch, sums = np.empty(V.shape, V.dtype), np.zeros((SKETCH, d), V.dtype), np.zeros((2, n))
-    each = np.array([weights.a, weights.eta, weights.before, np.sqrt(weights.c)])
+    of_messages = np.array([weights.a, weights.eta, weights.before, np.sqrt(weights.c)])
     scale = (float(total_variance), float(smallest), centring.SHARE if total_variance > smallest else np.inf)
     rows, sizes = centring.read_only(V), (served, part_of(K))
-    total, more, S = _learn(rows, C, sizes, mean, each, scale, combinations(n), Y, sketch, sums)
+    C, S, total, more = _learn(rows, C, sizes, mean, of_messages, scale, combinations(n), Y, sketch, sums)
     explained, norm = sums
     explained = norm * (1 - weights.a) if whole else explained
-    error = _inverse_error(S[: C.shape[1], : C.shape[1]], C)
-    return Learned(Y, C, sketch.T, explained, norm, mean, total, shortened + more, error)
+    return Learned(Y, C, sketch.T, explained, norm, mean, total, shortened + more, _inverse_error(S, C))
 
 
 def part_of(columns: int) -> int:
@@ -84,48 +83,70 @@ def _inverse_error(S: F64, C: Array) -> float:
 def _learn(
     V: Array, C: Array, sizes: tuple[int, int], mean: F64, weights: F64, scale: tuple[float, float, float],
     combinations: Any, Y: Array, sketch: Array, sums: F64,
-) -> tuple[float, int, F64]:  # pragma: no cover - compiled  # fmt: skip
-    """Fill in Y, the sketch (SKETCH, d) and the sums (2, n), `explained` and `norm`; update the mean and C.
+) -> tuple[Array, F64, float, int]:  # pragma: no cover - compiled  # fmt: skip
+    """Fill in Y, the sketch (SKETCH, d) and the sums (2, n), `explained` and `norm`; update the mean.
 
     `sizes`: the served columns and the messages of a part. `weights` (4, n): a, η, ρw and √c. `scale`: as in
-    `centre_rows`. Returns tr Σ, the number of shortened messages and S.
+    `centre_rows`. Returns C and S after the block, tr Σ, and the number of shortened messages.
     """
     (n, d), K, (served, part), total, shortened = V.shape, C.shape[1], sizes, scale[0], 0
     explained, norm = sums
     a, eta, before, root = weights
+    CY = np.empty((K + part, d), V.dtype)  # [C | Yᵀ]ᵀ of a part: P and G are one product with it, the next C another
     N, S = np.zeros((K, K)), np.zeros((K, K))
     for m in range(K):
         for j in range(d):
+            CY[m, j] = C[j, m]
             N[m, m] += np.float64(C[j, m]) * np.float64(C[j, m])
         S[m, m] = 1.0 / N[m, m]
     for i in range(0, n, part):
         e = min(i + part, n)
-        y, limits = Y[i:e], (total, scale[1], scale[2])
+        y, limits = CY[K : K + e - i], (total, scale[1], scale[2])
         total, more = centre_rows(V[i:e], mean, a[i:e], eta[i:e], before[i:e], limits, y, norm[i:e])
         shortened += more
         if K:
-            P = _double(y @ C)
-            X, Z, p, growth, S = learn_padded(P, _double(y @ y.T), S, eta[i:e])
+            PG = y @ CY[: K + e - i].T
+            X, Z, p, growth, S = learn_padded(PG[:, :K], PG[:, K:], S, eta[i:e])
             if served < K:
-                _explain(P, N, served, explained[i:e])
+                _explain(PG, N, served, explained[i:e])
                 _grow(N, X, growth)
             else:
                 for s in range(e - i):
                     for j in range(K):
                         explained[i + s] += X[s, j] * p[s, j]
-            residual = _like(X, K, C) @ C.T
-            for s in range(e - i):
-                for j in range(d):
-                    residual[s, j] = y[s, j] - residual[s, j]
-            change = residual.T @ _like(Z, K, C)  # C ← C + (Y − XCᵀ)ᵀZ, which is CΠ + YᵀZ
-            for j in range(d):
-                for m in range(K):
-                    C[j, m] += change[j, m]
-        for s in range(i, e):
-            for j in range(d):
-                Y[s, j] *= root[s]
-                sketch[combinations[s, 0], j] += combinations[s, 1] * Y[s, j]
-    return total, shortened, S
+            _move(CY[: K + e - i], X, Z)
+        _scale(y, root[i:e], combinations[i:e], Y[i:e], sketch)
+    return CY[:K].T, S[:K, :K], total, shortened
+
+
+@compiled_with_free_sums
+def _move(CY: Array, X: F64, Z: F64) -> None:  # pragma: no cover - compiled
+    """C ← C(I − XᵀZ) + YᵀZ for the rows of [C | Yᵀ]ᵀ."""
+    K = len(CY) - len(X)
+    Y, x, z = CY[K:], np.empty((len(X), K), CY.dtype), np.empty((K, len(X)), CY.dtype)
+    for s in range(len(X)):
+        for j in range(K):
+            x[s, j] = X[s, j]
+            z[j, s] = Z[s, j]
+    residual = x @ CY[:K]
+    for s in range(len(X)):
+        for j in range(CY.shape[1]):
+            residual[s, j] = Y[s, j] - residual[s, j]
+    change = z @ residual
+    for i in range(K):
+        for j in range(CY.shape[1]):
+            CY[i, j] += change[i, j]
+
+
+@compiled_with_free_sums
+def _scale(y: Array, root: F64, combinations: Any, Y: Array, sketch: Array) -> None:  # pragma: no cover - compiled
+    """Fill in Y (b, d), the rows √c·y, and add them to the sketch."""
+    for s in range(len(y)):
+        factor, column, sign = root[s], combinations[s, 0], np.float64(combinations[s, 1])
+        for j in range(y.shape[1]):
+            Y[s, j] = factor * y[s, j]
+        for j in range(y.shape[1]):
+            sketch[column, j] += sign * Y[s, j]
 
 
 @compiled_with_free_sums
@@ -153,23 +174,3 @@ def _explain(P: F64, N: F64, k: int, explained: F64) -> None:  # pragma: no cove
     for s in range(len(P)):
         for j in range(k):
             explained[s] += solved[s, j] * scaled[s, j]
-
-
-@compiled_with_free_sums
-def _double(A: Array) -> F64:  # pragma: no cover - compiled
-    """A in double precision."""
-    double = np.empty(A.shape)
-    for i in range(A.shape[0]):
-        for j in range(A.shape[1]):
-            double[i, j] = A[i, j]
-    return double
-
-
-@compiled_with_free_sums
-def _like(A: F64, columns: int, other: Array) -> Array:  # pragma: no cover - compiled
-    """The first columns of A in the other's precision."""
-    same = np.empty((A.shape[0], columns), other.dtype)
-    for i in range(A.shape[0]):
-        for j in range(columns):
-            same[i, j] = A[i, j]
-    return same

@@ -54,19 +54,19 @@ def learn(P: F64, G: F64, S: F64, eta: F64) -> Learned:
 
 
 @compiled_without_lock
-def learn_padded(P: F64, G: F64, S: F64, eta: F64) -> tuple[F64, F64, F64, F64, F64]:  # pragma: no cover - compiled
+def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F64, F64]:  # pragma: no cover - compiled
     """As `learn`, with columns padded by zeros to whole registers."""
     b, wide = len(P), (P.shape[1] + _LANES - 1) // _LANES * _LANES
     Z = resize(P, b, wide)  # rows of later messages hold their p until then: a part moves both alike, except for GZ
     X, h, growth, p = np.zeros((b, wide)), np.zeros(b), np.zeros(b), np.zeros((b, wide))
-    block = _Block(Z, G, resize(S, wide, wide), eta, X, h, growth)
+    block = _Block(Z, resize(G, b, b), resize(S, wide, wide), eta, X, h, growth)
     for i in range(0, b, _PART):
         e = min(i + _PART, b)
         _learn_part(i, e, block)
         z, change = _solve(X[i:e], h[i:e]), Z @ X[i:e].T
         for s in range(e, b):
             for t in range(i, e):
-                change[s, t - i] -= G[s, t]
+                change[s, t - i] -= block.G[s, t]
         for s in range(i, e):
             for j in range(wide):
                 p[s, j] = Z[s, j]
