@@ -14,7 +14,7 @@ from streampca.estimator.attributes import FittedAttributes
 from streampca.estimator.online import OnlineLearner
 from streampca.pca import scoring
 from streampca.pca.arrays import F64, Array
-from streampca.pca.merge import grouped, pooled
+from streampca.pca.merge import merge as merge_states
 from streampca.pca.model import Model
 from streampca.pca.scoring.schedule import Calibrator
 from streampca.stream.fold import FoldConfig
@@ -220,8 +220,7 @@ def merge(parts: Sequence[ImplicitKrasulina]) -> ImplicitKrasulina:
     fold_config, config = parts[0].online_.fold_config, parts[0].online_.config
     if any(part.online_.fold_config != fold_config for part in parts):
         raise ValueError("only estimators with the same parameters and features can be merged")
-    groups = grouped([part.online_.summary() for part in parts], config.columns)
-    state = pooled(groups, config.columns, config.limits.columns, config.dtype)
+    state = merge_states([part.online_.summary() for part in parts], config.columns, most=config.limits.columns)
     merged: ImplicitKrasulina = clone(parts[0])
     merged.n_features_in_ = parts[0].n_features_in_
     if hasattr(parts[0], "feature_names_in_"):

@@ -13,9 +13,8 @@ from streampca.consumer_group.listener import ModelPublished, PartitionsAssigned
 from streampca.errors import SettingsError, TopicReplacedError
 from streampca.pca.arrays import F64
 from streampca.pca.axes import model_of
-from streampca.pca.jackknife import jackknife
 from streampca.pca.learning import BLOCK
-from streampca.pca.merge import grouped, pooled
+from streampca.pca.merge import merge
 from streampca.pca.model import Model
 from streampca.sources.memory import Do, MemorySource, Pause, Step
 from streampca.stores.checkpoints import Checkpoints
@@ -25,6 +24,7 @@ from streampca.stream.checkpoint import Checkpoint
 from streampca.stream.fold import Fold, FoldConfig
 from streampca.stream.model_file import PublishedModel, encode
 from streampca.worker.publisher import Publisher, is_due
+from tests.pca.streams import jackknife
 from tests.stream.streams import D, checkpoint_of, covariance, fold_config, fold_of, vectors
 from tests.worker.environment import Environment
 from tests.worker.harness import WorkerFixture, make_worker, worker_config
@@ -117,8 +117,7 @@ def test_the_model_is_the_merge_of_the_folds(fixture: PublisherFixture) -> None:
     for partition, fold in enumerate(folds):
         fixture.save(partition, fold)
     config = CONFIG.learning
-    groups = grouped([fold.provisional(config) for fold in folds], config.columns)
-    state = pooled(groups, config.columns, config.components, config.dtype)
+    state = merge([fold.provisional(config) for fold in folds], config.columns, most=config.components)
     expected, found = model_of(state, config.components), fixture.publish().model
     np.testing.assert_array_equal(found.components, expected.components)
     np.testing.assert_array_equal(found.explained_variance, expected.explained_variance)

@@ -104,6 +104,6 @@ def _by_em(V: Array, missing: Entries, components: int, center: bool) -> Predict
         if center:
             mean = filled.mean(axis=0, dtype=np.float64)
         Y = (filled - mean) / np.sqrt(n)
-        C = ritz.strongest(ritz.Rows(np.zeros((d, 0)), 0.0, Y), Limits(components, _ROUNDING, 0.0))
+        C = ritz.strongest(Y, Limits(components, _ROUNDING, 0.0))
         predictor = Predictor.of(mean, C, np.vecdot(C.T, C.T), float(np.vdot(Y, Y)))
     return predictor
