@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "sources.schema_registry": ["sources.broker_errors", "stream.formats", "errors", "settings.formats", "watchdog"],
     "stores": ["stores", "stream", "store_url", "errors"],
     "consumer_group": [
-        "consumer_group", "stream", "pca.arrays", "pca.losses", "errors", "metrics", "sources.base",
+        "consumer_group", "stream", "pca.arrays", "pca.state.Losses", "errors", "metrics", "sources.base",
         "stores.process_status", "access.tokens",
     ],
     "worker": [

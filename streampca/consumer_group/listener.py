@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from streampca.pca.arrays import F64
-from streampca.pca.losses import Losses
+from streampca.pca.state import Losses
 from streampca.stream.events import SourceStatus
 from streampca.stream.fold import Fold
 from streampca.stream.model_file import PublishedModel

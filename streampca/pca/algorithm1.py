@@ -6,8 +6,8 @@
     C ← C − h r xᵀ                                  eq. 12
     C† ← RankOnePinvUpdate(C, C†, h r, x)
 
-`meyer` updates C† by Meyer's rank-one formula, `sherman_morrison` updates S = (CᵀC)⁻¹ instead; both take O(dk). They
-are the reference: everything faster in this package must equal them to rounding.
+`meyer` updates C† by Meyer's rank-one formula, `sherman_morrison` S = (CᵀC)⁻¹ instead; both take O(dk). Everything
+faster in this package must equal them to rounding.
 """
 
 from dataclasses import dataclass

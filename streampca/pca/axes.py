@@ -71,8 +71,8 @@ def continuation(state: State) -> F32:
 def continued(model: Model, learned: Array | None, count: int, config: LearningConfig) -> State:
     """The state from which a model of `count` messages is continued; `learned` is its `continuation`.
 
-    None: a model as workers publish it, without the columns beyond its components. Where Σ is kept, it is that of
-    probabilistic PCA then: the other directions get the noise variance each.
+    None: a model as workers publish it, continued where Σ is kept as in probabilistic PCA: with the noise variance in
+    all other directions.
     """
     U, variance, total = model.components.astype(np.float64), model.explained_variance, model.total_variance or 1.0
     state = State(np.zeros((model.dimensions, 0)), model.mean.astype(np.float64), model.weight, total, count)

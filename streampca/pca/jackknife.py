@@ -34,8 +34,8 @@ class SamplingError:
 def sampling_error(groups: Sequence[State], merged: State, components: int) -> SamplingError | None:
     """The error of the leading axes of the merged groups of a `Merger`; `merged` has `GUARD` more, if there are.
 
-    None with fewer than four groups, as there are fewer than four states with messages, or without variance. Axes
-    without variance are arbitrary: their error is π/2, and the subspace is that of the others.
+    None with fewer than four groups or without variance. Axes without variance are arbitrary: their error is π/2, and
+    the subspace is that of the others.
     """
     rank = min(components, merged.rank)
     if len(groups) < FEWEST or not rank:

@@ -17,8 +17,7 @@ from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked import block, centring, ritz, triangle
 from streampca.pca.blocked.centring import Weights
 from streampca.pca.gaps import fill, rows_with_gaps
-from streampca.pca.losses import NO_LOSSES, Losses
-from streampca.pca.state import State
+from streampca.pca.state import NO_LOSSES, Losses, State
 
 LARGEST_COVARIANCE = 768  # dimensions up to which Σ is kept unless `oversampling` is given
 GUARD, SPARE = 10, 40  # ℓ, columns of F: where Σ is kept, and elsewhere; measured, see docs/mathematics.md
@@ -100,8 +99,7 @@ class LearningConfig:
         return 1e-7 if self.dtype == "float32" else 1e-13
 
 
-BeforeBlock = Callable[[State, Array], object]
-"""Called with each block (n, d) that is about to be learned, and the state before it: to score the block, say."""
+BeforeBlock = Callable[[State, Array], object]  # called with the state before a block, and the block (n, d)
 
 
 def ignore(state: State, V: Array) -> None:
@@ -113,9 +111,9 @@ def learn(
 ) -> tuple[State, Losses]:
     """Learn V (n, d), cut into blocks from its first row on; the last block may be shorter.
 
-    `retention` (n,) holds each message's ρ, the share of the past that it keeps. V must be finite and within
-    `config.largest_value`, except for gaps with `config.impute`. Neither its memory layout nor the number of blocks in
-    one call changes a bit of the result. The first block has no losses, as there was no model to predict it.
+    `retention` (n,) holds each message's ρ. V must be finite and within `config.largest_value`, except for gaps with
+    `config.impute`. Neither its memory layout nor the number of blocks in one call changes a bit of the result. The
+    first block has no losses, as no model predicts it.
     """
     V, losses = np.asarray(V, config.dtype), [NO_LOSSES]
     while len(V):
@@ -130,8 +128,8 @@ def learn(
 def first_block(V: Array, config: LearningConfig) -> int:
     """Messages in the first block of a stream that begins with V (n, d); more than n if it lacks some.
 
-    With gaps it ends when every entry was seen as often as in a first block without gaps, at most at 2,000 messages:
-    some sensors may be off at first, and fills from what has never been seen would stay in the covariance.
+    With gaps it ends when every entry was seen as often as without, at most at 2,000 messages: sensors may be off at
+    first, and guesses of what has never been seen would stay in the covariance.
     """
     start = config.next_block(0)
     if not config.impute or len(V) < start:
@@ -167,9 +165,8 @@ def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig)
         pinv_error=learned.pinv_error,
     )
     losses = _losses(learned, weights, surplus, config) if state.count else NO_LOSSES
-    return (_learn_covariance if config.keeps_covariance else _learn_factor)(
-        after, learned, A, weights.past, config
-    ), losses
+    correct = _learn_covariance if config.keeps_covariance else _learn_factor
+    return correct(after, learned, A, weights.past, config), losses
 
 
 def _learn_covariance(state: State, learned: block.Learned, Y: Array, past: float, config: LearningConfig) -> State:

@@ -53,11 +53,11 @@ class PooledCovariance:
         step = state.mean - self._mean if past else np.zeros(len(state.mean))
         between = np.sqrt(past * new) * step
         if state.covariance is not None:
-            pooled = new * state.covariance + (past * self._covariance if past else 0.0)
-            self._covariance = triangle.plus(pooled, 1.0, np.outer(between, between))[0]
+            before = 0.0 if self._covariance is None else past * self._covariance
+            self._covariance = triangle.plus(before + new * state.covariance, 1.0, np.outer(between, between))[0]
         else:
-            before = [(np.sqrt(past) * factor, rows) for factor, rows in self._rows]
-            self._rows = [*before, (np.sqrt(new), state.C.T), *([(1.0, between[None])] if past else [])]
+            self._rows = [(np.sqrt(past) * factor, rows) for factor, rows in self._rows]
+            self._rows += [(np.sqrt(new), state.C.T), (1.0, between[None])][: 2 if past else 1]
             if sum(len(rows) for _, rows in self._rows) > self._most:
                 self._rows = [(1.0, _leading(self._rows, self._cut).T)]
         self._total_variance = past * self._total_variance + new * state.total_variance + float(between @ between)
@@ -117,10 +117,9 @@ def pooled(groups: Sequence[State], columns: int, most: int, dtype: Any) -> Stat
 def merge(
     states: Sequence[State], columns: int, decay: Sequence[float] | None = None, most: int | None = None
 ) -> State:
-    """The pooled state of K = `columns`; `decay` in (0, 1] discounts each state to a common time.
+    """The pooled state of K = `columns` and at most `most` columns (None: K); states without messages are left out.
 
-    With at most `most` columns; None: K. `count` is the sum of the counts, `weight` is W. States without messages are
-    left out.
+    `decay` in (0, 1] discounts each state to a common time. `count` is the sum of the counts, `weight` is W.
     """
     merger = Merger(columns)
     for state, share in zip(states, decay if decay is not None else [1.0] * len(states), strict=True):
@@ -144,7 +143,7 @@ def _leading(parts: Sequence[tuple[float, Array]], most: int) -> F64:
     C, whole = ritz.strongest(rows, ritz.Limits(most, _ROUNDING, _SMALLEST)), min(rows.shape)
     variance = np.square(C).sum(axis=0)
     if whole > _GROUPED or (0 < len(variance) == min(most, whole) and variance[-1] > _GRADED * variance[0]):
-        return C
+        return np.asarray(C, np.float64)
     _, sigma, axes_of_rows = np.linalg.svd(rows, full_matrices=False)
     r = int(np.sum(sigma[:most] > max(_ROUNDING * sigma[0], 2 * _SMALLEST))) if whole else 0
     return np.ascontiguousarray((sigma[:r, None] * axes_of_rows[:r]).T)

@@ -9,8 +9,7 @@ import numpy as np
 
 from streampca.pca.arrays import F64, Array
 from streampca.pca.learning import BeforeBlock, LearningConfig, first_block, ignore, learn
-from streampca.pca.losses import Losses
-from streampca.pca.state import State
+from streampca.pca.state import Losses, State
 
 
 class Messages(NamedTuple):
@@ -36,7 +35,7 @@ def learn_whole_blocks(
     Returns the state, the messages that are still pending, and the losses of each block. Only the first block of a
     stream, one that begins with pending messages, and what remains are copied.
     """
-    none, losses = pending.part(0, 0), []
+    none, losses = pending.part(0, 0), list[Losses]()
     if not state.count:
         pending, new = none, pending.followed_by(new)
     while True:

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from streampca.pca import learning
 from streampca.pca.arrays import Array
 from streampca.pca.learning import BLOCK, BeforeBlock, LearningConfig, ignore
-from streampca.pca.losses import Losses
 from streampca.pca.pending import Messages, learn_whole_blocks
-from streampca.pca.state import State
+from streampca.pca.state import Losses, State
 from streampca.stream.decoded import Batch
 from streampca.stream.event_time import EventTime
 from streampca.stream.record import LastRecord

@@ -9,9 +9,8 @@ from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked import triangle
 from streampca.pca.jackknife import GUARD, SamplingError, sampling_error
 from streampca.pca.learning import LearningConfig, learn
-from streampca.pca.losses import Losses
 from streampca.pca.merge import Merger, pooled
-from streampca.pca.state import State
+from streampca.pca.state import Losses, State
 
 
 def gaussian(seed: int, n: int, spectrum: F64, offset: float = 0.0, turned: bool = True) -> F64:

@@ -136,9 +136,9 @@ def test_fading_all_states_so_far_is_a_lower_share_of_each() -> None:
         merger.add(state)
     merger.fade(0.25)
     merger.add(states[2], 0.5)
-    found, plain = pooled(merger.groups(), 3, 3, "float64"), merge(states, 3, [0.25, 0.25, 0.5])
-    assert close(learned(found), learned(plain), 1e-12)
-    assert found.weight == pytest.approx(plain.weight)
+    faded, plain = pooled(merger.groups(), 3, 3, "float64"), merge(states, 3, [0.25, 0.25, 0.5])
+    assert close(learned(faded), learned(plain), 1e-12)
+    assert faded.weight == pytest.approx(plain.weight)
 
 
 def test_float32_folds_stay_float32() -> None:

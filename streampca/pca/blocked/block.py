@@ -38,7 +38,7 @@ def learn(
 ) -> Learned:
     """Learn the messages V (n, d) with the factor C (d, K), orthogonal columns; K may be 0.
 
-    `served` columns count for the losses. A `total_variance` of at most `smallest` counts as none. Y (n, d) is filled in.
+    `served` columns count for the losses. A `total_variance` of at most `smallest` counts as none. Fills in Y (n, d).
     """
     first = total_variance <= smallest and len(V) >= centring.SHORT  # without a variance to compare with
     V, shortened = centring.near_median(V) if first else (V, 0)
@@ -47,7 +47,8 @@ def learn(
     CY[:K], mean, N = C[:, :K].T, mean.copy(), np.square(C[:, :K], dtype=np.float64).sum(axis=0)
     of_messages = np.array([weights.a, weights.eta, weights.before, np.sqrt(weights.c)])
     scale = (float(total_variance), float(smallest), centring.SHARE if total_variance > smallest else np.inf)
-    rows = centring.read_only(V)
+    rows = np.require(V, None, ["C", "A"]).view()
+    rows.flags.writeable = False  # one type for compiled code, whatever array the caller has
     S, total, more = _learn(
         rows, CY, (np.diag(N), np.diag(1 / N)), served, mean, of_messages, scale, combinations(n), Y, sketch, sums
     )
@@ -71,13 +72,11 @@ def combinations(n: int) -> NDArray[np.int64]:
 
 def _inverse_error(S: F64, C: Array) -> float:
     """The largest entry of |S CᵀC − I|, with columns of C scaled to length one."""
-    if not C.shape[1]:
-        return 0.0
     C = C.astype(np.float64, copy=False)
     length = np.linalg.norm(C, axis=0)
     unit = C / length
     error = (length[:, None] * S * length) @ (unit.T @ unit)
-    return float(np.abs(error - np.eye(len(error))).max())
+    return float(np.abs(error - np.eye(len(error))).max(initial=0.0))
 
 
 @compiled_without_lock
@@ -88,8 +87,7 @@ def _learn(
     """Move C in CY = [C | Yᵀ]ᵀ, which has room for the Y of a part: so P and G are one product with it.
 
     Fills in Y, the sketch (SKETCH, d) and the sums (2, n), `explained` and `norm`; updates the mean. `small`: N = CᵀC
-    and S. `weights` (4, n): a, η, ρw and √c. `scale`: as in `centre_rows`. Returns S, tr Σ, and the number of shortened
-    messages.
+    and S. `weights` (4, n): a, η, ρw, √c. `scale`: as in `centre_rows`. Returns S, tr Σ, and the messages shortened.
     """
     n, (N, S), total, shortened = len(V), small, scale[0], 0
     K, (explained, norm), (a, eta, before, root) = len(N), sums, weights

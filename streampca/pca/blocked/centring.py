@@ -4,9 +4,8 @@ A message v that keeps the share ρ of the past is learned as
 
     w ← ρw + 1        a = 1/w        y = √(1−a) (v − m)        m ← m + a(v − m)        Σ ← (1−a)Σ + y (a yᵀ)
 
-so that Σ is exactly the weighted covariance about the weighted mean m. *Bounded influence*: first, v is moved to
-‖v − m‖² ≤ max(qρw, 30) tr Σ; in a first block, to ten times the median distance from its median. docs/mathematics.md,
-sections 3 and 5.
+so that Σ is the weighted covariance about the weighted mean m. First v is moved to ‖v − m‖² ≤ max(qρw, 30) tr Σ,
+in a first block to ten times the median distance from its median. docs/mathematics.md, sections 3 and 5.
 """
 
 import math
@@ -38,13 +37,6 @@ def weights(w: float, retention: F64, center: bool = True) -> Weights:
     """Weights of the messages of a block that follows an effective weight w; `retention` (n,) holds each ρ."""
     before, eta, c, past = _weights(w, retention)
     return Weights(eta, eta if center else np.zeros(len(eta)), c, past, before, float(before[-1] + 1.0))
-
-
-def read_only(A: Array) -> Array:
-    """A read-only view in C order, aligned: one type for compiled code, whatever array the caller has."""
-    A = np.require(A, None, ["C", "A"]).view()
-    A.flags.writeable = False
-    return A
 
 
 def near_median(V: Array) -> tuple[Array, int]:

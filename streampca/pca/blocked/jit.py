@@ -1,12 +1,11 @@
 """Decorators that compile functions with numba and cache the machine code, if possible, in a folder.
 
 numba's own cache differs in four ways that matter here, and offers no public way to change them:
-- It ignores a folder that is read-only. An image's kernels are compiled when the image is built, and must be loaded
-  from its read-only file system.
+- It ignores a read-only folder, as in an image, whose kernels are compiled when it is built.
 - Where it finds no writable folder, or fails to write later, it raises. Here each start compiles the function.
 - It recompiles a function only if the function's own module has changed, although the code contains functions that
   were inlined from other modules. An upgrade could then run a mixture of old and new code.
-- Processes that compile at the same time share an index, which may then name the code of another function.
+- Processes that compile at the same time share an index, which may then name the code of another signature.
 """
 
 import contextlib

@@ -59,16 +59,14 @@ def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F
         for s in range(e, b):
             for t in range(i, e):
                 change[s, t - i] -= block.G[s, t]
-        for s in range(i, e):
-            for j in range(wide):
-                p[s, j] = Z[s, j]
         moved = change @ z
         for s in range(b):
-            for j in range(wide):
-                Z[s, j] -= moved[s, j]
-        for s in range(i, e):
-            for j in range(wide):
-                Z[s, j] = z[s - i, j]
+            if i <= s < e:
+                for j in range(wide):
+                    p[s, j], Z[s, j] = Z[s, j], z[s - i, j]
+            else:
+                for j in range(wide):
+                    Z[s, j] -= moved[s, j]
     return X, Z, p, growth, block.S
 
 

@@ -1,15 +1,11 @@
 """Rayleigh–Ritz after a block: the next [C | F], the strongest axes of past and block in a subspace that holds them.
 
-After Algorithm 1 has moved C to C′, the covariance Σ of past and block is restricted to a subspace W and decomposed:
-its K strongest axes, times their standard deviations, are the next C, the next ones are F.
-
-- Where Σ is kept, W is one step of subspace iteration on it: Σ [C′ | F | eight combinations of the block].
-- Elsewhere Σ = AᵀA stands for it, A the rows of the past, √past·[C | F]ᵀ, above those of the block. W is span(C′) and
-  the strongest directions outside it, by subspace iteration. All products of size d have few columns.
-
-docs/mathematics.md, section 4, says why.
+Where Σ is kept, one step of subspace iteration on it makes the subspace. Elsewhere AᵀA stands for Σ, A the rows of the
+past, √past·[C | F]ᵀ, above those of the block; the subspace is span(C′), C′ the C that Algorithm 1 has left, and the
+strongest directions outside it. All products of size d have few columns. docs/mathematics.md, section 4.
 """
 
+import contextlib
 from typing import NamedTuple
 
 import numpy as np
@@ -78,20 +74,19 @@ def within(A: Array, W: Array) -> F64:
 def orthonormal(A: Array) -> Array:
     """An orthonormal basis (d, m) of the columns of A (d, m), in its precision.
 
-    By two Cholesky factors of Gram matrices, in a quarter of the time of a QR decomposition, unless columns are nearly
-    dependent.
+    By two Cholesky factors, in a quarter of the time of a QR decomposition, unless columns are nearly dependent.
     """
-    basis = _scaled(A)
-    for _ in range(2):
-        try:
+    basis = unit = _scaled(A)
+    with contextlib.suppress(np.linalg.LinAlgError):
+        for _ in range(2):
             L = np.linalg.cholesky((basis.T @ basis).astype(np.float64, copy=False))
-        except np.linalg.LinAlgError:
-            return np.linalg.qr(_scaled(A))[0]
-        length = L.diagonal()
-        if len(length) and length.min() < _LENGTH * length.max():
-            return np.linalg.qr(_scaled(A))[0]
-        basis = basis @ np.linalg.inv(L).T.astype(A.dtype, copy=False)
-    return basis
+            length = L.diagonal()
+            if length.min(initial=np.inf) < _LENGTH * length.max(initial=0.0):
+                break
+            basis = basis @ np.linalg.inv(L).T.astype(A.dtype, copy=False)
+        else:
+            return basis
+    return np.linalg.qr(unit)[0]
 
 
 def _times(A: Array, X: Array) -> Array:

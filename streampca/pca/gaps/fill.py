@@ -57,10 +57,10 @@ class Predictor(NamedTuple):
         d, k = C.shape
         noise = (total_variance - variance.sum()) / (d - k) if d > k else 0.0
         noise = max(noise, _MIN_NOISE * variance.max(initial=0.0))
-        known = variance > noise
-        if not known.any():  # nothing to predict by: the mean
+        signal = variance > noise
+        if not signal.any():  # nothing to predict by: the mean
             return cls(mean, np.zeros((d, 1)), np.ones(1))
-        C, variance = C[:, known].astype(np.float64), variance[known]
+        C, variance = C[:, signal].astype(np.float64), variance[signal]
         return cls(mean, np.ascontiguousarray(C), noise / (1 - noise / variance))
 
 

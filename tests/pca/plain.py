@@ -10,8 +10,7 @@ from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked import block, triangle
 from streampca.pca.blocked.centring import ORDINARY, SHARE, SHORT
 from streampca.pca.learning import LearningConfig
-from streampca.pca.losses import Losses
-from streampca.pca.state import State
+from streampca.pca.state import Losses, State
 
 
 def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Losses]:
