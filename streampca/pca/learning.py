@@ -173,7 +173,7 @@ def _learn_covariance(state: State, learned: block.Learned, Y: Array, past: floa
     """Σ with the rows Y of the block, and the next [C | F]."""
     d, F = config.dimensions, state.C[:, learned.C.shape[1] :]
     before = np.zeros(d * (d + 1) // 2) if state.covariance is None else state.covariance
-    covariance, square = triangle.plus(before, past, Y.T @ Y)
+    covariance, square = triangle.plus(before, past, (Y.T @ Y).astype(np.float64, copy=False))
     start = np.hstack([learned.C, F, learned.sketch])
     CF = ritz.on_covariance(square, start, config.limits) if state.rank else ritz.of_covariance(square, config.limits)
     return replace(state, C=CF.astype(config.dtype, copy=False), covariance=covariance)

@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from streampca.pca.arrays import F64, Array
+from streampca.pca.arrays import F64
 from streampca.pca.blocked.jit import compiled_without_lock
 
 _TILE = 32  # rows and columns that are mirrored at a time, in the processor's cache
 
 
 @compiled_without_lock
-def plus(triangle: F64, past: float, A: Array) -> tuple[F64, F64]:  # pragma: no cover - compiled
+def plus(triangle: F64, past: float, A: F64) -> tuple[F64, F64]:  # pragma: no cover - compiled
     """past · triangle + A for a symmetric A (d, d): packed, and as a square."""
     d, n = len(A), 0
     total, square = np.empty(len(triangle)), np.empty((d, d))
