@@ -9,11 +9,10 @@ from streampca.errors import TopicReplacedError
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import Merged, MergedFolds
 from streampca.pca.arrays import F64, Array
-from streampca.pca.jackknife import jackknife
 from streampca.pca.merge import merge
 from streampca.pca.state import State
 from tests.fold.streams import D, checkpoint_of, covariance, fold_config, fold_of, vectors
-from tests.pca.streams import learned
+from tests.pca.streams import jackknife, learned
 
 CONFIG, EXACT = fold_config(), fold_config(components=D)
 HOUR_MS = 3600 * 1000
