@@ -49,7 +49,7 @@ LONGEST = (
     "guarantees/test_formats.py", "sidecar/test_memory_limits.py", "guarantees/test_transform.py", "demo/test_demo.py",
     "cli/test_dead_letters_on_broker.py", "sources/test_static_membership.py", "monitoring/test_live.py",
     "cli/test_compilation.py", "pca/test_learning.py", "deploy/test_locks.py", "monitoring/test_procedures.py",
-    "guarantees/test_large_records.py", "worker/test_standby.py",
+    "guarantees/test_large_records.py", "guarantees/test_standby.py",
 )  # fmt: skip
 
 

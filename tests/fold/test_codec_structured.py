@@ -4,6 +4,7 @@ import io
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -49,8 +50,9 @@ def readings(field: str) -> Codec:
 
 def only_reject(decoded: Decoded) -> tuple[str, str]:
     assert decoded.vectors.shape == (0, D)
-    [(place, reason, message)] = decoded.rejects
-    assert place == 0
+    [reject] = decoded.rejects
+    reason, message = reject.reason, reject.message
+    assert reject.index == 0
     assert "\n" not in message
     assert len(message) < 400
     return reason, message
@@ -325,7 +327,7 @@ def test_arrow_rows_are_vectors(kind: Any, batches: list[list[list[int]]]) -> No
     value = arrow(*batches, kind=kind, other=1)
     decoded = codec("arrow", "v").decode([value, None, value])
     assert decoded.vectors.tolist() == rows * 2
-    assert decoded.places.tolist() == ([0, 2] if rows else [])
+    assert decoded.indices.tolist() == ([0, 2] if rows else [])
     assert decoded.counts.tolist() == ([len(rows)] * 2 if rows else [])
     assert [reject.reason for reject in decoded.rejects] == ["no_value"]
 
@@ -378,9 +380,9 @@ def test_an_arrow_message_is_accepted_or_rejected_as_a_whole() -> None:
     bad = arrow([ROW, [1.0, float("nan"), 2.0], [float("inf")] * 3])
     decoded = codec("arrow").decode([ARROW, bad, ARROW, b"?", bad])
     assert decoded.vectors.tolist() == [ROW] * 4
-    assert decoded.places.tolist() == [0, 2]
+    assert decoded.indices.tolist() == [0, 2]
     assert decoded.counts.tolist() == [2, 2]
-    assert [(reject.place, reject.reason, reject.message[:7]) for reject in decoded.rejects] == [
+    assert [(reject.index, reject.reason, reject.message[:7]) for reject in decoded.rejects] == [
         (1, "not_finite", "entry 1"), (3, "undecodable", "not an "), (4, "not_finite", "entry 1"),
     ]  # fmt: skip
 
@@ -446,7 +448,7 @@ def test_corrupted_values_are_decoded_or_rejected_without_an_exception(kind: str
     alone = [one.decode([value]) for value in values]
     assert together.vectors.tobytes() == b"".join(decoded.vectors.tobytes() for decoded in alone)
     assert together.rejects == [
-        reject._replace(place=place) for place, decoded in enumerate(alone) for reject in decoded.rejects
+        replace(reject, index=index) for index, decoded in enumerate(alone) for reject in decoded.rejects
     ]
     assert np.isfinite(together.vectors).all()
     assert together.counts.sum() == len(together.vectors)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from streampca.errors import DamagedFileError, NewerFormatError, SettingsError
 from streampca.fold import checkpoint, model_file, npz
-from tests.fold.streams import bits, fold_config, fold_of, vectors
+from tests.fold.streams import bits, fold_config, fold_of, learn, vectors
 from tests.fold.test_model_file import a_calibration, a_published
 
 CONFIGS = {
@@ -100,7 +100,7 @@ def test_a_mutated_checkpoint_is_damaged_or_can_be_learned_from(name: str, data:
         return
     rows = vectors(300, config.learning.dimensions, dtype=config.learning.dtype)
     with np.errstate(all="ignore"):
-        found.fold.learn(rows, [10**12] * len(rows), 10**6, config)
+        learn(found.fold, rows, [10**12] * len(rows), 10**6, config)
         found.fold.provisional(config.learning)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 import numpy as np
 from axe_playwright_python.sync_playwright import Axe
@@ -29,9 +30,19 @@ from tests.sidecar.process import SidecarProcess
 
 Opened = Callable[..., Page]
 
+TABS = {  # and what is shown last
+    "Over time": "#losses-chart canvas", "Components": "#components canvas", "Two versions": "#pairs canvas",
+    "Vectors": "#p-chart canvas", "Workers": "#transform-ended",
+}  # fmt: skip
+
 
 def status(page: Page, text: str) -> None:
     expect(page.locator("#status")).to_contain_text(text)
+
+
+def project(page: Page, vectors: list[list[float]]) -> None:
+    """Project vectors as another client of the sidecar does."""
+    page.request.post(urljoin(page.url, "v1/project"), data={"vectors": vectors})
 
 
 def test_shows_the_model(models: Models, opened: Opened) -> None:
@@ -43,9 +54,10 @@ def test_shows_the_model(models: Models, opened: Opened) -> None:
     expect(page.locator("#loss")).to_have_text("12.5 %")
     expect(page.locator("#explained")).to_have_text("50 %")
     expect(page.locator("#shape-of-model")).to_have_text("5 → 2")
-    expect(page.locator("#components figure")).to_have_count(2)
-    for chart in ("loss", "explained", "scree", "recent"):
+    for tab, chart in (("Components", "scree"), ("Vectors", "recent"), ("Over time", "loss"), ("Over time", "explained")):
+        page.get_by_role("tab", name=tab).click()
         expect(page.locator(f"#{chart}-chart canvas")).to_be_visible()
+    expect(page.locator("#components figure")).to_have_count(2)
     expect(page.locator("#loss-chart .u-legend")).to_contain_text("12.5 %")  # without a pointer
     expect(page.locator("#explained-chart .u-legend")).to_contain_text("50 %")
 
@@ -68,7 +80,7 @@ def test_throughput_lag_and_losses_of_partitions_over_time(models: Models, opene
 
 def test_figures_are_a_table_that_the_keyboard_opens(models: Models, opened: Opened) -> None:
     models.save(known(10, d=7000))
-    page = opened()
+    page = opened("?tab=components")
     expect(page.locator("#scree-chart")).to_have_attribute(
         "aria-label", re.compile("^Scree: Component 1, share .* %, cumulative .* %$")
     )
@@ -87,10 +99,10 @@ def test_figures_are_a_table_that_the_keyboard_opens(models: Models, opened: Ope
 
 def test_a_recent_vector_is_described_under_the_pointer_and_in_the_table(models: Models, opened: Opened) -> None:
     models.save(known(10))
-    page = opened()
+    page = opened("?tab=vectors")
     status(page, "Serving version 10")
     vectors = np.array([[1.0, 2, 3, 4, 5], [0, 0, 0, 0, 1]])
-    page.request.post(page.url + "v1/project", data={"vectors": vectors.tolist()})
+    project(page, vectors.tolist())
     coordinates, residual = known_model(10).project(vectors)
     expect(page.locator("#recent-chart")).to_have_attribute(
         "aria-label", re.compile("^Recent vectors: 2 points; newest:")
@@ -127,7 +139,7 @@ def test_other_topics_of_the_store_can_be_shown(store: DirectoryStore, models: M
     expect(page.get_by_role("link", name="Model as JSON")).to_have_attribute(
         "href", "v1/page/model?version=8&topic=orders"
     )
-    for hidden in ("try", "components", "recent-chart"):
+    for hidden in ("vectors-tab", "compare-tab", "components"):
         expect(page.locator(f"#{hidden}")).to_be_hidden()
     page.locator("#slider").focus()
     page.keyboard.press("ArrowLeft")
@@ -136,7 +148,7 @@ def test_other_topics_of_the_store_can_be_shown(store: DirectoryStore, models: M
     status(page, "the newest is 9")
     page.get_by_label("Topic").select_option(TOPIC)
     status(page, "Serving version 10")
-    expect(page.locator("#try")).to_be_visible()
+    expect(page.get_by_role("tab", name="Vectors")).to_be_visible()
 
 
 def test_labels_of_an_axis_differ(models: Models, opened: Opened) -> None:
@@ -153,7 +165,7 @@ def test_labels_of_an_axis_differ(models: Models, opened: Opened) -> None:
 
 def test_shows_the_sampling_error_if_it_is_known(models: Models, opened: Opened) -> None:
     models.save(known(10))
-    page = opened()
+    page = opened("?tab=components")
     status(page, "Serving version 10")
     expect(page.locator("#errors")).to_be_hidden()
     models.save(replace(known(20), subspace_error=0.04321, axis_errors=[0.01, np.pi / 2]))
@@ -199,6 +211,7 @@ def test_shows_when_the_sidecar_is_down_and_up_again(browser: Browser, models: M
             status(page, "Serving version 10")
         status(page, "The sidecar has not responded since")
         expect(page.locator("#version")).to_have_text("10")
+        page.get_by_role("tab", name="Vectors").click()
         page.locator("#vector").fill("1 2 3 4 5")
         page.get_by_role("button", name="Project").click()
         expect(page.locator("#try-message")).to_have_text("the sidecar does not respond")
@@ -237,7 +250,7 @@ def test_the_slider_selects_earlier_versions(models: Models, opened: Opened) -> 
 def test_a_pasted_vector_is_projected_by_the_selected_version(models: Models, opened: Opened) -> None:
     for version in (10, 20):
         models.save(known(version))
-    page = opened()
+    page = opened("?tab=vectors")
     status(page, "Serving version 20")
     vector = [0.5, -1.0, 2.0, 3.25, 0.0]
     request = json.dumps({"vectors": [vector]})
@@ -262,7 +275,7 @@ def test_errors_in_a_vector_are_shown_in_a_sentence(browser: Browser, models: Mo
     models.save(known(10))
     with browser.new_context() as context:
         page = context.new_page()
-        page.goto(sidecar)
+        page.goto(f"{sidecar}/?tab=vectors")
         for text, says in {
             "": "enter a vector",
             "1, two, 3": "number 2, “two”, is not a number",
@@ -280,7 +293,7 @@ def test_errors_in_a_vector_are_shown_in_a_sentence(browser: Browser, models: Mo
 
 def test_components_are_pictures_if_a_shape_is_entered(models: Models, opened: Opened) -> None:
     models.save(known(10, d=12))
-    page = opened()
+    page = opened("?tab=components")
     canvas = page.locator("#components canvas").first
     expect(canvas).to_have_attribute("width", "12")
     page.get_by_label("Show vectors as pictures of").fill("3×4")
@@ -302,10 +315,10 @@ def test_components_are_pictures_if_a_shape_is_entered(models: Models, opened: O
 
 def test_recent_vectors_along_any_two_components(models: Models, opened: Opened) -> None:
     models.save(known(10, k=3))
-    page = opened()
+    page = opened("?tab=vectors")
     status(page, "Serving version 10")
     expect(page.locator("#recent-empty")).to_be_visible()
-    page.request.post(page.url + "v1/project", data={"vectors": [[1, 2, 3, 4, 5], [0, 0, 0, 0, 1]]})
+    project(page, [[1, 2, 3, 4, 5], [0, 0, 0, 0, 1]])
     expect(page.locator("#recent-empty")).to_be_hidden()
     with page.expect_response(re.compile(r"v1/page/recent\?version=10&x=3&y=1")):
         page.get_by_label("Component of the horizontal axis").select_option("3")
@@ -317,12 +330,12 @@ def test_shows_how_unusual_recent_vectors_are(models: Models, opened: Opened) ->
     past = scoring.score(model, np.random.default_rng(0).normal(size=(999, 5)))
     calibration = Calibration.empty().with_scores(past, model.noise_variance)
     models.save(replace(known(10), calibration=calibration))
-    page = opened()
+    page = opened("?tab=vectors")
     status(page, "Serving version 10")
     expect(page.locator("#unusual")).to_be_hidden()
     odd = model.mean + np.array([0, 0, 50, 0, 0])
     vectors = np.vstack([odd, np.eye(5)]).tolist()
-    page.request.post(page.url + "v1/project", data={"vectors": vectors})
+    project(page, vectors)
     expect(page.locator("#p-chart canvas")).to_be_visible()
     expect(page.locator("#worst tr")).to_have_count(5)
     expect(page.locator("#worst tr").first).to_contain_text("0.001")
@@ -373,12 +386,15 @@ def test_fits_a_phone_in_the_dark(browser: Browser, models: Models, sidecar: str
         complaints = Complaints(page)
         page.goto(sidecar)
         status(page, "Serving version 123,456,789")
+        for tab in page.get_by_role("tab").all():
+            tab.click()
+            assert page.evaluate("document.documentElement.scrollWidth") <= 360
         expect(page.locator("#components figure")).to_have_count(20)
-        assert page.evaluate("document.documentElement.scrollWidth") <= 360
         red, green, blue = re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor"))[:3]
         assert max(map(int, (red, green, blue))) < 64
         page.emulate_media(color_scheme="light")
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") != f"rgb({red}, {green}, {blue})"
+        page.get_by_role("tab", name="Components").click()
         expect(page.locator("#scree-chart canvas")).to_be_visible()
         assert complaints.all == []
 
@@ -388,23 +404,26 @@ def test_axe_finds_nothing(browser: Browser, models: Models, store: DirectorySto
         calibration = Calibration.empty().with_scores(scoring.score(known_model(version), np.eye(5)), 1.0)
         models.save(replace(known(version), calibration=calibration, partition_losses={0: 0.1, 1: 0.2}))
     Models(store, "orders").save(known(10))
-    report_member(store, "busy", 0, {"0": 1_000})
+    for name, silent_s in (("busy", 0), ("ended", 100)):
+        report_member(store, name, silent_s, {"0": 1_000})
     for width in (1440, 390):
         with browser.new_context(viewport={"width": width, "height": 900}) as context:
             page = context.new_page()
             complaints = Complaints(page)
-            page.goto(sidecar)
+            page.goto(f"{sidecar}/?tab=vectors")
             for button in ("Fill in an example", "Project"):
                 page.get_by_role("button", name=button).click()
                 expect(page.locator("#try-message" if button != "Project" else "#try-summary")).not_to_be_empty()
-            expect(page.locator("#p-chart canvas")).to_be_visible()
-            for summary in page.locator("summary").all():
-                summary.click()
-            for scheme in ("light", "dark"):
-                page.emulate_media(color_scheme=scheme)
-                found = Axe().run(page)
-                assert found.violations_count == 0, found.generate_report()
-            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            for tab, shown in TABS.items():
+                page.get_by_role("tab", name=tab).click()
+                expect(page.locator(shown).first).to_be_visible()
+                for summary in page.locator(".panel:not([hidden]) summary:visible").all():
+                    summary.click()
+                for scheme in ("light", "dark"):
+                    page.emulate_media(color_scheme=scheme)
+                    result = Axe().run(page)
+                    assert result.violations_count == 0, result.generate_report()
+                assert page.evaluate("document.documentElement.scrollWidth") <= width
             assert complaints.all == []
 
 
@@ -413,12 +432,30 @@ def test_everything_can_be_reached_by_the_keyboard(models: Models, opened: Opene
         models.save(known(version))
     page = opened()
     status(page, "Serving version 20")
-    reached = []
-    for _ in range(30):
-        page.keyboard.press("Tab")
-        reached.append(page.evaluate("document.activeElement.id || document.activeElement.className"))
-    wanted = ["skip", "slider", "follow", "recent-x", "recent-y", "shape", "vector", "example"]
-    assert [name for name in reached if name in wanted][: len(wanted)] == wanted
+    active = "document.activeElement.id || document.activeElement.value || document.activeElement.className"
+
+    def reach(*names: str) -> None:
+        """Press Tab until the last of these has the focus; the others have had it before, in this order."""
+        reached: list[str] = []
+        while not reached or reached[-1] != names[-1]:
+            assert len(reached) < 30
+            page.keyboard.press("Tab")
+            reached.append(page.evaluate(active))
+        assert [name for name in reached if name in names] == [*names]
+
+    reach("skip", "slider", "follow", "time-tab", "900", "log")
+    for tab, names in {
+        "components": ["shape"], "compare": ["other"], "vectors": ["recent-x", "recent-y", "colour", "vector", "example"],
+        "workers": ["scroll"],
+    }.items():  # fmt: skip
+        page.locator("[role=tab][tabindex='0']").focus()
+        page.keyboard.press("ArrowRight")
+        assert page.evaluate(active) == f"{tab}-tab"
+        reach(*names)
+    page.locator("#workers-tab").focus()
+    page.keyboard.press("ArrowRight")  # from the last to the first
+    assert page.evaluate(active) == "time-tab"
+    expect(page.locator("#loss-chart canvas")).to_be_visible()
 
 
 def test_inline_scripts_are_blocked(models: Models, sidecar: str, browser: Browser) -> None:
@@ -466,3 +503,57 @@ def test_the_page_asks_for_a_token(
         page.get_by_role("link", name="Metrics").click()
         status(page, "this token may not do that: it lacks the scope metrics")
     assert asked == ["A token for this sidecar:"] * 2
+
+
+def published_ago(models: Models, *seconds: float) -> None:
+    """Save a version for each, 10, 20, …, published so many seconds ago."""
+    for i, ago in enumerate(seconds):
+        losses = {0: 0.01 * (1 + i), 1: 0.02}
+        models.save(replace(known(10 * (1 + i), published_at=time.time() - ago), partition_losses=losses))
+
+
+def test_a_range_of_time_applies_to_all_charts_over_time(models: Models, opened: Opened) -> None:
+    published_ago(models, 7300, 7200, 1800, 1700, 60, 30)
+    page = opened()
+    status(page, "Serving version 60")
+    charts = ("loss", "explained", "rate", "lag", "losses")
+    for chart in charts:
+        page.locator(f"#{chart}-chart + details summary").click()
+
+    def shows(n: int) -> None:
+        for chart in charts:
+            expect(page.locator(f"#{chart}-chart + details tbody tr")).to_have_count(n)
+
+    shows(6)
+    for name, n in (("Last 15 minutes", 2), ("Last hour", 4), ("All", 6)):
+        page.get_by_role("button", name=name).click()
+        expect(page.get_by_role("button", name=name)).to_have_attribute("aria-pressed", "true")
+        expect(page.locator("#range [aria-pressed=true]")).to_have_count(1)
+        shows(n)
+    area = page.locator("#rate-chart .u-over")
+    area.scroll_into_view_if_needed()
+    box = area.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + 60, steps=4)
+    page.mouse.up()
+    shows(2)  # the two of half an hour ago: at 0.75 of the axis
+    expect(page.locator("#range [aria-pressed=true]")).to_have_count(0)
+    page.reload()
+    status(page, "Serving version 60")
+    expect(page.locator("#range-text")).to_have_text(re.compile(r"\d\d:\d\d:\d\d to .*\d\d:\d\d:\d\d$"))
+    for chart in charts:
+        page.locator(f"#{chart}-chart + details summary").click()
+    shows(2)
+    page.locator("#lag-chart .u-over").dblclick()
+    shows(6)
+    assert "range" not in page.url
+
+
+def test_a_range_without_versions_is_empty(models: Models, opened: Opened) -> None:
+    published_ago(models, 7300, 7200)
+    page = opened("?range=900")
+    status(page, "Serving version 20")
+    expect(page.locator("#loss-chart")).to_have_attribute("aria-label", "Loss: Published –, Loss –")
+    expect(page.locator("#loss-chart canvas")).to_be_visible()

@@ -35,8 +35,10 @@ export function short(value) {
 /** With its sign, also of a positive number; a real minus sign. */
 export const signed = (value, asText) => `${value < 0 ? "−" : "+"}${asText(Math.abs(value))}`;
 
-/** An angle in radians as degrees, with two significant digits. */
-export const angle = (radians) => `${Number(((180 / Math.PI) * radians).toPrecision(2))}°`;
+/** Degrees, with two significant digits. */
+export const angle = (degrees) => (degrees < 0.001 ? "<0.001°" : `${Number(degrees.toPrecision(2))}°`);
+
+export const degrees = (radians) => (180 / Math.PI) * radians;
 
 export const time = (seconds) => new Date(1000 * seconds).toLocaleTimeString([], { hour12: false });
 

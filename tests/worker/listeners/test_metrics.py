@@ -102,8 +102,7 @@ def test_metrics_after_a_run(metrics: WorkerMetrics, read: Callable[[], Samples]
     newest = env.models.newest()
     assert newest is not None
     assert now("streampca_explained_variance_ratio") == pytest.approx(newest.model.explained_variance_ratio.sum())
-    fold = env.checkpoints.newest(0)
-    assert fold is not None
+    fold = env.newest()
     stats = fold.fold.stats
     assert now("streampca_loss_ewma", **labels(0)) == pytest.approx(stats.loss_ewma / stats.norm_ewma)
     assert now("streampca_prequential_loss_ratio_count") == stats.with_loss == 2 * BLOCK

@@ -1,4 +1,4 @@
-"""What is merged into a model: the newest checkpoint of each partition, cached until the partition moves.
+"""The newest checkpoint of each partition, of which a model is made; cached until the partition moves.
 
 Each request to a store in a bucket costs money. A worker's own checkpoints are in its memory; those of others are
 cached as they were read.
@@ -16,7 +16,7 @@ from streampca.stores.checkpoints import Checkpoints
 CACHED_BYTES = 64 * 2**20  # what does not fit is read again, so that memory does not grow with the number of partitions
 
 
-class MergeInputs:
+class NewestCheckpoints:
     """Reads the newest checkpoints of all partitions, and caches those that fit."""
 
     def __init__(self, fold_config: FoldConfig) -> None:
@@ -32,10 +32,9 @@ class MergeInputs:
         """
         ours = {checkpoint.partition: checkpoint for checkpoint in in_memory}
         for partition, offset in offsets.items():
-            known = (ours.get(partition), self._cache.get(partition))
-            found = next((each for each in known if each and each.fold.position == offset), None)
-            if found:
-                yield compatibility.with_settings(found, self._fold_config)
+            in_cache = [c for c in (ours.get(partition), self._cache.get(partition)) if c and c.fold.position == offset]
+            if in_cache:
+                yield compatibility.with_settings(in_cache[0], self._fold_config)
             elif read := stored.newest(partition, trusted=True):  # an older one, if the newest is damaged
                 read = compatibility.with_settings(read, self._fold_config)
                 self._put(_without_pending(read, self._fold_config.learning))
