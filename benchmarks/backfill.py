@@ -18,8 +18,9 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.report import Bar, parser, publish
 from experiments.report import table
-from streampca.backfill import Backfill, engines, run
+from streampca.backfill import BackfillPlan, engines, run
 from streampca.files.pieces import Piece, pieces_of
+from streampca.fold.decoded import batch_of_rows
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.arrow import fixed_size_lists
 from streampca.pca.compilation import compile_kernels
@@ -28,7 +29,7 @@ from streampca.process.memory import keep_freed_memory
 from streampca.stores.memory import MemoryStore
 
 PART, D, K = "backfill", 784, 20
-BACKFILL = Backfill("readings", FoldConfig(LearningConfig(D, K)), ("embedding",))
+BACKFILL = BackfillPlan("readings", FoldConfig(LearningConfig(D, K)), ("embedding",))
 
 
 def main() -> None:
@@ -68,14 +69,14 @@ def seconds(pieces: list[Piece], workers: int) -> float:
 
 def seconds_apart(path: Path) -> float:
     """To read each row group into an array, and to learn it, in one thread."""
-    config, file = BACKFILL.fold, parquet.ParquetFile(path)
+    config, file = BACKFILL.fold_config, parquet.ParquetFile(path)
     compile_kernels(config.learning)
     keep_freed_memory()  # as backfills and workers do
     started = time.perf_counter()
     with threadpool_limits(1):
         for group in range(file.num_row_groups):
             V = file.read_row_group(group, use_threads=False)["embedding"].combine_chunks().flatten().to_numpy()
-            Fold.empty(config.learning).learn(V.reshape(-1, D), [-1] * (len(V) // D), 0, config)
+            Fold.empty(config.learning).take(batch_of_rows(V.reshape(-1, D), 0), config)
     return time.perf_counter() - started
 
 

@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "formats": ["formats", "pca.arrays", "errors"],
     "files": ["files", "formats", "pca.arrays", "errors"],
     "fold": ["fold", "formats", "pca", "errors"],
-    "estimator": ["estimator", "fold.fold", "fold.decoded", "pca"],
+    "estimator": ["estimator", "fold", "pca"],
     "client": [],
     "export": ["fold.model_file", "ImplicitKrasulina"],
     "sources": ["sources", "fold.events", "fold.record", "errors", "settings", "process.watchdog"],

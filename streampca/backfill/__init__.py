@@ -3,6 +3,6 @@
 `fold_batches` and `merge` know no engine; `engines` runs them on Dask or Spark.
 """
 
-from streampca.backfill.folding import Backfill, fold_batches, merge
+from streampca.backfill.folding import BackfillPlan, fold_batches, merge
 
-__all__ = ["Backfill", "fold_batches", "merge"]
+__all__ = ["BackfillPlan", "fold_batches", "merge"]

@@ -8,19 +8,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from streampca.backfill.folding import Backfill, Part, fold_batches
+from streampca.backfill.folding import BackfillPlan, Part, fold_batches
 from streampca.errors import InputError
 from streampca.files.pieces import Piece, read
 from streampca.process.memory import keep_freed_memory
 
 Folded = Iterator[tuple[str, Part]]
-Engine = Callable[[Mapping[str, Piece], Backfill], Folded]
+Engine = Callable[[Mapping[str, Piece], BackfillPlan], Folded]
 """Folds named pieces, and yields the parts as they are done."""
 
 _SPARK_SCHEMA = "name string, fold binary, rejects binary"
 
 
-def fold_piece(piece: Piece, backfill: Backfill) -> Part:
+def fold_piece(piece: Piece, backfill: BackfillPlan) -> Part:
     """Fold the rows of a piece. Raises `InputError`."""
     keep_freed_memory()  # Dask makes its processes return it, and then a quarter of the time goes to the system
     return fold_batches(read(piece, backfill.read, backfill.columns), backfill, f"{piece.path}#{piece.part}")
@@ -29,7 +29,7 @@ def fold_piece(piece: Piece, backfill: Backfill) -> Part:
 def on_dask(scheduler: str | None = None, workers: int | None = None) -> Engine:
     """On the cluster with this scheduler (`tcp://host:port`), or on new processes of this machine, one a core."""
 
-    def fold(pieces: Mapping[str, Piece], backfill: Backfill) -> Folded:
+    def fold(pieces: Mapping[str, Piece], backfill: BackfillPlan) -> Folded:
         from dask import distributed
 
         dask: Any = distributed  # it has no types
@@ -60,7 +60,7 @@ def on_dask(scheduler: str | None = None, workers: int | None = None) -> Engine:
 def on_spark(session: Any) -> Engine:
     """On a Spark session, whose executors have streampca installed."""
 
-    def fold(pieces: Mapping[str, Piece], backfill: Backfill) -> Folded:
+    def fold(pieces: Mapping[str, Piece], backfill: BackfillPlan) -> Folded:
         rows = [(name, *piece) for name, piece in pieces.items()]
         frame = session.createDataFrame(rows, "name string, path string, size long, changed_ns long, part long")
         spread = frame.repartition(len(rows), "name")
@@ -70,9 +70,9 @@ def on_spark(session: Any) -> Engine:
     return fold
 
 
-def _fold_rows(batches: Iterator[Any], backfill: Backfill) -> Iterator[Any]:
+def _fold_rows(batches: Iterator[Any], backfill: BackfillPlan) -> Iterator[Any]:
     """For `mapInArrow`: rows that name pieces become rows that hold their parts."""
     for batch in batches:
         for name, *piece in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             part = fold_piece(Piece(*piece), backfill)
-            yield pa.record_batch([[name], [part.fold], [part.rejects]], ["name", "fold", "rejects"])
+            yield pa.record_batch([[name], [part.checkpoint_bytes], [part.rejects_bytes]], ["name", "fold", "rejects"])

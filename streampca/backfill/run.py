@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from streampca.backfill.engines import Engine
-from streampca.backfill.folding import Backfill, Part, merge
+from streampca.backfill.folding import BackfillPlan, Part, merge
 from streampca.errors import InputError, SettingsError, StoreError
 from streampca.files.pieces import Piece
 from streampca.fold import compatibility
@@ -19,7 +19,7 @@ from streampca.stores.checkpoints import Checkpoints
 
 
 def learn(
-    store: Store, backfill: Backfill, pieces: Sequence[Piece], engine: Engine, on_done: Callable[[int], object]
+    store: Store, backfill: BackfillPlan, pieces: Sequence[Piece], engine: Engine, on_done: Callable[[int], object]
 ) -> tuple[Checkpoint, Any]:
     """Fold the pieces, save the checkpoint of all, and return it with a table of the rejected rows.
 
@@ -50,7 +50,7 @@ def learn(
 
 
 def _fold(
-    store: Store, folder: str, keys: Mapping[str, Piece], backfill: Backfill, engine: Engine,
+    store: Store, folder: str, keys: Mapping[str, Piece], backfill: BackfillPlan, engine: Engine,
     on_done: Callable[[int], object],
 ) -> None:  # fmt: skip
     """Save the parts of the pieces that have none yet."""
@@ -58,12 +58,12 @@ def _fold(
     on_done(count := len(done & keys.keys()))
     if todo := {key: piece for key, piece in keys.items() if key not in done}:
         for key, part in engine(todo, backfill):
-            store.write(f"{folder}/{key}.parquet", part.rejects)
-            store.write(f"{folder}/{key}.npz", part.fold)  # last: it says that both are there
+            store.write(f"{folder}/{key}.parquet", part.rejects_bytes)
+            store.write(f"{folder}/{key}.npz", part.checkpoint_bytes)  # last: it says that both are there
             on_done(count := count + 1)
 
 
-def _save(store: Store, folder: str, keys: Sequence[str], backfill: Backfill, sources: str) -> Checkpoint:
+def _save(store: Store, folder: str, keys: Sequence[str], backfill: BackfillPlan, sources: str) -> Checkpoint:
     """Merge the parts. Raises `FileNotFoundError` if one is gone, and otherwise as `learn`."""
     checkpoint = merge((Part(store.read(f"{folder}/parts/{key}.npz"), b"") for key in keys), backfill)
     rejects = pa.concat_tables([_table(store, f"{folder}/parts/{key}.parquet") for key in keys])
@@ -86,15 +86,15 @@ def _table(store: Store, name: str) -> Any:
     return file.read(use_threads=False)  # a thread that releases the bytes later may abort the process at its exit
 
 
-def _refuse_other_settings(checkpoints: Checkpoints, backfill: Backfill) -> None:
+def _refuse_other_settings(checkpoints: Checkpoints, backfill: BackfillPlan) -> None:
     """Raise `SettingsError` if workers could not merge the backfill with what they have learned."""
     for partition in checkpoints.partitions():
         if (newest := checkpoints.newest(partition, trusted=True)) and newest.fold.stats.learned:
-            compatibility.refuse_other_settings(newest, backfill.fold)
+            compatibility.refuse_other_settings(newest, backfill.fold_config)
             return  # all have the same
 
 
-def _refuse_other_sources(store: Store, folder: str, backfill: Backfill, sources: str) -> None:
+def _refuse_other_sources(store: Store, folder: str, backfill: BackfillPlan, sources: str) -> None:
     """Raise `SettingsError` if the number stands for other files or columns."""
     names, name = set(store.names(folder)) - {f"{folder}/parts"}, f"{folder}/sources"
     if names and (name not in names or store.read(name).decode() != sources):
@@ -105,7 +105,7 @@ def _refuse_other_sources(store: Store, folder: str, backfill: Backfill, sources
         )
 
 
-def _key(piece: Piece, backfill: Backfill) -> str:
+def _key(piece: Piece, backfill: BackfillPlan) -> str:
     """A name for the part of a piece: another one if the file, or what is learned of it, has changed."""
-    content = (piece, backfill.fold.as_dict(), backfill.columns, backfill.timestamp_column, backfill.until)
+    content = (piece, backfill.fold_config.as_dict(), backfill.columns, backfill.timestamp_column, backfill.until)
     return hashlib.blake2b(repr(content).encode(), digest_size=16).hexdigest()

@@ -8,7 +8,7 @@ from streampca.cli.dead_letters import milliseconds
 from streampca.cli.options import Given
 from streampca.cli.worker import worker_config_of
 from streampca.errors import SettingsError, StreampcaError
-from streampca.fold.partitions import backfill_partition, partition_name
+from streampca.fold.partitions import backfill_partition, offsets_in, partition_name
 from streampca.process import logs
 from streampca.settings.store import StoreSettings
 from streampca.settings.worker import WorkerSettings
@@ -24,18 +24,18 @@ def run(
     settings = WorkerSettings.read(**given)
     logs.configure(settings.log_level)
     try:
-        from streampca.backfill import Backfill, engines, run
+        from streampca.backfill import BackfillPlan, engines, run
         from streampca.files import pieces
     except ModuleNotFoundError as error:
         raise SettingsError(f"this needs {error.name}: pip install 'streampca[backfill]'") from None
     found = pieces.pieces_of(sources)
-    backfill = Backfill(
+    backfill = BackfillPlan(
         settings.topic,
         worker_config_of(settings).fold,
         pieces.columns_of(found[0], column),
         timestamp_column,
-        None if offsets_in(until) else milliseconds(until, "until"),
-        offsets_in(until),
+        None if offsets_in(until or "") else milliseconds(until, "until"),
+        offsets_in(until or ""),
         number,
     )
     if backfill.until_ms is not None and not timestamp_column:
@@ -83,11 +83,3 @@ def remove(given: Given, number: int, ask: Callable[[str], bool]) -> None:
     for path in others:  # last, so that one that is killed can be run again
         store.delete(path)
     console().print(f"deleted {name} of {settings.topic}, and {models} models that contained it")
-
-
-def offsets_in(until: str | None) -> dict[int, int] | None:
-    """The offsets in `0:1200,1:1177`; None if it is something else."""
-    pairs = [part.split(":") for part in (until or "").split(",")]
-    if not all(len(pair) == 2 and all(each.strip().isdecimal() for each in pair) for pair in pairs):
-        return None
-    return {int(partition): int(offset) for partition, offset in pairs}

@@ -146,10 +146,10 @@ class Transformer:
         self._is_first_start &= event.count == len(rejects)
         self._transactions.send(event.outputs)
         if rejects and self._config.bad_records == "dead_letter":
-            sent = [self._outputs.dead_letter(event.partition, event.records[each.place], each) for each in rejects]
+            sent = [self._outputs.dead_letter(event.partition, event.records[each.index], each) for each in rejects]
             self._transactions.send(sent)
         for reject in rejects:
-            rejected = event.records[reject.place]
+            rejected = event.records[reject.index]
             self._listener.notify(RecordRejected(event.partition, rejected.offset, reject.reason, reject.message))
         last = event.last if len(event.records) else self._positions[event.partition].last
         position = self._positions[event.partition] = Position(event.next, last)
@@ -160,7 +160,7 @@ class Transformer:
 
     def _stop_at(self, event: Projected, reject: Reject) -> NoReturn:
         """Write the outputs of the records before the rejected one and raise `BadRecordError`."""
-        self._write(self._outputs.project(event.before(reject.place)))
+        self._write(self._outputs.project(event.before(reject.index)))
         self._commit()
         raise bad_record(self._config.topic, event, reject)
 

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.decomposition import PCA
 
-from streampca.backfill import Backfill, engines, fold_batches, merge, run
+from streampca.backfill import BackfillPlan, engines, fold_batches, merge, run
 from streampca.backfill.engines import Engine, Folded
 from streampca.backfill.folding import Part
 from streampca.cli import backfill as backfill_command
@@ -40,13 +40,13 @@ from tests.command_line import assert_one_line
 from tests.command_line import run as run_command
 
 
-def here(pieces: Mapping[str, Piece], backfill: Backfill) -> Folded:
+def here(pieces: Mapping[str, Piece], backfill: BackfillPlan) -> Folded:
     """In this process, the last piece first."""
     for name, piece in reversed(pieces.items()):
         yield name, engines.fold_piece(piece, backfill)
 
 
-def learned(engine: Engine, backfill: Backfill, *sources: Path, store: Store | None = None) -> Checkpoint:
+def learned(engine: Engine, backfill: BackfillPlan, *sources: Path, store: Store | None = None) -> Checkpoint:
     return run.learn(store or MemoryStore(), backfill, pieces_of([*map(str, sources)]), engine, lambda done: None)[0]
 
 
@@ -98,7 +98,7 @@ def test_one_that_is_interrupted_continues(lake: Path, tmp_path: Path) -> None:
     store, pieces = MemoryStore(), pieces_of([str(lake)])
     asked: list[str] = []
 
-    def breaks(pieces: Mapping[str, Piece], backfill: Backfill) -> Iterator[tuple[str, Part]]:
+    def breaks(pieces: Mapping[str, Piece], backfill: BackfillPlan) -> Iterator[tuple[str, Part]]:
         for name, part in here(pieces, backfill):
             asked.append(name)
             if len(asked) == 4:
@@ -140,7 +140,7 @@ def test_settings_are_compared_again_before_saving(lake: Path) -> None:
     """A worker may have begun while it folded."""
     store, other = MemoryStore(), replace(backfill_of(half_life_messages=300.0), number=1)
 
-    def meanwhile(pieces: Mapping[str, Piece], backfill: Backfill) -> Folded:
+    def meanwhile(pieces: Mapping[str, Piece], backfill: BackfillPlan) -> Folded:
         yield from here(pieces, backfill)
         learned(here, backfill_of(), lake, store=store)
 
@@ -203,7 +203,7 @@ def test_a_csv_file_may_begin_with_whole_numbers(tmp_path: Path) -> None:
     lines = ["f_0,f_1,note", *["1,2,7"] * 400_000, "0.5,3,text of a column that is not read"]
     (tmp_path / "a.csv").write_text("\n".join(lines))
     (tmp_path / "0-empty.csv").write_text(lines[0] + "\n")
-    backfill = Backfill("readings", backfill_of(2).fold, columns_of(pieces_of([str(tmp_path)])[0], "f_*"))
+    backfill = BackfillPlan("readings", backfill_of(2).fold_config, columns_of(pieces_of([str(tmp_path)])[0], "f_*"))
     assert learned(here, backfill, tmp_path).fold.stats.learned == 400_001
 
 
@@ -237,7 +237,7 @@ def test_rows_that_cannot_be_learned_are_counted_and_named(tmp_path: Path) -> No
     bad: list[Any] = [None, [1.0, 2.0], [1.0, None, 2.0], [float("inf"), 0.0, 0.0], [1e200, 0.0, 0.0]]
     lists = pa.array(good[:100] + bad + good[100:], pa.list_(pa.float64()))
     pq.write_table(pa.table({"v": lists}), tmp_path / "v.parquet", row_group_size=64)
-    backfill = Backfill("readings", backfill_of(3).fold, ("v",))
+    backfill = BackfillPlan("readings", backfill_of(3).fold_config, ("v",))
     pieces = pieces_of([str(tmp_path / "v.parquet")])
     found, rejects = run.learn(MemoryStore(), backfill, pieces, here, lambda done: None)
     reasons = ["no_value", "wrong_length", "not_finite", "not_finite", "too_large"]
@@ -263,7 +263,7 @@ def test_files_and_tables_of_every_kind_hold_the_same_rows(tmp_path: Path) -> No
     for name, columns in (("a.parquet", ("embedding",)), ("b.npy", ("vector",)), ("c.arrow", ("embedding",)),
                           ("d.csv", ("f_*",)), ("e", ("embedding",)), ("f.parquet", ("f_*",))):  # fmt: skip
         pieces = pieces_of([str(tmp_path / name)])
-        backfill = Backfill("readings", backfill_of(5).fold, columns_of(pieces[0], columns[0]))
+        backfill = BackfillPlan("readings", backfill_of(5).fold_config, columns_of(pieces[0], columns[0]))
         found.append(files.encode(run.learn(MemoryStore(), backfill, pieces, here, lambda done: None)[0]))
     assert len(set(found)) == 1
 
@@ -322,8 +322,8 @@ def test_a_backfill_without_a_row_is_not_saved(tmp_path: Path) -> None:
     lake.mkdir()
     pq.write_table(pa.table({"embedding": pa.array(rows(300, d=5).tolist())}), lake / "lists.parquet")
     with pytest.raises(InputError, match="no row was learned; the first: 5 numbers, not 7"):
-        learned(here, Backfill("readings", backfill_of(7).fold, ("embedding",)), lake, store=store)
-    found = learned(here, Backfill("readings", backfill_of(5).fold, ("embedding",)), lake, store=store)
+        learned(here, BackfillPlan("readings", backfill_of(7).fold_config, ("embedding",)), lake, store=store)
+    found = learned(here, BackfillPlan("readings", backfill_of(5).fold_config, ("embedding",)), lake, store=store)
     assert found.fold.stats.learned == 300
 
 
@@ -343,7 +343,7 @@ def test_errors_say_what_is_wrong(lake: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"x\.parquet cannot be read"):
         pieces_of([str(tmp_path / "x.parquet")])
     with pytest.raises(InputError, match="there is no column other; there are"):
-        learned(here, Backfill("readings", backfill_of().fold, ("embedding",), "other"), lake)
+        learned(here, BackfillPlan("readings", backfill_of().fold_config, ("embedding",), "other"), lake)
 
 
 @pytest.mark.parametrize("broken", [False, True])
@@ -381,14 +381,14 @@ def test_what_an_interrupted_backfill_has_left_is_removed(lake: Path, tmp_path: 
     assert not list(tmp_path.rglob("parts/*"))
 
 
-def _breaks(pieces: Mapping[str, Piece], backfill: Backfill) -> Folded:
+def _breaks(pieces: Mapping[str, Piece], backfill: BackfillPlan) -> Folded:
     yield next(here(pieces, backfill))
     raise KeyboardInterrupt
 
 
 def test_the_next_model_does_not_contain_what_was_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It has a lower version, as the stream alone has learned fewer messages."""
-    store, config = DirectoryStore(tmp_path / "store"), backfill_of(5).fold
+    store, config = DirectoryStore(tmp_path / "store"), backfill_of(5).fold_config
     lakes = [write(tmp_path / f"lake{i}", rows(n, seed=i, d=5)) for i, n in enumerate((300, 900))]
     learned(here, backfill_of(5), lakes[0], store=store)
     Publisher(Checkpoints(store, "readings"), Models(store, "readings"), config, lambda: 0.0).publish()
@@ -412,7 +412,7 @@ def test_a_process_that_dies_names_its_piece(tmp_path: Path, monkeypatch: pytest
         learned(engines.on_dask(workers=1), backfill_of(5), lake)
 
 
-def _dies(piece: Piece, backfill: Backfill) -> Part:
+def _dies(piece: Piece, backfill: BackfillPlan) -> Part:
     os._exit(9)
 
 

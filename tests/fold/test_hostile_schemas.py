@@ -154,5 +154,5 @@ def test_an_unexpected_error_rejects_its_record_only(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(decoder._reader, "read", read)
     decoded = decoder.decode([b"good", b"odd", b"good"])
-    assert decoded.places.tolist() == [0, 2]
+    assert decoded.indices.tolist() == [0, 2]
     assert decoded.rejects == [(1, "undecodable", "it cannot be decoded (ZeroDivisionError)")]
