@@ -192,9 +192,10 @@ def test_a_published_model_appears_without_a_reload(models: Models, opened: Open
     models.save(known(10))
     page = opened()
     status(page, "Serving version 10")
-    models.save(known(20))
+    models.save(replace(known(20), loss_ewma=0.5))
     status(page, "Serving version 20")
     expect(page.locator("#slider-value")).to_contain_text("20 (2 of 2), published")
+    expect(page.locator("#loss-chart .u-legend")).to_contain_text("50 %")
 
 
 def test_shows_that_there_is_no_model_and_then_the_first(store: DirectoryStore, models: Models, opened: Opened) -> None:
@@ -611,8 +612,8 @@ def test_recent_vectors_are_coloured_by_age_or_p(models: Models, opened: Opened)
         route.fulfill(json=content)
 
     page.route("**/v1/page/recent?*", older)
-    odd = model.mean + np.array([0, 0, 50, 0, 0])
-    project(page, [model.mean.tolist(), odd.tolist(), (model.mean + 0.1).tolist()])
+    odd = 50 * np.eye(5)[2]
+    project(page, (model.mean + np.array([0 * odd, odd, -odd])).tolist())
     colour, legend = page.get_by_label("coloured by"), page.locator("#recent-chart .u-legend")
 
     def shows(classes: str, *drawn: bool) -> None:
@@ -633,6 +634,7 @@ def test_recent_vectors_are_coloured_by_age_or_p(models: Models, opened: Opened)
     shows("p above 0.1p up to 0.1p up to 0.01p up to 0.001", True, False, False, True)
     colour.select_option("age")
     shows(ages, True, False, False, True)
+    assert "colour=age" in page.url
     page.unroute_all(behavior="wait")
 
 
@@ -641,7 +643,8 @@ PAINTED = """canvas => {
     const {data} = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
     const style = getComputedStyle(document.documentElement);
     return [0, 1, 2, 3].map((kind) => {
-        const colour = [1, 3, 5].map((i) => parseInt(style.getPropertyValue(`--class-${kind}`).trim().slice(i, i + 2), 16));
+        const hex = style.getPropertyValue(`--class-${kind}`).trim();
+        const colour = [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
         for (let i = 0; i < data.length; i += 4) if (colour.every((value, c) => data[i + c] === value)) return true;
         return false;
     });
@@ -698,7 +701,7 @@ def test_principal_angles(opened: Opened) -> None:
     one = basis[:5]
     other = np.cos(angles)[:, None] * one + np.sin(angles)[:, None] * basis[5:]
     turned = np.linalg.qr(chance.normal(size=(5, 5)))[0] @ other
-    call = "rows => import('/page/angles.js').then((m) => m.principalAngles(...rows.map((r) => r.map((v) => Float64Array.from(v)))))"
+    call = "lists => import('/page/angles.js').then(({principalAngles}) => principalAngles(...lists))"
     np.testing.assert_allclose(page.evaluate(call, [one.tolist(), turned.tolist()]), angles, atol=1e-7)
     np.testing.assert_allclose(page.evaluate(call, [one.tolist(), one.tolist()]), np.zeros(5), atol=1e-7)
 
@@ -721,14 +724,14 @@ def test_a_link_keeps_what_is_seen(
     expect(page.locator("#other-value")).to_contain_text("10 (1 of 3)")
     page.get_by_role("radio", name="Vectors").check()
     page.get_by_label("Component of the horizontal axis").select_option("3")
-    page.get_by_label("coloured by").select_option("p")
+    page.get_by_label("Component of the vertical axis").select_option("1")
 
     linked = context.new_page()
     linked.goto(page.url)
     status(linked, "Showing the earlier version 20")
     expect(linked.locator("#vectors-panel")).to_be_visible()
     expect(linked.get_by_label("Component of the horizontal axis")).to_have_value("3")
-    expect(linked.get_by_label("coloured by")).to_have_value("p")
+    expect(linked.get_by_label("Component of the vertical axis")).to_have_value("1")
     linked.get_by_role("radio", name="Components").check()
     expect(linked.locator("#other-value")).to_contain_text("10 (1 of 3)")
     linked.get_by_role("radio", name="Over time").check()

@@ -75,8 +75,9 @@ export class Chart {
   }
 
   #describe(plot) {
-    if (this.described === null || plot.legend.idx != null || !plot.data[0].length) return;
-    plot.setLegend({ idx: this.described < 0 ? plot.data[0].length - 1 : this.described });
+    if (this.described === null || plot.cursor.left >= 0 || !plot.data[0].length) return;
+    const idx = this.described < 0 ? plot.data[0].length - 1 : this.described;
+    if (plot.legend.idx !== idx) plot.setLegend({ idx });
   }
 
   #size() {
