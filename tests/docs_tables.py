@@ -15,6 +15,7 @@ from streampca.settings.commands import ServeSettings
 from streampca.settings.transform import TransformSettings
 from streampca.settings.worker import WorkerSettings
 from streampca.sidecar.app import create_app
+from streampca.sidecar.errors import Problem
 from streampca.stores.memory import MemoryStore
 from streampca.transform.metrics import TransformMetrics
 from streampca.worker.listeners.metrics import WorkerMetrics
@@ -66,8 +67,8 @@ def shown(field: FieldInfo) -> str:
 
 def metrics() -> str:
     """Each metric of worker, sidecar and transform."""
-    transform = described(TransformMetrics("t").registry)
-    described_by = {"worker": described(WorkerMetrics("t").registry), "sidecar": sidecar_metrics(), "transform": transform}
+    worker, transform = described(WorkerMetrics("t").registry), described(TransformMetrics("t").registry)
+    described_by = {"worker": worker, "sidecar": sidecar_metrics(), "transform": transform}
     roles: dict[tuple[str, str], list[str]] = {}
     for role, metrics_of_role in described_by.items():
         for metric in sorted(metrics_of_role.items()):
@@ -91,11 +92,17 @@ def endpoints() -> str:
     return table(["endpoint", "what it answers"], [*rows, *pages])
 
 
+def errors() -> str:
+    """Each type of error of the sidecar."""
+    return table(["type", "status", "meaning"], [[f"`{p.type}`", str(p.status), p.value[1]] for p in Problem])
+
+
 TABLES: dict[str, tuple[Path, Callable[[], str]]] = {
     "commands": (DOCS / "configuration.md", commands),
     "settings": (DOCS / "configuration.md", settings),
     "metrics": (DOCS / "monitoring.md", metrics),
     "endpoints": (DOCS / "api.md", endpoints),
+    "errors": (DOCS / "api.md", errors),
 }
 
 

@@ -1,13 +1,11 @@
-"""The formats of values: a module for each, with a `Reader` and a `Writer` of `formats.base`."""
+"""The formats of values: a module for each, with a `Reader` and a `Writer` of `formats.base`, named after it."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
 
 from streampca.errors import SettingsError
-from streampca.formats.base import Layout, Reader, Writer
-from streampca.formats.json import JsonReader, JsonWriter
-from streampca.formats.npy import NpyReader, NpyWriter
-from streampca.formats.raw import RawReader, RawWriter
+from streampca.formats.base import Layout, Reader, ReaderOptions, Writer, WriterOptions
 from streampca.formats.schemas import Schemas, WriterSchema
 
 
@@ -23,25 +21,8 @@ def reader_of(
 
     Raises `SettingsError` if a package that it needs, an optional extra, is not installed.
     """
-    with _naming_the_extra(format):
-        match format:
-            case "json":
-                return JsonReader(dimensions, field, gaps=gaps)
-            case "npy":
-                return NpyReader(dimensions)
-            case "arrow":
-                from streampca.formats.arrow import ArrowReader
-
-                return ArrowReader(dimensions, field, gaps=gaps)
-            case "avro" if schemas is not None:
-                from streampca.formats.avro import AvroReader
-
-                return AvroReader(dimensions, field, schemas, gaps=gaps)
-            case "protobuf" if schemas is not None:
-                from streampca.formats.protobuf import ProtobufReader
-
-                return ProtobufReader(dimensions, field, schemas)
-    return RawReader(format, dimensions)
+    reader: Reader = _member(format, "{}Reader")(ReaderOptions(format, dimensions, field, schemas, gaps))
+    return reader
 
 
 def writer_of(format: str, around: Sequence[str] = (), frame: bytes = b"") -> Writer:  # noqa: A002
@@ -49,46 +30,20 @@ def writer_of(format: str, around: Sequence[str] = (), frame: bytes = b"") -> Wr
 
     `frame` comes before the values of Avro and Protobuf, and names their schema, that of `schema_of`.
     """
-    with _naming_the_extra(format):
-        match format:
-            case "json":
-                return JsonWriter(around)
-            case "npy":
-                return NpyWriter()
-            case "arrow":
-                from streampca.formats.arrow import ArrowWriter
-
-                return ArrowWriter()
-            case "avro":
-                from streampca.formats.avro import AvroWriter
-
-                return AvroWriter(frame)
-            case "protobuf":
-                from streampca.formats.protobuf import ProtobufWriter
-
-                return ProtobufWriter(frame, len(around))
-    return RawWriter(format)
+    writer: Writer = _member(format, "{}Writer")(WriterOptions(format, tuple(around), frame))
+    return writer
 
 
 def schema_of(format: str, layout: Layout) -> WriterSchema | None:  # noqa: A002
     """The schema of values with this layout, if the format has schemas. Raises as `reader_of` does."""
-    with _naming_the_extra(format):
-        match format:
-            case "avro":
-                from streampca.formats import avro
-
-                return avro.schema_of(layout)
-            case "protobuf":
-                from streampca.formats import protobuf
-
-                return protobuf.schema_of(layout)
-    return None
+    schema: WriterSchema | None = _member(format, "schema_of")(layout) if format in ("avro", "protobuf") else None
+    return schema
 
 
-@contextmanager
-def _naming_the_extra(format: str) -> Iterator[None]:  # noqa: A002
+def _member(format: str, name: str) -> Any:  # noqa: A002
+    module = "raw" if format in ("float32", "float64") else format
     try:
-        yield
+        return getattr(import_module(f"{__name__}.{module}"), name.format(module.title()))
     except ImportError as error:
         raise SettingsError(
             f"format {format} needs {error.name}, which is not installed: pip install 'streampca[{format}]'"

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streampca.formats.base import MAX_BATCH_BYTES, Counts, Fields
+from streampca.formats.base import MAX_BATCH_BYTES, Counts, Fields, ReaderOptions, WriterOptions
 from streampca.formats.packing import NULL_HINT, VectorBytes, VectorError, check_length, check_size, listed
 from streampca.pca.arrays import F64, Array
 
@@ -22,8 +22,8 @@ class ArrowReader:
     size = None
     is_batch = True
 
-    def __init__(self, dimensions: int, field: str, *, gaps: bool) -> None:
-        self._dimensions, self._field, self._gaps = dimensions, field, gaps
+    def __init__(self, options: ReaderOptions) -> None:
+        self._dimensions, self._field, self._gaps = options.dimensions, options.field, options.gaps
 
     def read(self, value: bytes) -> VectorBytes:
         try:
@@ -60,6 +60,9 @@ class ArrowReader:
 
 class ArrowWriter:
     """See `formats.base.Writer`: a column for each field."""
+
+    def __init__(self, options: WriterOptions) -> None:
+        pass
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         ends = range(1, len(next(iter(fields.values()))) + 1) if counts is None else np.cumsum(counts).tolist()

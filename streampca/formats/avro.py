@@ -15,7 +15,7 @@ from typing import Any
 import fastavro
 import numpy as np
 
-from streampca.formats.base import Counts, Fields, Layout
+from streampca.formats.base import Counts, Fields, Layout, ReaderOptions, WriterOptions
 from streampca.formats.packing import (
     NumberPacker,
     VectorBytes,
@@ -26,7 +26,7 @@ from streampca.formats.packing import (
     type_name,
     varint,
 )
-from streampca.formats.schemas import FRAME, SchemaCache, Schemas, WriterSchema
+from streampca.formats.schemas import FRAME, SchemaCache, WriterSchema
 from streampca.pca.arrays import Array
 
 _SIZES = {"float": 4, "double": 8}
@@ -40,11 +40,11 @@ class AvroReader:
     size = None
     is_batch = False
 
-    def __init__(self, dimensions: int, field: str, schemas: Schemas, *, gaps: bool) -> None:
-        self._dimensions, self._field = dimensions, field
-        self._path = field.split(".") if field else []
-        self._packer = NumberPacker(dimensions, gaps=gaps)
-        self._decoders = SchemaCache(schemas, "AVRO", self._decoder)
+    def __init__(self, options: ReaderOptions) -> None:
+        self._dimensions, self._field = options.dimensions, options.field
+        self._path = options.field.split(".") if options.field else []
+        self._packer = NumberPacker(options.dimensions, gaps=options.gaps)
+        self._decoders = SchemaCache(options.schemas, "AVRO", self._decoder)
 
     def read(self, value: bytes) -> VectorBytes:
         return self._decoders.get(value)(value)
@@ -106,8 +106,8 @@ class AvroReader:
 class AvroWriter:
     """See `formats.base.Writer`. An array is one block and the empty one that ends it; a record adds no bytes."""
 
-    def __init__(self, frame: bytes) -> None:
-        self._frame = frame
+    def __init__(self, options: WriterOptions) -> None:
+        self._frame = options.frame
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         parts: list[bytes | Array] = [self._frame]

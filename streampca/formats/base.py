@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.formats.packing import VectorBytes
+from streampca.formats.schemas import Schemas
 from streampca.pca.arrays import Array
 
 MAX_BATCH_BYTES = 64 * 2**20  # of a value with several vectors, packed and unpacked; topics take 1 MiB by default
@@ -16,6 +17,24 @@ Fields: TypeAlias = Mapping[str, Array]
 
 Counts: TypeAlias = NDArray[np.int64] | None
 """The number of rows in each value; None: one."""
+
+
+class ReaderOptions(NamedTuple):
+    """What readers are made with; each takes what its format has."""
+
+    format: str
+    dimensions: int
+    field: str
+    schemas: Schemas | None
+    gaps: bool
+
+
+class WriterOptions(NamedTuple):
+    """What writers are made with; see `formats.writer_of`."""
+
+    format: str
+    around: tuple[str, ...]
+    frame: bytes
 
 
 class Reader(Protocol):

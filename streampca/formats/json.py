@@ -1,14 +1,13 @@
 """JSON: an array of numbers, or an object with such an array in one of its fields."""
 
 import json
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import orjson
 
-from streampca.formats.base import Counts, Fields
+from streampca.formats.base import Counts, Fields, ReaderOptions, WriterOptions
 from streampca.formats.packing import NumberPacker, VectorBytes, VectorError, listed, missing_field, type_name
 
 _MAX_CANDIDATES = 16  # letters to check one by one before searching the text for the whole word
@@ -22,9 +21,9 @@ class JsonReader:
     size = None
     is_batch = False
 
-    def __init__(self, dimensions: int, field: str, *, gaps: bool) -> None:
-        self._field, self._path = field, field.split(".") if field else []
-        self._packer, self._gaps = NumberPacker(dimensions, gaps=gaps), gaps
+    def __init__(self, options: ReaderOptions) -> None:
+        self._field, self._path = options.field, options.field.split(".") if options.field else []
+        self._packer, self._gaps = NumberPacker(options.dimensions, gaps=options.gaps), options.gaps
 
     def read(self, value: bytes) -> VectorBytes:
         return self._packer.pack(self._array(value), booleans=may_hold_booleans(value))
@@ -47,8 +46,8 @@ class JsonWriter:
     With `counts` the fields hold lists.
     """
 
-    def __init__(self, around: Sequence[str]) -> None:
-        self._around = around
+    def __init__(self, options: WriterOptions) -> None:
+        self._around = options.around
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         names, columns = list(fields), [column.tolist() for column in fields.values()]

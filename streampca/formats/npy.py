@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streampca.formats.base import Counts, Fields
+from streampca.formats.base import Counts, Fields, ReaderOptions, WriterOptions
 from streampca.formats.packing import VectorBytes, VectorError, bytes_of_rows, check_length, side_by_side
 from streampca.pca.arrays import Array
 
@@ -29,8 +29,8 @@ class NpyReader:
     size = None
     is_batch = False
 
-    def __init__(self, dimensions: int) -> None:
-        self._dimensions = dimensions
+    def __init__(self, options: ReaderOptions) -> None:
+        self._dimensions = options.dimensions
 
     def read(self, value: bytes) -> VectorBytes:
         header = _header_of(value)
@@ -43,6 +43,9 @@ class NpyReader:
 
 class NpyWriter:
     """See `formats.base.Writer`: the numbers of all fields one after the other, in their type; with `counts`, rows."""
+
+    def __init__(self, options: WriterOptions) -> None:
+        pass
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         rows = side_by_side(fields)

@@ -12,7 +12,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, un
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from streampca.formats.base import Counts, Fields, Layout
+from streampca.formats.base import Counts, Fields, Layout, ReaderOptions, WriterOptions
 from streampca.formats.packing import (
     NumberPacker,
     VectorBytes,
@@ -24,7 +24,7 @@ from streampca.formats.packing import (
     varint,
 )
 from streampca.formats.protoc import MAIN, Files, compiled
-from streampca.formats.schemas import FRAME, SchemaCache, Schemas, WriterSchema
+from streampca.formats.schemas import FRAME, SchemaCache, WriterSchema
 from streampca.pca.arrays import Array
 
 _MAX_INDEX_BYTES = 100
@@ -43,9 +43,9 @@ class ProtobufReader:
     size = None
     is_batch = False
 
-    def __init__(self, dimensions: int, field: str, schemas: Schemas) -> None:
-        self._dimensions, self._path = dimensions, field.split(".")
-        self._files = SchemaCache(schemas, "PROTOBUF", compiled)
+    def __init__(self, options: ReaderOptions) -> None:
+        self._dimensions, self._path = options.dimensions, options.field.split(".")
+        self._files = SchemaCache(options.schemas, "PROTOBUF", compiled)
         self._messages: dict[tuple[int, tuple[int, ...]], _MessageReader] = {}
 
     def read(self, value: bytes) -> VectorBytes:
@@ -103,10 +103,10 @@ class _MessageReader:
 
 
 class ProtobufWriter:
-    """See `formats.base.Writer`. Vectors are packed; `depth` messages are around the fields, and 1 is their number."""
+    """See `formats.base.Writer`. Vectors are packed; messages around the fields have the number 1."""
 
-    def __init__(self, frame: bytes, depth: int) -> None:
-        self._frame, self._depth = frame, depth
+    def __init__(self, options: WriterOptions) -> None:
+        self._frame, self._depth = options.frame, len(options.around)
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         parts, size = list[bytes | Array](), 0

@@ -53,7 +53,9 @@ class SchemaCache(Generic[T]):
     becomes of a record must not depend on what this process has asked before.
     """
 
-    def __init__(self, schemas: Schemas, kind: str, make: Callable[[WriterSchema], T]) -> None:
+    def __init__(self, schemas: Schemas | None, kind: str, make: Callable[[WriterSchema], T]) -> None:
+        if schemas is None:
+            raise ValueError(f"{kind} needs a schema registry")
         self._schemas, self._kind, self._make = schemas, kind, make
         self._cache: dict[int, T | VectorError] = {}
 

@@ -14,18 +14,16 @@ import orjson
 import pytest
 
 from streampca.settings.commands import ServeSettings
-from streampca.sidecar import compute, middleware
+from streampca.sidecar import compute, engine, memory
 from streampca.sidecar.app import create_app
 from streampca.sidecar.request import LENGTH
-from streampca.sidecar.v1 import endpoints
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from tests.broker_process import wait_until
-from tests.sidecar.http_client import Client
+from tests.sidecar.http_client import Client, error_of
 from tests.sidecar.known import TOPIC, known, known_model
 from tests.sidecar.process import SidecarProcess, connect
-from tests.sidecar.test_errors import error_of
 
 MIB = 2**20
 BODY = 16 * MIB  # the default limit
@@ -151,6 +149,9 @@ REQUESTS = {
     "npz": post("/v1/reconstruct", orjson.dumps({"coordinates": [[1.0] * 20] * 10})).replace(
         b"Host:", b"Accept: application/x-npz\r\nHost:"
     ),
+    "gzip": post("/v1/reconstruct", orjson.dumps({"coordinates": [[1.0] * 20] * 10})).replace(
+        b"Host:", b"Accept-Encoding: gzip\r\nHost:"
+    ),
     "components": b"GET /v1/model/components HTTP/1.1\r\nHost: localhost\r\nAccept: application/x-npy\r\n\r\n",
 }
 
@@ -186,35 +187,14 @@ def test_an_unread_answer_that_is_read_at_last_is_whole(tmp_path: Path) -> None:
         client.sendall(REQUESTS["reconstruct"].replace(b"Host:", b"Connection: close\r\nHost:"))
         assert select.select([client], [], [], 60)[0]  # the rest waits for the client
         text = b"".join(iter(lambda: client.recv(MIB), b""))
-    pieces, at = [], text.index(b"\r\n\r\n") + 4
-    while at < len(text):
-        start = text.index(b"\r\n", at) + 2
-        size = int(text[at:start], 16)
-        pieces.append(text[start : start + size])
-        at = start + size + 2
     model = known_model(1, d=100_000, k=20)
     np.testing.assert_allclose(
-        orjson.loads(b"".join(pieces))["vectors"], model.reconstruct(np.ones((10, 20))), atol=1e-12
+        orjson.loads(text.partition(b"\r\n\r\n")[2])["vectors"], model.reconstruct(np.ones((10, 20))), atol=1e-12
     )
 
 
-@pytest.mark.parametrize(("n", "d"), [(1, 2), (4097, 2), (3, 2048), (2, 2049), (3, 5000), (50, 300)])
-def test_answers_in_chunks_are_the_same_as_whole_ones(n: int, d: int) -> None:
-    store, settings = MemoryStore(), ServeSettings(topic=TOPIC)
-    Models(store, TOPIC).save(known(1, d=d, k=2))
-    coordinates = np.random.default_rng(0).normal(size=(n, 2))
-    vectors = known_model(1, d=d, k=2).reconstruct(coordinates)
-    with Client(create_app(store, settings)) as client:
-        answer = client.post("/v1/reconstruct", json={"coordinates": coordinates.tolist()})
-    whole = orjson.dumps({"version": 1, "vectors": vectors}, option=orjson.OPT_SERIALIZE_NUMPY)
-    found = orjson.loads(answer.content)
-    assert answer.headers["content-type"] == "application/json"
-    assert len(answer.content) == pytest.approx(len(whole), rel=0.01)
-    np.testing.assert_allclose(found["vectors"], vectors, rtol=1e-12, atol=1e-12)
-
-
 def test_too_many_numbers(store: MemoryStore, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoints, "_MAX_NUMBERS", 100)
+    monkeypatch.setattr(engine, "_MAX_NUMBERS", 100)
     with Client(create_app(store, ServeSettings(topic=TOPIC))) as client:
         body = np.zeros((21, 5), "<f4").tobytes()
         answer = client.post("/v1/project", content=body, headers={"Content-Type": RAW})
@@ -226,7 +206,8 @@ def test_without_memory_a_large_request_is_refused_for_the_moment(
     store: MemoryStore, models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large: dict[str, Any] = {"content": bytes(180_000), "headers": {"Content-Type": RAW}}
-    monkeypatch.setattr(middleware, "BUFFERED_BYTES", 0)
+    monkeypatch.setattr(memory, "LIMIT_BYTES", 0)
+    monkeypatch.setattr(memory, "WAIT_S", 0.01)
     refused: list[httpx.Response] = []
 
     async def slow() -> AsyncIterator[bytes]:

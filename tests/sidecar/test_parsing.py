@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
-from tests.sidecar.http_client import Client
+from tests.sidecar.http_client import Client, error_of
 from tests.sidecar.known import TOPIC, D, K, known
-from tests.sidecar.test_errors import error_of
 
 NPY, RAW, NPZ = "application/x-npy", "application/octet-stream;dtype=float32", "application/x-npz"
 CHANCE = np.random.default_rng(0)

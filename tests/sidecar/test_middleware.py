@@ -1,12 +1,16 @@
-"""Headers against sniffing, framing and foreign scripts, and the hosts that a sidecar answers."""
+"""Every answer has an id and headers against sniffing, framing and foreign scripts; which hosts are answered."""
 
+import httpx
 import pytest
+import structlog
+from fastapi import FastAPI
+from structlog.testing import capture_logs
 
 from streampca.settings.commands import ServeSettings
 from streampca.sidecar.app import create_app
 from streampca.stores.memory import MemoryStore
 from tests.sidecar.http_client import Client
-from tests.sidecar.known import TOPIC
+from tests.sidecar.known import TOPIC, D
 
 ANY_ADDRESS = "0.0.0.0"  # noqa: S104
 PATHS = [
@@ -74,3 +78,52 @@ def test_on_a_loopback_address_only_local_hosts_are_answered(client: Client, hos
 def test_allowed_hosts(store: MemoryStore, listens_on: str, setting: str | None, host: str, status: int) -> None:
     with Client(create_app(store, ServeSettings(topic=TOPIC, host=listens_on, allowed_hosts=setting))) as client:
         assert client.get("/healthz", headers={"Host": host}).status_code == status
+
+
+@pytest.mark.parametrize("path", ["/v1/model", "/nothing", "/healthz", "/v1/model?version=11"])
+def test_every_answer_has_an_id(client: Client, path: str) -> None:
+    ids = [client.request(method, path).headers["x-request-id"] for method in ("GET", "HEAD", "DELETE")]
+    assert len({*ids}) == 3
+    for other in ("a b", "x" * 129, "ä".encode()):
+        assert client.get(path, headers={"X-Request-Id": other}).headers["x-request-id"] != other
+
+
+def test_what_a_request_logs_has_its_id(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    def versions() -> list[int]:
+        structlog.get_logger().warning("asked")
+        return []
+
+    monkeypatch.setattr(app.state.model_cache, "versions", versions)
+    with capture_logs([structlog.contextvars.merge_contextvars]) as logged, Client(app) as client:
+        for given in ("mine-8", "mine-9"):
+            client.get("/v1/models", headers={"X-Request-Id": given})
+    assert [event["request_id"] for event in logged if event["event"] == "asked"] == ["mine-8", "mine-9"]
+
+
+@pytest.mark.parametrize(
+    ("path", "accept", "is_packed"),
+    [
+        ("/v1/project", "application/json", True),
+        ("/v1/project", "application/x-npz", False),
+        ("/", "*/*", True),
+        ("/page/main.js", "*/*", True),
+        ("/metrics", "*/*", True),
+        ("/openapi.json", "*/*", True),
+        ("/healthz", "*/*", False),
+    ],
+)
+def test_long_texts_are_gzipped_where_that_is_accepted(client: Client, path: str, accept: str, is_packed: bool) -> None:
+    def answer(encoding: str) -> httpx.Response:
+        headers = {"Accept": accept, "Accept-Encoding": encoding}
+        if path == "/v1/project":
+            return client.post(path, json={"vectors": [[1.0 / 3] * D] * 50}, headers=headers)
+        return client.get(path, headers=headers)
+
+    plain, packed = answer("identity"), answer("gzip")
+    assert "content-encoding" not in plain.headers
+    assert packed.headers.get("content-encoding") == ("gzip" if is_packed else None)
+    if path != "/metrics":
+        assert plain.content == packed.content
+    if is_packed:
+        assert int(packed.headers["content-length"]) < len(plain.content) / 2
+        assert "Accept-Encoding" in packed.headers["vary"]

@@ -6,16 +6,14 @@ import httpx
 import numpy as np
 import orjson
 import pytest
-from fastapi import FastAPI
 
 from streampca.settings.commands import ServeSettings
 from streampca.sidecar.app import create_app
 from streampca.sidecar.request import LENGTH
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
-from tests.sidecar.http_client import Client
-from tests.sidecar.known import TOPIC, D, known
-from tests.sidecar.test_errors import error_of
+from tests.sidecar.http_client import Client, error_of
+from tests.sidecar.known import TOPIC, D
 
 INFER = f"/v2/models/{TOPIC}/infer"
 ROWS = np.random.default_rng(0).standard_normal((3, D))
@@ -112,38 +110,3 @@ def test_lists_are_no_longer_than_their_names(client: Client) -> None:
         answer = client.post("/v1/project", json={"vectors": ROWS.tolist(), "fields": fields})
         assert "fields: List should have at most 6 items" in error_of(answer, 422)
     assert len(error_of(client.post("/v1/project?fields=" + "a," * 5000, json={"vectors": []}), 422)) < 1000
-
-
-def test_mlflow_requests_have_one_form(client: Client) -> None:
-    for content, text in (
-        ({}, "the body must have one of instances, inputs, dataframe_split"),
-        ({"instances": [[1]], "inputs": [[1]]}, "the body must have one of"),
-        ({"instances": ROWS.tolist(), "params": 1}, "params must be an object"),
-        ({"instances": ROWS.tolist(), "params": {"bais": 1}}, "unknown parameter 'bais'"),
-        ({"dataframe_split": {"columns": []}}, "vectors must be an array of arrays of numbers, not null"),
-    ):
-        assert text in error_of(client.post("/invocations", json=content), 422)
-
-
-# What all of the interface has.
-
-
-def test_head_answers_wherever_get_does(client: Client) -> None:
-    for path in ("/", "/healthz", "/readyz", "/metrics", "/v1/model", "/v2/health/live", "/docs", "/page/main.js"):
-        got, head = client.get(path), client.request("HEAD", path)
-        assert (head.status_code, head.content) == (200, b"")
-        assert head.headers["content-type"] == got.headers["content-type"]
-    assert client.request("HEAD", "/v1/project").status_code == 405
-
-
-def test_a_model_is_sent_once_to_those_who_know_it(client: Client, app: FastAPI, models: Models) -> None:
-    first = client.get("/v1/model")
-    known_one = {"If-None-Match": first.headers["etag"]}
-    again = client.get("/v1/model", headers=known_one)
-    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", first.headers["etag"])
-    assert client.get("/v1/models/latest").content == first.content
-    assert client.get("/v1/models/10", headers=known_one).json()["version"] == 10
-    assert "no model version 11" in error_of(client.get("/v1/models/11"), 404)
-    models.save(known(30))
-    app.state.model_cache.poll()
-    assert client.get("/v1/model", headers=known_one).json()["version"] == 30
