@@ -35,8 +35,8 @@ BACKFILL = BackfillPlan("readings", FoldConfig(LearningConfig(D, K)), ("embeddin
 
 def main() -> None:
     """Measure and write."""
-    given = parser(__doc__).parse_args()
-    groups, rows = (4, 500) if given.smallest else (8, 20_000)
+    options = parser(__doc__).parse_args()
+    groups, rows = (4, 500) if options.smallest else (8, 20_000)
     with tempfile.TemporaryDirectory() as folder:
         write(path := Path(folder) / "lake.parquet", groups, rows)
         chunks = chunks_of([str(path)])
@@ -47,7 +47,7 @@ def main() -> None:
     heads = ["one process, s", "two, s", "speed-up", "read and learn, s", "most memory, MiB", "a row group, MiB"]
     bars = [Bar("Speed-up of a backfill with two processes", [one / two], "≥", 1.7, "×"),
             Bar("BackfillPlan, share of the speed of reading and learning", [apart / one], "≥", 0.7, "×")]  # fmt: skip
-    publish(PART, given, table(heads, [cells]), bars)
+    publish(PART, options, table(heads, [cells]), bars)
 
 
 def write(path: Path, groups: int, rows: int) -> None:

@@ -41,18 +41,18 @@ FORMATS: dict[str, tuple[str, Callable[[Rows], list[bytes]]]] = {
 
 
 def values_of(kind: str, X: Rows, many: int | None = None) -> list[bytes]:
-    """The vectors as the field `v` of values, with so many in each."""
+    """The vectors as the field `v` of values, so many in one value."""
     return writer_of(kind, frame=FRAME).write({"v": X}, None if many is None else np.full(len(X) // many, many))
 
 
 def main() -> None:
     """Measure and write."""
-    given = parser(__doc__).parse_args()
+    options = parser(__doc__).parse_args()
     dimensions, numbers, rounds = DIMENSIONS, BATCH_NUMBERS, ROUNDS
-    if given.smallest:
+    if options.smallest:
         dimensions, numbers, rounds = DIMENSIONS[:1], SMALLEST_NUMBERS, 1
     rows = [[name, *(cell(name, d, numbers, rounds) for d in dimensions)] for name in FORMATS]
-    publish(PART, given, table(["format", *(f"d = {d}" for d in dimensions)], rows))
+    publish(PART, options, table(["format", *(f"d = {d}" for d in dimensions)], rows))
 
 
 def cell(name: str, d: int, numbers: int, rounds: int) -> str:

@@ -17,11 +17,11 @@ from streampca.stores.models import Models
 
 
 def run(
-    given: Given, sources: Sequence[str], column: str, timestamp_column: str | None, until: str | None, number: int,
+    options: Given, sources: Sequence[str], column: str, timestamp_column: str | None, until: str | None, number: int,
     scheduler: str | None, rejects: Path | None,
 ) -> None:  # fmt: skip
     """Learn the rows, save a checkpoint that every model will contain, and say what was learned."""
-    settings = WorkerSettings.read(**given)
+    settings = WorkerSettings.read(**options)
     logs.configure(settings.log_level)
     try:
         from streampca.backfill import BackfillPlan, engines
@@ -66,12 +66,12 @@ def run(
     )
 
 
-def remove(given: Given, number: int, ask: Callable[[str], bool]) -> None:
+def remove(options: Given, number: int, ask: Callable[[str], bool]) -> None:
     """Delete a backfill, and the models that contain it, if `ask`, which gets a question, agrees.
 
     Raises `SettingsError` if there is none.
     """
-    settings = StoreSettings.read(**given)
+    settings = StoreSettings.read(**options)
     store, name = store_of(settings.store), partition_name(backfill_partition(number))
     folder = f"checkpoints/{settings.topic}/{name}"
     checkpoints = [path for path in store.names(folder) if path.endswith(".npz")]

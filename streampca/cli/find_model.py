@@ -1,4 +1,4 @@
-"""The model that a command is given: a file, or a store."""
+"""The model in a file or in a store, for commands."""
 
 from streampca.cli import paths_or_urls
 from streampca.errors import DamagedFileError, SettingsError, StoreError

@@ -1,4 +1,4 @@
-"""An endless stream of random vectors with a known low-rank structure."""
+"""An endless stream of random vectors with a low-rank structure."""
 
 import itertools
 from dataclasses import dataclass

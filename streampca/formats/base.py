@@ -20,7 +20,7 @@ Counts: TypeAlias = NDArray[np.int64] | None
 
 
 class ReaderOptions(NamedTuple):
-    """What readers are made with; each takes what its format has."""
+    """Arguments of a reader; see `formats.reader_of`."""
 
     format: str
     dimensions: int
@@ -30,7 +30,7 @@ class ReaderOptions(NamedTuple):
 
 
 class WriterOptions(NamedTuple):
-    """What writers are made with; see `formats.writer_of`."""
+    """Arguments of a writer; see `formats.writer_of`."""
 
     format: str
     around: tuple[str, ...]

@@ -60,7 +60,7 @@ class SchemaCache(Generic[T]):
         self._cache: dict[int, T | VectorError] = {}
 
     def get(self, value: bytes) -> T:
-        """What is made of the value's schema. Raises `VectorError`, and the registry's errors."""
+        """Return what is made of a value's schema. Raises `VectorError`, and the registry's errors."""
         if len(value) < FRAME or value[0] != 0:
             raise VectorError(
                 "undecodable", "not framed as a schema registry's clients do: a zero, then the schema's id"

@@ -91,4 +91,4 @@ def _p_values(published: PublishedModel, scores: scoring.Scores) -> F64:
 def _joined(runs: list[Fields]) -> Fields:
     if len(runs) == 1:
         return runs[0]
-    return {name: np.concatenate([run[name] for run in runs]) for name in runs[0]}
+    return {name: np.concatenate([fields[name] for fields in runs]) for name in runs[0]}

@@ -26,7 +26,7 @@ from streampca.sources.transactions import Outgoing
 from streampca.transform.arrow import MESSAGE_BYTES, ArrowPacker
 from streampca.transform.messages import Packer, RecordPacker
 from streampca.transform.metrics import TransformMetrics
-from streampca.transform.outputs import Outputs, Projected
+from streampca.transform.outputs import Outputs, TransformedBatch
 from streampca.transform.projection import Projection
 from tests.sidecar.known import D, K, known
 from tests.transform.harness import Member, World
@@ -66,14 +66,14 @@ def event(records: Sequence[PlainRecord], counts: Sequence[int]) -> Vectors:
 def written(
     packer: Packer, batch: Vectors, several: bool = False, p: float | None = None,
     fields: tuple[str, ...] = EMITTED, published: PublishedModel | None = None,
-) -> Projected:  # fmt: skip
+) -> TransformedBatch:  # fmt: skip
     """What is written of a batch."""
     used: Any = SimpleNamespace(published=published or model())
     projection, codec = Projection(fields, with_p=p is not None), Codec("arrow" if several else "float64", D, 1e150)
     return Outputs("projected", codec, used, projection, packer, "readings", None, p).project(batch)
 
 
-def outgoing(projected: Projected) -> list[Outgoing]:
+def outgoing(projected: TransformedBatch) -> list[Outgoing]:
     """The messages."""
     return [Outgoing(*fields) for fields in projected.outputs]
 
