@@ -38,7 +38,7 @@ MAY_IMPORT = {
     ],
     "stores": ["stores", "fold", "settings.store_url", "errors"],
     "consumer_group": [
-        "consumer_group", "fold", "pca.arrays", "pca.losses", "errors", "process", "sources.base",
+        "consumer_group", "fold", "pca.arrays", "pca.state.Losses", "errors", "process", "sources.base",
         "stores.process_status",
     ],
     "worker": [

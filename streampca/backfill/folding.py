@@ -32,7 +32,7 @@ REJECTS = pa.schema({"piece": pa.string(), "row": pa.int64(), "reason": pa.strin
 
 @dataclass(frozen=True)
 class BackfillPlan:
-    """Which rows to learn, and how."""
+    """Rows to learn, and how."""
 
     topic: str
     fold_config: FoldConfig  # the worker's
@@ -44,7 +44,7 @@ class BackfillPlan:
 
     @property
     def until(self) -> str:
-        """Where the worker begins, as in `Checkpoint.until`."""
+        """End of the backfill, as in `Checkpoint.until`."""
         offsets = (f"{partition}:{offset}" for partition, offset in sorted((self.until_offsets or {}).items()))
         return str(self.until_ms) if self.until_ms is not None else ",".join(offsets)
 

@@ -71,7 +71,7 @@ def _checkpoint(data: bytes) -> dict[str, Any]:
         "columns": C.shape[1],
         "dtype": str(C.dtype),
         "pending": len(fold.pending),
-        "loss_ratio": stats.loss / stats.norm if stats.norm else None,
+        "loss_ratio": stats.loss_ratio,
     }
 
 
@@ -105,13 +105,13 @@ def _show(facts: dict[str, Any]) -> None:
     if facts["kind"] != "store":
         out.print(_table([], [[name, _formatted(value, name)] for name, value in _flat(facts)]))
         return
-    for topic, found in facts["topics"].items():
-        newest = found["newest_model"]
-        out.print(f"{topic}: {found['models']} models, newest version {'–' if newest is None else newest}")
-        if found["versions"]:
-            out.print(f"versions: {', '.join(map(str, found['versions']))}")
+    for topic, facts_of_topic in facts["topics"].items():
+        newest, versions, partitions = (facts_of_topic[name] for name in ("newest_model", "versions", "partitions"))
+        out.print(f"{topic}: {len(versions)} models, newest version {'–' if newest is None else newest}")
+        if versions:
+            out.print(f"versions: {', '.join(map(str, versions))}")
         names = ["next_offset", "learned", "rejected", "checkpoints"]
-        rows = [[number, *(_formatted(row[name]) for name in names)] for number, row in found["partitions"].items()]
+        rows = [[number, *(_formatted(row[name]) for name in names)] for number, row in partitions.items()]
         out.print(_table(["partition", *names], rows))
 
 

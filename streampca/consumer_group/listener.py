@@ -10,7 +10,7 @@ from streampca.fold.events import SourceStatus
 from streampca.fold.fold import Fold
 from streampca.fold.model_file import PublishedModel
 from streampca.pca.arrays import F64
-from streampca.pca.losses import Losses
+from streampca.pca.state import Losses
 
 
 @dataclass(frozen=True, slots=True)

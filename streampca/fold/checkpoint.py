@@ -39,7 +39,7 @@ class Checkpoint:
 
     @property
     def end(self) -> int | dict[int, int] | None:
-        """Where a backfill ends: a time in milliseconds, or the next offset of partitions; None: before the topic."""
+        """End of a backfill: a time in milliseconds, or the next offset of partitions; None: before the topic."""
         return (offsets_in(self.until) or int(self.until)) if self.until else None
 
 
@@ -141,7 +141,7 @@ def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]], *, invers
 
 
 def _agree(C: Array, C_pinv: Array) -> bool:
-    """Whether C†C = I, up to rounding, with the columns of C scaled to length one.
+    """Check that C†C = I, up to rounding, with the columns of C scaled to length one.
 
     The tolerance grows with the ratio of the longest column to the shortest: constant sensors and exact linear
     relations make ratios of 1e10.

@@ -46,7 +46,7 @@ _UNKNOWN_BYTES = _LARGE_BATCH // 100  # that an unknown schema counts as: each i
 class Codec:
     """Decodes one format. A vector must have d finite numbers, none of them larger than `largest_value`.
 
-    If `min_observed` is given, entries may be missing, and are NaN, as long as so many are not.
+    With `min_observed`, entries may be missing, and are NaN, as long as so many are not.
     """
 
     format: str  # json, float32, float64 (raw, little-endian), npy, avro, protobuf or arrow
@@ -72,7 +72,7 @@ class Codec:
 
     @property
     def is_batch(self) -> bool:
-        """Whether a value may hold several vectors."""
+        """True if a value may hold several vectors."""
         return self._reader.is_batch
 
     def vectors_of(self, event: Records) -> Vectors | Undecoded:

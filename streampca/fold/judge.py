@@ -15,7 +15,7 @@ from streampca.pca.learning import LearningConfig
 class Judge:
     """A vector must have d finite numbers, none of them larger than `largest_value`.
 
-    If `min_observed` is given, entries may be missing, and are NaN, as long as so many are not.
+    With `min_observed`, entries may be missing, and are NaN, as long as so many are not.
     """
 
     dimensions: int
@@ -25,7 +25,7 @@ class Judge:
 
     @classmethod
     def of(cls, config: LearningConfig) -> "Judge":
-        """Of what is learned with this configuration."""
+        """The judge for this configuration."""
         observed = config.min_observed if config.impute else None
         return cls(config.dimensions, config.largest_value, config.dtype, observed)
 
@@ -63,7 +63,7 @@ class Judge:
             return bool(np.vdot(vectors, vectors) <= np.float64(self.largest_value) ** 2 / 2)
 
     def good(self, vectors: Array) -> NDArray[np.bool_]:
-        """Which vectors (n, d) are finite and small enough, apart from gaps, and have enough entries."""
+        """Find vectors (n, d) that are finite and small enough, apart from gaps, and have enough entries; (n,)."""
         sizes, observed = np.abs(vectors), self.dimensions
         if self.min_observed is not None:
             missing = np.isnan(vectors)

@@ -10,7 +10,7 @@ from streampca.fold.model_file import PublishedModel
 from streampca.fold.partitions import partition_name
 from streampca.pca import scoring
 from streampca.pca.arrays import Array
-from streampca.pca.scoring import Projected
+from streampca.pca.scoring import Projection
 from streampca.sidecar import request_arrays
 from streampca.sidecar.errors import Problem, RequestError, invalid
 from streampca.sidecar.request_arrays import Limits
@@ -55,7 +55,7 @@ def score(published: PublishedModel, request: ScoreRequest, limits: Limits) -> A
     return _answer(published, fields, len(vectors))
 
 
-def _projected(published: PublishedModel, rows: Array, limits: Limits) -> Projected:
+def _projected(published: PublishedModel, rows: Array, limits: Limits) -> Projection:
     """The vectors, without gaps if the model was learned with some, and where they lie."""
     gaps = published.settings.get("missing") == "impute"
     vectors = request_arrays.fit(rows, "vectors", published.model.dimensions, limits, gaps=gaps)
@@ -72,7 +72,7 @@ def _contributions(published: PublishedModel, vectors: Array, most: int) -> dict
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 
-def _scores(published: PublishedModel, projected: Projected) -> dict[str, Any]:
+def _scores(published: PublishedModel, projected: Projection) -> dict[str, Any]:
     """The fields of `SCORES` of projected vectors; p is None if the model has no past scores."""
     model, calibration = published.model, published.calibration
     with np.errstate(all="ignore"):

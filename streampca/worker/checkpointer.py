@@ -74,7 +74,7 @@ class Checkpointer:
 
     @property
     def busy(self) -> bool:
-        """Whether a save was started that `finish_save` has not finished."""
+        """True if a save was started that `finish_save` has not finished."""
         return self._writer.busy
 
     def save(self, folds: Mapping[int, Fold]) -> None:

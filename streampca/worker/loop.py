@@ -175,7 +175,7 @@ class Worker:
         raise bad_record(self._config.topic, event, reject)
 
     def _has_learned(self) -> bool:
-        """Whether anything was learned in a partition of this worker; if not, its settings may be wrong."""
+        """True if anything was learned in a partition of this worker; if not, its settings may be wrong."""
         return any(fold.stats.learned for fold in self._folds.values())
 
     def _skip_gap(self, event: OutOfRange) -> None:

@@ -29,12 +29,12 @@ _SHARE = 0.1  # of the time that publishing may take: it competes with learning,
 
 
 def publishes(partitions: Collection[int], of_topic: Collection[int]) -> bool:
-    """Whether the owner of these partitions publishes the model of all."""
+    """Decide if the owner of these partitions publishes the model of all."""
     return bool(partitions) and min(of_topic, default=0) in partitions
 
 
 def is_due(since_s: float, took_s: Collection[float]) -> bool:
-    """Whether to publish again, this long after the start of the last publication.
+    """Decide if to publish again, this long after the start of the last publication.
 
     `took_s` are the durations of the last ones; the shortest counts, so that a store that hangs once changes nothing.
     """

@@ -348,7 +348,7 @@ def test_p_values_compare_with_learned_rows(options: dict[str, Any]) -> None:
 
 def test_merged_estimators_know_all_scores() -> None:
     parts = [ImplicitKrasulina(3).fit(half) for half in np.split(gaussian(7, 6000, 1 / np.arange(1, 13.0)), 2)]
-    weights = [each.online_.past_scores.calibration.weight for each in (merge(parts), *parts)]
+    weights = [pca.online_.past_scores.calibration.weight for pca in (merge(parts), *parts)]
     assert weights[0] == pytest.approx(sum(weights[1:]))
     assert weights[0] > 2000
     assert merge(parts).partial_fit(X).p_values(X[:5]).shape == (5,)

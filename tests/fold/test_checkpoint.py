@@ -110,9 +110,9 @@ def test_a_restored_fold_continues_with_the_same_bits(name: str) -> None:
 def test_numpy_can_load_the_file(name: str) -> None:
     fold, config = example(name)
     with np.load(io.BytesIO(bits(fold, config)), allow_pickle=False) as arrays:
-        found = {"header", "C", "C_pinv", "mean", "pending", "pending_retention"}
+        names = {"header", "C", "C_pinv", "mean", "pending", "pending_retention"}
         kept = {"covariance"} if config.learning.keeps_covariance and fold.state.count else set()
-        assert set(arrays.files) == found | kept
+        assert set(arrays.files) == names | kept
         np.testing.assert_array_equal(arrays["C"], fold.state.C)
         r = fold.state.rank
         np.testing.assert_allclose(arrays["C_pinv"] @ arrays["C"], np.eye(r), atol=1e-4)

@@ -187,8 +187,8 @@ def test_order_and_places_are_preserved_between_rejects(kind: str) -> None:
     ],
 )  # fmt: skip
 def test_invalid_json_vectors_are_rejected(value: bytes | None, reason: str, words: str) -> None:
-    found, message = only_reject(codec().decode([value]))
-    assert found == reason
+    actual, message = only_reject(codec().decode([value]))
+    assert actual == reason
     assert words.replace("\\", "") in message
 
 
@@ -214,27 +214,27 @@ def test_a_number_too_small_for_single_precision_is_rounded_silently() -> None:
     ],
 )
 def test_the_message_for_a_missing_field_names_those_that_there_are(field: str, value: bytes, message: str) -> None:
-    found = only_reject(codec(field=field).decode([value]))
-    assert found == ("undecodable", f"no field {field!r} in the JSON object: {message}")
+    reject = only_reject(codec(field=field).decode([value]))
+    assert reject == ("undecodable", f"no field {field!r} in the JSON object: {message}")
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "found"),
+    ("field", "value", "kind"),
     [
         ("a", b'{"a":null}', "null"),
         ("a", b'{"a":{"b":[1,2,3]}}', "an object with 'b': set `field` to where the vector is"),
         ("", b'{"id":7,"a":[1,2,3]}', "an object with 'id', 'a': set `field` to where the vector is"),
     ],
 )
-def test_a_value_that_is_no_array_is_rejected(field: str, value: bytes, found: str) -> None:
-    message = f"expected a JSON array of numbers, not {found}"
+def test_a_value_that_is_no_array_is_rejected(field: str, value: bytes, kind: str) -> None:
+    message = f"expected a JSON array of numbers, not {kind}"
     assert only_reject(codec(field=field).decode([value])) == ("undecodable", message)
 
 
 @given(st.dictionaries(st.text().map(lambda name: name * 200), st.none(), max_size=12))
-def test_the_message_for_a_missing_field_is_short(found: dict[str, None]) -> None:
-    found.pop("v", None)
-    text = str(missing_field("v", "v", found, "JSON object"))
+def test_the_message_for_a_missing_field_is_short(fields: dict[str, None]) -> None:
+    fields.pop("v", None)
+    text = str(missing_field("v", "v", fields, "JSON object"))
     assert len(text) < 700
     assert "\n" not in text
 
@@ -260,8 +260,8 @@ def test_raw_bytes_of_wrong_length_are_rejected(kind: str, change: int) -> None:
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
 def test_non_finite_values_are_rejected_with_their_index(kind: str, odd: float) -> None:
     hint = " (missing=impute learns vectors with gaps)" if np.isnan(odd) else ""
-    found = only_reject(codec(kind).decode([encoded(kind, [0.0, odd, odd])]))
-    assert found == ("not_finite", f"entry 1 is {odd}{hint}")
+    reject = only_reject(codec(kind).decode([encoded(kind, [0.0, odd, odd])]))
+    assert reject == ("not_finite", f"entry 1 is {odd}{hint}")
 
 
 @pytest.mark.parametrize(("kind", "pattern"), [("float32", b"\x01\x00\x80\x7f"), ("float64", bytes(6) + b"\xf4\x7f")])
@@ -359,6 +359,6 @@ def test_npy_may_have_any_real_type_and_byte_order(array: Any) -> None:
     ids=range(26),
 )  # fmt: skip
 def test_invalid_npy_vectors_are_rejected(value: bytes, reason: str, words: str) -> None:
-    found, message = only_reject(codec("npy").decode([value]))
-    assert found == reason
+    actual, message = only_reject(codec("npy").decode([value]))
+    assert actual == reason
     assert words in message

@@ -310,9 +310,9 @@ def test_first_and_last_timestamp_are_minimum_and_maximum(stamps: list[int], cut
     config, n = fold_config(), len(stamps)
     sizes = [int(size) for size in np.diff([0, *sorted(min(cut, n) for cut in cuts), n])]
     stats = folded(Fold.empty(config.learning), vectors(n), config, stamps, None, sizes).stats
-    known = [stamp for stamp in stamps if stamp >= 0]
-    assert stats.first_ms == min(known, default=-1)
-    assert stats.last_ms == max(known, default=-1)
+    stamps = [stamp for stamp in stamps if stamp >= 0]
+    assert stats.first_ms == min(stamps, default=-1)
+    assert stats.last_ms == max(stamps, default=-1)
 
 
 def test_the_position_never_decreases_and_skips_offsets_without_records() -> None:

@@ -210,9 +210,9 @@ def learned(timed: Environment, start: str | int) -> list[int]:
     """The messages that a worker learns of each partition."""
     make_worker(timed, worker_config(start=start)).run()
     assert timed.violations == []
-    newest = [timed.checkpoints.newest(partition) for partition in (0, 1)]
-    assert [each.fold.position for each in newest if each] == [100, 100]
-    return [each.fold.stats.learned for each in newest if each]
+    folds = [timed.newest(partition).fold for partition in (0, 1)]
+    assert [fold.position for fold in folds] == [100, 100]
+    return [fold.stats.learned for fold in folds]
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_latest_is_saved_at_once_so_that_no_crash_moves_it(timed: Environment) -
 
 def learned_after_latest(timed: Environment) -> list[int]:
     make_worker(timed, worker_config(start="latest")).run()
-    return [found.fold.stats.learned for p in (0, 1) if (found := timed.checkpoints.newest(p))]
+    return [timed.newest(partition).fold.stats.learned for partition in (0, 1)]
 
 
 @pytest.mark.parametrize(

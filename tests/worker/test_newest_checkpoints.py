@@ -137,14 +137,14 @@ def test_parts_that_were_not_read_again_change_no_bit(bucket: Bucket, two: tuple
 def test_no_worker_reads_a_file_twice_or_one_of_its_own(steps: list[tuple[int, set[int]]]) -> None:
     bucket = Bucket()
     members = [Member(bucket, range(start, PARTITIONS, 3)) for start in range(3)]
-    known: list[set[str]] = [set() for _ in members]
+    seen: list[set[str]] = [set() for _ in members]
     for turn, moved in steps:
         member, files = members[turn], set(bucket.files())
         result = member.interval(moved & set(member.owned))
         assert bucket.requests["list"] <= 1 + member.publishes
-        assert not known[turn] & set(bucket.read_names)
+        assert not seen[turn] & set(bucket.read_names)
         written = bucket.files().keys() - files
-        known[turn] |= written | set(bucket.read_names)
+        seen[turn] |= written | set(bucket.read_names)
         assert bucket.requests["write"] == len(written)
         assert len(written) == len(result.events)
 

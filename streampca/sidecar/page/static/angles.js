@@ -10,10 +10,9 @@ export function angleBetween(u, v) {
   return 2 * Math.asin(Math.min(1, Math.sqrt(dot(difference, difference)) / 2));
 }
 
-/** The principal angles between the spans, ascending: their squared sines are the eigenvalues of the residuals' Gram matrix. */
+/** The principal angles between the spans of as many vectors, ascending: their squared sines are the eigenvalues of the residuals' Gram matrix. */
 export function principalAngles(one, other) {
-  const [fewer, more] = one.length < other.length ? [one, other] : [other, one];
-  const residuals = fewer.map((v) => more.reduce((rest, u) => plus(rest, -dot(u, v), u), Float64Array.from(v)));
+  const residuals = other.map((v) => one.reduce((rest, u) => plus(rest, -dot(u, v), u), Float64Array.from(v)));
   const squares = singularValues(residuals.map((u) => Float64Array.from(residuals, (v) => dot(u, v))));
   return squares.map((square) => Math.asin(Math.min(1, Math.sqrt(square)))).sort((a, b) => a - b);
 }

@@ -81,16 +81,11 @@ export async function download(path, name) {
   setTimeout(() => URL.revokeObjectURL(url), TIMEOUT_MS);
 }
 
-/** A version: {about, components}, without the components of a topic that is not served. */
+/** A version: {about, components}; components are arrays of length d, none for a topic that is not served. */
 export async function model(version) {
-  const [about, axes] = await Promise.all([json(aboutPath(version)), topic ? [] : components(version)]);
-  return { about, components: axes };
-}
-
-/** The axes of a version, an array of k typed arrays of length d. */
-async function components(version) {
-  const answer = await request(`v1/model/components?version=${version}`, { headers: { Accept: "application/x-npy" } });
-  return rowsOfNpy(await answer.arrayBuffer());
+  const axes = topic ? null : request(`v1/model/components?version=${version}`, { headers: { Accept: "application/x-npy" } });
+  const [about, answer] = await Promise.all([json(aboutPath(version)), axes]);
+  return { about, components: answer ? rowsOfNpy(await answer.arrayBuffer()) : [] };
 }
 
 /** The rows of a two-dimensional `.npy` file of little-endian floats in C order, as the sidecar sends it. */

@@ -2,30 +2,34 @@
 
 import { colour, element } from "./dom.js";
 import { Figures, MAX_ROWS } from "./figures.js";
+import * as view from "./view.js";
 import { angle, compact, count, moment, moments, percent, percents, perSecond, spans } from "./format.js";
 
-const MAX_MARKERS = 60; // longer lines are drawn without a marker for each point
+const HEIGHT = 212; // of a plot, in pixels
 
 const scheme = matchMedia("(prefers-color-scheme: dark)");
-const narrow = matchMedia("(max-width: 480px)");
 
 export class Chart {
   #plot = null;
   #data = null;
+  #key = null;
 
   /** `described` is the place of the values that the legend shows while no pointer is over the chart: 0, or −1, the last. */
   constructor(id, options, described = null) {
     this.element = element(id);
     this.options = options;
     this.described = described;
+    this.element.setAttribute("role", "img");
     this.title = this.element.closest("section").querySelector("h2").textContent;
     this.figures = new Figures(this.element.closest(".stack") ?? this.element, this.title);
     new ResizeObserver(() => this.#resize()).observe(this.element);
     scheme.addEventListener("change", () => this.#build());
   }
 
-  show(data) {
-    this.#data = data;
+  /** Show data; with another key than before, drawn with other options. */
+  show(data, key = null) {
+    if (key !== this.#key) this.#destroy();
+    [this.#data, this.#key] = [data, key];
     if (!this.#plot) this.#build();
     else {
       this.#plot.setData(data);
@@ -35,8 +39,7 @@ export class Chart {
     this.figures.show(() => this.table(data));
   }
 
-  /** Draw other series with the next data. */
-  rebuild() {
+  #destroy() {
     this.#plot?.destroy();
     this.#plot = null;
   }
@@ -58,7 +61,7 @@ export class Chart {
   }
 
   #build() {
-    this.rebuild();
+    this.#destroy();
     if (!this.#data || !this.element.clientWidth) return; // in a tab that is closed
     const options = { ...this.#size(), ...this.options() };
     options.hooks = { ...options.hooks, setLegend: [(plot) => this.#describe(plot)] };
@@ -72,15 +75,13 @@ export class Chart {
   }
 
   #describe(plot) {
-    if (this.described === null || plot.legend.idx != null || !plot.data[0].length) return;
-    plot.setLegend({ idx: this.described < 0 ? plot.data[0].length - 1 : this.described });
+    if (this.described === null || plot.cursor.left >= 0 || !plot.data[0].length) return;
+    const idx = this.described < 0 ? plot.data[0].length - 1 : this.described;
+    if (plot.legend.idx !== idx) plot.setLegend({ idx });
   }
 
   #size() {
-    const width = this.element.clientWidth;
-    if (this.element.classList.contains("many")) return { width, height: 220 }; // and a legend of any height below
-    const legend = narrow.matches ? 48 : 28; // one line or two below the plot, see style.css
-    return { width, height: this.element.clientHeight - legend };
+    return { width: this.element.clientWidth, height: Number(this.element.dataset.height ?? HEIGHT) };
   }
 }
 
@@ -108,45 +109,31 @@ export const SPAN = {
   },
 };
 
-/**
- * Lines over the time of publishing, `lines()` being [label, colour] of each. `selected()` is the time of a mark, `range` that of
- * the time axis as uPlot asks for it; `drag` is called with the ends of a dragged range, as text, or null after a double click.
- */
-export function timeline(id, unit, lines, { selected, range, drag }) {
-  const mark = (plot) => {
+/** Lines over the time of publishing, `lines()` being [label, colour] of each, with a mark at the time that `selected()` returns. */
+export function timeline(id, unit, lines, selected) {
+  const mark = ({ ctx, bbox, scales: { x }, valToPos }) => {
     const at = selected();
-    if (at === null || at < plot.scales.x.min || at > plot.scales.x.max) return;
-    const x = Math.round(plot.valToPos(at, "x", true));
-    const { ctx, bbox } = plot;
-    ctx.save();
-    ctx.strokeStyle = colour("mark");
-    ctx.lineWidth = 2 * devicePixelRatio;
-    ctx.beginPath();
-    ctx.moveTo(x, bbox.top);
-    ctx.lineTo(x, bbox.top + bbox.height);
-    ctx.stroke();
-    ctx.restore();
+    if (at === null || at < x.min || at > x.max) return;
+    ctx.fillStyle = colour("mark");
+    ctx.fillRect(Math.round(valToPos(at, "x", true)) - devicePixelRatio, bbox.top, 2 * devicePixelRatio, bbox.height);
   };
-  const dragged = (plot) => {
+  const zoom = (plot) => {
     const { left, width } = plot.select;
     if (!width) return;
-    plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
-    drag([left, left + width].map((x) => plot.posToVal(x, "x").toFixed(3)).join("-"));
+    plot.setSelect({ width: 0 }, false);
+    view.set({ range: [left, left + width].map((x) => plot.posToVal(x, "x").toFixed(3)).join("-") });
   };
   return new Chart(id, () => ({
     cursor: {
       sync: { key: "time", filters: { pub: (event) => event === "mousemove" || event === "mouseleave" } },
-      drag: { setScale: false, dist: 5 }, bind: { dblclick: () => () => drag(null) },
+      drag: { setScale: false, dist: 5 }, bind: { dblclick: () => () => view.set({ range: null }) },
     },
-    hooks: { draw: [mark], setSelect: [dragged] },
+    hooks: { draw: [mark], setSelect: [zoom] },
     axes: [axis({ values: (_, splits) => moments(splits), space: 80, size: 50 }), axis({ size: 76, ...unit().axis })],
-    scales: { x: { range }, y: unit().scale },
+    scales: { y: unit().scale },
     series: [
       { label: "Published", value: (_, at) => (at === null ? "–" : moment(at)) },
-      ...lines().map(([label, tone]) => ({
-        label, stroke: tone, width: 2, value: (_, y) => unit().text(y),
-        points: { show: (plot) => plot.data[0].length <= MAX_MARKERS, size: 5, fill: tone },
-      })),
+      ...lines().map(([label, tone]) => line(label, tone, { value: (_, y) => unit().text(y) })),
     ],
   }), -1);
 }
@@ -154,32 +141,30 @@ export function timeline(id, unit, lines, { selected, range, drag }) {
 /** The colour of the i-th of many lines; neighbours differ most. */
 export const tone = (i) => `hsl(${Math.round(215 + 137.5 * i) % 360} ${colour("lines")})`;
 
-/**
- * Bars, and a line above them. `x` is {label, text, scale, axis}, `bar` and `line` are the labels of their values, which are shown as
- * `unit` says; with `cumulative`, the line has a scale of its own, from 0 to 1.
- */
-export function bars(id, { x, bar, line, unit = SHARE, cumulative = false }) {
+/** Bars, and lines above them, `lines()` being [label, colour, scale] of each; on the scale "sum" they go up to 1. */
+export function bars(id, x, label, lines, unit = SHARE) {
   const value = (_, y) => unit.text(y);
   return new Chart(id, () => ({
     cursor: { drag: { x: false, y: false } },
     scales: { x: { time: false, ...x.scale }, y: { range: (_, _least, most) => [0, most * 1.08 || 1] }, sum: { range: [0, 1] } },
     axes: [
       axis({ grid: { show: false }, ...x.axis }), axis({ size: 64, ...unit.axis }),
-      ...(cumulative ? [axis({ scale: "sum", side: 1, size: 56, grid: { show: false }, ...unit.axis })] : []),
+      ...(lines()[0][2] === "sum" ? [axis({ scale: "sum", side: 1, size: 56, grid: { show: false }, ...unit.axis })] : []),
     ],
     series: [
       { label: x.label, value: (_, at) => (at === null ? "–" : x.text(at)) },
       {
-        label: bar, stroke: colour("accent"), fill: colour("accent"), paths: uPlot.paths.bars({ size: [0.7, 48] }),
+        label, stroke: colour("accent"), fill: colour("accent"), paths: uPlot.paths.bars({ size: [0.7, 48] }),
         points: { show: false }, value,
       },
-      {
-        label: line, scale: cumulative ? "sum" : "y", stroke: colour("second"), width: 2, value,
-        points: { show: (plot) => plot.data[0].length <= MAX_MARKERS, size: 5, fill: colour("second") },
-      },
+      ...lines().map(([label, tone, scale]) => line(label, colour(tone), { scale, value })),
     ],
   }), 0);
 }
+
+const line = (label, tone, more) => ({
+  label, stroke: tone, width: 2, points: { size: 5, fill: tone }, ...more, // drawn unless they are too close
+});
 
 // The columns of bars: components, or tenths from 0 to 1.
 export const COMPONENTS = {

@@ -3,6 +3,8 @@
 const whole = new Intl.NumberFormat("en");
 const abridged = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 
+export const sum = (values) => values.reduce((total, value) => total + value, 0);
+
 export const count = (n) => (n === null || n === undefined ? "–" : whole.format(n));
 
 /** Such as 12.5K. */

@@ -4,17 +4,13 @@
 // the address: the slider, the two components of the scatter plot, the shape of pictures.
 
 import * as api from "./api.js";
-import * as charts from "./charts.js";
-import * as compare from "./compare.js";
-import { element, make, setText } from "./dom.js";
+import * as components from "./components.js";
+import { element, make, setText, showSlider } from "./dom.js";
 import * as format from "./format.js";
-import { fill, shapeOf } from "./heatmap.js";
 import { Scatter } from "./scatter.js";
-import * as tabs from "./tabs.js";
 import * as timeCharts from "./time_charts.js";
 import { TryVector } from "./try_vector.js";
 import * as unusual from "./unusual.js";
-import * as versionSlider from "./version_slider.js";
 import * as view from "./view.js";
 import * as workers from "./workers.js";
 
@@ -26,7 +22,7 @@ const state = {
   points: [], // metrics of versions, in ascending order; also of versions that were removed meanwhile
   versions: [], // all in the store
   shown: null, // {about, components} of the selected version
-  follow: view.get("version") === null,
+  other: null, // the same of the version that it is compared with
   own: null, // coordinates of the user's vector
   clock: 0, // the sidecar's time minus the browser's, in seconds
   answeredAt: null, // when the sidecar last answered
@@ -38,16 +34,12 @@ const now = () => Date.now() / 1000 + state.clock;
 const newest = () => state.points.at(-1)?.version ?? null;
 const selectedTime = () => state.points.find(({ version }) => version === state.shown?.about.version)?.published_at ?? null;
 
-const plots = {
-  scree: charts.bars("scree-chart", { x: charts.COMPONENTS, bar: "share", line: "cumulative", cumulative: true }),
-  recent: new Scatter("recent-chart"),
-};
-
-const tryVector = new TryVector(selected, (coordinates) => { state.own = coordinates; refreshRecent(); });
-
-function selected() {
-  return { about: state.shown.about, shape: shape() };
-}
+const scatter = new Scatter("recent-chart");
+const shape = () => components.shape(state.shown.about.dimensions);
+const tryVector = new TryVector(() => ({ about: state.shown.about, shape: shape() }), (coordinates) => {
+  state.own = coordinates;
+  refreshRecent();
+});
 
 // ---- polling
 
@@ -58,9 +50,9 @@ async function poll() {
     state.reasons = history.not_ready;
     state.reports = reports;
     await update(history);
+    await refresh(false);
     state.answeredAt = now();
     element("content").parentElement.classList.remove("unreachable");
-    showStatus();
   } catch (error) {
     showError(error);
   }
@@ -71,54 +63,54 @@ async function update(history) {
   if (api.otherTopic()) state.versions = [...state.points, ...history.models].map(({ version }) => version);
   else if (history.models.length || history.version !== newest()) state.versions = await api.versions();
   if (newest() !== null && state.versions.length && state.versions.at(-1) < newest()) {
-    state.points = []; // the store was replaced
-    setFollow(true);
+    [state.points, state.shown, state.other] = [[], null, null]; // the store was replaced
     return update(await api.history(null));
   }
   state.points = [...state.points, ...history.models].slice(-MAX_POINTS);
+}
+
+/** The version that the address names, if it is loaded or in the store; else null. */
+function named(parameter) {
+  const loaded = [state.shown, state.other].map((model) => model?.about.version);
+  return [...loaded, ...state.versions].find((version) => `${version}` === view.get(parameter)) ?? null;
+}
+
+let requested = ""; // the versions requested last: answers for others are dropped
+
+/** Load the versions that the address names, the newest if none, unless they are shown. Returns whether others are shown now. */
+async function load() {
+  const loaded = [state.shown, state.other];
+  const versions = [named("version") ?? newest(), named("with")];
+  if (`${versions}` === `${loaded.map((model) => model?.about.version)}`) return false;
+  requested = `${versions}`;
+  const models = await Promise.all(versions.map((version) => (
+    version === null ? null : loaded.find((model) => model?.about.version === version) ?? api.model(version)
+  )));
+  if (requested !== `${versions}`) return false;
+  [state.shown, state.other] = models;
+  return true;
+}
+
+/** Show the state, as the address says. With `changed`, the address is another; else only new answers are shown. */
+async function refresh(changed = true) {
+  const drawAll = await load() || changed;
+  const { shown } = state;
   element("waiting").hidden = newest() !== null;
-  if (newest() === null) {
-    setText("waiting-why", api.otherTopic() ? `${api.otherTopic()} has no model in this store` : state.reasons.join("; "));
-  } else if (state.shown === null) {
-    await selectFirst();
-  } else if (state.follow && state.shown.about.version !== newest()) {
-    await select(newest());
-  } else {
-    drawTime();
-  }
-  workers.show(state.reports, state.shown?.about.positions ?? {}, now());
-  tabs.open(state.shown ? view.get("tab") : "workers");
-  if (!state.shown || api.otherTopic()) return;
-  await Promise.all([refreshRecent(), refreshCompare()]);
+  setText("waiting-why", api.otherTopic() ? `${api.otherTopic()} has no model in this store` : state.reasons.join("; "));
+  element("model").hidden = shown === null;
+  openTab();
+  workers.show(state.reports, shown?.about.positions ?? {}, now());
+  showStatus();
+  if (!shown) return;
+  if (drawAll) drawVersion();
+  drawTime();
+  if (!api.otherTopic()) await Promise.all([refreshRecent(), drawAll && tryVector.refresh()]);
 }
 
-/** Show the version in the address; if there is none in the store, the newest. */
-function selectFirst() {
-  const version = Number(view.get("version"));
-  if (!state.versions.includes(version)) setFollow(true);
-  return select(state.follow ? newest() : version);
-}
-
-function setFollow(follow, version) {
-  state.follow = follow;
-  view.set("version", follow ? null : version);
-  element("follow").setAttribute("aria-pressed", follow);
-}
-
-let requested = null; // the version requested last: answers for others are dropped
-
-/** Show a version. */
-async function select(version) {
-  requested = version;
-  const model = await api.model(version);
-  if (requested !== version) return;
-  const first = state.shown === null;
-  state.shown = model;
-  element("model").hidden = false;
-  drawVersion();
-  if (api.otherTopic()) return;
-  drawComponents();
-  if (!first) tryVector.refresh();
+/** The tab in the address; that of workers while there is no model. */
+function openTab() {
+  const tab = state.shown ? document.querySelector("[name=tab]:checked")?.value || "time" : "workers";
+  for (const panel of document.querySelectorAll(".panel")) panel.hidden = panel.id !== `${tab}-panel`;
 }
 
 // ---- showing
@@ -155,59 +147,19 @@ function drawVersion() {
   document.title = about.topic ? `${about.topic} – streampca` : "streampca";
   setText("version", format.count(about.version));
   setText("loss", format.percent(about.loss_ewma));
-  setText("explained", format.percent(about.explained_variance_ratio.reduce((sum, share) => sum + share, 0)));
+  setText("explained", format.percent(format.sum(about.explained_variance_ratio)));
   setText("shape-of-model", `${format.count(about.dimensions)} → ${format.count(about.components)}`);
   setText("rejected", format.count(about.rejected));
   element("model-link").href = api.aboutPath(about.version);
-  drawTime();
-  drawScree(about.explained_variance_ratio);
-  showErrors(about);
+  components.show(state.shown, state.other, shape());
   offerComponents(about.components);
 }
 
 function drawTime() {
   timeCharts.show(state.points, selectedTime(), now());
-  versionSlider.show("slider", state.shown.about, state.versions);
-}
-
-function drawScree(shares) {
-  let sum = 0;
-  plots.scree.show([shares.map((_, i) => i + 1), shares, shares.map((share) => (sum += share))]);
-}
-
-const errorOf = (radians) => format.angle(format.degrees(radians));
-
-/** Both errors are null with fewer than four partitions. */
-function showErrors({ subspace_error: subspace, axis_errors: axes, components }) {
-  element("errors").hidden = subspace === null;
-  if (subspace === null) return;
-  setText("errors", `Sampling error, estimated: ${format.short(subspace)} of ${components} for the plane of all ` +
-    `components; ${errorOf(Math.min(...axes))} to ${errorOf(Math.max(...axes))} for the axes.`);
-}
-
-function drawComponents() {
-  refreshCompare().catch(showError);
-  const { about, components } = state.shown;
-  const error = (i) => (about.axis_errors === null ? "" : ` · ±\u00a0${errorOf(about.axis_errors[i])}`);
-  fill(element("components"), shape(), components.map((vector, i) => ({
-    vector,
-    caption: `${i + 1} · ${format.percent(about.explained_variance_ratio[i])}${error(i)}`,
-    label: `Component ${i + 1}, which explains ${format.percent(about.explained_variance_ratio[i])}`,
-  })));
-}
-
-/** The shape that the user entered; null if there is none or it does not fit. */
-function shape() {
-  const message = element("shape-message");
-  try {
-    const entered = shapeOf(element("shape").value, state.shown.about.dimensions);
-    message.textContent = "";
-    return entered;
-  } catch (error) {
-    message.textContent = error.message;
-    message.classList.add("bad");
-    return null;
-  }
+  showSlider("slider", state.shown.about, state.versions);
+  showSlider("other", state.other?.about, state.versions);
+  element("follow").setAttribute("aria-pressed", `${state.shown.about.version}` !== view.get("version"));
 }
 
 function offerComponents(k) {
@@ -227,13 +179,8 @@ async function refreshRecent() {
   const points = coordinates.map(([a, b], i) => ({ index: i + 1, at: at[i], a, b, residual: residual[i], p: p && p[i] }));
   if (state.own) points.push({ a: state.own[x - 1], b: state.own[y - 1] });
   element("colour").querySelector("[value=p]").disabled = !p; // there are no past scores
-  plots.recent.showPoints(points, [x, y], p ? element("colour").value : "age", now());
+  scatter.showPoints(points, [x, y], p ? element("colour").value : "age", now());
   element("recent-empty").hidden = points.length > 0;
-}
-
-/** The comparison, if it can be seen. */
-async function refreshCompare() {
-  if (tabs.isOpen("compare")) await compare.show(state.shown, state.versions, shape());
 }
 
 /** A choice among the topics of the store, if there are several. */
@@ -247,25 +194,12 @@ function offerTopics(topics) {
   element("topic").hidden = topics.length > 1;
 }
 
-function openTopic(name) {
-  for (const version of ["version", "with"]) view.set(version, null);
-  view.set("topic", name);
+function openTopic(topic) {
+  view.set({ topic, version: null, with: null });
   location.reload();
 }
 
 // ---- user input
-
-/** An event handler that shows errors as `poll` does. */
-const handler = (act) => () => Promise.resolve(act()).catch(showError);
-
-/** Act when an input has changed, and keep its value in the address. */
-function keep(id, act) {
-  element(id).value = view.get(id) ?? element(id).value;
-  element(id).addEventListener("change", handler(() => {
-    view.set(id, element(id).value.trim());
-    return act();
-  }));
-}
 
 function listen() {
   for (const part of document.querySelectorAll(".served")) part.hidden ||= api.otherTopic() !== null;
@@ -275,26 +209,15 @@ function listen() {
     event.preventDefault();
     api.download(link.href, link.dataset.file).catch(showError);
   });
-  element("slider").addEventListener("input", handler(() => {
-    const version = state.versions[Number(element("slider").value)];
-    setFollow(version === newest(), version);
-    return select(version).then(showStatus);
-  }));
-  element("follow").addEventListener("click", handler(() => {
-    setFollow(!state.follow, state.shown.about.version);
-    return state.follow ? select(newest()).then(showStatus) : undefined;
-  }));
-  element("other").addEventListener("input", handler(() => {
-    view.set("with", state.versions[Number(element("other").value)]);
-    return refreshCompare();
-  }));
-  tabs.listen(handler(refreshCompare));
-  for (const id of ["recent-x", "recent-y", "colour"]) keep(id, refreshRecent);
-  keep("shape", () => {
-    drawComponents();
-    return tryVector.refresh();
+  const version = ({ target }) => state.versions[Number(target.value)];
+  element("slider").addEventListener("input", (event) => view.set({ version: version(event) === newest() ? null : version(event) }));
+  element("other").addEventListener("input", (event) => view.set({ with: version(event) }));
+  element("follow").addEventListener("click", ({ target }) => {
+    view.set({ version: target.getAttribute("aria-pressed") === "true" ? state.shown.about.version : null });
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", handler(() => state.shown && !api.otherTopic() && drawComponents()));
+  const redraw = () => refresh().catch(showError);
+  addEventListener("view", redraw);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 }
 
 async function run() {

@@ -40,9 +40,8 @@ export class Scatter extends Chart {
     const kind = ({ at, p }) => CLASSES[by].findIndex(([bound]) => (by === "p" ? p : now - at) > bound);
     this.#points = points.map((point) => ({ ...point, kind: point.index ? kind(point) : YOURS })).sort((p, q) => p.a - q.a);
     this.#axes = axes;
-    if (by !== this.#by) this.rebuild();
     this.#by = by;
-    this.show([this.#points.map(({ a }) => a), ...SIZES.map((_, i) => this.#points.map((point) => (point.kind === i ? point.b : null)))]);
+    this.show([this.#points.map(({ a }) => a), ...SIZES.map((_, i) => this.#points.map((point) => (point.kind === i ? point.b : null)))], by);
   }
 
   label() {

@@ -7,104 +7,50 @@ import * as view from "./view.js";
 
 const MAX_PARTITIONS = 12; // with lines of their own
 
-let all = { points: [], selectedAt: null, now: 0 }; // what `show` got last
+let selectedAt = null;
 let partitions = []; // those with lines
 
-const plots = {
-  loss: timeline("loss-chart", losses, () => [["Loss", colour("accent")]]),
-  explained: timeline("explained-chart", () => charts.SHARE, () => [["Explained", colour("good")]]),
-  rate: timeline("rate-chart", () => charts.RATE, () => [["Messages", colour("second")]]),
-  lag: timeline("lag-chart", () => charts.SPAN, () => [["Lag", colour("accent")]]),
-  partitions: timeline("losses-chart", losses, () => partitions.map((p, i) => [`Partition ${p}`, charts.tone(i)])),
-};
+const losses = () => (element("log").checked ? charts.LOG_SHARE : charts.SHARE);
+const timeline = (id, unit, lines) => charts.timeline(id, unit, lines, () => selectedAt);
 
-/** How losses are shown. */
-function losses() {
-  return element("log").checked ? charts.LOG_SHARE : charts.SHARE;
-}
+const plots = [
+  ["loss", losses, "Loss", "accent", (point) => point.loss_ewma],
+  ["explained", () => charts.SHARE, "Explained", "good", (point) => point.explained_variance_ratio],
+  ["rate", () => charts.RATE, "Messages", "second", rate],
+  ["lag", () => charts.SPAN, "Lag", "accent", lag],
+].map(([id, unit, label, tone, value]) => ({ value, plot: timeline(`${id}-chart`, unit, () => [[label, colour(tone)]]) }));
+const ofPartitions = timeline("losses-chart", losses, () => partitions.map((p, i) => [`Partition ${p}`, charts.tone(i)]));
 
-function timeline(id, unit, lines) {
-  return charts.timeline(id, unit, lines, { selected: () => all.selectedAt, range: timeAxis, drag: showRange });
-}
+/** Draw the metrics of versions, in ascending order, and a mark at a time, or null. */
+export function show(all, at, now) {
+  selectedAt = at;
+  const [from, to] = range(now);
+  const shown = all.map((point, i) => [point, all[i - 1]]).filter(([{ published_at: time }]) => time >= from && time <= to);
+  const times = shown.map(([point]) => point.published_at);
+  const log = element("log").checked;
+  for (const { plot, value } of plots) plot.show([times, shown.map((pair) => value(...pair))], log);
 
-/** Draw the metrics of versions, in ascending order, and a mark at `selectedAt`, a time or null. */
-export function show(points, selectedAt, now) {
-  all = { points, selectedAt, now };
-  draw();
-}
-
-function draw() {
-  const [from, to] = range();
-  const points = all.points
-    .map((point, i) => ({ ...point, rate: rate(all.points[i - 1], point), lag: lag(point) }))
-    .filter(({ published_at: at }) => at >= from && at <= to);
-  const times = points.map((point) => point.published_at);
-  plots.loss.show([times, points.map((point) => point.loss_ewma)]);
-  plots.explained.show([times, points.map((point) => point.explained_variance_ratio)]);
-  plots.rate.show([times, points.map((point) => point.rate)]);
-  plots.lag.show([times, points.map((point) => point.lag)]);
-  drawPartitions(times, points);
-}
-
-/** The loss of each partition or, if they are many, of those where it is the greatest now. */
-function drawPartitions(times, points) {
-  const newest = Object.entries(all.points.at(-1).partition_losses).sort(([, a], [, b]) => b - a);
-  const shown = newest.slice(0, MAX_PARTITIONS).map(([p]) => p).sort((p, q) => p - q);
+  const newest = Object.entries(all.at(-1).partition_losses).sort(([, a], [, b]) => b - a);
+  partitions = newest.slice(0, MAX_PARTITIONS).map(([p]) => p).sort((p, q) => p - q);
   element("losses").hidden = newest.length < 2;
-  if (newest.length < 2) return;
-  setText("losses-which", shown.length < newest.length ? `The ${shown.length} partitions where it is the greatest now.` : "");
-  if (`${shown}` !== `${partitions}`) plots.partitions.rebuild();
-  partitions = shown;
-  plots.partitions.show([times, ...shown.map((p) => points.map(({ partition_losses: losses }) => losses[p] ?? null))]);
+  setText("losses-which", partitions.length < newest.length ? `The ${partitions.length} partitions where it is the greatest now.` : "");
+  ofPartitions.show([times, ...partitions.map((p) => shown.map(([point]) => point.partition_losses[p] ?? null))], `${log} ${partitions}`);
+}
+
+/** The ends of the range in the address: of a dragged one both, else its length up to now, in seconds. */
+function range(now) {
+  const [first, last] = (view.get("range") ?? "").split("-").map(Number);
+  const dragged = last > first;
+  setText("range-text", dragged ? `${moment(first)} to ${moment(last)}` : "Drag across a chart to look closer; double-click for all.");
+  return dragged ? [first, last] : [now - (first || Infinity), Infinity];
 }
 
 /** Messages per second between two versions. */
-function rate(before, { version, published_at: at }) {
+function rate({ version, published_at: at }, before) {
   return before && at > before.published_at ? (version - before.version) / (at - before.published_at) : null;
 }
 
 /** Seconds from the newest record in a version to its publication. */
-const lag = ({ published_at: at, last_timestamp_ms: last }) => (last < 0 ? null : at - last / 1000);
-
-// ---- the range of time
-
-/** The range in the address: the length of one that ends now, or both ends, in seconds; [0]: all. */
-const chosen = () => (view.get("range") ?? "").split("-").map((text) => Number(text) || 0);
-
-/** The times of versions that are shown. */
-function range() {
-  const [first, last] = chosen();
-  if (last > first) return [first, last];
-  return [first ? all.now - first : -Infinity, Infinity];
+function lag({ published_at: at, last_timestamp_ms: last }) {
+  return last < 0 ? null : at - last / 1000;
 }
-
-/** The ends of the time axis for data from `least` to `most`; null without data. */
-function timeAxis(_, least, most) {
-  const [first, last] = chosen();
-  if (last > first) return [first, last];
-  return first ? [least ?? all.now - first, Math.max(all.now, all.points.at(-1).published_at)] : [least, most];
-}
-
-/** Show a range of time in all charts. */
-function showRange(text) {
-  view.set("range", text);
-  markRange();
-  draw();
-}
-
-function markRange() {
-  const [first, last] = chosen();
-  for (const button of buttons) button.setAttribute("aria-pressed", last > first ? false : Number(button.value) === first);
-  setText("range-text", last > first ? `${moment(first)} to ${moment(last)}` : "Drag across a chart to look closer; double-click for all.");
-}
-
-const buttons = document.querySelectorAll("#range button");
-for (const button of buttons) button.addEventListener("click", () => showRange(button.value));
-markRange();
-
-element("log").checked = view.get("log") !== null;
-element("log").addEventListener("change", ({ target }) => {
-  view.set("log", target.checked && "1");
-  for (const plot of [plots.loss, plots.partitions]) plot.rebuild();
-  draw();
-});
