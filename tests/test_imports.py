@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "formats": ["formats", "pca.arrays", "errors"],
     "files": ["files", "formats", "pca.arrays", "errors"],
     "fold": ["fold", "formats", "pca", "errors"],
-    "estimator": ["estimator", "fold.fold", "fold.decoded", "pca"],
+    "estimator": ["estimator", "fold", "pca"],
     "client": [],
     "export": ["fold.model_file", "ImplicitKrasulina"],
     "sources": ["sources", "fold.events", "fold.record", "errors", "settings", "process.watchdog"],
@@ -38,7 +38,7 @@ MAY_IMPORT = {
     ],
     "stores": ["stores", "fold", "settings.store_url", "errors"],
     "consumer_group": [
-        "consumer_group", "fold", "pca.arrays", "pca.losses", "errors", "process", "sources.base",
+        "consumer_group", "fold", "pca.arrays", "pca.state.Losses", "errors", "process", "sources.base",
         "stores.process_status",
     ],
     "worker": [

@@ -116,7 +116,9 @@ def demo(
     run(seconds, file, rate, store, port)
 
 
-_COLUMN = Annotated[str | None, typer.Option(help="Column with the vectors, if a Parquet file has several.")]
+_COLUMN = Annotated[
+    str | None, typer.Option(help="Column with the vectors; or of numbers, in Parquet or CSV: a pattern such as 'f_*'.")
+]
 
 
 @command(app, "topic", "format", "bootstrap_servers", logs_errors=True)
@@ -185,7 +187,8 @@ def project(
     """Write the coordinates of a file's vectors, and their squared distances from the subspace of the components.
 
     Of a store the newest model is used; older ones are files in it. The bearer token of a sidecar is taken from
-    STREAMPCA_TOKEN. An .npy file gets only the coordinates. The file is streamed, so it may be larger than memory.
+    STREAMPCA_TOKEN. From Parquet and CSV the other columns are kept in Parquet and CSV, where columns of CSV are text.
+    An .npy file gets only the coordinates. The file is streamed, so it may be larger than memory.
 
     Example: streampca project vectors.npy --model model.npz -o projected.parquet
     """

@@ -12,6 +12,7 @@ from streampca.cli.transform import codec_of, model_of
 from streampca.cli.worker import worker_config_of
 from streampca.errors import DamagedFileError, SourceError, StoreError, StreampcaError
 from streampca.fold import compatibility
+from streampca.formats import schema_of
 from streampca.process.blas import kernels
 from streampca.settings.base import Settings
 from streampca.settings.transform import TransformSettings
@@ -26,10 +27,10 @@ from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import store_of
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
-from streampca.transform.encoding import schema_of
 from streampca.transform.models import shape_in
 from streampca.transform.outputs import too_few_partitions
 from streampca.transform.position import refuse_other_topic
+from streampca.transform.projection import Projection
 
 _TIMEOUT_S = 12.0  # of a check: a file server may hang
 _MEMBER = "streampca-doctor"  # a member that never joins, for a transactional id of its own
@@ -226,12 +227,11 @@ class TransformChecks:
         )
 
     def _output_schema(self) -> str:
-        schema = schema_of(self._settings.output_format, self._settings.emitted)
+        schema = schema_of(self._settings.output_format, Projection(self._settings.emitted).layout)
         if schema is None:
             return f"not needed for output_format {self._settings.output_format}"
         subject = f"{self._settings.output_topic}-value"
-        settings = self._settings.model_copy(update={"format": self._settings.output_format})  # for errors
-        with contextlib.closing(schema_registry.SchemaRegistry(settings)) as registry:
+        with contextlib.closing(schema_registry.SchemaRegistry(self._settings)) as registry:
             accepted = registry.accepts(subject, schema)
         if not accepted:
             raise SourceError(

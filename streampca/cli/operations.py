@@ -127,7 +127,7 @@ def backfill(
         str | None, typer.Option(help="Where the topic begins: a time, ISO 8601; or offsets, 0:1200,1:1177.")
     ] = None,
     number: Annotated[int, typer.Option(min=0, max=2**30, help="Tells the backfills of a topic apart.")] = 0,
-    scheduler: Annotated[str | None, typer.Option(help="Dask's scheduler, tcp://…; default: this machine.")] = None,
+    scheduler: Annotated[str | None, typer.Option(help="Scheduler of a Dask cluster; default: this machine.")] = None,
     rejects: Annotated[Path | None, typer.Option(help="Parquet file to write the rejected rows to.")] = None,
     remove: Annotated[int | None, typer.Option(min=0, help="Delete the backfill of this number instead.")] = None,
 ) -> None:

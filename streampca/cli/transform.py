@@ -3,18 +3,16 @@
 import time
 from collections.abc import Sequence
 
-from streampca.cli.encoding import frame
 from streampca.cli.member import Process, process_of
 from streampca.consumer_group.listener import Listener, LoopTicked, ModelAwaited
 from streampca.fold.codec import Codec
 from streampca.fold.model_file import PublishedModel
 from streampca.process.signals import stop_on_signals
 from streampca.settings.transform import TransformSettings
-from streampca.sources import schema_registry
 from streampca.sources.clients import client_of, prefetching, transactions_of
+from streampca.sources.schema_registry import create_writer, schemas_of
 from streampca.stores.model_cache import POLL_INTERVAL_S, ModelCache
 from streampca.stores.models import Models
-from streampca.transform.encoding import encoder, schema_of
 from streampca.transform.log import TransformLog
 from streampca.transform.loop import TransformConfig, Transformer
 from streampca.transform.messages import Packer, RecordPacker
@@ -89,7 +87,9 @@ def _packer(settings: TransformSettings) -> Packer:
         from streampca.transform.arrow import ArrowPacker  # here: an optional dependency
 
         return ArrowPacker()
-    return RecordPacker(encoder(settings.output_format, _frame(settings)), several=settings.format == "arrow")
+    layout = _projection_of(settings).layout
+    writer = create_writer(settings, settings.output_format, settings.output_topic, layout)
+    return RecordPacker(writer, several=settings.format == "arrow")
 
 
 def model_of(settings: TransformSettings, cache: ModelCache) -> CurrentModel:
@@ -110,13 +110,6 @@ def codec_of(settings: TransformSettings, model: PublishedModel) -> Codec:
         _LARGEST_VALUE,
         dtype="float32" if settings.format == "float32" else "float64",
         field=settings.field,
-        schemas=schema_registry.schemas_of(settings),
+        schemas=schemas_of(settings),
         min_observed=1 if model.settings.get("missing") == "impute" else None,
     )
-
-
-def _frame(settings: TransformSettings) -> bytes:
-    """The bytes before the payload of Avro and Protobuf; registers the schema. Raises `SourceError`."""
-    schema = schema_of(settings.output_format, settings.emitted)
-    with_format = settings.model_copy(update={"format": settings.output_format})  # for errors
-    return b"" if schema is None else frame(with_format, settings.output_topic, schema)

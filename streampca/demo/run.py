@@ -121,9 +121,9 @@ class _Demo:
 def _requests(rows: Rows) -> Iterator[Array]:
     """The vectors of one request after the other, endlessly."""
     while True:
-        for piece, _ in rows.pieces():
-            for start in range(0, len(piece), _VECTORS_PER_REQUEST):
-                yield piece[start : start + _VECTORS_PER_REQUEST]
+        for chunk in rows.chunks():
+            for start in range(0, len(chunk.vectors), _VECTORS_PER_REQUEST):
+                yield chunk.vectors[start : start + _VECTORS_PER_REQUEST]
 
 
 def _project(url: str, body: str) -> dict[str, Any] | None:

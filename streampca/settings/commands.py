@@ -35,6 +35,8 @@ class ServeSettings(StoreSettings, ListeningSettings):
 class ProduceSettings(TopicSettings, KafkaSettings, FormatSettings, LogSettings):
     """Settings of `streampca produce`."""
 
+    dimensions: int | None = Field(None, ge=1, le=10_000_000, description="Length d of every vector.")
+
 
 class CreateTopicsSettings(DeadLetterSettings, KafkaSettings, LogSettings):
     """Settings of `streampca create-topics`."""

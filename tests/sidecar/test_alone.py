@@ -12,7 +12,7 @@ import pytest
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.sidecar.known import TOPIC, D, known
-from tests.sidecar.test_v2 import INFER, tensor
+from tests.sidecar.test_inference_protocol import INFER, tensor
 
 PROGRAM = """
 import sys
