@@ -92,12 +92,10 @@ class Prefetch:
         self._do(partial(self._commit, positions, metadata))
 
     def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
-        found: dict[int, Committed] = self._done(partial(self._source.committed, partitions))
-        return found
+        return dict(self._done(partial(self._source.committed, partitions)))
 
     def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:
-        found: dict[int, int] = self._done(partial(self._source.offsets_at, partitions, time_ms))
-        return found
+        return dict(self._done(partial(self._source.offsets_at, partitions, time_ms)))
 
     def close(self) -> None:
         if self._closed:

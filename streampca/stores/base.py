@@ -65,7 +65,7 @@ class Store(Protocol):
         """Remove the file; does nothing if it does not exist."""
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Where the store is: the absolute path or the URL, without secrets."""
 
     def missing(self) -> str | None:

@@ -64,8 +64,8 @@ class ProcessStatuses:
 
     def all(self) -> list[ProcessStatus]:
         """All readable reports, sorted by name. Raises `StoreError`."""
-        found = (self._load(path) for path in self._paths())
-        return sorted((report for report in found if report is not None), key=lambda report: report.name)
+        reports = (self._load(path) for path in self._paths())
+        return sorted((report for report in reports if report is not None), key=lambda report: report.name)
 
     def remove(self, before: float) -> None:
         """Delete damaged reports and those written before that time (seconds since 1970)."""

@@ -12,7 +12,7 @@ from streampca.settings.kafka import KafkaSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
 from streampca.sources.broker_errors import RETRIABLE, one_line
-from streampca.sources.oauth_tokens import tokens_of
+from streampca.sources.oauth_tokens import create_tokens
 
 C = TypeVar("C")
 
@@ -38,8 +38,8 @@ def connection_options(settings: KafkaSettings) -> dict[str, Any]:
 
     Raises `SourceError` if a login needs a token and gets none.
     """
-    tokens = tokens_of(settings)
-    given: dict[str, Any] = {
+    tokens = create_tokens(settings)
+    login: dict[str, Any] = {
         "sasl.mechanism": settings.sasl_mechanism,
         "sasl.username": settings.sasl_username,
         "sasl.password": settings.sasl_password and settings.sasl_password.get_secret_value(),
@@ -49,9 +49,9 @@ def connection_options(settings: KafkaSettings) -> dict[str, Any]:
         "ssl.key.password": settings.ssl_password and settings.ssl_password.get_secret_value(),
     }
     if tokens is not None:
-        given |= dict.fromkeys(("sasl.username", "sasl.password"))
-        given |= {"sasl.mechanism": "OAUTHBEARER", "oauth_cb": lambda _: tokens.current()}
-    return {name: value for name, value in given.items() if value is not None} | {
+        login |= dict.fromkeys(("sasl.username", "sasl.password"))
+        login |= {"sasl.mechanism": "OAUTHBEARER", "oauth_cb": lambda _: tokens.current()}
+    return {name: value for name, value in login.items() if value is not None} | {
         "bootstrap.servers": settings.bootstrap_servers,
         "security.protocol": settings.security_protocol,
         "ssl.endpoint.identification.algorithm": "https",

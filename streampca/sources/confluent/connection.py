@@ -17,7 +17,7 @@ from streampca.errors import SourceError
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources.broker_errors import one_line
 from streampca.sources.confluent import client
-from streampca.sources.oauth_tokens import tokens_of
+from streampca.sources.oauth_tokens import create_tokens
 from streampca.sources.topic_connection import TopicConnection
 
 _START_S = 6.0  # a user waits: mistakes in the settings are reported within ten seconds
@@ -37,7 +37,7 @@ class Connection(TopicConnection):
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
         """Raises `SourceError`, and `SettingsError` for certificates that cannot be used."""
         super().__init__(settings, topic)
-        self._tokens = tokens_of(settings)
+        self._tokens = create_tokens(settings)
         self._errors: deque[KafkaError] = deque(maxlen=100)  # of the admin client, not handled yet
         self._last_error = ""
         options = client.connection_options(settings) | {"error_cb": self._errors.append}

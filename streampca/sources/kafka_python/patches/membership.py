@@ -82,9 +82,9 @@ def committed_offsets(
 ) -> dict[int, Committed]:
     """Those partitions of one topic for which the group has committed an offset."""
     consumer._coordinator._offset_fetch_futures.clear()
-    found = consumer._coordinator.fetch_committed_offsets(list(partitions), timeout_ms=timeout_ms)
+    offsets = consumer._coordinator.fetch_committed_offsets(list(partitions), timeout_ms=timeout_ms)
     # librdkafka commits the zero at the end of a C string, too.
-    return {tp.partition: Committed(known.offset, (known.metadata or "").rstrip("\0")) for tp, known in found.items()}
+    return {tp.partition: Committed(at.offset, (at.metadata or "").rstrip("\0")) for tp, at in offsets.items()}
 
 
 def is_member(consumer: KafkaConsumer) -> bool:
