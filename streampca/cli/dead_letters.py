@@ -23,7 +23,7 @@ _MAX_LETTERS, _MAX_BYTES = 1000, 8 * 2**20  # of one transaction
 
 @dataclass(frozen=True)
 class LetterFilter:
-    """Which letters are replayed; empty: all. Times are those of the records, in milliseconds."""
+    """Selects the letters to replay; empty: all. Times are those of the records, in milliseconds."""
 
     reasons: Sequence[str] = ()
     partitions: Sequence[int] = ()
@@ -31,7 +31,7 @@ class LetterFilter:
     until_ms: int | None = None
 
     def accepts(self, letter: DeadLetter) -> bool:
-        """Whether a letter is replayed."""
+        """Return whether a letter is replayed."""
         return (
             (not self.reasons or letter.origin.reason in self.reasons)
             and (not self.partitions or letter.origin.partition in self.partitions)

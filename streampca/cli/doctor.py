@@ -53,7 +53,7 @@ def run(options: Options) -> int:
 
 
 def _is_set(kind: type[Settings], names: Collection[str], options: Options) -> bool:
-    """Whether one of these required settings is set."""
+    """Return whether one of these required settings is set."""
     return any(setting.origin != "missing" for setting in kind.explain(**options)[0] if setting.name in names)
 
 

@@ -132,7 +132,7 @@ class TopicChecks:
         return f"{where} is a vector of {dimensions} numbers, {max(-ahead_s, 0.0):,.0f} s old{_hint(codec, decoded)}"
 
     def progress(self, group: str, committed: Mapping[int, Committed]) -> str:
-        """How far a group is, as a sentence."""
+        """Describe how far a group is."""
         bounds = needed(self.bounds)
         behind = sum(end - (committed[p].offset if p in committed else first) for p, (first, end) in bounds.items())
         return f"{group} has offsets of {len(committed)} of {len(bounds)} partitions, {behind:,} behind"

@@ -1,4 +1,4 @@
-"""What worker and transform have in common: the process around a member of a consumer group."""
+"""The process around a member of a consumer group: worker or transform."""
 
 import contextlib
 import os
@@ -29,7 +29,7 @@ log = structlog.get_logger()
 
 
 class Process(NamedTuple):
-    """What a member needs of its process."""
+    """The parts of a process that a member uses."""
 
     store: Store
     listener: Listener

@@ -95,7 +95,7 @@ def _targets(
 
 
 def _reset(admin: Any, settings: ResetSettings, ask: Callable[[str], bool] | None, moved: list[Checkpoint]) -> bool:
-    """Whether there is something to do, and it was done as far as the group is concerned."""
+    """Delete the committed offsets; False if there is nothing to do."""
     offsets, out = _committed(admin, settings), console()
     listed = ", ".join(f"{tp.partition}: {offset}" for tp, offset in sorted(offsets.items()))
     if not offsets:

@@ -82,7 +82,7 @@ def _build(settings: TransformSettings, model: CurrentModel, process: Process) -
 
 
 def _packer(settings: TransformSettings) -> Packer:
-    """How outputs are written. Raises `SourceError`."""
+    """Create what writes outputs. Raises `SourceError`."""
     if settings.output_format == "arrow":
         from streampca.transform.arrow import ArrowPacker  # here: an optional dependency
 

@@ -21,7 +21,7 @@ _PAUSE_S = 1.0  # of partitions whose records cannot be decoded for now, such as
 
 
 class Progress(Protocol):
-    """How far a member has come with a partition: a fold, or a position alone."""
+    """A member's progress with a partition: a fold, or a position alone."""
 
     @property
     def position(self) -> int:

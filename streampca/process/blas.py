@@ -1,4 +1,4 @@
-"""Which of its matrix kernels OpenBLAS uses.
+"""The choice of OpenBLAS's matrix kernels.
 
 On an AVX-512 processor that it does not know (AMD's Zen 5, as of 0.3.31) it takes those for Haswell, half as fast.
 """

@@ -48,10 +48,10 @@ def checked(location: str) -> str:
 
 
 def absolute(location: str) -> str:
-    """The same location for every working directory."""
+    """Make a location independent of the working directory."""
     return str(Path(location).absolute()) if scheme_of(location) is None else location
 
 
 def is_supported() -> bool:
-    """Whether the package is installed that object stores need."""
+    """Return whether the package is installed that object stores need."""
     return find_spec("obstore") is not None

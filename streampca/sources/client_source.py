@@ -1,4 +1,4 @@
-"""What the sources of both clients have in common: the positions that they read from, gaps in the log, and commits."""
+"""The source of either client: the positions that it reads from, gaps in the log, and commits."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence

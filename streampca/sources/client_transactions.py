@@ -1,4 +1,4 @@
-"""What the transactions of both clients have in common: when a producer is opened, used, and given up."""
+"""Transactions of either client: when a producer is opened, used, and given up."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence

@@ -36,7 +36,7 @@ def create_client(settings: ConsumerSettings) -> Source:
 
 
 def create_dead_letters(settings: ConsumerSettings) -> DeadLetters:
-    """Where rejected records are written to; nowhere without a dead-letter topic. Raises `SourceError`."""
+    """Create the writer of dead letters; without a dead-letter topic, one that is never used. Raises `SourceError`."""
     return NoDeadLetters() if settings.dead_letter_topic is None else KafkaPythonDeadLetters(settings)
 
 

@@ -33,7 +33,7 @@ class OAuthTokens:
 
     @property
     def late(self) -> bool:
-        """Whether a client may still have an expired token, because no new one could be obtained."""
+        """Return whether a client may still have an expired token, because no new one could be obtained."""
         refused = self._failure is not None and not isinstance(self._failure, NoBrokerError)
         return time.time() - self._failed_at < _LATE_S and not (refused and time.time() >= self._expiry)
 

@@ -110,7 +110,7 @@ class Prefetch:
                 self._source.close()
 
     def _done(self, call: Callable[[], Any]) -> Any:
-        """What the call returns, when the thread has executed it."""
+        """Wait until the thread has executed the call; returns its result."""
         return watchdog.result_of(self._do(call))
 
     def _do(self, call: Callable[[], Any]) -> Future[Any]:

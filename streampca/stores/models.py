@@ -27,11 +27,11 @@ class Models:
 
     @property
     def location(self) -> str:
-        """Where the models are: the absolute path or the URL of their folder."""
+        """The absolute path or the URL of the models' folder."""
         return f"{self._store.location.rstrip('/')}/{self._folder}"
 
     def missing_store(self) -> str | None:
-        """Where the store should be if it does not exist yet."""
+        """The location of a store that does not exist yet."""
         return self._store.missing()
 
     def versions(self) -> list[int]:

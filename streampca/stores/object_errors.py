@@ -38,7 +38,7 @@ _PERMISSIONS = {
 
 
 def store_error(action: Action, url: str, name: str, error: Exception) -> StoreError:
-    """What failed where, why, and what to do about it. `url` holds no secrets, `name` may be empty."""
+    """Explain what failed where, why, and what to do. `url` holds no secrets, `name` may be empty."""
     location = f"{url}/{name}" if name else url
     explanation = _explanation(action, store_url.scheme_of(url) or "", error)
     kind = StoreBusyError if RETRY_MAY_HELP in explanation else StoreError
@@ -46,12 +46,12 @@ def store_error(action: Action, url: str, name: str, error: Exception) -> StoreE
 
 
 def is_missing_object(error: FileNotFoundError) -> bool:
-    """Whether only the object is missing, not the bucket or the key that was to open it."""
+    """Return whether only the object is missing, not the bucket or the key that was to open it."""
     return _code(str(error)) not in _NO_BUCKET | _BAD_CREDENTIALS
 
 
 def is_not_implemented(error: Exception) -> bool:
-    """Whether the server does not know this kind of request."""
+    """Return whether the server does not know this kind of request."""
     return isinstance(error, NotImplementedError) or _status(str(error)) == 501
 
 

@@ -38,7 +38,7 @@ _CONFIG: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Timeouts:
-    """How long a request may take, seconds: a store that hangs raises before the group removes its worker."""
+    """Limits of a request, seconds: a store that hangs raises before the group removes its worker."""
 
     connect_s: float = 5.0
     silence_s: float = 15.0  # without a byte from the server, the upload of a part included
@@ -126,7 +126,7 @@ class ObjectStore:
         return sorted(f"{start}{part}" for part in below if is_part(part))
 
     def snapshot(self, folder: str) -> "ObjectStore":
-        """The same store; listings of the folder and all that is in it are answered from a single one, made now."""
+        """A copy that answers listings of the folder and all that is in it from a single one, made now."""
         check_name(folder)
         same = copy.copy(self)
         with self._request("list", folder) as request:
@@ -206,7 +206,7 @@ class ObjectStore:
 
 @dataclass
 class _Request:
-    """What one operation has cost."""
+    """The cost of one operation."""
 
     count: int  # of HTTP requests, without those that the library has repeated
 

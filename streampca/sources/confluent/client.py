@@ -1,4 +1,4 @@
-"""How the clients of confluent-kafka (librdkafka) are configured and created, and which of their errors are final."""
+"""Creates and configures the clients of confluent-kafka (librdkafka), and judges which errors are final."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -34,7 +34,7 @@ _OF_GROUPS = {KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, Kafka
 
 
 def connection_options(settings: KafkaSettings) -> dict[str, Any]:
-    """What every client is given; librdkafka always asks the brokers for their version.
+    """Options of every client; librdkafka always asks the brokers for their version.
 
     Raises `SourceError` if a login needs a token and gets none.
     """
@@ -64,7 +64,7 @@ def connection_options(settings: KafkaSettings) -> dict[str, Any]:
 
 
 def consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
-    """What the consumer is given."""
+    """Options of the consumer."""
     identity = {} if settings.group_instance_id is None else {"group.instance.id": settings.group_instance_id}
     return (
         connection_options(settings)
@@ -114,7 +114,7 @@ def _metadata(partition: TopicPartition) -> str:
 
 
 def is_final(error: KafkaError) -> bool:
-    """Whether waiting cannot fix it."""
+    """Return whether waiting cannot fix it."""
     code = error.code()
     if code <= 0:
         return code in _FINAL and _AWAY not in error.str()

@@ -1,4 +1,4 @@
-"""What the source and the transactions ask the cluster about their topic: its id, its partitions, whether it answers.
+"""Asks the cluster about a topic, for the source and the transactions: its id, its partitions, whether it answers.
 
 An admin client asks, beside the consumer or producer, which can only ask while it blocks. It asks once a second in the
 background, so a broker that hangs is noticed too.
@@ -65,7 +65,7 @@ class Connection(TopicConnection):
         super().watch()
 
     def is_final(self, error: KafkaError) -> bool:
-        """Whether waiting cannot fix it; brokers refuse an expired token, but only until there is a new one."""
+        """Return whether waiting cannot fix it; brokers refuse an expired token, but only until there is a new one."""
         passing = self._tokens is not None and (self._tokens.late or _TOO_SOON in error.str())
         return client.is_final(error) and not (passing and error.code() == KafkaError._AUTHENTICATION)
 

@@ -60,7 +60,7 @@ class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pyth
 
 
 def options(settings: KafkaSettings) -> dict[str, Any]:
-    """What the consumer and the producer are both given. Raises `SourceError` if a login needs a token and gets none.
+    """Options of every client. Raises `SourceError` if a login needs a token and gets none.
 
     kafka-python reads the certificates at every connection, so they may be replaced while it runs.
     """

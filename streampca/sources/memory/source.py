@@ -104,7 +104,7 @@ class MemorySource:
         return {partition: offset(self._topic.logs[partition]) for partition in partitions}
 
     def may_commit(self, partitions: Collection[int]) -> bool:
-        """Whether the group still counts these partitions as ours."""
+        """Return whether the group still counts these partitions as ours."""
         return not self.evicted and frozenset(partitions) <= self._owned
 
     def close(self) -> None:
