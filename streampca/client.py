@@ -1,4 +1,4 @@
-"""A client of the sidecar: arrays in, arrays out. Needs `pip install 'streampca[client]'`.
+"""A client of the sidecar: arrays in, arrays out. Needs the extra `client`.
 
 with Client("http://localhost:8000") as client:
     coordinates = client.project(vectors).coordinates
