@@ -20,7 +20,7 @@ from experiments.report import DOCS, table, write_block
 from streampca.pca import axes, learning
 from streampca.pca.arrays import Array
 from streampca.pca.blocked import block, ritz
-from streampca.pca.blocked.ritz import Limits, Rows
+from streampca.pca.blocked.ritz import Limits
 from streampca.pca.learning import LearningConfig, learn
 from streampca.pca.state import State
 
@@ -35,13 +35,14 @@ def _unmoved(V: Array, C: Array, *others: Any) -> block.Learned:
     return _learn(V, C, *others)._replace(C=C)
 
 
-def _by_covariance(rows: Rows, C: Array, F: Array, sketch: Array, limits: Limits) -> Array:
-    return _on_rows(rows, ritz.orthonormal(rows.times(rows.CF[:, : C.shape[1]])), F, sketch, limits)
+def _by_covariance(A: Array, C: Array, F: Array, sketch: Array, limits: Limits) -> Array:
+    before = A[: C.shape[1]].T  # the first rows are those of the past
+    return _on_rows(A, ritz.orthonormal(A.T @ (A @ before)), F, sketch, limits)
 
 
-def _gauge(rows: Rows, C: Array, F: Array, sketch: Array, limits: Limits) -> Array:
+def _gauge(A: Array, C: Array, F: Array, sketch: Array, limits: Limits) -> Array:
     Q = ritz.orthonormal(C)
-    variance, U = np.linalg.eigh(rows.within(Q))
+    variance, U = np.linalg.eigh(ritz.within(A, Q))
     return np.asarray(Q @ (U * np.sqrt(variance))[:, ::-1])
 
 

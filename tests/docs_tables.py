@@ -67,8 +67,8 @@ def shown(field: FieldInfo) -> str:
 
 def metrics() -> str:
     """Each metric of worker, sidecar and transform."""
-    transform = described(TransformMetrics("t").registry)
-    described_by = {"worker": described(WorkerMetrics("t").registry), "sidecar": sidecar_metrics(), "transform": transform}
+    worker, transform = described(WorkerMetrics("t").registry), described(TransformMetrics("t").registry)
+    described_by = {"worker": worker, "sidecar": sidecar_metrics(), "transform": transform}
     roles: dict[tuple[str, str], list[str]] = {}
     for role, metrics_of_role in described_by.items():
         for metric in sorted(metrics_of_role.items()):
@@ -94,7 +94,7 @@ def endpoints() -> str:
 
 def errors() -> str:
     """Each type of error of the sidecar."""
-    return table(["type", "status", "meaning"], [[f"`{p.type}`", str(p.status), p.value[1]] for p in Problem])
+    return table(["type", "status", "meaning"], [[f"`{p.type}`", str(p.status), p.title] for p in Problem])
 
 
 TABLES: dict[str, tuple[Path, Callable[[], str]]] = {

@@ -27,7 +27,7 @@ from streampca.formats import arrow
 from streampca.formats.packing import VectorError
 from streampca.pca.arrays import Array
 
-REJECTS = pa.schema({"piece": pa.string(), "row": pa.int64(), "reason": pa.string(), "message": pa.string()})
+REJECTS = pa.schema({"chunk": pa.string(), "row": pa.int64(), "reason": pa.string(), "message": pa.string()})
 
 
 @dataclass(frozen=True)
@@ -139,30 +139,20 @@ def _times(batch: Any, plan: BackfillPlan) -> NDArray[np.int64]:
 
 def _vectors(batch: Any, plan: BackfillPlan) -> tuple[Array, NDArray[np.int64], list[Reject]]:
     """The vectors (n, d) of the rows with d entries, NaN for null; these rows (n,), and the others."""
-    d = plan.fold_config.learning.dimensions
-    if len(plan.columns) > 1:
-        columns = [_floats(batch.column(name), name) for name in plan.columns]
-        return np.column_stack(columns), np.arange(len(batch)), []
-    column = batch.column(plan.columns[0])
-    rejects = list(_misfits(column, d))
-    rows = np.setdiff1d(np.arange(len(batch)), [reject.index for reject in rejects], assume_unique=True)
+    d, rows, rejects = plan.fold_config.learning.dimensions, np.arange(len(batch)), list[Reject]()
+    if len(plan.columns) == 1:
+        rejects = list(_misfits(batch.column(plan.columns[0]), d))
+        rows = np.setdiff1d(rows, [reject.index for reject in rejects], assume_unique=True)
+    fitting = batch.take(pa.array(rows)) if rejects else batch
     try:
-        return arrow.numbers(column.take(pa.array(rows)), d, gaps=True).reshape(-1, d), rows, rejects
+        return arrow.vectors_of(fitting, plan.columns, d, gaps=True), rows, rejects
     except VectorError as error:
-        raise InputError(f"column {plan.columns[0]}: {error}") from None
-
-
-def _floats(column: Any, name: str) -> Array:
-    if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
-        raise InputError(f"column {name} holds {column.type}, not numbers")
-    return np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64)
+        raise InputError(f"column {plan.columns[0]}: {error}" if len(plan.columns) == 1 else str(error)) from None
 
 
 def _misfits(column: Any, d: int) -> Iterator[Reject]:
     """The rows of a column of lists that are null or have another length."""
-    if not (
-        pa.types.is_fixed_size_list(column.type) or pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
-    ):
+    if not arrow.is_list(column.type):
         return
     lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy(zero_copy_only=False)
     for row in np.flatnonzero(lengths != d):

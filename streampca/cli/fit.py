@@ -82,7 +82,7 @@ def _learn(rows: Rows, fold_config: FoldConfig, before: PublishedModel | None) -
     skipped, started = fold.stats.learned, time.perf_counter()
     with progress() as bar:
         task = bar.add_task("learning", total=1.0, rows=0, note="")
-        for vectors, share in rows.pieces():
+        for vectors, share, _ in rows.chunks():
             learned = fold.stats.learned
             _check(vectors, learned - skipped, rows.path, learning_config)
             fold, _ = fold.take(batch_of_rows(vectors, learned + len(vectors)), fold_config, past_scores.before_block)

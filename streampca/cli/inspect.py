@@ -10,6 +10,7 @@ from rich.table import Table
 
 from streampca.cli import paths_or_urls
 from streampca.cli.console import console
+from streampca.cli.find_model import is_ours
 from streampca.errors import DamagedFileError, StoreError
 from streampca.fold import checkpoint as checkpoints
 from streampca.fold import model_file as models
@@ -19,8 +20,6 @@ from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import store_of
 from streampca.stores.models import Models
-
-_ZIP, _NAME_AT, _FIRST_MEMBER = b"PK\x03\x04", 30, b"header.npy"  # how every file that streampca writes begins
 
 
 def run(location: str, *, as_json: bool) -> None:
@@ -34,7 +33,7 @@ def run(location: str, *, as_json: bool) -> None:
 
 
 def _facts_of_file(path: str, data: bytes) -> dict[str, Any]:
-    if not data.startswith(_ZIP) or data[_NAME_AT : _NAME_AT + len(_FIRST_MEMBER)] != _FIRST_MEMBER:
+    if not is_ours(data):
         raise StoreError(f"{path} is not a checkpoint or model of streampca; it begins with {data[:16]!r}")
     try:
         try:

@@ -18,9 +18,8 @@ from streampca.fold.stats import FoldStats
 from streampca.pca import learning
 from streampca.pca.arrays import Array
 from streampca.pca.learning import BeforeBlock, LearningConfig, ignore
-from streampca.pca.losses import Losses
 from streampca.pca.pending import Messages, learn_whole_blocks
-from streampca.pca.state import State
+from streampca.pca.state import Losses, State
 
 
 @dataclass(frozen=True, eq=False)

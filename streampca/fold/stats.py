@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.pca.learning import BLOCK
-from streampca.pca.losses import Losses
+from streampca.pca.state import Losses
 
 _EWMA_MESSAGES = 1000
 

@@ -10,11 +10,11 @@ from streampca.fold.model_file import PublishedModel
 from streampca.fold.partitions import partition_name
 from streampca.pca import scoring
 from streampca.pca.arrays import Array
-from streampca.pca.scoring import Projected
+from streampca.pca.scoring import Projection
 from streampca.sidecar import request_arrays
 from streampca.sidecar.errors import Problem, RequestError, invalid
 from streampca.sidecar.request_arrays import Limits
-from streampca.sidecar.v1.schemas import SCORES, ProjectRequest, ReconstructRequest, ScoreRequest
+from streampca.sidecar.v1.schemas import SCORES, ModelResponse, ProjectRequest, ReconstructRequest, ScoreRequest
 
 _ROWS = 64
 
@@ -55,7 +55,7 @@ def score(published: PublishedModel, request: ScoreRequest, limits: Limits) -> A
     return _answer(published, fields, len(vectors))
 
 
-def _projected(published: PublishedModel, rows: Array, limits: Limits) -> Projected:
+def _projected(published: PublishedModel, rows: Array, limits: Limits) -> Projection:
     """The vectors, without gaps if the model was learned with some, and where they lie."""
     gaps = published.settings.get("missing") == "impute"
     vectors = request_arrays.fit(rows, "vectors", published.model.dimensions, limits, gaps=gaps)
@@ -72,7 +72,7 @@ def _contributions(published: PublishedModel, vectors: Array, most: int) -> dict
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 
-def _scores(published: PublishedModel, projected: Projected) -> dict[str, Any]:
+def _scores(published: PublishedModel, projected: Projection) -> dict[str, Any]:
     """The fields of `SCORES` of projected vectors; p is None if the model has no past scores."""
     model, calibration = published.model, published.calibration
     with np.errstate(all="ignore"):
@@ -130,20 +130,14 @@ def _answer(
 
 def model_info(published: PublishedModel) -> Answer:
     """Everything about a model except its arrays of size d."""
-    of_model = ("dimensions", "explained_variance", "explained_variance_ratio", "total_variance", "weight")
-    of_publication = (
-        "topic", "subspace_error", "axis_errors", "loss", "loss_ratio", "loss_ewma", "rejected", "first_timestamp_ms",
-        "last_timestamp_ms", "published_at", "settings",
-    )  # fmt: skip
-    fields = {
-        **{name: getattr(published.model, name) for name in of_model},
-        **{name: getattr(published, name) for name in of_publication},
-        "components": published.model.n_components,
-        "positions": {
-            partition_name(partition): position for partition, position in sorted(published.positions.items())
-        },
+    model, positions = published.model, sorted(published.positions.items())
+    own: dict[str, Any] = {
+        "components": model.n_components,
+        "positions": {partition_name(partition): position for partition, position in positions},
     }
-    return _answer(published, fields)
+    others = [name for name in ModelResponse.model_fields if name not in own]
+    fields = {name: getattr(published if hasattr(published, name) else model, name) for name in others}
+    return _answer(published, fields | own)
 
 
 def components(published: PublishedModel, limits: Limits) -> Answer:

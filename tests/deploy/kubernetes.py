@@ -36,6 +36,7 @@ from tests.kafka_broker import wait_until
 from tests.ports import free_ports
 
 GROUPS = {"ScaledObject": ("keda.sh", "v1alpha1"), "HTTPRoute": ("gateway.networking.k8s.io", "v1")}
+UNAPPROVED = {"api-approved.kubernetes.io": "unapproved: a test"}  # else the server refuses types of its own groups
 USER, TOKEN = "admin", "of-the-test"
 pytestmark = pytest.mark.timeout(600)
 
@@ -131,18 +132,12 @@ def operator_types() -> Iterator[Object]:
         yield {
             "apiVersion": "apiextensions.k8s.io/v1",
             "kind": "CustomResourceDefinition",
-            # Without the annotation the server refuses a type in a group of Kubernetes' own.
-            "metadata": {
-                "name": f"{plural}.{group}",
-                "annotations": {"api-approved.kubernetes.io": "unapproved: a test"},
-            },
+            "metadata": {"name": f"{plural}.{group}", "annotations": UNAPPROVED},
             "spec": {
                 "group": group,
                 "scope": "Namespaced",
                 "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
-                "versions": [
-                    {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}},
-                ],
+                "versions": [{"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}],
             },
         }
 

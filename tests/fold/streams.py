@@ -11,7 +11,7 @@ from streampca.fold.decoded import Batch, Decoded
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.pca.arrays import F64, Array
 from streampca.pca.learning import LearningConfig
-from streampca.pca.losses import Losses
+from streampca.pca.state import Losses
 
 D = 5
 WARM_UP = 20  # messages; fewer than the default, so that streams can be short

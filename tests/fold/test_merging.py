@@ -9,11 +9,10 @@ from streampca.errors import TopicReplacedError
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import Merged, MergedFolds
 from streampca.pca.arrays import F64, Array
-from streampca.pca.jackknife import jackknife
-from streampca.pca.merge import grouped, pooled
+from streampca.pca.merge import merge
 from streampca.pca.state import State
 from tests.fold.streams import D, checkpoint_of, covariance, fold_config, fold_of, vectors
-from tests.pca.streams import learned
+from tests.pca.streams import jackknife, learned
 
 CONFIG, EXACT = fold_config(), fold_config(components=D)
 HOUR_MS = 3600 * 1000
@@ -49,8 +48,7 @@ def test_with_all_components_the_covariance_is_that_of_all_messages(counts: tupl
 def test_states_positions_and_losses_are_those_of_the_partitions() -> None:
     folds = [fold_of(vectors(n, seed=n), CONFIG) for n in (600, 7, 390)]
     merged, config = all_of(merged_folds(folds, CONFIG)), CONFIG.learning
-    groups = grouped([fold.provisional(config) for fold in folds], config.columns)
-    expected = pooled(groups, config.columns, D, config.dtype)
+    expected = merge([fold.provisional(config) for fold in folds], config.columns, most=D)
     assert merged.state.C.tobytes() == expected.C.tobytes()
     assert merged.state.mean.tobytes() == expected.mean.tobytes()
     assert (merged.topic, merged.topic_id) == ("readings", "id-1")

@@ -14,9 +14,9 @@ import orjson
 import pyarrow as pa
 import pytest
 
+from streampca.formats import writer_of
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
-from streampca.transform.encoding import encoder
 from streampca.transform.projection import Projection
 from tests.broker_client import BrokerClient
 from tests.forked import ForkedProcess
@@ -135,7 +135,7 @@ def expected(partition: int, records: list[Any]) -> list[tuple[int, bytes]]:
     vectors = CODEC.decode([record.value for record in good]).vectors
     offsets = [record.offset for record in good]
     fields = Projection(FIELDS).of(known(7, d=D, k=K), vectors, np.array(offsets))
-    return list(zip(offsets, encoder("json")(fields, None), strict=True))
+    return list(zip(offsets, writer_of("json").write(fields), strict=True))
 
 
 def read_output(output: Any) -> Iterator[tuple[int, bytes]]:

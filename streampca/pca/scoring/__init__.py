@@ -7,7 +7,7 @@ from streampca.pca.scoring.calibration import Calibration
 from streampca.pca.scoring.scores import (
     STATISTICS,
     Contributions,
-    Projected,
+    Projection,
     Scores,
     complete,
     contributions,
@@ -22,7 +22,7 @@ __all__ = [
     "STATISTICS",
     "Calibration",
     "Contributions",
-    "Projected",
+    "Projection",
     "Scores",
     "complete",
     "contributions",

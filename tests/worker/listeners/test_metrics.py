@@ -21,7 +21,7 @@ from streampca.consumer_group.listener import (
 )
 from streampca.fold.fold import Fold
 from streampca.pca.learning import BLOCK
-from streampca.pca.losses import Losses
+from streampca.pca.state import Losses
 from streampca.process.metrics import described
 from streampca.sources.memory import Do, Pause
 from streampca.worker.listeners.metrics import WorkerMetrics

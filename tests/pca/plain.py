@@ -1,7 +1,6 @@
-"""One block in plain NumPy: what `learning` computes, message by message, in the order of the equations.
+"""One block in plain NumPy: what `learning` computes, message by message, in the order of docs/mathematics.md.
 
-Start reading here. A test compares the two block for block. Letters as in `streampca.pca`; sections are those of
-docs/mathematics.md, equation numbers the paper's.
+Start reading here. A test compares the two block for block.
 """
 
 import numpy as np
@@ -11,8 +10,7 @@ from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked import block, triangle
 from streampca.pca.blocked.centring import ORDINARY, SHARE, SHORT
 from streampca.pca.learning import LearningConfig
-from streampca.pca.losses import Losses
-from streampca.pca.state import State
+from streampca.pca.state import Losses, State
 
 
 def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Losses]:
@@ -39,23 +37,19 @@ def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) 
         C, S = (C, S) if config.dimensions == K else algorithm1.sherman_morrison(C, S, y, eta[s])[:2]  # section 1
         Y[s] = y
     shares = eta * np.append(np.cumprod((1 - eta)[::-1])[::-1][1:], 1.0)
-    rows, past = np.sqrt(shares)[:, None] * Y, 1 - shares.sum()
+    rows, past, F, after = np.sqrt(shares)[:, None] * Y, 1 - shares.sum(), state.C[:, K:], state.count + len(V)
     if config.keeps_covariance:
         before_block = triangle.square(state.covariance, config.dimensions)  # type: ignore[arg-type]
         covariance = past * before_block + rows.T @ rows  #                                                  section 4
-        basis = np.hstack([C, state.C[:, K:], sketch(rows)])
-        CF = axes_within(covariance, covariance @ (basis / np.linalg.norm(basis, axis=0)))
+        basis = np.hstack([C, F, sketch(rows)])
+        basis = covariance @ (basis / np.linalg.norm(basis, axis=0))
+        packed = covariance[np.tril_indices(len(covariance))]
     else:
-        covariance = past * state.C @ state.C.T + rows.T @ rows
-        whole = state.count + len(V) <= learning.WHOLE or past < learning.SHORT_MEMORY or state.rank < config.columns
-        CF = axes_within(
-            covariance, np.eye(config.dimensions) if whole else subspace(covariance, C, state.C[:, K:], rows)
-        )
-    packed = covariance[np.tril_indices(len(covariance))] if config.keeps_covariance else None
-    after = State(
-        CF[:, : config.limits.columns], m, w, float(total), state.count + len(V), shortened, state.gaps, packed
-    )
-    return after, Losses(np.maximum(residual, 0.0), norm)
+        covariance, packed = past * state.C @ state.C.T + rows.T @ rows, None
+        whole = after <= learning.WHOLE_UNTIL or past < learning.SHORT_MEMORY or state.rank < config.columns
+        basis = np.eye(config.dimensions) if whole else subspace(covariance, C, F, rows)
+    CF = axes_within(covariance, basis)[:, : config.limits.columns]
+    return State(CF, m, w, float(total), after, shortened, state.gaps, packed), Losses(np.maximum(residual, 0.0), norm)
 
 
 def sketch(rows: F64) -> F64:
@@ -68,8 +62,7 @@ def subspace(covariance: F64, C: Array, F: Array, rows: F64) -> F64:
     """A basis of span(C) and of the strongest directions outside it, by subspace iteration from F and a sketch."""
     Q = np.linalg.qr(C)[0]
     outside = np.eye(len(C)) - Q @ Q.T
-    X = outside @ np.hstack([F, covariance @ sketch(rows)])
-    return np.hstack([Q, outside @ covariance @ X])
+    return np.hstack([Q, outside @ covariance @ outside @ np.hstack([F, covariance @ sketch(rows)])])
 
 
 def axes_within(covariance: F64, basis: F64) -> F64:
@@ -77,5 +70,4 @@ def axes_within(covariance: F64, basis: F64) -> F64:
     U, length, _ = np.linalg.svd(basis / np.maximum(np.linalg.norm(basis, axis=0), 1e-300), full_matrices=False)
     U = U[:, length > 1e-13 * length[0]]
     variance, W = np.linalg.eigh(U.T @ covariance @ U)
-    CF: F64 = (U @ W * np.sqrt(np.maximum(variance, 0.0)))[:, variance > 1e-13 * variance[-1]][:, ::-1]
-    return CF
+    return np.asarray((U @ W * np.sqrt(np.maximum(variance, 0.0)))[:, variance > 1e-13 * variance[-1]][:, ::-1])

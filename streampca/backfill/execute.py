@@ -1,4 +1,4 @@
-"""One backfill into a store: pieces that are done are kept until all are, so that it can be interrupted."""
+"""Executes a backfill into a store: chunks that are done are kept until all are, so that it can be interrupted."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ from pyarrow import parquet
 from streampca.backfill.engines import Engine
 from streampca.backfill.folding import BackfillPlan, Part, merge
 from streampca.errors import InputError, SettingsError, StoreError
-from streampca.files.pieces import Piece
+from streampca.files.chunks import Chunk
 from streampca.fold import compatibility
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.partitions import backfill_partition, partition_name
@@ -18,28 +18,28 @@ from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
 
 
-def learn(
-    store: Store, backfill: BackfillPlan, pieces: Sequence[Piece], engine: Engine, on_done: Callable[[int], object]
+def execute(
+    store: Store, plan: BackfillPlan, chunks: Sequence[Chunk], engine: Engine, on_done: Callable[[int], object]
 ) -> tuple[Checkpoint, Any]:
-    """Fold the pieces, save the checkpoint of all, and return it with a table of the rejected rows.
+    """Fold the chunks, save the checkpoint of all, and return it with a table of the rejected rows.
 
-    One that is saved already is returned. `on_done` is called with the number of pieces that are done. Raises
+    One that is saved already is returned. `on_done` is called with the number of chunks that are done. Raises
     `SettingsError` if there is another backfill of this number, or if a checkpoint of the store has other settings, and
     `InputError` if no row can be learned.
     """
-    checkpoints = Checkpoints(store, backfill.topic)
-    folder = f"checkpoints/{backfill.topic}/{partition_name(backfill_partition(backfill.number))}"
-    _refuse_other_settings(checkpoints, backfill)
-    keys = {_key(piece, backfill): piece for piece in pieces}
+    checkpoints = Checkpoints(store, plan.topic)
+    folder = f"checkpoints/{plan.topic}/{partition_name(backfill_partition(plan.number))}"
+    _refuse_other_settings(checkpoints, plan)
+    keys = {_key(chunk, plan): chunk for chunk in chunks}
     sources = hashlib.blake2b("".join(keys).encode(), digest_size=16).hexdigest()
-    _refuse_other_sources(store, folder, backfill, sources)
-    checkpoint = checkpoints.newest(backfill_partition(backfill.number))
+    _refuse_other_sources(store, folder, plan, sources)
+    checkpoint = checkpoints.newest(backfill_partition(plan.number))
     if checkpoint is None:
-        _fold(store, f"{folder}/parts", keys, backfill, engine, on_done)
+        _fold(store, f"{folder}/parts", keys, plan, engine, on_done)
         try:
-            checkpoint = _save(store, folder, list(keys), backfill, sources)
+            checkpoint = _save(store, folder, list(keys), plan, sources)
         except FileNotFoundError:  # another process has learned the same files, saved them and deleted the parts
-            checkpoint = checkpoints.newest(backfill_partition(backfill.number))
+            checkpoint = checkpoints.newest(backfill_partition(plan.number))
     if checkpoint is None:
         raise StoreError(f"parts of {folder} were deleted while they were merged: run it again")
     rejects = _table(store, f"{folder}/rejects.parquet")
@@ -50,31 +50,31 @@ def learn(
 
 
 def _fold(
-    store: Store, folder: str, keys: Mapping[str, Piece], backfill: BackfillPlan, engine: Engine,
+    store: Store, folder: str, keys: Mapping[str, Chunk], plan: BackfillPlan, engine: Engine,
     on_done: Callable[[int], object],
 ) -> None:  # fmt: skip
-    """Save the parts of the pieces that have none yet."""
+    """Save the parts of the chunks that have none yet."""
     done = {path.rsplit("/", 1)[-1].removesuffix(".npz") for path in store.names(folder) if path.endswith(".npz")}
     on_done(count := len(done & keys.keys()))
-    if todo := {key: piece for key, piece in keys.items() if key not in done}:
-        for key, part in engine(todo, backfill):
+    if todo := {key: chunk for key, chunk in keys.items() if key not in done}:
+        for key, part in engine(todo, plan):
             store.write(f"{folder}/{key}.parquet", part.rejects_bytes)
             store.write(f"{folder}/{key}.npz", part.checkpoint_bytes)  # last: it says that both are there
             on_done(count := count + 1)
 
 
-def _save(store: Store, folder: str, keys: Sequence[str], backfill: BackfillPlan, sources: str) -> Checkpoint:
-    """Merge the parts. Raises `FileNotFoundError` if one is gone, and otherwise as `learn`."""
-    checkpoint = merge((Part(store.read(f"{folder}/parts/{key}.npz"), b"") for key in keys), backfill)
+def _save(store: Store, folder: str, keys: Sequence[str], plan: BackfillPlan, sources: str) -> Checkpoint:
+    """Merge the parts. Raises `FileNotFoundError` if one is gone, and otherwise as `execute`."""
+    checkpoint = merge((Part(store.read(f"{folder}/parts/{key}.npz"), b"") for key in keys), plan)
     rejects = pa.concat_tables([_table(store, f"{folder}/parts/{key}.parquet") for key in keys])
     if not checkpoint.fold.stats.learned:
         raise InputError(
             f"no row was learned; the first: {next(iter(rejects['message'].to_pylist()), 'there is none')}"
         )
-    checkpoints = Checkpoints(store, backfill.topic)
-    _refuse_other_settings(checkpoints, backfill)  # again: folding may have taken hours
+    checkpoints = Checkpoints(store, plan.topic)
+    _refuse_other_settings(checkpoints, plan)  # again: folding may have taken hours
     store.create(f"{folder}/sources", sources.encode())  # of several processes, the files of one get the number
-    _refuse_other_sources(store, folder, backfill, sources)
+    _refuse_other_sources(store, folder, plan, sources)
     parquet.write_table(rejects, out := pa.BufferOutputStream())
     store.write(f"{folder}/rejects.parquet", out.getvalue().to_pybytes())
     checkpoints.save(checkpoint)  # last: it says that all is there
@@ -86,26 +86,26 @@ def _table(store: Store, name: str) -> Any:
     return file.read(use_threads=False)  # a thread that releases the bytes later may abort the process at its exit
 
 
-def _refuse_other_settings(checkpoints: Checkpoints, backfill: BackfillPlan) -> None:
+def _refuse_other_settings(checkpoints: Checkpoints, plan: BackfillPlan) -> None:
     """Raise `SettingsError` if workers could not merge the backfill with what they have learned."""
     for partition in checkpoints.partitions():
         if (newest := checkpoints.newest(partition, trusted=True)) and newest.fold.stats.learned:
-            compatibility.refuse_other_settings(newest, backfill.fold_config)
+            compatibility.refuse_other_settings(newest, plan.fold_config)
             return  # all have the same
 
 
-def _refuse_other_sources(store: Store, folder: str, backfill: BackfillPlan, sources: str) -> None:
+def _refuse_other_sources(store: Store, folder: str, plan: BackfillPlan, sources: str) -> None:
     """Raise `SettingsError` if the number stands for other files or columns."""
     names, name = set(store.names(folder)) - {f"{folder}/parts"}, f"{folder}/sources"
     if names and (name not in names or store.read(name).decode() != sources):
         raise SettingsError(
-            f"{partition_name(backfill_partition(backfill.number))} of {backfill.topic} exists, of other files or "
-            f"columns: give another --number, or `streampca backfill --remove {backfill.number}` first; no row may be "
+            f"{partition_name(backfill_partition(plan.number))} of {plan.topic} exists, of other files or "
+            f"columns: give another --number, or `streampca backfill --remove {plan.number}` first; no row may be "
             "learned twice"
         )
 
 
-def _key(piece: Piece, backfill: BackfillPlan) -> str:
-    """A name for the part of a piece: another one if the file, or what is learned of it, has changed."""
-    content = (piece, backfill.fold_config.as_dict(), backfill.columns, backfill.timestamp_column, backfill.until)
+def _key(chunk: Chunk, plan: BackfillPlan) -> str:
+    """A name for the part of a chunk: another one if the file, or what is learned of it, has changed."""
+    content = (tuple(chunk), plan.fold_config.as_dict(), plan.columns, plan.timestamp_column, plan.until)
     return hashlib.blake2b(repr(content).encode(), digest_size=16).hexdigest()
