@@ -1,81 +1,96 @@
-"""Our merge beside averaging (eq. 17): many partitions that are learned apart and combined once, at the end."""
+"""Our merge beside averaging (eq. 17): many partitions that are learned apart and combined once, at the end.
+
+Factors are averaged as they are, and each rotated to be nearest to the first one (Procrustes). Eq. 17 in the unit gauge
+averages the factors U diag(√λ) of the partitions' covariances, with the signs of published models.
+"""
 
 from pathlib import Path
 
 import numpy as np
 
-from experiments import passes
+from experiments import exact, passes
 from experiments.baselines import combine
-from experiments.baselines.orthonormal import orthonormal
-from experiments.datasets import Data
-from experiments.methods import BLOCK, WARM_UP, Default, method
+from experiments.datasets import Data, Indices
+from experiments.methods import method, published
 from experiments.plan import Job, Plan, complete
 from experiments.report import DOCS, table
-from experiments.results import Results, spread
+from experiments.results import Results, average, spread
 from streampca.pca import axes
-from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
-from streampca.pca.merge import merge
-from streampca.pca.state import State
+from streampca.pca.merge import Merger, pooled
 
 PAGE = DOCS / "experiments.md"
-PARTITIONS = (10, 100)
+PARTITIONS = (10, 100, 1000)
 SPLITS = ("random", "skewed")  # skewed: sorted by label and then cut
-WAYS = {"merge": "merged", "average": "averaged", "average, own starts": "averaged, own starts"}
+OWN = ", own starts"
+WAYS = ("default", "implicit", "implicit" + OWN, "gauge")
 
 
 def runs(plan: Plan) -> Results:
-    """Percent of excess of all partitions combined at the end."""
+    """Percent of excess of all partitions combined at the end, and what each sends, in bytes."""
     keys = ("data", "k", "partitions", "split", "way", "seed")
-    return Results(plan.folder / "partitions.csv", keys, ("eta0", "excess"))
+    return Results(plan.folder / "partitions.csv", keys, ("eta0", "excess", "aligned", "bytes"))
 
 
 def run(plan: Plan) -> None:
     """Every number of partitions, split and way."""
-    passes.choose(plan)
+    passes.choose(plan, ("implicit",))
     k, jobs = plan.ks[-1], []
     for seed in range(plan.runs):
         for name in plan.data:
             implicit = passes.chosen(passes.validations(plan), name, k, "implicit")
             for partitions, split, way in ((p, s, w) for p in PARTITIONS for s in SPLITS for w in WAYS):
-                arguments = (k, partitions, split, way, 1.0 if way == "merge" else implicit, seed)
+                arguments = (k, partitions, split, way, implicit if way.startswith("implicit") else 1.0, seed)
                 jobs.append(Job((name, k, partitions, split, way, seed), combined, name, arguments))
     complete("partitions", plan, runs(plan), jobs)
 
 
 def combined(
     data: Data, k: int, partitions: int, split: str, way: str, eta0: float, seed: int
-) -> tuple[float, float]:  # fmt: skip
-    """η₀ and the percent of excess of all partitions combined; nothing is sent back."""
+) -> tuple[float, float, float | str, int]:  # fmt: skip
+    """The values of a row; nothing is sent back to the partitions."""
     order, C = passes.beginning(data, k, seed)
     if split == "skewed":
         order = order[np.argsort(data.y[order], kind="stable")]
     parts = np.array_split(order, partitions)
-    if way == "merge":
-        state = merge([_learned(Default(k), data.X[part] / 255) for part in parts], LearningConfig(data.d, k).columns)
-        return eta0, round(data.batch.excess(axes.principal(state, k)[0], state.mean), 6)
-    factors: list[F64] = []
+    if way == "default":
+        excess, size = _merged(data, k, parts)
+        return eta0, round(excess, 6), "", size
+    sums, reference = np.zeros((2, data.d, k)), C
     for i, part in enumerate(parts):
-        start = C if way == "average" else passes.beginning(data, k, 10_000 * (seed + 1) + i)[1]
-        *_, last = passes.states(method("implicit", k, eta0), data, part, start, 0)
-        factors.append(last[0])
-    average = combine.average(factors, [len(part) for part in parts])
-    return eta0, round(data.excess(np.asarray(orthonormal(average), np.float64)), 6)
+        start = passes.beginning(data, k, 10_000 * (seed + 1) + i)[1] if way.endswith(OWN) else C
+        *_, (factor, _) = passes.states(method(way.removesuffix(OWN), k, eta0), data, part, start, 0)
+        if way == "gauge":
+            factor *= np.where(factor[np.abs(factor).argmax(axis=0), np.arange(k)] < 0, -1, 1)
+        reference = factor if i == 0 else reference
+        sums += len(part) * np.stack([factor, combine.aligned(factor, reference)])
+    plain, aligned = (round(data.excess(exact.orthonormal(total)), 6) for total in sums)
+    return eta0, plain, aligned, factor.nbytes
 
 
-def _learned(way: Default, X: F64) -> State:
-    """The state of our default after the rows X, centred by its running mean."""
-    state = way.start(np.zeros((X.shape[1], way.k)))
-    for rows in np.split(X, np.arange(WARM_UP, len(X), BLOCK)):
-        state = way.learn(state, rows)
-    return way.of_all(state)
+def _merged(data: Data, k: int, parts: list[Indices]) -> tuple[float, int]:
+    """The excess of the merged folds, and the largest state's bytes."""
+    config, way, size = LearningConfig(data.d, k), method("default", k), 0
+    merger = Merger(config.columns)
+    for part in parts:
+        *_, state = passes.states(way, data, part, np.zeros((data.d, k)), 0, center=False)
+        fold = published(state, k)
+        kept = fold.C if fold.covariance is None else fold.covariance
+        size = max(size, kept.nbytes + fold.mean.nbytes)
+        merger.add(fold)
+    merged = pooled(merger.groups(), config.columns, config.columns, np.float64)
+    return data.batch.excess(axes.principal(merged, k)[0], merged.mean), size
 
 
 def blocks(folder: Path) -> dict[str, list[str]]:
     """The table."""
-    results = runs(Plan({}, folder))
-    rows = []
+    results, rows = runs(Plan({}, folder)), []
     for case in dict.fromkeys((row["data"], row["partitions"], row["split"]) for row in results.rows()):
-        chosen = dict(zip(("data", "partitions", "split"), case, strict=True))
-        rows.append([*case, *(spread(results.numbers("excess", way=way, **chosen), 4) for way in WAYS)])
-    return {"partitions": table(["data", "partitions", "split", *WAYS.values()], rows)}
+        chosen, cells = dict(zip(("data", "partitions", "split"), case, strict=True)), list(case)
+        for way in WAYS:
+            for column in ("excess",) if way == "default" else ("excess", "aligned"):
+                cells.append(spread(results.numbers(column, way=way, **chosen), 4 if way == "default" else 1))
+        sizes = (average(results.numbers("bytes", way=way, **chosen)) / 1024 for way in ("default", "implicit"))
+        rows.append([*cells, " / ".join(f"{size:.0f}" for size in sizes)])
+    heads = [f"{words}, {kind}" for words in ("averaged", "own starts", "unit gauge") for kind in ("plain", "aligned")]
+    return {"partitions": table(["data", "partitions", "split", "merged", *heads, "KiB sent"], rows)}

@@ -1,7 +1,7 @@
 """A CSV file in which every row is one run: what it was, then what came out."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -63,3 +63,8 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
 def average(values: Sequence[float]) -> float:
     """The mean; not a number for nothing."""
     return fmean(values) if values else float("nan")
+
+
+def by_setting(holds: Iterable[bool], settings: Sequence[tuple[str, int]]) -> dict[str, bool]:
+    """Whether a claim holds, by the names of the settings (data, k)."""
+    return {f"{name} k={k}": holds_here for (name, k), holds_here in zip(settings, holds, strict=True)}

@@ -9,6 +9,11 @@ from experiments import anomalies, figure1, gaps, methods, partitions, passes
 from experiments.datasets import Data
 from experiments.plan import Plan
 
+SMALL_TIMES = {  # they mean nothing here
+    "ROUNDS": 2, "MESSAGES": 50, "BEFORE": 400, "REPETITIONS": 2, "OWN": {"sklearn": 100, "default": 300},
+    "DIMENSIONS": (40,), "D": {"mnist": 40, "cifar10": 40}, "KS": (2, 5, 10, 20), "SIZES": (1, 50),
+}  # fmt: skip
+
 
 def small_data(seed: int, d: int = 40) -> Data:
     """Images of ten classes, as bytes."""
@@ -24,11 +29,10 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     """One run of every method on the small data."""
     monkeypatch.setattr(passes, "GRID", (0.1, 1.0, 10.0))
     monkeypatch.setattr(passes, "BEYOND", (100.0,))
-    monkeypatch.setattr(figure1, "ROUNDS", 2)  # its times mean nothing here
-    monkeypatch.setattr(figure1, "MESSAGES", 100)
+    for name, small in SMALL_TIMES.items():
+        monkeypatch.setattr(figure1, name, small)
     monkeypatch.setattr(partitions, "PARTITIONS", (4, 10))
     monkeypatch.setattr(methods, "SKLEARN_BATCH", 100)
-    monkeypatch.setattr(figure1, "TIMED", {"sklearn": 100})
     monkeypatch.setattr(anomalies, "EVERY", 40)
     monkeypatch.setattr(gaps, "COMPONENTS", (2,))
     monkeypatch.setattr(gaps, "SHOWN", 2)
