@@ -15,14 +15,13 @@ from experiments.baselines import combine, incremental
 from experiments.datasets import Data
 from experiments.methods import BLOCK, LABELS, TUNED, WARM_UP, Method, method, published
 from experiments.plan import Job, Plan, complete
-from experiments.report import DOCS, table
+from experiments.report import table
 from experiments.results import Claim, Results, average, by_setting, curve, spread
 from streampca.pca import axes as principal_axes
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
 from streampca.pca.merge import merge
 
-PAGE = DOCS / "experiments.md"
 METHODS = ("oja", "krasulina", "incremental", "implicit", "default")
 MACHINES = 10
 LAPACK = ", LAPACK's signs"  # of QR: else they are such that R has a positive diagonal

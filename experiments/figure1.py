@@ -9,7 +9,8 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
+from math import isnan, nan
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,14 +21,13 @@ from experiments import charts, passes
 from experiments.baselines import explicit, incremental
 from experiments.methods import BLOCK, LABELS, SKLEARN_BATCH, TUNED, method
 from experiments.plan import Job, Plan, complete
-from experiments.report import DOCS, table
+from experiments.report import table
 from experiments.results import Claim, Results, by_setting
 from experiments.table1 import METHODS
 from streampca.pca import algorithm1
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LONG_BLOCK
 
-PAGE = DOCS / "experiments.md"
 DIMENSIONS, KS, SIZES = (100, 784, 3072), (2, 5, 10, 20, 50), (1, 10, BLOCK, 250)  # 1: message by message
 REPETITIONS, ROUNDS, MESSAGES = 3, 5, 500
 OWN = {"sklearn": SKLEARN_BATCH, "default": 2 * LONG_BLOCK}  # whole batches, and whole blocks, at size `BLOCK`
@@ -36,6 +36,8 @@ PAPERS = METHODS[:5]
 MORE = (2,)  # k beyond Table 1's; the paper's figure has four for each data set and does not name them
 SHOWN = (*((name, 1) for name in PAPERS if name != "explicit"), *((m, BLOCK) for m in ("implicit", *OWN)))
 D = {"mnist": 784, "cifar10": 3072}
+
+Times = Callable[[int, int, int, str], list[float]]  # of d, k, the size of blocks and a method
 
 
 def times(plan: Plan) -> Results:
@@ -110,6 +112,8 @@ def _draw(panel: Any, plan: Plan, name: str, k: int) -> None:
     for each, size in SHOWN:
         curves = passes.passes(plan).curves("excess", data=name, k=k, method=each, scale=1.0)
         costs = times(plan).numbers("microseconds", d=D[name], k=k, size=size, method=each)
+        if not costs:
+            continue
         seconds = [t * median(costs) / 1e6 for t in charts.points(len(curves[0]), plan.every, len(plan.data[name].X))]
         label = LABELS[each] + (", exact blocks" if size > 1 and each == "implicit" else "")
         charts.spread(panel, seconds, curves, "--" if size > 1 else "-", label=label, **charts.style(each))
@@ -123,54 +127,51 @@ def blocks(folder: Path) -> dict[str, list[str]]:
     """The step sizes that were chosen, the times of what the picture shows, and how many times slower others are."""
     plan, of, head = Plan({}, folder), _times(folder), [f"{name} k={k}" for name, k in settings()]
     cases, validations = [(D[name], k) for name, k in settings()], passes.validations(plan)
-    chosen = [
-        [LABELS[m], *(f"{passes.chosen(validations, *case, m):g}" for case in settings())]
-        for m in TUNED if m != "explicit"
-    ]  # fmt: skip
-    rows = []
-    for each, size in SHOWN:
-        kind = "plain" if size == 1 else "batches" if each == "sklearn" else "blocks"
-        rows.append([f"{LABELS[each]}, {kind}", *(_cell(of(*case, size, each)) for case in cases)])
+    chosen, shown = [], []
+    for name in (name for name in TUNED if name != "explicit"):
+        chosen.append([LABELS[name], *(f"{passes.chosen(validations, *case, name):g}" for case in settings())])
+    for name, size in SHOWN:
+        kind = "plain" if size == 1 else "batches" if name == "sklearn" else "blocks"
+        shown.append([f"{LABELS[name]}, {kind}", *(_cell(of(*case, size, name)) for case in cases)])
     sizes = [f"in blocks of {size}" if size > 1 else "message by message" for size in SIZES]
     factors = [
-        [LABELS[m], *(_range([_ratio(of, *case, size, m) for case in cases]) for size in SIZES)]
-        for m in PAPERS if m != "implicit"
+        [LABELS[name], *(_range([_ratio(of, *case, size, name) for case in cases]) for size in SIZES)]
+        for name in PAPERS if name != "implicit"
     ]  # fmt: skip
     grid = [
-        [f"{d}", f"{k}", *(f"{_ratio(of, d, k, size, m):.1f}" for m in ("oja", "incremental") for size in SIZES)]
+        [f"{d}", f"{k}", *(_range([_ratio(of, d, k, size, m)]) for m in ("oja", "incremental") for size in SIZES)]
         for d, k in itertools.product(DIMENSIONS, KS)
     ]
-    columns = [f"{words}{size}" for words in ("Oja B=", "Incremental B=") for size in SIZES]
+    columns = [f"{words}{size}" for words in ("Oja, B=", "Incremental, B=") for size in SIZES]
     return {
         "rates": table(["η₀", *head], chosen),
-        "times": table(["µs/message", *head], rows),
+        "times": table(["µs/message", *head], shown),
         "factors": table(["time / implicit update's", *sizes], factors),
         "blocks": table(["d", "k", *columns], grid),
     }
 
 
-def _times(folder: Path) -> Callable[[int, int, int, str], list[float]]:
-    rows = times(Plan({}, folder)).rows()
-
-    @cache
-    def of(d: int, k: int, size: int, name: str) -> list[float]:
-        wanted = (str(d), str(k), str(size), name)
-        return [float(r["microseconds"]) for r in rows if (r["d"], r["k"], r["size"], r["method"]) == wanted]
-
-    return of
+def _times(folder: Path) -> Times:
+    costs: dict[tuple[str, ...], list[float]] = {}
+    for row in times(Plan({}, folder)).rows():
+        costs.setdefault((row["d"], row["k"], row["size"], row["method"]), []).append(float(row["microseconds"]))
+    return lambda *case: costs.get(tuple(map(str, case)), [nan])
 
 
-def _ratio(of: Callable[[int, int, int, str], list[float]], d: int, k: int, size: int, name: str) -> float:
+def _ratio(of: Times, d: int, k: int, size: int, name: str) -> float:
     return median(of(d, k, size, name)) / median(of(d, k, size, "implicit"))
 
 
 def _range(values: list[float]) -> str:
-    return f"{min(values):.1f} to {max(values):.1f}"
+    """From the least to the greatest; a dash where one is missing."""
+    ends = dict.fromkeys(f"{end:.1f}" for end in (min(values), max(values)))
+    return "–" if any(map(isnan, values)) else " to ".join(ends)
 
 
 def _cell(values: list[float]) -> str:
     """The median of the repetitions, and half of what is between the least and the greatest."""
-    return f"{median(values):.0f}±{(max(values) - min(values)) / 2:.0f}"
+    spread = f"±{(max(values) - min(values)) / 2:.0f}" if len(values) > 1 else ""
+    return "–" if isnan(values[0]) else f"{median(values):.0f}{spread}"
 
 
 def claims(folder: Path) -> list[Claim]:

@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from experiments.plan import Plan
-from experiments.report import DOCS, table
+from experiments.report import table
 from experiments.results import Results
 from streampca.pca.arrays import F64
 from streampca.pca.axes import model_of
 from streampca.pca.learning import LearningConfig
 from streampca.stream.fold import Fold, FoldConfig
 
-PAGE = DOCS / "accuracy.md"
 COMPONENTS = (5, 20)
 SHOWN = 20  # in the table; the CSV file has both
 _BATCH = 2048

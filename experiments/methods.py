@@ -108,7 +108,7 @@ def _messages(Y: F64) -> Messages:
 
 
 def _sklearn(k: int) -> Method:
-    """scikit-learn's IncrementalPCA; the state is the estimator, which changes, and the blocks that wait for a batch."""
+    """scikit-learn's IncrementalPCA; the state is the estimator, which changes, and blocks that wait for a batch."""
 
     def fit(state: tuple[Any, list[F64]], fewest: int) -> tuple[Any, list[F64]]:
         pca, waiting = state

@@ -13,13 +13,12 @@ from experiments.baselines import combine
 from experiments.datasets import Data, Indices
 from experiments.methods import method, published
 from experiments.plan import Job, Plan, complete
-from experiments.report import DOCS, table
+from experiments.report import table
 from experiments.results import Results, average, spread
 from streampca.pca import axes
 from streampca.pca.learning import LearningConfig
 from streampca.pca.merge import Merger, pooled
 
-PAGE = DOCS / "experiments.md"
 PARTITIONS = (10, 100, 1000)
 SPLITS = ("random", "skewed")  # skewed: sorted by label and then cut
 OWN = ", own starts"

@@ -103,7 +103,7 @@ def states(
     while start < len(order):
         size = WARM_UP if start == 0 else BLOCK
         stop = min(start + size, len(order))
-        state = way.learn(state, data.centred(order[start:stop]) if center else data.X[order[start:stop]] / 255)
+        state = way.learn(state, (data.centred if center else data.pixels)(order[start:stop]))
         if stop == len(order) or (every and stop % every == 0):
             yield state
         start = stop

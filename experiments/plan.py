@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from threadpoolctl import threadpool_limits
 
 from experiments.datasets import Data
-from experiments.results import Results
+from experiments.results import RUNS, Results
 
 FOLDER = Path(__file__).parent / "results"
 
@@ -23,8 +23,8 @@ class Plan:
 
     data: Mapping[str, Data]
     folder: Path = FOLDER
-    runs: int = 10
-    slow_runs: int = 10  # of IncrementalPCA, which takes long
+    runs: int = RUNS
+    slow_runs: int = RUNS  # of IncrementalPCA, which takes long
     workers: int = 1
     ks: Sequence[int] = (5, 10, 20)
     every: int = 1000  # messages between two points of a curve

@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+RUNS = 10  # of each kind
 Row = dict[str, str]
 Claim = tuple[str, dict[str, bool]]  # a sentence, and whether it holds in each setting
 
@@ -53,11 +54,11 @@ def curve(values: Sequence[float]) -> str:
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
-    """Mean±standard deviation; a dash for nothing."""
+    """Mean±standard deviation, with the number of runs if they are not ten; a dash for nothing."""
     if not values:
         return "–"
     deviation = f"±{stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{fmean(values):.{digits}f}{deviation}"
+    return f"{fmean(values):.{digits}f}{deviation}" + ("" if len(values) == RUNS else f" [{len(values)}]")
 
 
 def average(values: Sequence[float]) -> float:

@@ -88,9 +88,7 @@ def test_a_batch_is_the_mean_of_its_messages_gradients(step: Step) -> None:
 
 def test_oja_and_krasulina_differ_in_the_second_order_of_the_step() -> None:
     C, Y = start(8, 3, 5, 1)
-    apart = [
-        np.linalg.norm(projector(oja(C, Y, eta)) - projector(krasulina(C, Y, eta))) for eta in (1e-3, 1e-4)
-    ]
+    apart = [np.linalg.norm(projector(oja(C, Y, eta)) - projector(krasulina(C, Y, eta))) for eta in (1e-3, 1e-4)]
     assert apart[0] / apart[1] == pytest.approx(100, rel=0.05)
 
 
