@@ -18,14 +18,14 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.report import Bar, parser, publish
 from experiments.report import table
-from streampca.allocation import keep_freed_memory
 from streampca.backfill import Backfill, engines, run
-from streampca.backfill.pieces import Piece, pieces_of
+from streampca.files.pieces import Piece, pieces_of
+from streampca.fold.fold import Fold, FoldConfig
+from streampca.formats.arrow import fixed_size_lists
 from streampca.pca.compilation import compile_kernels
 from streampca.pca.learning import LearningConfig
+from streampca.process.memory import keep_freed_memory
 from streampca.stores.memory import MemoryStore
-from streampca.stream.fold import Fold, FoldConfig
-from streampca.vectors.arrow import fixed_size_lists
 
 PART, D, K = "backfill", 784, 20
 BACKFILL = Backfill("readings", FoldConfig(LearningConfig(D, K)), ("embedding",))

@@ -20,9 +20,9 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
 from benchmarks.workers import PARTITIONS, Sample, sustained
-from streampca.allocation import keep_freed_memory
+from streampca.fold.codec import Codec
 from streampca.pca.learning import LearningConfig
-from streampca.stream.codec import Codec
+from streampca.process.memory import keep_freed_memory
 from streampca.transform.loop import TRANSACTION_RECORDS, TRANSACTION_S
 
 _QUEUED_BATCHES = 5

@@ -31,7 +31,7 @@ def serve(kind: str, size: int, dimensions: int) -> None:
     import uvicorn  # only this process needs them
     from fastapi import FastAPI, Request, Response
 
-    from streampca.api.server import listen
+    from streampca.sidecar.server import listen
 
     app, answer = FastAPI(), b"x" * size
     parsers: dict[str, Callable[[bytes], Any]] = {

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from benchmarks.report import parser, publish
 from experiments.report import table
-from streampca.commands import encoding
-from streampca.stream.codec import Codec
-from streampca.stream.formats.schemas import MemorySchemas, WriterSchema
+from streampca.cli import encoding
+from streampca.fold.codec import Codec
+from streampca.formats.schemas import MemorySchemas, WriterSchema
 
 PART = "decoding"
 DIMENSIONS: tuple[int, ...] = (64, 784, 3072)

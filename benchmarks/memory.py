@@ -31,11 +31,11 @@ from benchmarks.workers import (
 )  # fmt: skip
 from experiments.report import table
 from streampca.pca.learning import BLOCK
-from tests.api.process import SidecarProcess
 from tests.background import every
 from tests.broker_client import BrokerClient
 from tests.guarantees.harness import group
 from tests.kafka_broker import wait_until
+from tests.sidecar.process import SidecarProcess
 
 PART, D, K = "memory", 784, 20
 VECTORS = orjson.dumps({"vectors": np.random.default_rng(0).standard_normal((256, D)).round(6).tolist()})

@@ -26,12 +26,12 @@ from benchmarks.bare_server import bare_process
 from benchmarks.load_generators import TYPES, Body, hey, wrk
 from benchmarks.report import Bar, parser, publish
 from experiments.report import table
+from streampca.fold.model_file import PublishedModel
 from streampca.pca.model import Model
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
-from streampca.stream.model_file import PublishedModel
-from tests.api.process import SidecarProcess
 from tests.background import every
+from tests.sidecar.process import SidecarProcess
 
 PART, TOPIC, D, K = "serving", "readings", 784, 20
 LATENCY_RATE = 1 / 3  # of the throughput

@@ -32,9 +32,9 @@ from benchmarks.workers import (
 from experiments.report import table
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
-from tests.api.known import known
 from tests.broker_client import BrokerClient
 from tests.guarantees.worker_process import own_interpreter
+from tests.sidecar.known import known
 
 PART, RUNS, BAR = "transform", 9, 0.6
 WITHOUT_BAR = (784, "confluent")  # the bare loop looks at no byte of the records, and costs half of what transform does

@@ -18,6 +18,9 @@ from experiments.datasets import Data
 from experiments.plan import Plan
 from experiments.report import table
 from experiments.results import Results, curve
+from streampca.fold.checkpoint import Checkpoint
+from streampca.fold.fold import Fold, FoldConfig
+from streampca.fold.model_file import PublishedModel
 from streampca.pca import scoring
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
@@ -25,9 +28,6 @@ from streampca.pca.scoring import STATISTICS, Calibration, Scores
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
-from streampca.stream.checkpoint import Checkpoint
-from streampca.stream.fold import Fold, FoldConfig
-from streampca.stream.model_file import PublishedModel
 from streampca.worker.publisher import Publisher
 
 COMPONENTS, PARTITIONS, HELD_OUT = 20, 10, 1 / 7

@@ -15,10 +15,10 @@ from threadpoolctl import threadpool_limits
 from experiments.plan import Plan
 from experiments.report import table
 from experiments.results import Results
+from streampca.fold.fold import Fold, FoldConfig
 from streampca.pca.arrays import F64
 from streampca.pca.axes import model_of
 from streampca.pca.learning import LearningConfig
-from streampca.stream.fold import Fold, FoldConfig
 
 COMPONENTS = (5, 20)
 SHOWN = 20  # in the table; the CSV file has both

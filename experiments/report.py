@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from streampca.blas import kernels
+from streampca.process.blas import kernels
 
 DOCS = Path(__file__).parents[1] / "docs"
 

@@ -1,6 +1,6 @@
 """`python -m streampca` is the command line."""
 
-from streampca.cli import main
+from streampca.cli.app import main
 
 if __name__ == "__main__":
     main()

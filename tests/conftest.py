@@ -21,7 +21,7 @@ from tests.kafka_broker import Broker
 from tests.s3_process import S3Process
 from tests.shared_server import shared_s3
 
-# As in streampca/logs.py; otherwise a failing test prints hundreds of log lines about an unreachable broker.
+# As in streampca/process/logs.py; otherwise a failing test prints hundreds of log lines about an unreachable broker.
 logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
 # No deadline, because examples are slow on a busy machine. In CI every run has the same examples.
@@ -35,7 +35,7 @@ threadpool_limits(1)
 
 # Folders that start processes, servers or browsers; tests elsewhere are marked one by one.
 SLOW = (
-    "benchmarks", "commands", "demo", "deploy", "docs", "experiments", "guarantees", "monitoring", "tracing",
+    "benchmarks", "cli", "demo", "deploy", "docs", "experiments", "guarantees", "monitoring", "tracing",
     "test_wheel.py",
 )  # fmt: skip
 
@@ -46,9 +46,9 @@ LONGEST = (
     "simulation/test_simulation.py", "sources/test_on_broker.py", "guarantees/test_exactly_once.py",
     "guarantees/test_outages.py", "benchmarks/test_benchmarks.py", "sources/test_contract.py",
     "guarantees/test_object_store.py", "page/test_page.py", "experiments/test_experiments.py",
-    "guarantees/test_formats.py", "api/test_memory_limits.py", "guarantees/test_transform.py", "demo/test_demo.py",
-    "commands/test_dead_letters_on_broker.py", "sources/test_static_membership.py", "monitoring/test_live.py",
-    "commands/test_compilation.py", "pca/test_learning.py", "deploy/test_locks.py", "monitoring/test_procedures.py",
+    "guarantees/test_formats.py", "sidecar/test_memory_limits.py", "guarantees/test_transform.py", "demo/test_demo.py",
+    "cli/test_dead_letters_on_broker.py", "sources/test_static_membership.py", "monitoring/test_live.py",
+    "cli/test_compilation.py", "pca/test_learning.py", "deploy/test_locks.py", "monitoring/test_procedures.py",
     "guarantees/test_large_records.py", "worker/test_standby.py",
 )  # fmt: skip
 

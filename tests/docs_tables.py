@@ -8,15 +8,17 @@ from typing import Any
 from pydantic.fields import FieldInfo
 from typer.main import get_command
 
-from streampca.api.app import create_app
-from streampca.cli import app as command_line
-from streampca.metrics import described
-from streampca.settings import ServeSettings, TransformSettings, WorkerSettings
+from streampca.cli.app import app as command_line
+from streampca.process.metrics import described
 from streampca.settings.base import sort_key
+from streampca.settings.commands import ServeSettings
+from streampca.settings.transform import TransformSettings
+from streampca.settings.worker import WorkerSettings
+from streampca.sidecar.app import create_app
 from streampca.stores.memory import MemoryStore
 from streampca.transform.metrics import TransformMetrics
 from streampca.worker.listeners.metrics import WorkerMetrics
-from tests.api.known import sidecar_metrics
+from tests.sidecar.known import sidecar_metrics
 
 DOCS = Path(__file__).parent.parent / "docs"
 

@@ -15,7 +15,7 @@ from typing import Self
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.preloaded"])
 
-COMMAND_LINE = "from streampca.cli import main; main()"
+COMMAND_LINE = "from streampca.cli.app import main; main()"
 
 
 class ForkedProcess:

@@ -1,7 +1,6 @@
 """What `tests.forked` imports once, for all the processes that it forks."""
 
-from streampca.api import server  # noqa: F401
-from streampca.commands import (  # noqa: F401
+from streampca.cli import (  # noqa: F401
     check,
     create_topics,
     dead_letters,
@@ -16,6 +15,7 @@ from streampca.commands import (  # noqa: F401
 )
 from streampca.pca.compilation import compile_kernels
 from streampca.pca.learning import LearningConfig
+from streampca.sidecar import server  # noqa: F401
 from streampca.sources.confluent import transactions as confluent  # noqa: F401
 from streampca.sources.kafka_python import transactions as kafka_python  # noqa: F401
 

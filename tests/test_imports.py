@@ -12,7 +12,7 @@ ROOT = Path(streampca.__file__).parent
 
 SHARED_BY_SOURCES = [
     "sources.base", "sources.broker_errors", "sources.certificates", "sources.dead_letter_headers",
-    "sources.dead_letter_topic", "sources.transactions", "stream.events", "stream.record",
+    "sources.dead_letter_topic", "sources.transactions", "fold.events", "fold.record",
     "errors", "settings", "sources.client_transactions", "sources.oauth_tokens", "sources.topic_connection",
     "sources.client_source",
 ]  # fmt: skip
@@ -21,55 +21,47 @@ SHARED_BY_SOURCES = [
 MAY_IMPORT = {
     "errors": [],
     "version": [],
-    "allocation": [],
-    "blas": [],
-    "logs": [],
-    "thread_failures": [],
-    "watchdog": [],
-    "common_settings": [],
-    "metrics": ["version"],
-    "tracing": ["errors"],
-    "store_url": [],
-    "access": ["access", "errors"],
-    "client": ["client"],
-    "backfill": ["backfill", "allocation", "stream", "stores.base", "stores.checkpoints", "vectors", "pca", "errors"],
-    "export": ["export", "stream.model_file", "ImplicitKrasulina"],
-    "settings": ["settings", "common_settings", "store_url", "errors"],
+    "process": ["process", "errors", "version"],
+    "settings": ["settings", "errors"],
     "pca": ["pca"],
-    "estimator": ["estimator", "stream.fold", "stream.decoded", "pca"],
-    "vectors": ["pca.arrays", "vectors", "errors"],
-    "stream": ["stream", "vectors", "pca", "errors"],
-    "sources": ["sources", "stream.events", "stream.record", "errors", "settings", "watchdog"],
+    "formats": ["formats", "pca.arrays", "errors"],
+    "files": ["files", "formats", "pca.arrays", "errors"],
+    "fold": ["fold", "formats", "pca", "errors"],
+    "estimator": ["estimator", "fold.fold", "fold.decoded", "pca"],
+    "client": [],
+    "export": ["fold.model_file", "ImplicitKrasulina"],
+    "sources": ["sources", "fold.events", "fold.record", "errors", "settings", "process.watchdog"],
     "sources.kafka_python": [*SHARED_BY_SOURCES, "sources.kafka_python"],
     "sources.confluent": [*SHARED_BY_SOURCES, "sources.confluent"],
-    "sources.schema_registry": ["sources.broker_errors", "stream.formats", "errors", "settings.formats", "watchdog"],
-    "stores": ["stores", "stream", "store_url", "errors"],
+    "sources.schema_registry": [
+        "sources.broker_errors", "formats", "errors", "settings.formats", "process.watchdog",
+    ],
+    "stores": ["stores", "fold", "settings.store_url", "errors"],
     "consumer_group": [
-        "consumer_group", "stream", "pca.arrays", "pca.losses", "errors", "metrics", "sources.base",
-        "stores.process_status", "access.tokens",
+        "consumer_group", "fold", "pca.arrays", "pca.losses", "errors", "process", "sources.base",
+        "stores.process_status",
     ],
     "worker": [
-        "worker", "consumer_group", "stream", "pca", "errors", "metrics", "sources.base", "stores.base",
-        "stores.checkpoints", "stores.models", "stores.process_status", "watchdog",
+        "worker", "consumer_group", "fold", "pca", "errors", "process", "sources.base", "stores.base",
+        "stores.checkpoints", "stores.models", "stores.process_status",
     ],
     "transform": [
-        "transform", "consumer_group", "stream", "pca", "errors", "metrics", "sources.base",
+        "transform", "consumer_group", "fold", "formats", "pca", "errors", "process", "sources.base",
         "sources.dead_letter_headers", "sources.transactions", "stores.model_cache", "stores.process_status",
-        "watchdog",
     ],
-    "api": [
-        "api", "stores.base", "stores.model_cache", "stores.models", "stores.process_status", "stream.model_file",
-        "stream.partitions", "vectors", "pca.model", "pca.scoring", "pca.arrays", "errors", "settings", "metrics",
-        "thread_failures", "tracing", "version", "access",
+    "backfill": [
+        "backfill", "process", "fold", "formats", "files", "stores.base", "stores.checkpoints", "pca", "errors",
     ],
-    # These alone choose among concrete sources and stores.
-    "commands": [
-        "commands", "consumer_group", "worker", "transform", "sources", "stores", "stream", "vectors", "pca",
-        "settings", "common_settings", "allocation", "blas", "errors", "logs", "thread_failures", "store_url",
-        "api.server", "metrics", "access", "export", "client", "tracing", "backfill", "watchdog",
+    "sidecar": [
+        "sidecar", "stores.base", "stores.model_cache", "stores.models", "stores.process_status", "fold.model_file",
+        "fold.partitions", "formats", "pca.model", "pca.scoring", "pca.arrays", "errors", "settings", "process",
+        "version",
     ],
-    "demo": ["demo", "stores", "stream.model_file", "vectors", "pca.arrays", "settings", "errors"],
-    "cli": ["commands", "demo.run", "blas", "settings", "common_settings", "logs", "errors", "version"],
+    "demo": ["demo", "stores", "fold.model_file", "files", "pca.arrays", "settings", "errors"],
+    "cli": [  # the only one that chooses among concrete sources and stores
+        "cli", "worker", "transform", "sidecar", "backfill", "demo", "consumer_group", "sources", "stores", "fold",
+        "formats", "files", "pca", "settings", "process", "client", "export", "errors", "version",
+    ],
     "__main__": ["cli"],
     "": ["pca", "estimator", "errors", "version"],  # the public API
 }  # fmt: skip
@@ -121,10 +113,10 @@ def test_imports_point_downwards(module: str, path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("streampca.pca.blocked.ritz", "from streampca.stream import fold"),
-        ("streampca.stream.fold", "def f():\n    from ..settings import WorkerSettings"),
+        ("streampca.pca.blocked.ritz", "from streampca.fold import fold"),
+        ("streampca.fold.fold", "def f():\n    from ..settings import WorkerSettings"),
         ("streampca.worker.loop", "from streampca.sources.kafka_python.source import KafkaPythonSource"),
-        ("streampca.api.app", "from streampca.stores import directory"),
+        ("streampca.sidecar.app", "from streampca.stores import directory"),
         ("streampca.sources.confluent.source", "from streampca.sources.kafka_python import patches"),
         ("streampca.novelty", ""),
     ],

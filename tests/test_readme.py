@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from streampca.cli import app as command_line
+from streampca.cli.app import app as command_line
 from tests.docs_tables import DOCS, TABLES, block, flat
 
 ROOT = DOCS.parent

@@ -66,8 +66,10 @@ def test_the_wheel_contains_only_the_package(wheel: Path) -> None:
     assert {name.split("/")[0].split("-")[0] for name in names} == {"streampca"}
     assert not [name for name in names if "test" in name or name.endswith((".pyc", ".nbi", ".nbc"))]
     sources = {str(path.relative_to(ROOT)) for path in (ROOT / "streampca").rglob("*.py")}
-    page = {str(path.relative_to(ROOT)) for path in (ROOT / "streampca/api/page").rglob("*") if path.is_file()}
-    assert "streampca/api/page/index.html" in page
+    page = {
+        str(path.relative_to(ROOT)) for path in (ROOT / "streampca/sidecar/page/static").rglob("*") if path.is_file()
+    }
+    assert "streampca/sidecar/page/static/index.html" in page
     assert sources | page <= set(names)
     assert "License-Expression: Apache-2.0" in metadata
 

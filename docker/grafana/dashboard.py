@@ -11,7 +11,7 @@ from typing import Any
 
 from panels import SOURCE, Panel, bars, heatmap, instant, lines, quantiles, query, stat
 
-OUTPUT = Path(__file__).parents[1] / "helm" / "streampca" / "files" / "dashboard.json"
+OUTPUT = Path(__file__).parents[2] / "helm" / "streampca" / "files" / "dashboard.json"
 LEARNED = 'streampca_messages_total{outcome="learned"}'
 ALERTS = 'ALERTS{alertname=~"Streampca.*", alertstate="firing", topic=~"$topic|"}'  # some are of no topic
 TOPICS = 'label_values({__name__=~"streampca_(partitions_owned|limits_reached_total)"}, topic)'

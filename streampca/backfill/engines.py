@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from streampca.allocation import keep_freed_memory
 from streampca.backfill.folding import Backfill, Part, fold_batches
-from streampca.backfill.pieces import Piece, read
 from streampca.errors import InputError
+from streampca.files.pieces import Piece, read
+from streampca.process.memory import keep_freed_memory
 
 Folded = Iterator[tuple[str, Part]]
 Engine = Callable[[Mapping[str, Piece], Backfill], Folded]

@@ -16,17 +16,17 @@ from pyarrow import parquet
 from threadpoolctl import threadpool_limits
 
 from streampca.errors import InputError
+from streampca.fold import checkpoint as files
+from streampca.fold.checkpoint import Checkpoint
+from streampca.fold.decoded import Batch, Reject
+from streampca.fold.event_time import EventTime
+from streampca.fold.fold import Fold, FoldConfig, FoldStats
+from streampca.fold.judge import Judge
+from streampca.fold.partitions import backfill_partition
+from streampca.formats import arrow
+from streampca.formats.packing import VectorError
 from streampca.pca.arrays import Array
 from streampca.pca.merge import Merger, pooled
-from streampca.stream import checkpoint as files
-from streampca.stream.checkpoint import Checkpoint
-from streampca.stream.decoded import Batch, Reject
-from streampca.stream.event_time import EventTime
-from streampca.stream.fold import Fold, FoldConfig, FoldStats
-from streampca.stream.judge import Judge
-from streampca.stream.partitions import backfill_partition
-from streampca.vectors import arrow
-from streampca.vectors.packing import VectorError
 
 REJECTS = pa.schema({"piece": pa.string(), "row": pa.int64(), "reason": pa.string(), "message": pa.string()})
 

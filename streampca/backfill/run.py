@@ -9,13 +9,13 @@ from pyarrow import parquet
 
 from streampca.backfill.engines import Engine
 from streampca.backfill.folding import Backfill, Part, merge
-from streampca.backfill.pieces import Piece
 from streampca.errors import InputError, SettingsError, StoreError
+from streampca.files.pieces import Piece
+from streampca.fold import compatibility
+from streampca.fold.checkpoint import Checkpoint
+from streampca.fold.partitions import backfill_partition, partition_name
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
-from streampca.stream import compatibility
-from streampca.stream.checkpoint import Checkpoint
-from streampca.stream.partitions import backfill_partition, partition_name
 
 
 def learn(

@@ -18,9 +18,9 @@ from streampca.consumer_group.listener import (
 )
 from streampca.consumer_group.offset_gap import OffsetGapPolicy
 from streampca.errors import ForeignStoreError, StoreError
+from streampca.fold.events import OutOfRange, Undecoded
+from streampca.fold.record import LastRecord
 from streampca.sources.base import Source
-from streampca.stream.events import OutOfRange, Undecoded
-from streampca.stream.record import LastRecord
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 10.0  # between attempts to restore
 _STORE_DELAY_S = 60.0  # longest time that network file systems may show a folder as it was, by default

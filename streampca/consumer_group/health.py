@@ -15,7 +15,6 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from streampca.access.tokens import AccessError, Tokens
 from streampca.consumer_group.listener import (
     Listener,
     LoopTicked,
@@ -26,7 +25,8 @@ from streampca.consumer_group.listener import (
     SourcePolled,
 )
 from streampca.errors import StreampcaError
-from streampca.stream.events import SourceStatus
+from streampca.fold.events import SourceStatus
+from streampca.process.bearer_tokens import AccessError, Tokens
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment

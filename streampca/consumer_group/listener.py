@@ -6,11 +6,11 @@ Log, metrics, status and health listen to them; the loops know none of these.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from streampca.fold.events import SourceStatus
+from streampca.fold.fold import Fold
+from streampca.fold.model_file import PublishedModel
 from streampca.pca.arrays import F64
 from streampca.pca.losses import Losses
-from streampca.stream.events import SourceStatus
-from streampca.stream.fold import Fold
-from streampca.stream.model_file import PublishedModel
 
 
 @dataclass(frozen=True, slots=True)

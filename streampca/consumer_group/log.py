@@ -21,7 +21,7 @@ from streampca.consumer_group.listener import (
     SourcePolled,
 )
 from streampca.errors import RETRY_MAY_HELP
-from streampca.stream.events import SourceStatus
+from streampca.fold.events import SourceStatus
 
 log = structlog.get_logger()
 

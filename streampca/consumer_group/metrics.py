@@ -14,7 +14,7 @@ from streampca.consumer_group.listener import (
     PartitionsReleased,
     SourcePolled,
 )
-from streampca.metrics import LabelledRegistry, StoreMetrics
+from streampca.process.metrics import LabelledRegistry, StoreMetrics
 
 Row = tuple[type[Counter] | type[Gauge] | type[Histogram], str, Sequence[str], str]
 """Kind, name after a prefix, labels and help text of a metric."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from streampca.errors import OffsetGapError
-from streampca.stream.events import OutOfRange
+from streampca.fold.events import OutOfRange
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from collections import Counter
 
 from streampca.errors import BadRecordError, RejectLimitError
-from streampca.stream.decoded import Reject
-from streampca.stream.events import Vectors
+from streampca.fold.decoded import Reject
+from streampca.fold.events import Vectors
 
 _FIRST = 100  # records: if all of them fail, a setting is wrong
 

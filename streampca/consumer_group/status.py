@@ -35,6 +35,7 @@ from streampca.consumer_group.listener import (
     TransactionEnded,
 )
 from streampca.errors import StoreError, StreampcaError
+from streampca.fold.events import SourceStatus
 from streampca.stores.process_status import (
     OUTDATED_AFTER_S,
     PartitionStatus,
@@ -43,7 +44,6 @@ from streampca.stores.process_status import (
     ProcessStatuses,
     TransformStatus,
 )
-from streampca.stream.events import SourceStatus
 
 log = structlog.get_logger()
 

@@ -6,8 +6,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from streampca.consumer_group.listener import BatchLearned, BatchTransformed, Listener, MemberEvent
-from streampca.stream.events import Event, Records, Vectors
-from streampca.stream.record import Record, headers_of
+from streampca.fold.events import Event, Records, Vectors
+from streampca.fold.record import Record, headers_of
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Link, Span, Tracer

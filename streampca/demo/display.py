@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from streampca.stream.model_file import PublishedModel
-from streampca.vectors.synthetic import Truth
+from streampca.files.synthetic import Truth
+from streampca.fold.model_file import PublishedModel
 
 
 def addresses(broker: str, topics: str, port: int, metrics_port: int, store: str, folder: Path) -> str:

@@ -18,7 +18,7 @@ _PORTS = range(10_000, 20_000)  # systems give others to connections, which migh
 
 # kafka-python cannot negotiate a version with librdkafka's mock cluster, which speaks this one.
 _PROGRAM = """
-from streampca.cli import main
+from streampca.cli.app import main
 from streampca.sources.kafka_python import connection
 connection.api_version = (2, 1)
 main()

@@ -16,13 +16,13 @@ from streampca.demo import display, processes
 from streampca.demo.broker import EmbeddedBroker, FirstRecord
 from streampca.demo.processes import ChildProcess
 from streampca.errors import SettingsError, StreampcaError
+from streampca.files.rows import Rows, open_rows
+from streampca.files.synthetic import LowRank, Truth
 from streampca.pca.arrays import Array
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import store_of
 from streampca.stores.models import Models
-from streampca.vectors.files import Rows, open_rows
-from streampca.vectors.synthetic import LowRank, Truth
 
 TOPIC, DEAD_LETTERS, PROJECTED = "readings", "readings-dead-letters", "readings-projected"
 _COMPONENTS = 8

@@ -12,12 +12,12 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from streampca.estimator import checks
 from streampca.estimator.attributes import FittedAttributes
 from streampca.estimator.online import OnlineLearner
+from streampca.fold.fold import FoldConfig
 from streampca.pca import scoring
 from streampca.pca.arrays import F64, Array
 from streampca.pca.merge import grouped, pooled
 from streampca.pca.model import Model
 from streampca.pca.scoring.schedule import Calibrator
-from streampca.stream.fold import FoldConfig
 
 
 class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]

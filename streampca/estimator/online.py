@@ -3,13 +3,13 @@
 from copy import copy
 from dataclasses import replace
 
+from streampca.fold.decoded import batch_of_rows
+from streampca.fold.fold import Fold, FoldConfig
 from streampca.pca.arrays import Array
 from streampca.pca.axes import decomposed, model_of
 from streampca.pca.model import Model
 from streampca.pca.scoring.schedule import Calibrator
 from streampca.pca.state import State
-from streampca.stream.decoded import batch_of_rows
-from streampca.stream.fold import Fold, FoldConfig
 
 
 class OnlineLearner:

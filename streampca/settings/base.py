@@ -10,9 +10,9 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_args
 from pydantic import BaseModel, ConfigDict, SecretStr, TypeAdapter, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from streampca.common_settings import COMMON
 from streampca.errors import SettingsError
 from streampca.settings.layers import PREFIX, Gathered, gather
+from streampca.settings.options import COMMON
 
 MASK = "********"
 # Users and passwords in URLs, to the last @, since a password may hold any letter; and queries, which may be signed.

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from streampca import store_url
+from streampca.settings import store_url
 from streampca.settings.base import Rules, Settings
 from streampca.settings.kafka import TopicSettings
 

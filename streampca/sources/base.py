@@ -10,8 +10,8 @@ no other worker can read the partition. There are no callbacks: the worker is on
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from streampca.stream.events import Event, SourceStatus
-from streampca.stream.record import NO_RECORDS, LastRecord, Record
+from streampca.fold.events import Event, SourceStatus
+from streampca.fold.record import NO_RECORDS, LastRecord, Record
 
 MAX_POLL_RECORDS = 2000
 """At most so many records a poll: enough to share its overhead, few enough that the next poll is soon."""

@@ -1,7 +1,7 @@
 """The errors of brokers that waiting cannot fix, as messages; they are the same for every Kafka client."""
 
 from streampca.errors import SourceError
-from streampca.settings import KafkaSettings
+from streampca.settings.kafka import KafkaSettings
 
 
 class TopicError(SourceError):

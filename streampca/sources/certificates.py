@@ -3,7 +3,7 @@
 import ssl
 
 from streampca.errors import SettingsError
-from streampca.settings import KafkaSettings
+from streampca.settings.kafka import KafkaSettings
 
 
 def check_certificates(settings: KafkaSettings) -> None:

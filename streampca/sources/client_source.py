@@ -6,11 +6,11 @@ from typing import Any
 
 import structlog
 
+from streampca.fold.events import Assigned, Event, Lost, OutOfRange, Records, Revoked
+from streampca.fold.record import NO_RECORDS, LastRecord, Record
 from streampca.sources.base import Committed
 from streampca.sources.broker_errors import one_line
 from streampca.sources.topic_connection import TopicConnection
-from streampca.stream.events import Assigned, Event, Lost, OutOfRange, Records, Revoked
-from streampca.stream.record import NO_RECORDS, LastRecord, Record
 
 EARLIEST = -2  # a position that is not known yet; librdkafka's number for it
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from streampca.errors import SourceError
-from streampca.settings import KafkaSettings
+from streampca.settings.kafka import KafkaSettings
 from streampca.sources.base import Committed
 from streampca.sources.broker_errors import BrokerErrors, NoBrokerError
 from streampca.sources.transactions import OutgoingFields, TransactionFailedError

@@ -4,7 +4,8 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from streampca.settings import ConsumerSettings
+from streampca.fold.events import Event, Records
+from streampca.settings.consumer import ConsumerSettings
 from streampca.sources import base
 from streampca.sources.base import DeadLetters, NoDeadLetters, Source
 from streampca.sources.kafka_python.dead_letters import KafkaPythonDeadLetters
@@ -13,7 +14,6 @@ from streampca.sources.kafka_python.source import KafkaPythonSource
 from streampca.sources.kafka_python.transactions import KafkaPythonTransactions
 from streampca.sources.prefetch import Prefetch
 from streampca.sources.transactions import Transactions
-from streampca.stream.events import Event, Records
 
 _POLLS = 5  # prefetch at most as many records as this many polls return
 

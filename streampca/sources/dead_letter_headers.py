@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from streampca.stream.record import Record
+from streampca.fold.record import Record
 
 Headers: TypeAlias = list[tuple[str, bytes | None]]
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
+from streampca.fold.record import Record
 from streampca.sources.dead_letter_headers import Origin, origin_of
 from streampca.sources.replay_marks import marked_in, replay_headers
 from streampca.sources.transactions import Outgoing
-from streampca.stream.record import Record
 
 ReadTopic: TypeAlias = Callable[[], Iterator[tuple[int, Record]]]
 """Reads the committed records with their partitions, those of a partition in order; the same ones at every call."""

@@ -11,8 +11,7 @@ from urllib.parse import parse_qsl
 import structlog
 
 from streampca.errors import RETRY_MAY_HELP, SourceError
-from streampca.settings import KafkaSettings
-from streampca.settings.kafka import msk_region
+from streampca.settings.kafka import KafkaSettings, msk_region
 from streampca.sources.broker_errors import NoBrokerError, one_line
 
 _TIMEOUT_S, _RETRY_S = 3.0, 2.0

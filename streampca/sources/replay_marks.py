@@ -7,8 +7,8 @@ that sends them. So the two cannot disagree, and a log never loses a mark before
 import json
 from collections.abc import Iterable
 
+from streampca.fold.record import Record
 from streampca.sources.dead_letter_headers import Headers
-from streampca.stream.record import Record
 
 _HEADER = "streampca.replayed"
 _REPLAYS = "streampca.replays"

@@ -3,11 +3,11 @@
 import time
 from typing import Any
 
-from streampca import watchdog
 from streampca.errors import SettingsError, SourceError
+from streampca.formats.schemas import Schemas, WriterSchema
+from streampca.process import watchdog
 from streampca.settings.formats import FormatSettings
 from streampca.sources.broker_errors import one_line
-from streampca.stream.formats.schemas import Schemas, WriterSchema
 
 _TIMEOUT_S = 3.0  # decoding waits so long
 _NOT_FOUND, _NO_ACCESS, _LATER = 404, (401, 403), (408, 429)
@@ -27,7 +27,7 @@ class _RefusedError(TimeoutError):
 
 
 class SchemaRegistry:
-    """See `streampca.stream.formats.schemas.Schemas`."""
+    """See `streampca.formats.schemas.Schemas`."""
 
     def __init__(self, settings: FormatSettings) -> None:
         try:  # an optional extra

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 
 import structlog
 
-from streampca.settings import KafkaSettings
+from streampca.settings.kafka import KafkaSettings
 from streampca.sources.broker_errors import BrokerErrors, TopicError
 from streampca.sources.certificates import check_certificates
 

@@ -10,12 +10,12 @@ from typing import NoReturn
 import structlog
 
 from streampca.errors import DamagedFileError, NewerFormatError, StaleListingError, StoreError
+from streampca.fold import checkpoint as files
+from streampca.fold.checkpoint import Checkpoint
+from streampca.fold.partitions import BACKFILL, FIRST_BACKFILL, backfill_partition, partition_name
+from streampca.fold.store_identity import StoreIdentity
 from streampca.stores import identity, numbered
 from streampca.stores.base import Store
-from streampca.stream import checkpoint as files
-from streampca.stream.checkpoint import Checkpoint
-from streampca.stream.partitions import BACKFILL, FIRST_BACKFILL, backfill_partition, partition_name
-from streampca.stream.store_identity import StoreIdentity
 
 log = structlog.get_logger()
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from streampca import store_url
 from streampca.errors import SettingsError
+from streampca.settings import store_url
 from streampca.stores.base import Observe, Store, ignore
 from streampca.stores.directory import DirectoryStore
 

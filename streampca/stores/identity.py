@@ -12,8 +12,8 @@ from typing import Annotated, Self
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from streampca.errors import RETRY_MAY_HELP, DamagedFileError, StaleListingError
+from streampca.fold.store_identity import StoreIdentity
 from streampca.stores.base import Store
-from streampca.stream.store_identity import StoreIdentity
 
 NAME = "store.json"
 

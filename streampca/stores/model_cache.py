@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from streampca.errors import DamagedFileError, NewerFormatError, StoreError, StreampcaError
+from streampca.fold.model_file import PublishedModel
 from streampca.stores.models import Models
-from streampca.stream.model_file import PublishedModel
 
 log = structlog.get_logger()
 

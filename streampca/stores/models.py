@@ -5,10 +5,10 @@ import copy
 import structlog
 
 from streampca.errors import RETRY_MAY_HELP, DamagedFileError, StaleListingError
+from streampca.fold import model_file
+from streampca.fold.model_file import PublishedModel
 from streampca.stores import numbered
 from streampca.stores.base import Store
-from streampca.stream import model_file
-from streampca.stream.model_file import PublishedModel
 
 log = structlog.get_logger()
 

@@ -7,8 +7,8 @@ server's short code, so no secret can reach a log.
 import re
 from typing import Literal
 
-from streampca import store_url
 from streampca.errors import RETRY_MAY_HELP, StoreBusyError, StoreError
+from streampca.settings import store_url
 
 Action = Literal["open", "write", "read", "list", "delete"]
 

@@ -19,8 +19,8 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import from_url
 
-from streampca import store_url
 from streampca.errors import RETRY_MAY_HELP, StoreBusyError, StoreError
+from streampca.settings import store_url
 from streampca.stores.base import Observe, check_name, ignore, is_part
 from streampca.stores.object_errors import Action, is_missing_object, is_not_implemented, store_error
 

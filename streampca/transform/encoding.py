@@ -13,9 +13,9 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from streampca.formats.schemas import WriterSchema
+from streampca.formats.varint import varint
 from streampca.pca.arrays import Array
-from streampca.stream.formats.schemas import WriterSchema
-from streampca.stream.formats.varint import varint
 from streampca.transform.projection import Fields
 
 Counts: TypeAlias = NDArray[np.int64] | None

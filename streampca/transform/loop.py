@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-from streampca import watchdog
 from streampca.consumer_group.assignment import Assignment
 from streampca.consumer_group.listener import (
     BatchTransformed,
@@ -23,10 +22,11 @@ from streampca.consumer_group.listener import (
 from streampca.consumer_group.offset_gap import OffsetGapPolicy
 from streampca.consumer_group.rejects import bad_record, refuse_wrong_settings
 from streampca.errors import StreampcaError
+from streampca.fold.decoded import Reject
+from streampca.fold.events import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded
+from streampca.process import watchdog
 from streampca.sources.base import Committed, Source
 from streampca.sources.transactions import TransactionFailedError, Transactions
-from streampca.stream.decoded import Reject
-from streampca.stream.events import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded
 from streampca.transform.outputs import Outputs, Projected
 from streampca.transform.position import Position, position_in, refuse_other_topic
 

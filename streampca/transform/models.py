@@ -3,8 +3,8 @@
 import re
 
 from streampca.errors import InputError
+from streampca.fold.model_file import PublishedModel
 from streampca.stores.model_cache import ModelCache, NoModelError, UnknownVersionError
-from streampca.stream.model_file import PublishedModel
 
 _NO_PAST_SCORES = "the newest model has no past scores yet, which p-values need; the next version will have them"
 _SHAPE = re.compile(r"k=([0-9]+) d=([0-9]+)")

@@ -8,8 +8,8 @@ import re
 from typing import NamedTuple
 
 from streampca.errors import TopicReplacedError
+from streampca.fold.record import LastRecord
 from streampca.sources.base import Committed
-from streampca.stream.record import LastRecord
 
 _TOPIC = re.compile(r"\btopic=([\w-]+)")
 _LAST = re.compile(r"\blast=([0-9]+)@([0-9]+)")

@@ -11,10 +11,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from streampca.fold.model_file import PublishedModel
 from streampca.pca import scoring
 from streampca.pca.arrays import F64, Array
 from streampca.pca.model import Basis
-from streampca.stream.model_file import PublishedModel
 
 _BLOCK = 32  # rows, as many as `Model.project` computes at once
 

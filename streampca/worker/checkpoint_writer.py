@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-from streampca import watchdog
 from streampca.consumer_group.listener import CheckpointPostponed, CheckpointSaved, ModelPublished, PublishFailed
 from streampca.errors import DamagedFileError, StoreError, StreampcaError
+from streampca.fold.checkpoint import Checkpoint
+from streampca.process import watchdog
 from streampca.stores.checkpoints import Checkpoints
-from streampca.stream.checkpoint import Checkpoint
 from streampca.worker.publisher import Publisher
 
 

@@ -10,13 +10,13 @@ from collections.abc import Collection, Mapping
 
 import structlog
 
-from streampca import watchdog
 from streampca.consumer_group.listener import CheckpointPostponed, CheckpointSaved, Listener, ModelPublished
 from streampca.errors import SettingsError, StoreBusyError, StoreError
+from streampca.fold import compatibility
+from streampca.fold.checkpoint import Checkpoint
+from streampca.fold.fold import Fold, FoldConfig
+from streampca.process import watchdog
 from streampca.sources.base import DeadLetters, Source
-from streampca.stream import compatibility
-from streampca.stream.checkpoint import Checkpoint
-from streampca.stream.fold import Fold, FoldConfig
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.group_store import GroupStore
 

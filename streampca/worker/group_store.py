@@ -7,11 +7,11 @@ our checkpoints, somebody checkpoints elsewhere.
 import contextlib
 from collections.abc import Collection, Mapping
 
-from streampca import watchdog
+from streampca.fold import compatibility
+from streampca.fold.store_identity import StoreIdentity
+from streampca.process import watchdog
 from streampca.sources.base import Committed, Source
 from streampca.stores.checkpoints import Checkpoints
-from streampca.stream import compatibility
-from streampca.stream.store_identity import StoreIdentity
 
 
 class GroupStore:

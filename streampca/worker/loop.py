@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import NoReturn
 
-from streampca import watchdog
 from streampca.consumer_group.assignment import Assignment
 from streampca.consumer_group.listener import (
     BatchLearned,
@@ -22,12 +21,13 @@ from streampca.consumer_group.listener import (
 from streampca.consumer_group.offset_gap import OffsetGapPolicy
 from streampca.consumer_group.rejects import bad_record, refuse_wrong_settings
 from streampca.errors import SourceError, StreampcaError
+from streampca.fold.codec import Codec
+from streampca.fold.decoded import Reject
+from streampca.fold.events import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded, Vectors
+from streampca.fold.fold import Fold, FoldConfig
 from streampca.pca.gaps import rows_with_gaps
+from streampca.process import watchdog
 from streampca.sources.base import DeadLetters, Source
-from streampca.stream.codec import Codec
-from streampca.stream.decoded import Reject
-from streampca.stream.events import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded, Vectors
-from streampca.stream.fold import Fold, FoldConfig
 from streampca.worker import publisher
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.checkpointer import Checkpointer

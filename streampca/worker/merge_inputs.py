@@ -7,11 +7,11 @@ cached as they were read.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from streampca.fold import compatibility
+from streampca.fold.checkpoint import Checkpoint
+from streampca.fold.fold import FoldConfig
 from streampca.pca.learning import LearningConfig
 from streampca.stores.checkpoints import Checkpoints
-from streampca.stream import compatibility
-from streampca.stream.checkpoint import Checkpoint
-from streampca.stream.fold import FoldConfig
 
 CACHED_BYTES = 64 * 2**20  # what does not fit is read again, so that memory does not grow with the number of partitions
 

@@ -3,11 +3,11 @@
 A partition whose timestamps are ahead counts as current: it must not make the others count for nothing.
 """
 
+from streampca.fold import compatibility
+from streampca.fold.checkpoint import Checkpoint
+from streampca.fold.fold import FoldConfig, FoldStats
 from streampca.pca.merge import Merger
 from streampca.pca.state import State
-from streampca.stream import compatibility
-from streampca.stream.checkpoint import Checkpoint
-from streampca.stream.fold import FoldConfig, FoldStats
 
 
 class Total:

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from streampca.fold.checkpoint import Checkpoint
+from streampca.fold.model_file import PublishedModel
 from streampca.pca import scoring
 from streampca.pca.arrays import F64, Array
 from streampca.pca.model import Model
 from streampca.pca.scoring import Calibration, Scores
-from streampca.stream.checkpoint import Checkpoint
-from streampca.stream.model_file import PublishedModel
 
 
 class PastScores:

@@ -10,6 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from streampca.fold.checkpoint import Checkpoint
+from streampca.fold.fold import FoldConfig, FoldStats
+from streampca.fold.model_file import PublishedModel
 from streampca.pca.arrays import F64
 from streampca.pca.axes import model_of
 from streampca.pca.jackknife import GUARD, sampling_error
@@ -17,9 +20,6 @@ from streampca.pca.merge import pooled
 from streampca.pca.model import Model
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
-from streampca.stream.checkpoint import Checkpoint
-from streampca.stream.fold import FoldConfig, FoldStats
-from streampca.stream.model_file import PublishedModel
 from streampca.worker.merge_inputs import MergeInputs
 from streampca.worker.merging import Total
 from streampca.worker.past_scores import PastScores

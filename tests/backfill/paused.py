@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from streampca.backfill import engines, run
-from streampca.backfill.pieces import pieces_of
 from streampca.errors import StreampcaError
+from streampca.files.pieces import pieces_of
 from streampca.stores.directory import DirectoryStore
 from tests.backfill.rows import backfill_of
 

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streampca.backfill import Backfill
+from streampca.fold.fold import FoldConfig
+from streampca.formats.arrow import fixed_size_lists
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
-from streampca.stream.fold import FoldConfig
-from streampca.vectors.arrow import fixed_size_lists
 
 D, K = 300, 4
 OVERSAMPLING = 10  # given, so that a factor is kept: merging covariances is exact

@@ -21,19 +21,19 @@ from sklearn.decomposition import PCA
 from streampca.backfill import Backfill, engines, fold_batches, merge, run
 from streampca.backfill.engines import Engine, Folded
 from streampca.backfill.folding import Part
-from streampca.backfill.pieces import Piece, columns_of, pieces_of, read
-from streampca.commands import backfill as backfill_command
+from streampca.cli import backfill as backfill_command
 from streampca.errors import InputError, SettingsError
+from streampca.files.pieces import Piece, columns_of, pieces_of, read
+from streampca.fold import checkpoint as files
+from streampca.fold.checkpoint import Checkpoint
+from streampca.fold.partitions import FIRST_BACKFILL
+from streampca.formats.arrow import fixed_size_lists
 from streampca.pca.axes import model_of
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
-from streampca.stream import checkpoint as files
-from streampca.stream.checkpoint import Checkpoint
-from streampca.stream.partitions import FIRST_BACKFILL
-from streampca.vectors.arrow import fixed_size_lists
 from streampca.worker.publisher import Publisher
 from tests.backfill.rows import START_MS, K, backfill_of, rows, table, write
 from tests.command_line import assert_one_line

@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from streampca.fold import checkpoint as files
+from streampca.fold.checkpoint import Checkpoint
+from streampca.fold.partitions import FIRST_BACKFILL
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
-from streampca.stream import checkpoint as files
-from streampca.stream.checkpoint import Checkpoint
-from streampca.stream.partitions import FIRST_BACKFILL
 from tests.backfill.paused import D, Process
 from tests.backfill.rows import rows, table, write
 

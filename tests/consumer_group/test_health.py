@@ -21,7 +21,7 @@ from streampca.consumer_group.listener import (
     SourcePolled,
 )
 from streampca.errors import StreampcaError
-from streampca.stream.events import SourceStatus
+from streampca.fold.events import SourceStatus
 from tests.broker_process import wait_until
 from tests.clock import Clock
 from tests.ports import free_ports

@@ -6,7 +6,7 @@ import pytest
 
 from streampca.consumer_group.offset_gap import OffsetGapPolicy
 from streampca.errors import OffsetGapError, SourceError
-from streampca.stream.events import OutOfRange
+from streampca.fold.events import OutOfRange
 
 
 def policy(on_offset_gap: str) -> OffsetGapPolicy:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streampca.commands.inspect import facts_of_store
+from streampca.cli.inspect import facts_of_store
 
 pytest.importorskip("confluent_kafka")
 

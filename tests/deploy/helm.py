@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from streampca.settings import ConsumerSettings, TransformSettings, WorkerSettings
+from streampca.settings.consumer import ConsumerSettings
+from streampca.settings.transform import TransformSettings
+from streampca.settings.worker import WorkerSettings
 from tests.deploy import files
 from tests.deploy.commands import PORTS, effective_settings, paths_served
 from tests.deploy.rendering import (

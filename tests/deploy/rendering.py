@@ -15,7 +15,7 @@ from tests.deploy import files
 Object = dict[str, Any]
 TOOLS = Path(os.environ.get("STREAMPCA_KUBERNETES", "/nowhere"))  # of make
 HELM = os.environ.get("STREAMPCA_HELM", "/nowhere")
-CHART = files.ROOT / "docker" / "helm" / "streampca"
+CHART = files.ROOT / "helm" / "streampca"
 NAMESPACE = "streampca"
 KUBERNETES = "1.34"
 WORKLOADS = ("Deployment", "StatefulSet")

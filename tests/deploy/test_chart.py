@@ -8,13 +8,15 @@ import pytest
 import yaml
 from pydantic import SecretStr
 
-from streampca.settings import ServeSettings, TransformSettings, WorkerSettings
-from streampca.store_url import CREDENTIALS
+from streampca.settings.commands import ServeSettings
+from streampca.settings.store_url import CREDENTIALS
+from streampca.settings.transform import TransformSettings
+from streampca.settings.worker import WorkerSettings
 from streampca.version import __version__
 from tests.deploy import files
 from tests.deploy.commands import effective_settings
 
-CHART = files.ROOT / "docker" / "helm" / "streampca"
+CHART = files.ROOT / "helm" / "streampca"
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 OF_THE_CHART = {"group_instance_id", "store", "host", "port", "metrics_port"}

@@ -11,14 +11,14 @@ import orjson
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from streampca.fold.checkpoint import Checkpoint
+from streampca.fold.codec import Codec
+from streampca.fold.fold import Fold, FoldConfig
+from streampca.fold.record import last_of
 from streampca.pca.learning import LearningConfig
 from streampca.sources.base import MAX_POLL_RECORDS
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import store_of
-from streampca.stream.checkpoint import Checkpoint
-from streampca.stream.codec import Codec
-from streampca.stream.fold import Fold, FoldConfig
-from streampca.stream.record import last_of
 from tests.broker_client import BrokerClient
 from tests.forked import COMMAND_LINE
 from tests.guarantees.worker_process import WorkerProcess

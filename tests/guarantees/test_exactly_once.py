@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streampca.stream.checkpoint import decode
+from streampca.fold.checkpoint import decode
 from tests.guarantees.hanging_disk import HangingDisk
 from tests.guarantees.harness import BOTH_CLIENTS, Group, as_json, expected_folds, group, temporary_files, vectors
 from tests.guarantees.worker_process import WorkerProcess

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streampca.stream.checkpoint import encode
+from streampca.fold.checkpoint import encode
 from tests.faulty_proxy import FaultyProxy
 from tests.guarantees.harness import BOTH_CLIENTS, as_json, expected_folds, group, vectors
 from tests.kafka_broker import Broker

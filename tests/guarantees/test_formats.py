@@ -14,12 +14,12 @@ import pytest
 from confluent_kafka import schema_registry
 
 from streampca.errors import SettingsError, SourceError
+from streampca.fold.record import PlainRecord
+from streampca.formats.protoc import compiled
+from streampca.formats.schemas import WriterSchema
 from streampca.settings.formats import FormatSettings
 from streampca.sources import schema_registry as module
 from streampca.sources.schema_registry import SchemaRegistry
-from streampca.stream.formats.protoc import compiled
-from streampca.stream.formats.schemas import WriterSchema
-from streampca.stream.record import PlainRecord
 from tests import command_line
 from tests.broker_process import PATIENCE_S
 from tests.certificates import Certificates

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from streampca.stream import checkpoint
-from streampca.stream.events import Records
-from streampca.stream.fold import Fold
+from streampca.fold import checkpoint
+from streampca.fold.events import Records
+from streampca.fold.fold import Fold
 from tests.guarantees.harness import BOTH_CLIENTS, CODEC, CONFIG, group, vectors
 from tests.guarantees.test_poison import read_dead_letters
 from tests.kafka_broker import Broker

@@ -14,7 +14,7 @@ from tests.kafka_broker import Broker
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
-LIMIT_MIB = 512  # docker-compose.yml and docker/helm
+LIMIT_MIB = 512  # docker-compose.yml and helm
 MIB = 2**20
 WIDE = 128  # dimensions: fewer vectors a MiB, which are learned sooner
 

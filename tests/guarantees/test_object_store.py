@@ -9,7 +9,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.api.process import SidecarProcess
 from tests.guarantees.harness import BOTH_CLIENTS, as_json, expected_folds, group, vectors
 from tests.guarantees.test_exactly_once import assert_same_bits, learned
 from tests.guarantees.worker_process import WorkerProcess
@@ -17,6 +16,7 @@ from tests.kafka_broker import Broker
 from tests.object_server import Fault, S3Proxy
 from tests.ports import free_ports
 from tests.s3_process import BUCKET, S3Process
+from tests.sidecar.process import SidecarProcess
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from streampca.fold.record import PlainRecord
 from streampca.pca import axes
-from streampca.stream.record import PlainRecord
 from tests.guarantees.harness import BOTH_CLIENTS, CODEC, D, K, as_json, expected_folds, fold_of, group, vectors
 from tests.kafka_broker import Broker
 from tests.pca.streams import excess

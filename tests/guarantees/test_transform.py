@@ -18,10 +18,10 @@ from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from streampca.transform.encoding import encoder
 from streampca.transform.projection import Projection
-from tests.api.known import known
 from tests.forked import ForkedProcess
 from tests.guarantees.harness import BOTH_CLIENTS, CODEC, D, K, as_json, vectors, with_polls_of
 from tests.kafka_broker import Broker, wait_until
+from tests.sidecar.known import known
 from tests.transform.origin import origin_of_output
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]

@@ -25,7 +25,7 @@ NAMES = ("one", "two", "three")
 # The first commit hangs in C code that holds the GIL, so that no thread of ours notices.
 HANGS_ONCE = f"""
 import ctypes, pathlib
-from streampca import watchdog
+from streampca.process import watchdog
 from streampca.sources.confluent.transactions import ConfluentTransactions
 
 watchdog.HANG_S, commit = 5.0, ConfluentTransactions._commit

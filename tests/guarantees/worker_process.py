@@ -30,7 +30,7 @@ class WorkerProcess:
         self._end(signal.SIGKILL)
 
     def stop(self) -> int:
-        """Send SIGTERM; return the exit code. The process must end in half the time that docker/helm gives it."""
+        """Send SIGTERM; return the exit code. The process must end in half the time that helm gives it."""
         return self._end(signal.SIGTERM)
 
     def _end(self, number: int) -> int:

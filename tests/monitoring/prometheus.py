@@ -15,7 +15,7 @@ from tests.broker_process import wait_until
 from tests.ports import free_ports
 
 DOCKER = Path(__file__).parents[2] / "docker"
-RULES = DOCKER / "helm" / "streampca" / "files" / "rules.yaml"
+RULES = DOCKER.parent / "helm" / "streampca" / "files" / "rules.yaml"
 UNPACKED = Path.home() / ".cache" / "streampca-prometheus" / "usr" / "bin"  # where `make prometheus` unpacks it
 
 

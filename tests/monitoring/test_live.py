@@ -11,7 +11,6 @@ import httpx
 import pytest
 import yaml
 
-from tests.api.process import SidecarProcess
 from tests.broker_process import wait_until
 from tests.forked import ForkedProcess
 from tests.guarantees.harness import Group, as_json, group, vectors
@@ -19,6 +18,7 @@ from tests.kafka_broker import Broker
 from tests.monitoring.prometheus import DOCKER, RULES, PrometheusProcess, program
 from tests.monitoring.test_dashboard import EXPRESSIONS
 from tests.ports import free_ports
+from tests.sidecar.process import SidecarProcess
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(200)]
 

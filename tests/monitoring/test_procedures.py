@@ -11,10 +11,10 @@ import pytest
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests import command_line
-from tests.api.process import SidecarProcess
 from tests.guarantees.harness import D, Group, K, as_json, expected_folds, group, vectors
 from tests.kafka_broker import Broker, wait_until
 from tests.monitoring.test_runbook import section
+from tests.sidecar.process import SidecarProcess
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(200)]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from streampca.metrics import described
+from streampca.process.metrics import described
 from streampca.transform.metrics import TransformMetrics
 from streampca.worker.listeners.metrics import WorkerMetrics
-from tests.api.known import sidecar_metrics
 from tests.deploy import files
 from tests.monitoring.prometheus import DOCKER, RULES, metrics_in, program
+from tests.sidecar.known import sidecar_metrics
 
 FOLDER = DOCKER / "prometheus"
 ENTRIES = [rule for group in yaml.load(RULES.read_text(), yaml.CSafeLoader)["groups"] for rule in group["rules"]]

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import streampca
-from streampca.stream.codec import REASONS
+from streampca.fold.codec import REASONS
 from tests.monitoring.prometheus import DOCKER
 from tests.monitoring.test_rules import ALERTS
 

@@ -9,9 +9,9 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
-from tests.api.known import TOPIC
-from tests.api.process import SidecarProcess
 from tests.page.browser import Complaints, chromium, found
+from tests.sidecar.known import TOPIC
+from tests.sidecar.process import SidecarProcess
 
 expect.set_options(timeout=60_000)
 

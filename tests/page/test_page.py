@@ -22,10 +22,10 @@ from streampca.stores.process_status import (
     ProcessStatuses,
     TransformStatus,
 )
-from tests.access.test_tokens import line
-from tests.api.known import TOPIC, known, known_model
-from tests.api.process import SidecarProcess
 from tests.page.browser import Complaints
+from tests.process.test_bearer_tokens import line
+from tests.sidecar.known import TOPIC, known, known_model
+from tests.sidecar.process import SidecarProcess
 
 Opened = Callable[..., Page]
 

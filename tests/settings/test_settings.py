@@ -7,8 +7,10 @@ import pytest
 
 from streampca import settings
 from streampca.errors import SettingsError
-from streampca.settings import ResetSettings, ServeSettings, Settings, TransformSettings, WorkerSettings
-from streampca.settings.base import MASK, all_fields
+from streampca.settings.base import MASK, Settings, all_fields
+from streampca.settings.commands import ResetSettings, ServeSettings
+from streampca.settings.transform import TransformSettings
+from streampca.settings.worker import WorkerSettings
 
 REQUIRED = {"topic": "readings", "dimensions": 8, "components": 2}
 TOKENS = {

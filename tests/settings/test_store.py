@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from streampca import store_url
 from streampca.errors import SettingsError
-from streampca.settings import ServeSettings, WorkerSettings
+from streampca.settings import store_url
+from streampca.settings.commands import ServeSettings
+from streampca.settings.worker import WorkerSettings
 from streampca.stores.choice import store_and_name, store_of
 from streampca.stores.directory import DirectoryStore
 

@@ -3,9 +3,9 @@
 from collections.abc import Collection
 from dataclasses import replace
 
-from streampca.stream.checkpoint import Checkpoint, encode
-from streampca.stream.fold import Fold
-from streampca.stream.record import PlainRecord, last_of
+from streampca.fold.checkpoint import Checkpoint, encode
+from streampca.fold.fold import Fold
+from streampca.fold.record import PlainRecord, last_of
 from streampca.worker.loop import WorkerConfig
 from tests.simulation.history import Course
 from tests.simulation.plan import TOPIC

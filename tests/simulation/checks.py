@@ -14,11 +14,11 @@ from streampca.errors import (
     StreampcaError,
     TopicReplacedError,
 )  # fmt: skip
+from streampca.fold import model_file
+from streampca.fold.checkpoint import decode
+from streampca.fold.record import LastRecord, PlainRecord
+from streampca.fold.store_identity import identity_in
 from streampca.stores.model_cache import ModelCache
-from streampca.stream import model_file
-from streampca.stream.checkpoint import decode
-from streampca.stream.record import LastRecord, PlainRecord
-from streampca.stream.store_identity import identity_in
 from tests.simulation.calm import Calm
 from tests.simulation.disk import STALE_S, File, Mount, Volume
 from tests.simulation.history import Course

@@ -2,8 +2,8 @@
 
 import posixpath
 
+from streampca.fold import checkpoint, npz
 from streampca.stores import identity
-from streampca.stream import checkpoint, npz
 from tests.simulation.cluster import SESSION_S
 from tests.simulation.disk import FOLDER, STALE_S, File, Volume
 from tests.simulation.plan import TOPIC, Fault

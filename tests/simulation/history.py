@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from streampca.stream.record import PlainRecord
+from streampca.fold.record import PlainRecord
 from tests.simulation.cluster import Cluster
 
 

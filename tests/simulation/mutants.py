@@ -15,6 +15,11 @@ import numpy as np
 from streampca.consumer_group.assignment import Assignment
 from streampca.consumer_group.listener import CheckpointSaved
 from streampca.errors import DamagedFileError, StaleListingError, StoreError
+from streampca.fold import compatibility, npz
+from streampca.fold.checkpoint import Checkpoint
+from streampca.fold.fold import Fold
+from streampca.formats.packing import VectorError
+from streampca.formats.schemas import FRAME, SchemaCache
 from streampca.pca.compilation import compile_kernels
 from streampca.sources.event_queue import EventQueue
 from streampca.sources.memory.log import Log
@@ -22,11 +27,6 @@ from streampca.sources.prefetch import Prefetch
 from streampca.stores import directory, numbered
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.model_cache import ModelCache
-from streampca.stream import compatibility, npz
-from streampca.stream.checkpoint import Checkpoint
-from streampca.stream.fold import Fold
-from streampca.stream.formats.schemas import FRAME, SchemaCache
-from streampca.vectors.packing import VectorError
 from streampca.worker.checkpoint_writer import CheckpointWriter, SaveResult
 from streampca.worker.checkpointer import Checkpointer
 from streampca.worker.loop import Worker

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
+from streampca.fold.fold import FoldConfig
 from streampca.pca.learning import LearningConfig
-from streampca.stream.fold import FoldConfig
 from streampca.worker.loop import WorkerConfig
 from tests.simulation.registry import FramedCodec, registry
 

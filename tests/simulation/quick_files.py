@@ -1,7 +1,7 @@
 """Remembers what was encoded, so that the simulation seldom decodes: most of its time would go there.
 
 Contents that no worker encoded, such as damaged ones, are decoded as ever. That `decode` inverts `encode` is a law of
-its own (tests/stream).
+its own (tests/fold).
 """
 
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 from unittest import mock
 
-from streampca.stream import checkpoint, model_file
+from streampca.fold import checkpoint, model_file
 
 T = TypeVar("T")
 

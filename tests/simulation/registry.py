@@ -5,12 +5,12 @@ from functools import cached_property
 
 import numpy as np
 
-from streampca.stream.codec import Codec
-from streampca.stream.formats.raw import RawReader
-from streampca.stream.formats.schemas import FRAME, MemorySchemas, SchemaCache, WriterSchema
-from streampca.vectors.packing import VectorBytes
+from streampca.fold.codec import Codec
+from streampca.formats.packing import VectorBytes
+from streampca.formats.raw import RawReader
+from streampca.formats.schemas import FRAME, MemorySchemas, SchemaCache, WriterSchema
+from tests.fold.structured import framed
 from tests.simulation.scheduler import Process
-from tests.stream.structured import framed
 
 _KNOWN = 40  # schemas
 _POISON = b"poison"

@@ -13,12 +13,12 @@ from unittest import mock
 
 import structlog.testing
 
-from streampca import watchdog
 from streampca.pca.compilation import compile_kernels
+from streampca.process import watchdog
+from streampca.process.watchdog import HANG_S
 from streampca.sources import prefetch
 from streampca.stores import identity
 from streampca.transform import loop as transform_loop
-from streampca.watchdog import HANG_S
 from streampca.worker import loop as worker_loop
 from tests.simulation import mounted_path, quick_files
 from tests.simulation.checks import Checks

@@ -12,7 +12,7 @@ from random import Random
 
 from greenlet import getcurrent, greenlet
 
-from streampca.watchdog import HANG_S
+from streampca.process.watchdog import HANG_S
 
 _LATENCY_S, _SLOW_S = 0.01, 0.5  # longest time that a call takes normally, and in a slow process
 
@@ -74,7 +74,7 @@ class Scheduler:
         return self._current is not None and self._current.process is process
 
     def tick(self, within_s: float | None = None) -> None:
-        """As `streampca.watchdog.tick`."""
+        """As `streampca.process.watchdog.tick`."""
         self.current.due = self.now + (within_s or HANG_S)
 
     def at(self, when: float, act: Callable[[], object]) -> None:

@@ -9,7 +9,9 @@ from unittest import mock
 
 from kafka.admin import MemberToRemove
 
-from streampca.settings import WorkerSettings
+from streampca.fold.events import Event, Records
+from streampca.fold.record import Record
+from streampca.settings.worker import WorkerSettings
 from streampca.sources import base
 from streampca.sources.base import DeadLetters, Source
 from streampca.sources.confluent.source import ConfluentSource
@@ -17,8 +19,6 @@ from streampca.sources.kafka_python.dead_letters import KafkaPythonDeadLetters
 from streampca.sources.kafka_python.source import KafkaPythonSource
 from streampca.sources.memory import MemoryDeadLetters, MemorySource, MemoryTopic
 from streampca.sources.prefetch import Prefetch
-from streampca.stream.events import Event, Records
-from streampca.stream.record import Record
 from tests.kafka_broker import Broker
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from streampca.fold.events import Assigned, Event, Records
+from streampca.fold.record import Record
 from streampca.sources.base import Source
-from streampca.stream.events import Assigned, Event, Records
-from streampca.stream.record import Record
 from tests.broker_process import PATIENCE_S, wait_until
 
 

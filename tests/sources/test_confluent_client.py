@@ -7,12 +7,13 @@ import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, KafkaError, Uuid
 
 from streampca.errors import SettingsError
-from streampca.settings import WorkerSettings, consumer
+from streampca.fold.record import headers_of, timestamps_of, values_of
+from streampca.settings import consumer
+from streampca.settings.worker import WorkerSettings
 from streampca.sources.broker_errors import BrokerErrors
 from streampca.sources.confluent.batch import ConfluentBatch
 from streampca.sources.confluent.client import is_final, protocol_code
 from streampca.sources.confluent.connection import printed_id
-from streampca.stream.record import headers_of, timestamps_of, values_of
 
 
 def settings(**more: Any) -> WorkerSettings:

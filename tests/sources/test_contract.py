@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from streampca.fold.events import Assigned, Lost, OutOfRange, Records, Revoked, SourceStatus
+from streampca.fold.record import LastRecord, PlainRecord, last_of
 from streampca.sources.base import Committed
-from streampca.stream.events import Assigned, Lost, OutOfRange, Records, Revoked, SourceStatus
-from streampca.stream.record import LastRecord, PlainRecord, last_of
 from tests.broker_process import PATIENCE_S
 from tests.kafka_broker import Broker, wait_until
 from tests.sources.backends import Backend, InMemory, InMemoryPrefetching, OnConfluentPrefetching, OnKafka

@@ -18,7 +18,9 @@ from kafka import TopicPartition
 from kafka.errors import KafkaConnectionError
 
 from streampca.errors import SettingsError, SourceError
-from streampca.settings import WorkerSettings
+from streampca.fold.events import Assigned, Revoked
+from streampca.fold.record import PlainRecord
+from streampca.settings.worker import WorkerSettings
 from streampca.sources.base import DeadLetters
 from streampca.sources.confluent import client as confluent_client
 from streampca.sources.confluent import connection as confluent_connection
@@ -28,8 +30,6 @@ from streampca.sources.kafka_python import connection
 from streampca.sources.kafka_python.dead_letters import KafkaPythonDeadLetters
 from streampca.sources.kafka_python.patches.fetching import position_of
 from streampca.sources.kafka_python.source import KafkaPythonSource
-from streampca.stream.events import Assigned, Revoked
-from streampca.stream.record import PlainRecord
 from tests.broker_process import PATIENCE_S
 from tests.certificates import KEY_PASSWORD, Certificates
 from tests.kafka_broker import MECHANISMS, PASSWORD, USER, Broker, wait_until

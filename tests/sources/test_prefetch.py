@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from streampca.errors import SourceError
+from streampca.fold.decoded import Decoded
+from streampca.fold.events import Assigned, Event, Lost, OutOfRange, Records, Revoked, Undecoded, Vectors
+from streampca.fold.record import offsets_of
 from streampca.sources.memory import MemorySource, MemoryTopic, Pause, Step
 from streampca.sources.prefetch import Prefetch
-from streampca.stream.decoded import Decoded
-from streampca.stream.events import Assigned, Event, Lost, OutOfRange, Records, Revoked, Undecoded, Vectors
-from streampca.stream.record import offsets_of
 from tests.kafka_broker import wait_until
 from tests.sources.backends import unchanged
 

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from streampca.errors import SourceError
+from streampca.fold.events import Lost, Revoked
 from streampca.sources.confluent import client
 from streampca.sources.kafka_python import connection
-from streampca.stream.events import Lost, Revoked
 from tests.broker_process import PATIENCE_S
 from tests.kafka_broker import Broker
 from tests.sources.backends import OnConfluent, OnKafka

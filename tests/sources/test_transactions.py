@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from streampca.errors import SourceError
+from streampca.fold.events import Assigned
 from streampca.sources.base import Committed, Source
 from streampca.sources.clients import client_of, transactions_of
 from streampca.sources.memory import MemorySource, MemoryTopic
 from streampca.sources.memory.transactions import MemoryTransactions, written_records
 from streampca.sources.transactions import Outgoing, TransactionFailedError, Transactions
-from streampca.stream.events import Assigned
 from tests.broker_process import PATIENCE_S
 from tests.kafka_broker import Broker
 from tests.sources.backends import settings_for

@@ -1,6 +1,6 @@
 """Files as a newer release would write them."""
 
-from streampca.stream import checkpoint, model_file, npz
+from streampca.fold import checkpoint, model_file, npz
 
 
 def newer(data: bytes, kind: str) -> bytes:

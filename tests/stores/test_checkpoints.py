@@ -8,12 +8,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from streampca.errors import DamagedFileError, NewerFormatError, StoreError
+from streampca.fold.checkpoint import Checkpoint, encode
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import Crash, MemoryStore
-from streampca.stream.checkpoint import Checkpoint, encode
+from tests.fold.streams import checkpoint_of, fold_config, fold_of, vectors
 from tests.stores.newer import newer
-from tests.stream.streams import checkpoint_of, fold_config, fold_of, vectors
 
 CONFIG = fold_config()
 

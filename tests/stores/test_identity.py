@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from streampca.errors import DamagedFileError, StaleListingError
+from streampca.fold.store_identity import StoreIdentity, identity_in
 from streampca.stores import identity
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import MemoryStore
-from streampca.stream.store_identity import StoreIdentity, identity_in
 
 
 def test_it_is_created_once_and_found_again(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from streampca.errors import StoreError
 from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache, NoModelError, NotLoadedError, UnknownVersionError
 from streampca.stores.models import Models
-from tests.api.known import TOPIC, file_of, known
 from tests.clock import Clock
+from tests.sidecar.known import TOPIC, file_of, known
 from tests.stores.newer import newer
 
 

@@ -8,7 +8,7 @@ import structlog
 from streampca.errors import DamagedFileError, StoreError
 from streampca.stores.memory import Crash, MemoryStore
 from streampca.stores.models import Models
-from tests.stream.test_model_file import a_published, assert_same
+from tests.fold.test_model_file import a_published, assert_same
 
 
 @pytest.fixture

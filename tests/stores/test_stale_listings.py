@@ -6,13 +6,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from streampca.errors import DamagedFileError, StaleListingError, StoreError
+from streampca.fold.checkpoint import encode
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
-from streampca.stream.checkpoint import encode
+from tests.fold.streams import checkpoint_of, fold_of, vectors
+from tests.fold.test_model_file import a_published
 from tests.stores.test_checkpoints import CONFIG, checkpoint, name_of
-from tests.stream.streams import checkpoint_of, fold_of, vectors
-from tests.stream.test_model_file import a_published
 
 
 class Stale(MemoryStore):

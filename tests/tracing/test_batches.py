@@ -11,9 +11,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from streampca.consumer_group.listener import BatchTransformed
 from streampca.consumer_group.tracing import TracingListener
-from streampca.stream.decoded import Decoded
-from streampca.stream.events import Records, Vectors
-from streampca.stream.record import PlainRecord
+from streampca.fold.decoded import Decoded
+from streampca.fold.events import Records, Vectors
+from streampca.fold.record import PlainRecord
 from tests.guarantees.harness import BOTH_CLIENTS, as_json, expected_folds, group, vectors
 from tests.guarantees.test_transform import PARTITIONS, members
 from tests.kafka_broker import Broker

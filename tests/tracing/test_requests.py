@@ -11,9 +11,9 @@ import pytest
 
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
-from tests.api.known import TOPIC, D, known
 from tests.broker_process import wait_until
 from tests.forked import COMMAND_LINE, ForkedProcess
+from tests.sidecar.known import TOPIC, D, known
 from tests.tracing.receiver import Receiver, attributes
 
 FAULT = "from streampca.stores.model_cache import ModelCache\nModelCache.versions = lambda _: 1 / 0\n"

@@ -7,6 +7,9 @@ import numpy as np
 import pyarrow as pa
 
 from streampca.consumer_group.listener import Listener, Listeners, MemberEvent, SourcePolled
+from streampca.fold.codec import Codec
+from streampca.fold.events import Event, Records
+from streampca.fold.model_file import PublishedModel
 from streampca.pca.arrays import Array
 from streampca.sources.memory import MemorySource, MemoryTopic, Step
 from streampca.sources.memory.transactions import MemoryTransactions, written_records
@@ -14,16 +17,13 @@ from streampca.sources.transactions import Outgoing
 from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
-from streampca.stream.codec import Codec
-from streampca.stream.events import Event, Records
-from streampca.stream.model_file import PublishedModel
 from streampca.transform.encoding import encoder
 from streampca.transform.loop import TransformConfig, Transformer
 from streampca.transform.messages import Packer, RecordPacker
 from streampca.transform.models import CurrentModel
 from streampca.transform.outputs import Outputs
 from streampca.transform.projection import Projection
-from tests.api.known import TOPIC, D, known
+from tests.sidecar.known import TOPIC, D, known
 from tests.transform.origin import origin_of_output
 from tests.worker.events import EventRecorder
 

@@ -13,22 +13,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streampca.fold.codec import Codec
+from streampca.fold.decoded import Decoded
+from streampca.fold.events import Records, Vectors
+from streampca.fold.model_file import PublishedModel
+from streampca.fold.record import PlainRecord
 from streampca.pca import scoring
 from streampca.pca.scoring import Calibration
 from streampca.settings.transform import EMITTED
 from streampca.sources.transactions import Outgoing
-from streampca.stream.codec import Codec
-from streampca.stream.decoded import Decoded
-from streampca.stream.events import Records, Vectors
-from streampca.stream.model_file import PublishedModel
-from streampca.stream.record import PlainRecord
 from streampca.transform.arrow import MESSAGE_BYTES, ArrowPacker
 from streampca.transform.encoding import encoder
 from streampca.transform.messages import Packer, RecordPacker
 from streampca.transform.metrics import TransformMetrics
 from streampca.transform.outputs import Outputs, Projected
 from streampca.transform.projection import Projection
-from tests.api.known import D, K, known
+from tests.sidecar.known import D, K, known
 from tests.transform.harness import Member, World
 from tests.transform.origin import origin_of_output
 

@@ -7,9 +7,9 @@ import fastavro
 import numpy as np
 import pytest
 
+from streampca.fold.codec import Codec
+from streampca.formats.schemas import MemorySchemas
 from streampca.pca.arrays import Array
-from streampca.stream.codec import Codec
-from streampca.stream.formats.schemas import MemorySchemas
 from streampca.transform.encoding import encoder, schema_of
 from streampca.transform.projection import Fields
 

@@ -17,10 +17,10 @@ from streampca.consumer_group.listener import (
 )
 from streampca.consumer_group.status import StatusListener
 from streampca.errors import InputError
+from streampca.fold.events import SourceStatus
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import MemoryStore
 from streampca.stores.process_status import ProcessStatus, ProcessStatuses, TransformStatus
-from streampca.stream.events import SourceStatus
 from streampca.transform.log import TransformLog
 from streampca.transform.metrics import TransformMetrics
 from tests.clock import Clock

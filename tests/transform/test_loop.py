@@ -23,7 +23,7 @@ from streampca.pca.scoring import Calibration
 from streampca.sources.memory import Do, Pause, Step
 from streampca.transform.arrow import ArrowPacker
 from streampca.transform.messages import ORIGIN
-from tests.api.known import known
+from tests.sidecar.known import known
 from tests.transform.harness import DEAD, Member, World
 from tests.transform.origin import origin_of_output
 from tests.worker.harness import TickingClock

@@ -12,7 +12,7 @@ from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from streampca.transform.models import CurrentModel
-from tests.api.known import TOPIC, known
+from tests.sidecar.known import TOPIC, known
 
 
 @pytest.fixture

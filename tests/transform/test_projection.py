@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
+from streampca.fold.model_file import PublishedModel
 from streampca.pca import scoring
 from streampca.pca.scoring import Calibration
 from streampca.settings.transform import EMITTED
-from streampca.stream.model_file import PublishedModel
 from streampca.transform.encoding import encoder
 from streampca.transform.projection import Projection
-from tests.api.known import known
+from tests.sidecar.known import known
 
 ALL = Projection(EMITTED)
 

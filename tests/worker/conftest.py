@@ -3,7 +3,7 @@
 import pytest
 
 from streampca.pca.compilation import compile_kernels
-from tests.stream.streams import fold_config
+from tests.fold.streams import fold_config
 
 
 @pytest.fixture(scope="session", autouse=True)

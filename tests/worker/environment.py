@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
+from streampca.fold.checkpoint import Checkpoint, encode
+from streampca.fold.fold import Fold, FoldConfig
+from streampca.fold.record import last_of
 from streampca.pca.arrays import Array
 from streampca.sources.memory import MemoryTopic
 from streampca.stores import identity
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
-from streampca.stream.checkpoint import Checkpoint, encode
-from streampca.stream.fold import Fold, FoldConfig
-from streampca.stream.record import last_of
-from tests.stream.streams import fold_config
+from tests.fold.streams import fold_config
 
 TOPIC = "readings"
 POISON = b"poison"

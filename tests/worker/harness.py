@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from streampca.consumer_group.listener import Listener, Listeners
+from streampca.fold.codec import Codec
+from streampca.fold.fold import FoldConfig
 from streampca.sources.memory import Step
 from streampca.sources.prefetch import Prefetch
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
-from streampca.stream.codec import Codec
-from streampca.stream.fold import FoldConfig
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.loop import Worker, WorkerConfig
 from streampca.worker.publisher import Publisher
-from tests.stream.streams import fold_config
+from tests.fold.streams import fold_config
 from tests.worker.environment import TOPIC, Environment
 from tests.worker.events import EventRecorder
 from tests.worker.spies import Hook, SpyDeadLetters, SpySource, SpyStore

@@ -7,10 +7,10 @@ checkpoint, and no checkpoint passes a bad record whose dead letter is not ackno
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from streampca.fold.events import Event, Records
+from streampca.fold.record import NO_RECORDS, LastRecord, Record
 from streampca.sources.memory import Do, MemoryDeadLetters, MemorySource, Step
 from streampca.stores.base import Store
-from streampca.stream.events import Event, Records
-from streampca.stream.record import NO_RECORDS, LastRecord, Record
 from tests.worker.environment import POISON, TOPIC, Environment
 
 Hook = Callable[[str], None]  # receives the name of every call before it is made, and may raise

@@ -9,11 +9,11 @@ import pytest
 
 from streampca.consumer_group.listener import CheckpointPostponed, CheckpointSaved, ModelPublished
 from streampca.errors import StoreError
+from streampca.fold.events import Assigned
 from streampca.sources.memory import Do, MemorySource
-from streampca.stream.events import Assigned
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.publisher import Publisher
-from tests.stream.streams import vectors
+from tests.fold.streams import vectors
 from tests.worker.environment import Environment
 from tests.worker.harness import WorkerFixture, make_worker
 

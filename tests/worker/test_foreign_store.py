@@ -4,13 +4,13 @@ import pytest
 
 from streampca.consumer_group.listener import CheckpointPostponed, PartitionsAssigned, RestoreFailed
 from streampca.errors import ForeignStoreError
+from streampca.fold.store_identity import StoreIdentity
 from streampca.sources.base import Committed
 from streampca.sources.memory import Do
 from streampca.stores import identity
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
-from streampca.stream.store_identity import StoreIdentity
-from tests.stream.streams import vectors
+from tests.fold.streams import vectors
 from tests.worker.environment import TOPIC, Environment
 from tests.worker.harness import make_worker
 

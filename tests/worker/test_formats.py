@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from streampca.consumer_group.listener import BatchLearned, PartitionResumed, PartitionStalled
 from streampca.errors import OffsetGapError, SourceError
+from streampca.fold.checkpoint import Checkpoint, encode
+from streampca.fold.codec import Codec
+from streampca.fold.fold import Fold
+from streampca.fold.record import LastRecord
+from streampca.formats.schemas import MemorySchemas, WriterSchema
 from streampca.pca.arrays import Array
 from streampca.sources.memory import Do, Pause
-from streampca.stream.checkpoint import Checkpoint, encode
-from streampca.stream.codec import Codec
-from streampca.stream.fold import Fold
-from streampca.stream.formats.schemas import MemorySchemas, WriterSchema
-from streampca.stream.record import LastRecord
 from streampca.worker.loop import WorkerConfig
-from tests.stream.streams import D, vectors
-from tests.stream.structured import arrow, avro, avro_datum, avro_schema, memory
+from tests.fold.streams import D, vectors
+from tests.fold.structured import arrow, avro, avro_datum, avro_schema, memory
 from tests.worker.environment import TOPIC, Environment
 from tests.worker.harness import WorkerFixture, make_worker, worker_config
 

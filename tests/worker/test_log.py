@@ -18,12 +18,12 @@ from streampca.consumer_group.listener import (
     RecordRejected,
     SourcePolled,
 )
+from streampca.fold.events import SourceStatus
 from streampca.sources.memory import Do, Pause, Step
 from streampca.stores.object_errors import store_error
-from streampca.stream.events import SourceStatus
 from streampca.worker.listeners.log import WorkerLog
 from tests.clock import Clock
-from tests.stream.streams import fold_config, fold_of, vectors
+from tests.fold.streams import fold_config, fold_of, vectors
 from tests.worker.environment import POISON, Environment
 from tests.worker.harness import WorkerFixture, make_worker, worker_config
 

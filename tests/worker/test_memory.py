@@ -9,9 +9,9 @@ import pytest
 PAGES_PER_BATCH = 9 * 6 * 2**20 // 4096
 PROGRAM = """
 import resource, sys
-from streampca import allocation
+from streampca.process import memory
 if sys.argv[1] == "kept":
-    allocation.keep_freed_memory()
+    memory.keep_freed_memory()
 before = []
 for _ in range(6):
     before.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)

@@ -19,13 +19,13 @@ from streampca.consumer_group.listener import (
     PartitionStalled,
     PublishFailed,
 )
-from streampca.metrics import described
+from streampca.fold.fold import Fold
 from streampca.pca.learning import BLOCK
 from streampca.pca.losses import Losses
+from streampca.process.metrics import described
 from streampca.sources.memory import Do, Pause
-from streampca.stream.fold import Fold
 from streampca.worker.listeners.metrics import WorkerMetrics
-from tests.stream.streams import D, fold_config, fold_of, vectors
+from tests.fold.streams import D, fold_config, fold_of, vectors
 from tests.worker.environment import POISON, TOPIC, Environment
 from tests.worker.harness import WorkerFixture, make_worker, worker_config
 

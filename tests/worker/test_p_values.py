@@ -8,12 +8,12 @@ import pytest
 
 from streampca.backfill import Backfill, fold_batches, merge
 from streampca.estimator.estimator import ImplicitKrasulina
+from streampca.fold.fold import Fold, FoldConfig
+from streampca.fold.model_file import PublishedModel
+from streampca.formats.arrow import fixed_size_lists
 from streampca.pca import scoring
 from streampca.pca.arrays import F64, Array
-from streampca.stream.fold import Fold, FoldConfig
-from streampca.stream.model_file import PublishedModel
-from streampca.vectors.arrow import fixed_size_lists
-from tests.stream.streams import fold_config
+from tests.fold.streams import fold_config
 from tests.worker.test_publisher import PublisherFixture
 
 K, TESTED = 8, 2000

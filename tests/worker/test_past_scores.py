@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
+from streampca.fold.fold import Fold, FoldConfig
+from streampca.fold.model_file import PublishedModel
 from streampca.pca import scoring
 from streampca.pca.arrays import Array
 from streampca.pca.learning import BLOCK
 from streampca.pca.model import Model
 from streampca.pca.scoring import Calibration
-from streampca.stream.fold import Fold, FoldConfig
-from streampca.stream.model_file import PublishedModel
 from streampca.worker.publisher import Publisher
-from tests.stream.streams import WARM_UP, fold_config, folded, vectors
+from tests.fold.streams import WARM_UP, fold_config, folded, vectors
 from tests.worker.test_publisher import PublisherFixture
 
 MESSAGES = vectors(3000)

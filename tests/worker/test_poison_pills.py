@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streampca.fold.checkpoint import Checkpoint, encode
+from streampca.fold.codec import REASONS, Codec
+from streampca.fold.fold import Fold
+from streampca.fold.record import PlainRecord, last_of
 from streampca.pca.arrays import Array
-from streampca.stream.checkpoint import Checkpoint, encode
-from streampca.stream.codec import REASONS, Codec
-from streampca.stream.fold import Fold
-from streampca.stream.record import PlainRecord, last_of
 from streampca.worker.loop import WorkerConfig
-from tests.stream.streams import D, fold_config, vectors
-from tests.stream.structured import READING, arrow, avro, avro_datum, avro_schema, memory, protobuf, reading
+from tests.fold.streams import D, fold_config, vectors
+from tests.fold.structured import READING, arrow, avro, avro_datum, avro_schema, memory, protobuf, reading
 from tests.worker.environment import TOPIC, Environment
 from tests.worker.harness import WorkerFixture, make_worker, worker_config
 

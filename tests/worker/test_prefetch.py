@@ -7,11 +7,11 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from streampca.consumer_group.listener import PartitionStalled
+from streampca.fold.events import Records
+from streampca.formats.schemas import MemorySchemas, WriterSchema
 from streampca.sources.memory import Do, Step
-from streampca.stream.events import Records
-from streampca.stream.formats.schemas import MemorySchemas, WriterSchema
-from tests.stream.streams import fold_config, vectors
-from tests.stream.structured import memory
+from tests.fold.streams import fold_config, vectors
+from tests.fold.structured import memory
 from tests.worker.environment import POISON, Environment
 from tests.worker.harness import make_worker, worker_config
 from tests.worker.test_formats import SCHEMA, avros, config_for, learned_in_one_batch, newest

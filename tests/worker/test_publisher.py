@@ -11,6 +11,9 @@ import pytest
 
 from streampca.consumer_group.listener import ModelPublished, PartitionsAssigned
 from streampca.errors import SettingsError, TopicReplacedError
+from streampca.fold.checkpoint import Checkpoint
+from streampca.fold.fold import Fold, FoldConfig
+from streampca.fold.model_file import PublishedModel, encode
 from streampca.pca.arrays import F64
 from streampca.pca.axes import model_of
 from streampca.pca.jackknife import jackknife
@@ -21,11 +24,8 @@ from streampca.sources.memory import Do, MemorySource, Pause, Step
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
-from streampca.stream.checkpoint import Checkpoint
-from streampca.stream.fold import Fold, FoldConfig
-from streampca.stream.model_file import PublishedModel, encode
 from streampca.worker.publisher import Publisher, is_due
-from tests.stream.streams import D, checkpoint_of, covariance, fold_config, fold_of, vectors
+from tests.fold.streams import D, checkpoint_of, covariance, fold_config, fold_of, vectors
 from tests.worker.environment import Environment
 from tests.worker.harness import WorkerFixture, make_worker, worker_config
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from streampca.errors import RejectLimitError, exit_code_of
-from streampca.stream.codec import Codec
+from streampca.fold.codec import Codec
 from streampca.worker.loop import WorkerConfig
-from tests.stream.streams import D, fold_config, vectors
+from tests.fold.streams import D, fold_config, vectors
 from tests.worker.environment import POISON, Environment
 from tests.worker.harness import WorkerFixture, make_worker, worker_config
 

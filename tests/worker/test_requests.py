@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from streampca.consumer_group.listener import CheckpointPostponed, ModelPublished, PublishFailed
 from streampca.errors import StoreError
+from streampca.fold.checkpoint import Checkpoint
+from streampca.fold.fold import Fold
+from streampca.fold.model_file import PublishedModel, encode
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
 from streampca.stores.object_store import ObjectStore
-from streampca.stream.checkpoint import Checkpoint
-from streampca.stream.fold import Fold
-from streampca.stream.model_file import PublishedModel, encode
 from streampca.worker import merge_inputs
 from streampca.worker.checkpoint_writer import CheckpointWriter, SaveResult
 from streampca.worker.publisher import Publisher
-from tests.stream.streams import checkpoint_of, fold_config, fold_of, vectors
+from tests.fold.streams import checkpoint_of, fold_config, fold_of, vectors
 from tests.worker.harness import SynchronousExecutor
 
 CONFIG = fold_config()

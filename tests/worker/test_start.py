@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from streampca.errors import SettingsError, StoreBusyError
-from streampca.settings import WorkerSettings
-from streampca.stream.checkpoint import Checkpoint
-from streampca.stream.fold import Fold
-from streampca.stream.partitions import backfill_partition
-from tests.stream.streams import fold_config, fold_of, vectors
+from streampca.fold.checkpoint import Checkpoint
+from streampca.fold.fold import Fold
+from streampca.fold.partitions import backfill_partition
+from streampca.settings.worker import WorkerSettings
+from tests.fold.streams import fold_config, fold_of, vectors
 from tests.worker.environment import TOPIC, Environment
 from tests.worker.harness import make_worker, worker_config
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from streampca.commands.process import name_of_process
+from streampca.cli.member import name_of_process
 from streampca.consumer_group.listener import (
     BatchLearned,
     CheckpointPostponed,
@@ -24,11 +24,11 @@ from streampca.consumer_group.listener import (
 )
 from streampca.consumer_group.status import StatusListener
 from streampca.errors import BadRecordError, StoreError
+from streampca.fold.events import SourceStatus
 from streampca.stores.base import is_part
 from streampca.stores.memory import MemoryStore
 from streampca.stores.process_status import ProcessStatus, ProcessStatuses
-from streampca.stream.events import SourceStatus
-from tests.stream.streams import fold_config, fold_of, vectors
+from tests.fold.streams import fold_config, fold_of, vectors
 from tests.worker.environment import TOPIC, Environment
 from tests.worker.harness import SynchronousExecutor, make_worker, worker_config
 

@@ -14,8 +14,8 @@ ENVIRONMENT = os.environ | {"STREAMPCA_CHECKPOINT_INTERVAL_S": "0.1"}
 # A worker on a source in memory, with a failure injected into the thread that is named.
 PROGRAM = """
 import json, sys, threading
-from streampca import cli
-from streampca.commands import worker as command
+from streampca.cli import app as cli
+from streampca.cli import worker as command
 from streampca.sources.base import NoDeadLetters
 from streampca.sources.memory import MemorySource, MemoryTopic
 from streampca.sources.prefetch import Prefetch

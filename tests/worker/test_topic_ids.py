@@ -4,7 +4,7 @@ import pytest
 
 from streampca.errors import TopicReplacedError
 from streampca.sources.memory import Do
-from tests.stream.streams import vectors
+from tests.fold.streams import vectors
 from tests.worker.environment import Environment
 from tests.worker.harness import make_worker
 

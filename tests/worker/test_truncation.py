@@ -7,9 +7,9 @@ import pytest
 
 from streampca.consumer_group.listener import OffsetsSkipped
 from streampca.errors import OffsetGapError
+from streampca.fold.checkpoint import encode
 from streampca.sources.memory import Do
-from streampca.stream.checkpoint import encode
-from tests.stream.streams import vectors
+from tests.fold.streams import vectors
 from tests.worker.environment import TOPIC, Environment
 from tests.worker.harness import WorkerFixture, make_worker, worker_config
 

@@ -25,9 +25,9 @@ from streampca.errors import (
     StreampcaError,
     TopicReplacedError,
 )
+from streampca.fold.events import Assigned, OutOfRange
 from streampca.sources.memory import Do, MemorySource, Pause
-from streampca.stream.events import Assigned, OutOfRange
-from tests.stream.streams import fold_config, vectors
+from tests.fold.streams import fold_config, vectors
 from tests.worker.environment import POISON, Environment
 from tests.worker.harness import WorkerFixture, make_worker, worker_config
 from tests.worker.spies import Hook

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias, overload
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
 
-from streampca.stream.record import Batch, PlainRecord, Record
+from streampca.fold.record import Batch, PlainRecord, Record
 
 Message: TypeAlias = Any  # confluent_kafka.Message, whose types allow None everywhere
 

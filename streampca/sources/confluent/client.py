@@ -8,7 +8,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from kafka.errors import RetriableError, for_code
 
 from streampca.errors import SourceError
-from streampca.settings import ConsumerSettings, KafkaSettings
+from streampca.settings.consumer import ConsumerSettings
+from streampca.settings.kafka import KafkaSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
 from streampca.sources.broker_errors import one_line

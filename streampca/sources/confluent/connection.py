@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection, Uuid
 from confluent_kafka.admin import AdminClient
 
 from streampca.errors import SourceError
-from streampca.settings import KafkaSettings
+from streampca.settings.kafka import KafkaSettings
 from streampca.sources.broker_errors import one_line
 from streampca.sources.confluent import client
 from streampca.sources.oauth_tokens import tokens_of

@@ -11,7 +11,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 
-from streampca.stream.events import Assigned, Lost, Revoked
+from streampca.fold.events import Assigned, Lost, Revoked
 
 
 class RebalanceListener:

@@ -14,7 +14,8 @@ from typing import Any
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from streampca.settings import ConsumerSettings
+from streampca.fold.events import Event, SourceStatus
+from streampca.settings.consumer import ConsumerSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
 from streampca.sources.client_source import ClientSource, log_failed_commit
@@ -22,7 +23,6 @@ from streampca.sources.confluent import client
 from streampca.sources.confluent.batch import ConfluentBatch, Message
 from streampca.sources.confluent.connection import Connection
 from streampca.sources.confluent.rebalance import RebalanceListener
-from streampca.stream.events import Event, SourceStatus
 
 _MAX_WAIT_S = 0.05  # an event of a rebalance is returned after at most so long
 _OFFSETS_S = 3.0

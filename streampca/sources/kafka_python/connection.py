@@ -26,7 +26,7 @@ from kafka.net.selector import NetworkSelector
 from kafka.protocol.metadata import MetadataRequest
 
 from streampca.errors import SourceError
-from streampca.settings import KafkaSettings
+from streampca.settings.kafka import KafkaSettings
 from streampca.sources.broker_errors import NoBrokerError, one_line
 from streampca.sources.certificates import key_password
 from streampca.sources.kafka_python.patches.connections import PatchedConnectionManager, PatchedNetClient

@@ -8,12 +8,12 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 from kafka.serializer import Serializer
 
-from streampca.settings import ConsumerSettings
+from streampca.fold.record import Record
+from streampca.settings.consumer import ConsumerSettings
 from streampca.sources.client_transactions import REQUEST_BYTES
 from streampca.sources.dead_letter_headers import Headers, dead_letter_headers
 from streampca.sources.kafka_python.connection import Connection
 from streampca.sources.kafka_python.patches.producing import drop
-from streampca.stream.record import Record
 
 DELIVERY_TIMEOUT_MS = 2**31 - 1  # waits for an absent broker without limit
 _POLL_S = 0.5

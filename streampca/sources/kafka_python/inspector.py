@@ -9,11 +9,11 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import ACLOperation
 from kafka.errors import KafkaError
 
-from streampca.settings import ConsumerSettings
+from streampca.fold.record import Record
+from streampca.settings.consumer import ConsumerSettings
 from streampca.sources.base import Committed
 from streampca.sources.kafka_python.connection import Connection, admin_client
 from streampca.sources.kafka_python.patches.membership import committed_offsets
-from streampca.stream.record import Record
 
 _ANSWER_MS = 5000
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 
 from kafka import ConsumerRebalanceListener, TopicPartition
 
-from streampca.stream.events import Assigned, Lost, Revoked
+from streampca.fold.events import Assigned, Lost, Revoked
 
 
 class _SuspendError(Exception):

@@ -8,12 +8,12 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from streampca.errors import SourceError
-from streampca.settings import KafkaSettings
+from streampca.fold.record import Record
+from streampca.settings.kafka import KafkaSettings
 from streampca.sources.kafka_python.connection import Connection
 from streampca.sources.kafka_python.patches.fetching import position_of
 from streampca.sources.kafka_python.transactions import KafkaPythonTransactions
 from streampca.sources.transactions import OutgoingFields, TransactionFailedError
-from streampca.stream.record import Record
 
 _ANSWER_MS = 5000
 _POLL_RECORDS, _FETCH_BYTES = 10_000, 4 * 1024 * 1024

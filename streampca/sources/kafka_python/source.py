@@ -15,7 +15,9 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError, LogTruncationError, OffsetOutOfRangeError, RetriableError
 from kafka.structs import OffsetAndMetadata
 
-from streampca.settings import ConsumerSettings
+from streampca.fold.events import Assigned, Event, SourceStatus
+from streampca.fold.record import Record
+from streampca.settings.consumer import ConsumerSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
 from streampca.sources.broker_errors import one_line
@@ -30,8 +32,6 @@ from streampca.sources.kafka_python.patches.membership import (
     rejoin_group,
 )
 from streampca.sources.kafka_python.rebalance import RebalanceListener
-from streampca.stream.events import Assigned, Event, SourceStatus
-from streampca.stream.record import Record
 
 _COMMIT_TIMEOUT_MS = 1000
 _CLOSE_TIMEOUT_MS = 2000

@@ -1,8 +1,8 @@
 """Dead letters in memory, for tests."""
 
 from streampca.errors import SourceError
+from streampca.fold.record import PlainRecord, Record
 from streampca.sources.dead_letter_headers import dead_letter_headers
-from streampca.stream.record import PlainRecord, Record
 
 
 class MemoryDeadLetters:

@@ -3,7 +3,7 @@
 import bisect
 from dataclasses import dataclass, field
 
-from streampca.stream.record import PlainRecord
+from streampca.fold.record import PlainRecord
 
 
 @dataclass

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from streampca.fold.events import Assigned, Event, Lost, OutOfRange, Records, Revoked, SourceStatus
+from streampca.fold.record import NO_RECORDS, LastRecord
 from streampca.sources.base import Committed
 from streampca.sources.memory.log import Log
 from streampca.sources.memory.topic import MemoryTopic
-from streampca.stream.events import Assigned, Event, Lost, OutOfRange, Records, Revoked, SourceStatus
-from streampca.stream.record import NO_RECORDS, LastRecord
 
 
 @dataclass(frozen=True)

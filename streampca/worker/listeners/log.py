@@ -16,7 +16,7 @@ from streampca.consumer_group.listener import (
     PublishFailed,
 )
 from streampca.consumer_group.log import MemberLog
-from streampca.stream.model_file import PublishedModel
+from streampca.fold.model_file import PublishedModel
 
 log = structlog.get_logger()
 

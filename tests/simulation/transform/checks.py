@@ -16,12 +16,12 @@ from streampca.errors import (
     StoreError,
     StreampcaError,
 )  # fmt: skip
+from streampca.fold.record import PlainRecord
+from streampca.formats.schemas import FRAME
 from streampca.pca.model import Model
 from streampca.sources.dead_letter_headers import origin_of
 from streampca.sources.transactions import Outgoing
-from streampca.stream.formats.schemas import FRAME
-from streampca.stream.record import PlainRecord
-from tests.api.known import known_model
+from tests.sidecar.known import known_model
 from tests.simulation.cluster import SESSION_S
 from tests.simulation.history import Course
 from tests.simulation.registry import is_poison

@@ -3,10 +3,10 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NoReturn
 
+from streampca.fold.events import Assigned, Event, Lost, Revoked
 from streampca.sources.base import Committed
 from streampca.sources.memory import MemorySource
 from streampca.sources.transactions import Outgoing, OutgoingFields, TransactionFailedError
-from streampca.stream.events import Assigned, Event, Lost, Revoked
 from tests.simulation.cluster import ClusterSource
 from tests.simulation.scheduler import Process
 from tests.simulation.transform.coordinator import RefusedError, TransformCluster

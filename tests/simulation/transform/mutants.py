@@ -7,11 +7,11 @@ from unittest import mock
 import numpy as np
 
 from streampca.consumer_group.assignment import Assignment
+from streampca.fold.events import OutOfRange
+from streampca.fold.model_file import PublishedModel
 from streampca.pca.arrays import Array
 from streampca.sources.base import Committed
 from streampca.sources.transactions import OutgoingFields
-from streampca.stream.events import OutOfRange
-from streampca.stream.model_file import PublishedModel
 from streampca.transform.loop import Transformer
 from streampca.transform.models import CurrentModel
 from streampca.transform.outputs import Projected

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from random import Random
 
-from streampca.stream.formats.schemas import Schemas
+from streampca.formats.schemas import Schemas
 from tests.simulation.plan import QUIET_AFTER_S, Burst, Fault, bad_runs, faults_of
 from tests.simulation.registry import FramedCodec
 

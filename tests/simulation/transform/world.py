@@ -20,7 +20,7 @@ from streampca.transform.messages import RecordPacker
 from streampca.transform.models import CurrentModel
 from streampca.transform.outputs import Outputs
 from streampca.transform.projection import Projection
-from tests.api.known import known
+from tests.sidecar.known import known
 from tests.simulation.history import Jump
 from tests.simulation.plan import TOPIC
 from tests.simulation.scheduler import Process

@@ -1,0 +1,282 @@
+"""The command line: names, options and help of the commands.
+
+The implementation of a command is imported when it runs, so that help appears quickly.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streampca.cli import operations
+from streampca.cli.options import Given, command
+from streampca.errors import StreampcaError, exit_code_of, naming_the_extra
+from streampca.process.blas import choose_kernels
+from streampca.settings.options import SERVE, TRANSFORM, WORKER
+from streampca.version import __version__
+
+if TYPE_CHECKING:
+    from streampca.settings.commands import ProduceSettings
+    from streampca.settings.transform import TransformSettings
+    from streampca.settings.worker import WorkerSettings
+
+app = typer.Typer(
+    name="streampca",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Learn the principal components of a Kafka topic, exactly once, and serve projections over HTTP.",
+    epilog="Every setting can also be given as an environment variable STREAMPCA_NAME or in a TOML file. "
+    "`streampca check` lists them all. Start with `streampca demo`.",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"streampca {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options_of_all(
+    _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    pass
+
+
+@command(app, *WORKER, logs_errors=True)
+def worker(settings: "WorkerSettings") -> None:
+    """Learn from a topic until stopped.
+
+    Joins the consumer group, resumes each assigned partition from its newest checkpoint, and publishes the merged
+    model to the store. Start up to one worker per partition, all on one shared store. SIGTERM and Ctrl-C save
+    checkpoints and leave the group.
+
+    Example: streampca worker --topic readings --dimensions 128 --components 8
+    """
+    from streampca.cli.worker import run
+
+    run(settings)
+
+
+@command(app, *SERVE)
+def serve(
+    given: Given,
+    model: Annotated[str | None, typer.Option(help="Serve this model file instead of a store.", metavar="FILE")] = None,
+) -> None:
+    """Serve projections onto the newest model over HTTP.
+
+    Only reads the store, so any number of sidecars may run beside the workers. The API is described at /docs.
+
+    Example: streampca serve --topic readings --port 8000
+    """
+    from streampca.cli.serve import run
+
+    run(given, model)
+
+
+@command(app, *TRANSFORM, logs_errors=True)
+def transform(settings: "TransformSettings") -> None:
+    """Project a topic into another topic, exactly once.
+
+    Writes an output for each record, with its key, timestamp and headers, to the partition of the same number. Outputs
+    and offsets are one transaction: read_committed consumers see each output once. Waits for a model if there is none
+    yet, and uses newer ones as they appear. Start up to one per partition.
+
+    Example: streampca transform --topic readings --output-topic readings-projected
+    """
+    from streampca.cli.transform import run
+
+    run(settings)
+
+
+@app.command()
+def demo(
+    seconds: Annotated[
+        float | None, typer.Option(min=1, help="Seconds to run after the first projection; default: until Ctrl-C.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option(help="File of vectors to stream, .npy; default: generated ones.")] = None,
+    rate: Annotated[float, typer.Option(min=1, help="Messages per second.")] = 2000.0,
+    store: Annotated[
+        str | None, typer.Option(help="Store to keep, a folder or a URL; default: a temporary folder.")
+    ] = None,
+    port: Annotated[int, typer.Option(help="Port of the HTTP API; 0: any free one.")] = 8000,
+) -> None:
+    """Run everything on this machine.
+
+    A broker in memory, a stream of vectors, a worker and the HTTP API. Needs the extra `demo` (pip install
+    'streampca[demo]'), and neither Java nor Docker. The vectors have a low-rank structure that is known, so one can
+    watch how well it is found.
+    """
+    from streampca.demo.run import run
+
+    run(seconds, file, rate, store, port)
+
+
+_COLUMN = Annotated[str | None, typer.Option(help="Column with the vectors, if a Parquet file has several.")]
+
+
+@command(app, "topic", "format", "bootstrap_servers", logs_errors=True)
+def produce(
+    settings: "ProduceSettings",
+    file: Annotated[
+        Path | None, typer.Argument(help="Vectors as rows: .npy, .csv, .jsonl or .parquet.", metavar="FILE")
+    ] = None,
+    rate: Annotated[float | None, typer.Option(min=0.001, help="Messages per second; default: unlimited.")] = None,
+    repeat: Annotated[bool, typer.Option("--repeat", help="Start again at the end of the file, endlessly.")] = False,
+    synthetic: Annotated[
+        bool, typer.Option("--synthetic", help="Send generated vectors like the demo's, endlessly.")
+    ] = False,
+    column: _COLUMN = None,
+) -> None:
+    """Send the rows of a file to a topic.
+
+    Sends one message per row, spread evenly over the partitions. The file is streamed, so it may be larger than
+    memory. Returns when the broker has acknowledged every message.
+
+    Example: streampca produce vectors.npy --topic readings --rate 1000 --format float32
+    """
+    from streampca.cli.produce import run
+
+    run(settings, file, rate, column, repeat=repeat, synthetic=synthetic)
+
+
+@app.command()
+def fit(
+    file: Annotated[Path, typer.Argument(help="Vectors as rows: .npy, .csv, .jsonl or .parquet.", metavar="FILE")],
+    output: Annotated[str, typer.Option("--output", "-o", help="Model file to write, .npz; a path or a URL.")],
+    components: Annotated[int | None, typer.Option(min=1, help="Number k of components; default: 10.")] = None,
+    oversampling: Annotated[int | None, typer.Option(min=0, help="Columns tracked beyond the k components.")] = None,
+    center: Annotated[bool, typer.Option(help="Whether to subtract the running mean.")] = True,
+    half_life: Annotated[float | None, typer.Option(min=0.001, help="Half-life of a row's weight, in rows.")] = None,
+    single: Annotated[bool, typer.Option("--float32", help="Compute in single precision.")] = False,
+    missing: Annotated[str, typer.Option(help="Rows that lack entries: refuse or impute.")] = "refuse",
+    start_from: Annotated[
+        str | None,
+        typer.Option(help="Model file, or store with one topic, to continue; no other options of the model."),
+    ] = None,
+    column: _COLUMN = None,
+) -> None:
+    """Learn from a file in one pass.
+
+    Learns the rows as a worker learns a partition, and writes a model file, which `streampca inspect` shows, `project`
+    uses, and `serve` serves.
+
+    Example: streampca fit vectors.npy -o model.npz --components 20
+    """
+    from streampca.cli.fit import FitOptions, run
+
+    dtype = "float32" if single else "float64"
+    run(file, output, FitOptions(components, oversampling, center, half_life, dtype, missing), start_from, column)
+
+
+@command(app, "topic", "store")
+def backfill(
+    given: Given,
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(help="Files or folders (.parquet, .arrow, .csv, .npy), Delta tables; URLs."),
+    ] = None,
+    column: Annotated[
+        str, typer.Option(help="Column of lists of numbers; or of numbers: a pattern such as 'f_*'.")
+    ] = "",
+    timestamp_column: Annotated[str | None, typer.Option(help="Column with the time of each row.")] = None,
+    until: Annotated[
+        str | None, typer.Option(help="Where the topic begins: a time, ISO 8601; or offsets, 0:1200,1:1177.")
+    ] = None,
+    number: Annotated[int, typer.Option(min=0, max=2**30, help="Tells the backfills of a topic apart.")] = 0,
+    scheduler: Annotated[str | None, typer.Option(help="Dask's scheduler, tcp://…; default: this machine.")] = None,
+    rejects: Annotated[Path | None, typer.Option(help="Parquet file to write the rejected rows to.")] = None,
+    remove: Annotated[int | None, typer.Option(min=0, help="Delete the backfill of this number instead.")] = None,
+) -> None:
+    """Learn the past of a topic from files.
+
+    Every model that workers publish from then on contains it. Settings are those of the workers. One that was
+    interrupted continues.
+
+    Example: streampca backfill s3://lake/readings --column embedding --timestamp-column time --until 2026-01-31T12:00Z
+    """
+    from streampca.cli import backfill
+
+    if remove is not None:
+        if sources:
+            raise typer.BadParameter("--remove takes no files: it deletes what was learned of them")
+        return backfill.remove(given, remove, typer.confirm)
+    if not sources or not column:
+        raise typer.BadParameter("name the files or folders, and --column")
+    backfill.run(given, sources, column, timestamp_column, until, number, scheduler, rejects)
+
+
+@app.command()
+def project(
+    file: Annotated[Path, typer.Argument(help="Vectors as rows: .npy, .csv, .jsonl or .parquet.", metavar="FILE")],
+    model: Annotated[str, typer.Option(help="Model file or store, a path or a URL; or a sidecar, http://host:port.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write: .npy, .csv, .jsonl or .parquet.")],
+    basis: Annotated[str, typer.Option(help="principal, or whitened: coordinates with variance one.")] = "principal",
+    topic: Annotated[str | None, typer.Option(help="Topic, if the store holds several.")] = None,
+    column: _COLUMN = None,
+) -> None:
+    """Write the coordinates of a file's vectors, and their squared distances from the subspace of the components.
+
+    Of a store the newest model is used; older ones are files in it. The bearer token of a sidecar is taken from
+    STREAMPCA_TOKEN. An .npy file gets only the coordinates. The file is streamed, so it may be larger than memory.
+
+    Example: streampca project vectors.npy --model model.npz -o projected.parquet
+    """
+    from streampca.cli.project import run
+
+    run(file, model, output, basis, topic, column)  # type: ignore[arg-type]
+
+
+@app.command()
+def inspect(
+    path: Annotated[
+        str, typer.Argument(help="A checkpoint file, a model file, or a store; a path or a URL.", metavar="PATH")
+    ],
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+) -> None:
+    """Show the content of a checkpoint, a model or a store."""
+    from streampca.cli.inspect import run
+
+    run(path, as_json=json)
+
+
+@app.command()
+def export(
+    path: Annotated[str, typer.Argument(help="A model file or a store; a path or a URL.", metavar="PATH")],
+    to: Annotated[str, typer.Option(help="npz or onnx.", metavar="FORMAT")],
+    output: Annotated[str, typer.Option("--output", "-o", help="File to write; a path or a URL.")],
+    topic: Annotated[str | None, typer.Option(help="Topic, if the store holds several.")] = None,
+) -> None:
+    """Write a model as a file of another tool.
+
+    Of a store the newest model is used; older ones are files in it.
+
+    Example: streampca export streampca-store --to onnx -o model.onnx
+    """
+    from streampca.cli.export import run
+
+    run(path, to, output, topic)
+
+
+app.add_typer(operations.app)
+
+
+def main() -> None:
+    """Run the command line; an expected error is one line on stderr."""
+    # A container's first process ignores signals that it does not handle; some commands replace this handler.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    choose_kernels()
+    try:
+        with naming_the_extra():
+            app()
+    except StreampcaError as error:
+        print("streampca:", " ".join(str(error).split()), file=sys.stderr)  # noqa: T201
+        raise SystemExit(exit_code_of(error)) from None
+    except BrokenPipeError:  # the reader of the output has closed it, as in `streampca inspect … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None

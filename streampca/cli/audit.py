@@ -1,0 +1,60 @@
+"""`streampca audit`: learns the records between two checkpoints again, and compares the bytes."""
+
+import itertools
+from contextlib import closing
+
+from threadpoolctl import threadpool_limits
+
+from streampca.cli.console import console
+from streampca.cli.options import Given
+from streampca.cli.worker import worker_config_of
+from streampca.errors import SettingsError, StreampcaError
+from streampca.fold import checkpoint as files
+from streampca.fold import compatibility
+from streampca.fold.fold import Fold
+from streampca.process import logs
+from streampca.settings.worker import WorkerSettings
+from streampca.sources.kafka_python.replay import KafkaPythonReader
+from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.choice import store_of
+from streampca.worker.loop import WorkerConfig
+
+_RECORDS = 2000  # learned at a time: where they are cut changes no bit
+
+
+def run(given: Given, partition: int, start: int | None, end: int | None) -> None:
+    """Print that the bytes are the same. Raises `StreampcaError` if they are not."""
+    settings = WorkerSettings.read(**given)
+    logs.configure(settings.log_level)
+    checkpoints, config = Checkpoints(store_of(settings.store), settings.topic), worker_config_of(settings)
+    kept = checkpoints.offsets(partition)
+    start, end = kept[0] if start is None and kept else start or 0, kept[-1] if end is None and kept else end
+    if end not in kept or (start not in kept and start != 0) or not start < end:
+        listed = ", ".join(map(str, kept)) or "none"
+        raise SettingsError(
+            f"--from and --to must be two checkpoints of partition {partition}, or 0; there are: {listed}"
+        )
+    written = files.decode(stored := checkpoints.at(partition, end))
+    compatibility.refuse_other_settings(written, config.fold)
+    before = files.decode(checkpoints.at(partition, start)).fold if start in kept else Fold.empty(config.fold.learning)
+    with closing(KafkaPythonReader(settings, settings.topic)) as reader, threadpool_limits(1):
+        fold, count = _learned(before, reader, partition, start, end, config)
+    again = files.encode(files.Checkpoint(written.topic, written.topic_id, partition, fold, written.settings))
+    where = f"partition {partition}, offsets {start} to {end}: {count:,} records learned again"
+    if again != stored:
+        raise StreampcaError(
+            f"{where}, and the checkpoint has other bytes. Processor and libraries may differ from those of the worker "
+            "that wrote it; if they do not, records were lost or learned twice: please report it"
+        )
+    console().print(f"{where}; the checkpoint has the same bytes")
+
+
+def _learned(
+    fold: Fold, reader: KafkaPythonReader, partition: int, start: int, end: int, config: WorkerConfig
+) -> tuple[Fold, int]:
+    """The fold at the end, and how many records it took."""
+    count, records = 0, reader.between(partition, start, end)
+    while some := list(itertools.islice(records, _RECORDS)):
+        fold = fold.take(config.codec.batch_of(some), config.fold)[0]
+        count += len(some)
+    return fold.at(end), count

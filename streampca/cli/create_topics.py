@@ -1,0 +1,78 @@
+"""`streampca create-topics`: creates the topics that are missing, and changes none."""
+
+from typing import Any
+
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.errors import AuthorizationError, KafkaError, NoError, TopicAlreadyExistsError, for_code
+
+from streampca.cli.console import console
+from streampca.errors import SourceError
+from streampca.settings.commands import CreateTopicsSettings
+from streampca.sources.kafka_python.connection import Connection, admin_client
+
+_BROKERS = -1  # the broker's own number
+_MAX_MESSAGE = "max.message.bytes"
+_HEADERS_BYTES = 64 * 1024  # more than a dead letter's headers add to its record
+
+
+def run(settings: CreateTopicsSettings, partitions: int | None, replication_factor: int | None) -> None:
+    """Create the missing topics and print what there is; None: the broker's number. Raises `SourceError`."""
+    connection = Connection(settings, settings.topic)
+    admin = connection.connect(admin_client)
+
+    def ensure(name: str, number: int | None, **configs: str) -> int:
+        wanted = {"num_partitions": number or _BROKERS, "replication_factor": replication_factor or _BROKERS}
+        expected = number if name != settings.dead_letter_topic else None
+        return _ensure(connection, admin, name, {**wanted, "configs": configs}, expected)
+
+    try:
+        found = ensure(settings.topic, partitions)
+        if settings.dead_letter_topic:
+            ensure(settings.dead_letter_topic, 1, **_larger_messages(admin, settings.topic))
+        if settings.output_topic:
+            ensure(settings.output_topic, found)
+    except KafkaError as error:
+        raise connection.source_error(error) from None
+    finally:
+        admin.close()
+
+
+def _ensure(connection: Connection, admin: Any, name: str, wanted: dict[str, Any], expected: int | None) -> int:
+    """Create the topic unless it exists, and print which; return its number of partitions."""
+    found, action = _partitions(admin, name), "exists"
+    if found is None:
+        action = _create(connection, admin, name, wanted)
+        admin.wait_for_topics([name])
+        found = _partitions(admin, name) or 0
+    other = f", not {expected}; it stays as it is" if expected not in (None, found) else ""
+    console().print(f"{name}: {action}, partitions: {found}{other}")
+    return found
+
+
+def _partitions(admin: Any, name: str) -> int | None:
+    """The number of partitions of a topic; None if it does not exist."""
+    (found,) = admin.describe_topics([name])
+    return None if found["error_code"] else len(found["partitions"])
+
+
+def _larger_messages(admin: Any, topic: str) -> dict[str, str]:
+    """The configuration by which dead letters may be larger than their records, as they have more headers."""
+    try:
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic, {_MAX_MESSAGE: None})
+        found = admin.describe_configs([resource], config_filter="all")
+    except AuthorizationError:  # who may create topics may still not read how they are configured
+        return {}
+    return {_MAX_MESSAGE: str(int(found["topic"][topic][_MAX_MESSAGE]["value"]) + _HEADERS_BYTES)}
+
+
+def _create(connection: Connection, admin: Any, name: str, wanted: dict[str, Any]) -> str:
+    """Create the topic; return what was done. Raises `SourceError`."""
+    (answer,) = admin.create_topics({name: wanted}, raise_errors=False)["topics"]
+    problem = for_code(answer["error_code"])
+    if problem is NoError:
+        return "created"
+    if problem is TopicAlreadyExistsError:  # created by somebody else a moment ago
+        return "exists"
+    if issubclass(problem, AuthorizationError):
+        raise connection.messages.not_authorized(f"create topic {name}")
+    raise SourceError(f"topic {name} cannot be created: {answer['error_message'] or problem.__name__}")

@@ -1,0 +1,194 @@
+"""`streampca dead-letters`: shows the dead-letter topic by reason, and sends rejected records to their topic again."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.table import Table
+
+from streampca.cli.console import console
+from streampca.errors import SettingsError, SourceError
+from streampca.settings.commands import DeadLettersSettings
+from streampca.sources.dead_letter_topic import DeadLetter, DeadLetterTopic, LetterStatus, ReadTopic
+from streampca.sources.kafka_python.replay import KafkaPythonReader, KafkaPythonReplayProducer
+from streampca.sources.replay_marks import mark_of
+from streampca.sources.transactions import Outgoing, OutgoingFields
+
+_EXAMPLES = 3  # of each reason, with messages that differ
+_MAX_LETTERS, _MAX_BYTES = 1000, 8 * 2**20  # of one transaction
+
+
+@dataclass(frozen=True)
+class LetterFilter:
+    """Which letters are replayed; empty: all. Times are those of the records, in milliseconds."""
+
+    reasons: Sequence[str] = ()
+    partitions: Sequence[int] = ()
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    def accepts(self, letter: DeadLetter) -> bool:
+        """Whether a letter is replayed."""
+        return (
+            (not self.reasons or letter.origin.reason in self.reasons)
+            and (not self.partitions or letter.origin.partition in self.partitions)
+            and (self.since_ms is None or letter.origin.timestamp >= self.since_ms)
+            and (self.until_ms is None or letter.origin.timestamp < self.until_ms)
+        )
+
+
+def list_letters(settings: DeadLettersSettings, *, as_json: bool) -> None:
+    """Print the letters by reason. Raises `SourceError`."""
+    with closing(KafkaPythonReader(settings, settings.dead_letter_topic)) as reader:
+        found = DeadLetterTopic(reader.read)
+        groups = grouped(found.letters())
+    if as_json:
+        facts = {"topic": settings.dead_letter_topic, "groups": groups, "others": found.others}
+        print(json.dumps(facts, indent=2))  # noqa: T201
+        return
+    show(settings.dead_letter_topic, groups)
+    if found.others:
+        console().print(f"{found.others} other records are no dead letters of streampca")
+
+
+def preview(settings: DeadLettersSettings, chosen: LetterFilter) -> None:
+    """Print what would be replayed. Raises `SourceError`."""
+    with closing(KafkaPythonReader(settings, settings.dead_letter_topic)) as reader:
+        groups = grouped(to_replay(reader.read, settings.topic, chosen))
+    show(settings.dead_letter_topic, groups)
+    count = sum(group["letters"] for group in groups)
+    console().print(f"{count} records would be sent to {settings.topic}; nothing was sent: add --send to send them")
+
+
+def replay(settings: DeadLettersSettings, chosen: LetterFilter) -> None:
+    """Send the chosen letters' records to their topic again. Raises `SourceError`."""
+    # The producer first: after it no other replay can send, so the reader sees all that was sent.
+    with (
+        closing(KafkaPythonReplayProducer(settings, settings.topic, settings.dead_letter_topic)) as producer,
+        closing(KafkaPythonReader(settings, settings.dead_letter_topic)) as reader,
+    ):
+        letters = to_replay(reader.read, settings.topic, chosen)
+        known = known_partitions(letters, producer.partitions(settings.topic), settings.topic)
+        count = send_all(producer.send, known, settings.dead_letter_topic)
+    console().print(f"{count} records were sent to {settings.topic}")
+
+
+def to_replay(read: ReadTopic, topic: str, chosen: LetterFilter) -> Iterator[DeadLetter]:
+    """The chosen letters of a topic's records that were not replayed yet."""
+    for letter in DeadLetterTopic(read).letters():
+        if letter.status == LetterStatus.WAITING and letter.origin.topic == topic and chosen.accepts(letter):
+            yield letter
+
+
+def known_partitions(letters: Iterable[DeadLetter], partitions: int, topic: str) -> Iterator[DeadLetter]:
+    """The letters. Raises `SourceError` at one whose partition the topic does not have any more."""
+    for letter in letters:
+        if letter.origin.partition >= partitions:
+            raise SourceError(
+                f"a dead letter is of partition {letter.origin.partition} of {topic}, which has {partitions}; "
+                "select others with --partition"
+            )
+        yield letter
+
+
+def send_all(
+    send: Callable[[Iterable[OutgoingFields]], None], letters: Iterable[DeadLetter], dead_letter_topic: str
+) -> int:
+    """Send the letters' records in transactions (`send`), each with the marks of its letters; returns their number."""
+    sent = 0
+    for batch in batches(letters):
+        records = [letter.to_replay(dead_letter_topic) for letter in batch]
+        send([*records, *marks(batch, dead_letter_topic)])
+        sent += len(batch)
+    return sent
+
+
+def batches(letters: Iterable[DeadLetter]) -> Iterator[list[DeadLetter]]:
+    """The letters in lists of at most 1,000 and, but for the last of each, 8 MiB."""
+    batch: list[DeadLetter] = []
+    size = 0
+    for letter in letters:
+        batch.append(letter)
+        size += len(letter.record.value or b"")
+        if len(batch) == _MAX_LETTERS or size >= _MAX_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def marks(batch: Sequence[DeadLetter], dead_letter_topic: str) -> Iterator[Outgoing]:
+    """A mark in each partition of the dead-letter topic that letters of the batch lie in."""
+    for partition in sorted({letter.partition for letter in batch}):
+        value, headers = mark_of(letter.offset for letter in batch if letter.partition == partition)
+        yield Outgoing(dead_letter_topic, partition, value, None, headers, timestamp=-1)
+
+
+def grouped(letters: Iterable[DeadLetter]) -> list[dict[str, Any]]:
+    """The letters by topic and reason, the largest group first."""
+    groups: dict[tuple[str, str], dict[str, Any]] = {}
+    for letter in letters:
+        origin, time = letter.origin, _time(letter.origin.timestamp)
+        group = groups.setdefault((origin.topic, origin.reason), _empty_group(origin.reason, origin.topic))
+        group["letters"] += 1
+        group[letter.status] += 1
+        group["partitions"][origin.partition] += 1
+        if time is not None:
+            group["first_timestamp"] = min(group["first_timestamp"] or time, time)
+            group["last_timestamp"] = max(group["last_timestamp"] or time, time)
+        known = [example["message"] for example in group["examples"]]
+        if len(known) < _EXAMPLES and origin.message not in known:
+            group["examples"].append(
+                {"partition": origin.partition, "offset": origin.offset, "message": origin.message}
+            )
+    return sorted(groups.values(), key=lambda group: (-group["letters"], group["topic"], group["reason"]))
+
+
+def _empty_group(reason: str, topic: str) -> dict[str, Any]:
+    counts = {"letters": 0, **{status.value: 0 for status in LetterStatus}, "partitions": Counter[int]()}
+    return {"reason": reason, "topic": topic, **counts, "first_timestamp": None, "last_timestamp": None, "examples": []}
+
+
+def show(dead_letter_topic: str, groups: Sequence[dict[str, Any]]) -> None:
+    """Print a table of the groups, and examples of each."""
+    out = console()
+    if not groups:
+        out.print(f"no such dead letters in {dead_letter_topic}")
+        return
+    statuses = [status.value for status in LetterStatus]
+    table = Table(box=None, pad_edge=False)
+    for heading in ("reason", "topic", "partitions", *statuses, "first", "last"):
+        table.add_column(heading, justify="right" if heading in statuses else "left")
+    for group in groups:
+        partitions = ", ".join(f"{partition}: {count}" for partition, count in sorted(group["partitions"].items()))
+        times = (group["first_timestamp"] or "–", group["last_timestamp"] or "–")
+        counts = (str(group[status]) for status in statuses)
+        table.add_row(group["reason"], group["topic"], partitions, *counts, *times)
+    out.print(table)
+    for group in groups:
+        for example in group["examples"]:
+            where = f"partition {example['partition']}, offset {example['offset']}"
+            out.print(f"{group['reason']}: {where}: {example['message']}")
+
+
+def milliseconds(text: str | None, name: str) -> int | None:
+    """A time as the command line takes it, ISO 8601; without an offset it is local. Raises `SettingsError`."""
+    if text is None:
+        return None
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        raise SettingsError(f"--{name}: {text!r} is no time such as 2026-01-31T12:00+02:00") from None
+
+
+def _time(milliseconds: int) -> str | None:
+    if milliseconds < 0:
+        return None
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError):  # beyond the year 9999
+        return None

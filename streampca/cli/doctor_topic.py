@@ -1,0 +1,148 @@
+"""The checks of `streampca doctor` for everything that reads the topic: broker, topics, registry, records.
+
+Each returns what it found, or raises what has to be fixed, or `SkippedError` if it depends on one that failed.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import numpy as np
+
+from streampca.errors import BadRecordError, OffsetGapError, SourceError
+from streampca.fold.codec import Codec
+from streampca.fold.decoded import Decoded
+from streampca.settings.consumer import ConsumerSettings
+from streampca.sources import schema_registry
+from streampca.sources.base import Committed
+from streampca.sources.broker_errors import TopicError
+from streampca.sources.clients import inspector_of
+from streampca.sources.kafka_python.inspector import KafkaPythonInspector
+
+_AHEAD_S = 300.0
+_TYPED = ("npy", "arrow", "avro", "protobuf")
+
+Check = Callable[[], str]
+T = TypeVar("T")
+
+
+class SkippedError(Exception):
+    """An earlier check failed."""
+
+
+def needed(found: T | None) -> T:
+    """What an earlier check has found. Raises `SkippedError` if it failed."""
+    if found is None:
+        raise SkippedError
+    return found
+
+
+def _hint(codec: Codec, decoded: Decoded) -> str:
+    """Suggests float32 to a worker whose records carry it, in a format that names the type in each record."""
+    if codec.format not in _TYPED or codec.dtype == "float32":
+        return ""
+    with np.errstate(over="ignore"):
+        single = decoded.vectors.astype(np.float32)
+    if not np.array_equal(decoded.vectors, single, equal_nan=True):
+        return ""
+    return "; its numbers are float32: a worker with dtype=float32 learns them in half the time"
+
+
+class TopicChecks:
+    """The checks of one topic, and what they have found for others; close it."""
+
+    def __init__(self, settings: ConsumerSettings) -> None:
+        self._settings = settings
+        self._topic_error: TopicError | None = None
+        self.inspector: KafkaPythonInspector | None = None
+        self.topic_id: str | None = None
+        self.bounds: dict[int, tuple[int, int]] | None = None
+        """Partition → first offset and end; None: not known."""
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self.inspector is not None:
+            self.inspector.close()
+
+    def broker(self) -> str:
+        """A broker answers and accepts the login."""
+        try:
+            self.inspector = inspector_of(self._settings)
+        except TopicError as error:
+            self._topic_error = error  # a broker answers: it is the check of the topic that fails
+        login = f", logged in as {self._settings.sasl_username}" if self._settings.sasl_username else ""
+        return (
+            f"{self._settings.bootstrap_servers} answers {self._settings.kafka_client} "
+            f"({self._settings.security_protocol}{login})"
+        )
+
+    def topic(self) -> str:
+        """The topic exists and may be read."""
+        if self._topic_error is not None:
+            raise self._topic_error
+        self.topic_id = needed(self.inspector).topic_id()
+        self.bounds = needed(self.inspector).offsets()
+        count = sum(end - first for first, end in self.bounds.values())
+        return (
+            f"{self._settings.topic} has {len(self.bounds)} partitions and {count:,} "
+            f"records; its id is {self.topic_id or 'unknown, since this broker gives topics none'}"
+        )
+
+    def dead_letter_topic(self) -> str:
+        """The dead-letter topic exists and may be written to."""
+        name = self._settings.dead_letter_topic
+        if name is None:
+            return f"none; on_bad_record is {self._settings.on_bad_record}"
+        needed(self.inspector).check_topic(name)
+        return f"{name} exists and may be written to"
+
+    def registry(self) -> str:
+        """The registry answers if the format of the topic needs one."""
+        schemas = schema_registry.schemas_of(self._settings)
+        if schemas is None:
+            return f"not needed for format {self._settings.format}"
+        try:
+            schemas.get(0)  # ids begin with 1, so KeyError is the expected answer
+        except KeyError:
+            pass
+        except TimeoutError as error:
+            raise SourceError(str(error)) from None
+        return f"{self._settings.schema_registry_url} answers"
+
+    def newest_record(self, codec: Codec, dimensions: int) -> str:
+        """The newest record holds a vector, and is not in the future."""
+        ends = {partition: end for partition, (first, end) in needed(self.bounds).items() if end > first}
+        if not ends:
+            return "the topic is empty"
+        found = needed(self.inspector).newest_record(ends)
+        if found is None:
+            return "no record received in time; an open transaction may block them"
+        partition, record = found
+        try:
+            decoded = codec.decode([record.value])
+        except TimeoutError as error:  # of the schema registry
+            raise SourceError(str(error)) from None
+        where = f"partition {partition}, offset {record.offset}"
+        if decoded.rejects:
+            raise BadRecordError(f"{where} would be rejected: {decoded.rejects[0].message}; see format and dimensions")
+        ahead_s = record.timestamp / 1000 - time.time()
+        if ahead_s > _AHEAD_S:
+            raise BadRecordError(
+                f"{where} is {ahead_s:,.0f} s in the future; compare the clocks of the producer and this machine"
+            )
+        return f"{where} is a vector of {dimensions} numbers, {max(-ahead_s, 0.0):,.0f} s old{_hint(codec, decoded)}"
+
+    def progress(self, group: str, committed: Mapping[int, Committed]) -> str:
+        """How far a group is, as a sentence."""
+        bounds = needed(self.bounds)
+        behind = sum(end - (committed[p].offset if p in committed else first) for p, (first, end) in bounds.items())
+        return f"{group} has offsets of {len(committed)} of {len(bounds)} partitions, {behind:,} behind"
+
+    def refuse_gap(self, partition: int, position: int, what: str, instead: str) -> None:
+        """Raise `OffsetGapError` if the log does not hold a position; `what` has it, `instead` is the other remedy."""
+        first, end = (self.bounds or {}).get(partition, (0, position))
+        if position > end or (position < first and self._settings.on_offset_gap == "fail"):
+            raise OffsetGapError(
+                f"{what} of partition {partition} resumes at offset {position}, but the log holds {first} to {end}; "
+                f"set on_offset_gap, or use another {instead}"
+            )

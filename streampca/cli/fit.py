@@ -1,0 +1,132 @@
+"""`streampca fit`: learns from a file in one pass, as a worker learns a partition."""
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.table import Table
+from threadpoolctl import threadpool_limits
+
+from streampca.cli import paths_or_urls
+from streampca.cli.console import console, progress
+from streampca.cli.find_model import model_at
+from streampca.errors import InputError, SettingsError
+from streampca.files.rows import Rows, open_rows
+from streampca.fold import model_file
+from streampca.fold.decoded import batch_of_rows
+from streampca.fold.fold import Fold, FoldConfig
+from streampca.fold.judge import Judge
+from streampca.fold.model_file import PublishedModel
+from streampca.pca import axes
+from streampca.pca.arrays import Array
+from streampca.pca.learning import LearningConfig
+from streampca.pca.scoring import Calibration
+from streampca.pca.scoring.schedule import Calibrator
+
+_COMPONENTS = 10
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """The options of `streampca fit` that shape the model."""
+
+    components: int | None = None  # 10, or as many as the file has dimensions
+    oversampling: int | None = None
+    center: bool = True
+    half_life: float | None = None  # in rows
+    dtype: str = "float64"
+    missing: str = "refuse"  # or impute
+
+
+def run(file: Path, output: str, options: FitOptions, start_from: str | None = None, column: str | None = None) -> None:
+    """Learn the rows of the file and write the model."""
+    if options.missing not in ("refuse", "impute"):
+        raise SettingsError(f"--missing {options.missing}: must be refuse or impute")
+    before = model_at(start_from) if start_from else None
+    if before and options != FitOptions():
+        raise SettingsError("--start-from: the model's own options are used, so give no others but --column")
+    gaps = (before.settings.get("missing") if before else options.missing) == "impute"
+    rows = open_rows(file, gaps=gaps, column=column)
+    fold_config = FoldConfig.from_dict(before.settings) if before else _fold_config(options, rows)
+    if rows.dimensions != fold_config.learning.dimensions:
+        text = f"{file} holds vectors of {rows.dimensions} numbers"
+        raise InputError(f"{text}, and {start_from} was learned from those of {fold_config.learning.dimensions}")
+    paths_or_urls.check_writable(output)
+    with threadpool_limits(1):  # the same bits as in a worker
+        fold, calibrator, seconds = _learn(rows, fold_config, before)
+    if fold.stats.learned < 2:
+        raise InputError(f"{file} holds only one vector; at least two are needed")
+    model = _published(fold, calibrator, fold_config)
+    paths_or_urls.write(output, model_file.encode(model))
+    _report(model, output, seconds, fold.stats.learned - (before.version if before else 0))
+
+
+def _fold_config(options: FitOptions, rows: Rows) -> FoldConfig:
+    d, k = rows.dimensions, options.components or min(_COMPONENTS, rows.dimensions)
+    if k > d:
+        raise SettingsError(f"components ({k}) cannot exceed the dimensions of {rows.path} ({d})")
+    impute = options.missing == "impute"
+    learning_config = LearningConfig(d, k, options.oversampling, options.center, options.dtype, impute=impute)
+    return FoldConfig(learning_config, half_life_messages=options.half_life)
+
+
+def _learn(rows: Rows, fold_config: FoldConfig, before: PublishedModel | None) -> tuple[Fold, Calibrator, float]:
+    learning_config = fold_config.learning
+    fold, calibrator = Fold.empty(learning_config), Calibrator(learning_config.components)
+    if before:
+        state = axes.continued(before.model, before.learned, before.version, learning_config)
+        fold = replace(fold, state=state, stats=replace(fold.stats, learned=before.version))
+        calibrator.calibration = before.calibration or Calibration.empty()
+    skipped, started = fold.stats.learned, time.perf_counter()
+    with progress() as bar:
+        task = bar.add_task("learning", total=1.0, rows=0, note="")
+        for vectors, share in rows.pieces():
+            learned = fold.stats.learned
+            _check(vectors, learned - skipped, rows.path, learning_config)
+            fold, _ = fold.take(batch_of_rows(vectors, learned + len(vectors)), fold_config, calibrator.add)
+            stats = fold.stats
+            loss = f"loss ratio {stats.loss_ewma / stats.norm_ewma:.4f}" if stats.norm_ewma else ""
+            bar.update(task, completed=share, rows=stats.learned, note=loss)
+    return fold, calibrator, time.perf_counter() - started
+
+
+def _check(vectors: Array, before: int, path: Path, config: LearningConfig) -> None:
+    """Raise `InputError` that names a row that cannot be learned; so many were learned before."""
+    judge = Judge.of(config)
+    if not (good := judge.good(vectors)).all():
+        row = int(good.argmin())
+        reason, message = judge.reason(vectors[row])
+        hint = f" with --components {config.components}" if reason == "too_few_observed" else ""
+        raise InputError(f"{path}, row {before + row + 1}: {message}{hint}")
+
+
+def _published(fold: Fold, calibrator: Calibrator, fold_config: FoldConfig) -> PublishedModel:
+    stats, calibration, components = fold.stats, calibrator.calibration, fold_config.learning.components
+    state = fold.provisional(fold_config.learning)
+    return PublishedModel(
+        version=stats.learned,
+        model=axes.model_of(axes.decomposed(state, components), components),
+        loss=stats.loss if stats.with_loss else None,
+        loss_ratio=stats.loss / stats.norm if stats.norm else None,
+        loss_ewma=stats.recent_loss,
+        published_at=time.time(),
+        settings=fold_config.as_dict(),
+        calibration=calibration if calibration.weight else None,
+        learned=axes.continuation(state),
+    )
+
+
+def _report(result: PublishedModel, output: str, seconds: float, rows: int) -> None:
+    model = result.model
+    out = console()
+    table = Table(box=None, pad_edge=False)
+    for heading in ("component", "explained variance", "ratio", "sum of ratios"):
+        table.add_column(heading, justify="right")
+    total = 0.0
+    for i, (variance, ratio) in enumerate(zip(model.explained_variance, model.explained_variance_ratio, strict=True)):
+        total += ratio
+        table.add_row(str(i + 1), f"{variance:.6g}", f"{ratio:.4%}", f"{total:.4%}")
+    out.print(table)
+    rate = rows / seconds if seconds > 0 else 0.0
+    out.print(f"{rows:,} vectors of {model.dimensions} dimensions in {seconds:.1f} s ({rate:,.0f} per second)")
+    out.print(f"wrote {output}")

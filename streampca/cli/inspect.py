@@ -1,0 +1,143 @@
+"""`streampca inspect`: shows the content of a checkpoint file, a model file or a store."""
+
+import datetime
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from streampca.cli import paths_or_urls
+from streampca.cli.console import console
+from streampca.errors import DamagedFileError, StoreError
+from streampca.fold import checkpoint as checkpoints
+from streampca.fold import model_file as models
+from streampca.fold import npz
+from streampca.fold.partitions import partition_name
+from streampca.stores.base import Store
+from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.choice import store_of
+from streampca.stores.models import Models
+
+_ZIP, _NAME_AT, _FIRST_MEMBER = b"PK\x03\x04", 30, b"header.npy"  # how every file that streampca writes begins
+
+
+def run(location: str, *, as_json: bool) -> None:
+    """Print the content of what is at a path or URL. Raises `StreampcaError` if it cannot be read."""
+    is_store = paths_or_urls.is_store(location)
+    facts = facts_of_store(location) if is_store else _facts_of_file(location, paths_or_urls.read(location))
+    if as_json:
+        print(json.dumps(facts, indent=2))  # noqa: T201
+    else:
+        _show(facts)
+
+
+def _facts_of_file(path: str, data: bytes) -> dict[str, Any]:
+    if not data.startswith(_ZIP) or data[_NAME_AT : _NAME_AT + len(_FIRST_MEMBER)] != _FIRST_MEMBER:
+        raise StoreError(f"{path} is not a checkpoint or model of streampca; it begins with {data[:16]!r}")
+    try:
+        try:
+            return _model(data)
+        except DamagedFileError as error:
+            if "this is a checkpoint file" not in str(error):
+                raise
+        return _checkpoint(data)
+    except DamagedFileError as error:
+        raise DamagedFileError(f"{path}: {error}") from None
+
+
+def _model(data: bytes) -> dict[str, Any]:
+    model = models.decode(data).model
+    header, _ = npz.decode(data, models.KIND, models.FORMAT_VERSION)
+    return {
+        **header,
+        "dimensions": model.dimensions,
+        "components": model.n_components,
+        "explained_variance": model.explained_variance.tolist(),
+        "explained_variance_ratio": model.explained_variance_ratio.tolist(),
+        "explained_variance_ratio_sum": float(model.explained_variance_ratio.sum()),
+    }
+
+
+def _checkpoint(data: bytes) -> dict[str, Any]:
+    fold = checkpoints.decode(data).fold
+    header, _ = npz.decode(data, checkpoints.KIND, checkpoints.FORMAT_VERSION)
+    del header["event_time"]  # mostly its last timestamps
+    C, stats = fold.state.C, fold.stats
+    return {
+        **header,
+        "dimensions": C.shape[0],
+        "columns": C.shape[1],
+        "dtype": str(C.dtype),
+        "pending": len(fold.pending),
+        "loss_ratio": stats.loss / stats.norm if stats.norm else None,
+    }
+
+
+def facts_of_store(location: Path | str) -> dict[str, Any]:
+    """The content of a store, by topic. Raises `StoreError` if there is none."""
+    store = store_of(location)
+    topics = sorted({name.rsplit("/", 1)[-1] for folder in ("checkpoints", "models") for name in store.names(folder)})
+    if not topics:
+        raise StoreError(f"{location} holds no checkpoints and no models")
+    return {"kind": "store", "path": str(location), "topics": {topic: _topic(store, topic) for topic in topics}}
+
+
+def _topic(store: Store, topic: str) -> dict[str, Any]:
+    saved, published = Checkpoints(store, topic), Models(store, topic)
+    versions = published.versions()
+    partitions = {}
+    for partition in saved.partitions():
+        newest = saved.newest(partition)
+        partitions[partition_name(partition)] = {
+            "checkpoints": len(saved.offsets(partition)),
+            "next_offset": newest.fold.position if newest else None,
+            "learned": newest.fold.stats.learned if newest else None,
+            "rejected": sum((newest.fold.stats.rejected or {}).values()) if newest else None,
+        }
+    last = versions[-1] if versions else None
+    return {"partitions": partitions, "models": len(versions), "newest_model": last, "versions": versions}
+
+
+def _show(facts: dict[str, Any]) -> None:
+    out = console()
+    if facts["kind"] != "store":
+        out.print(_table([], [[name, _formatted(value, name)] for name, value in _flat(facts)]))
+        return
+    for topic, found in facts["topics"].items():
+        newest = found["newest_model"]
+        out.print(f"{topic}: {found['models']} models, newest version {'–' if newest is None else newest}")
+        if found["versions"]:
+            out.print(f"versions: {', '.join(map(str, found['versions']))}")
+        names = ["next_offset", "learned", "rejected", "checkpoints"]
+        rows = [[number, *(_formatted(row[name]) for name in names)] for number, row in found["partitions"].items()]
+        out.print(_table(["partition", *names], rows))
+
+
+def _flat(facts: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Names and values; then entries of lists and of dictionaries one by one."""
+    for name, value in sorted(facts.items(), key=lambda item: isinstance(item[1], (dict, list))):
+        if isinstance(value, dict):
+            yield from ((f"{name}.{key}", entry) for key, entry in value.items())
+        elif isinstance(value, list):
+            yield from ((f"{name}[{index}]", entry) for index, entry in enumerate(value))
+        else:
+            yield name, value
+
+
+def _table(headings: list[str], rows: list[list[str]]) -> Table:
+    table = Table(*headings, box=None, show_header=bool(headings), pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _formatted(value: Any, name: str = "") -> str:
+    """A value as people read it; times, which JSON has as numbers, in UTC."""
+    seconds = value / 1000 if name.endswith("_ms") else value if name == "published_at" else None
+    if value is None or value == "" or (seconds is not None and seconds <= 0):
+        return "–"
+    if seconds is not None:
+        return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="milliseconds")
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

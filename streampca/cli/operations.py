@@ -1,0 +1,156 @@
+"""The command line of what operators run beside the processes."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streampca.cli.options import Given, command
+from streampca.settings.options import CHECKED
+
+if TYPE_CHECKING:
+    from streampca.settings.commands import CreateTopicsSettings, DeadLettersSettings, ResetSettings
+
+app = typer.Typer()
+dead_letters = typer.Typer(
+    name="dead-letters",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="List the dead-letter topic by reason, and replay it.",
+)
+app.add_typer(dead_letters)
+
+
+@command(app, *CHECKED)
+def check(given: Given) -> None:
+    """Print the settings and every mistake in them.
+
+    Shows the origin of each: an option, the environment, the file, or the default. Settings of transform are shown if
+    any is given. Contacts no broker. Exits with 2 if there is a mistake.
+    """
+    from streampca.cli.check import run
+
+    raise typer.Exit(run(**given))
+
+
+@command(app, *CHECKED)
+def doctor(given: Given) -> None:
+    """Check everything that a worker needs, and transform.
+
+    Checks store, broker, credentials, topics, group, checkpoints and records, and prints a line for each, with a
+    remedy where it fails. With an output topic also what transform needs: model, output topic, transactional ids, its
+    group, schema; and only that if neither dimensions nor components are set. Exits with 1 if a check fails. Learns
+    nothing, and changes no offset and no topic.
+    """
+    from streampca.cli.doctor import run
+
+    raise typer.Exit(run(**given))
+
+
+@command(app, "topic", "dead_letter_topic", "output_topic", "bootstrap_servers")
+def create_topics(
+    settings: "CreateTopicsSettings",
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="Partitions of the topic; default: the broker's.")
+    ] = None,
+    replication_factor: Annotated[int | None, typer.Option(min=1, help="Replicas; default: the broker's.")] = None,
+) -> None:
+    """Create the topic, and the dead-letter topic and transform's output topic where they are set.
+
+    Existing topics are reported and never changed, so it can be repeated. The dead-letter topic gets one partition, the
+    output topic as many as the topic.
+    Always uses kafka-python, whatever kafka_client says.
+
+    Example: streampca create-topics --topic readings --dead-letter-topic readings-dead --partitions 6
+    """
+    from streampca.cli.create_topics import run
+
+    run(settings, partitions, replication_factor)
+
+
+@command(app, "topic", "bootstrap_servers", "group_id", "store")
+def reset(
+    settings: "ResetSettings",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    to: Annotated[
+        str | None, typer.Option(help="Continue at: earliest, latest, an offset, or a time, ISO 8601.")
+    ] = None,
+    partition: Annotated[int | None, typer.Option(min=0, help="Move only this partition.")] = None,
+) -> None:
+    """Delete the group's committed offsets of the topic.
+
+    A worker refuses a store that is behind its group: most often a volume is not mounted. After a reset, workers
+    continue from the checkpoints of whichever store they have, or from the earliest record if it holds none. With --to,
+    checkpoints are moved there first; records in between are counted as a gap, and none is ever learned twice. Refused
+    while the group has members: stop the workers first. Always uses kafka-python, whatever kafka_client says.
+
+    Example: streampca reset --topic readings --group-id streampca --to latest
+    """
+    from streampca.cli.reset import run
+
+    run(settings, None if yes else typer.confirm, to, partition)
+
+
+@command(app, "topic", "bootstrap_servers", "store")
+def audit(
+    given: Given,
+    partition: Annotated[int, typer.Option(min=0, help="Partition of the topic.")] = 0,
+    start: Annotated[
+        int | None, typer.Option("--from", help="A checkpoint's offset, or 0; default: the oldest.")
+    ] = None,
+    end: Annotated[int | None, typer.Option("--to", help="A checkpoint's offset; default: the newest.")] = None,
+) -> None:
+    """Learn the records between two checkpoints again, and compare the bytes.
+
+    Changes nothing. Settings are those of the workers. Exits with 1 if the bytes differ.
+
+    Example: streampca audit --partition 3 --from 0
+    """
+    from streampca.cli.audit import run
+
+    run(given, partition, start, end)
+
+
+_OF_LETTERS = ("topic", "dead_letter_topic", "bootstrap_servers")
+
+
+@command(dead_letters, *_OF_LETTERS, name="list")
+def list_(
+    settings: "DeadLettersSettings",
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """List the dead letters by reason.
+
+    Shows for each reason and topic how many there are, in which partitions, how many were replayed, the times of the
+    first and the last record, and examples. Changes nothing. Always uses kafka-python, whatever kafka_client says.
+
+    Example: streampca dead-letters list --topic readings --dead-letter-topic readings-dead
+    """
+    from streampca.cli.dead_letters import list_letters
+
+    list_letters(settings, as_json=json)
+
+
+@command(dead_letters, *_OF_LETTERS)
+def replay(
+    settings: "DeadLettersSettings",
+    reason: Annotated[list[str] | None, typer.Option(help="Only letters with this reason; may be repeated.")] = None,
+    partition: Annotated[
+        list[int] | None, typer.Option(min=0, help="Only records of this partition of the topic; may be repeated.")
+    ] = None,
+    since: Annotated[str | None, typer.Option(help="Only records from this time on, ISO 8601.")] = None,
+    until: Annotated[str | None, typer.Option(help="Only records before this time, ISO 8601.")] = None,
+    send: Annotated[bool, typer.Option("--send", help="Send them; default: show what would be sent.")] = False,
+) -> None:
+    """Send rejected records to their topic again.
+
+    To the partition that they came from, with the same key, value, headers and timestamp, and a header that counts
+    replays. Each is sent once, however often this is run and whatever is killed, for readers of committed
+    records. Correct what was wrong first. Always uses kafka-python, whatever kafka_client says.
+
+    Example: streampca dead-letters replay --topic readings --dead-letter-topic readings-dead --reason wrong_length
+    """
+    from streampca.cli import dead_letters as implementation
+
+    times = [implementation.milliseconds(text, name) for text, name in ((since, "since"), (until, "until"))]
+    chosen = implementation.LetterFilter(reason or (), partition or (), *times)
+    (implementation.replay if send else implementation.preview)(settings, chosen)

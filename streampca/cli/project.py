@@ -1,0 +1,100 @@
+"""`streampca project`: where the vectors of a file lie, by the model of a file, of a store, or of a sidecar."""
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from streampca.cli.console import console, progress
+from streampca.cli.find_model import model_at
+from streampca.errors import InputError, SettingsError, StreampcaError
+from streampca.files.projected import projected_file
+from streampca.files.rows import open_rows
+from streampca.pca import scoring
+from streampca.pca.arrays import Array
+from streampca.pca.model import Basis
+from streampca.settings import store_url
+
+
+class Projector(NamedTuple):
+    """A model, wherever it is."""
+
+    named: str
+    dimensions: int
+    components: int
+    gaps: bool  # whether vectors may lack entries
+    project: Callable[[Array], tuple[Array, Array]]
+    """Coordinates (n, k) and residuals (n,) of vectors (n, d)."""
+
+
+def run(file: Path, location: str, output: Path, basis: Basis, topic: str | None, column: str | None) -> None:
+    """Project the file's vectors, piece by piece. Raises `StreampcaError`; then no file is written."""
+    if basis not in ("principal", "whitened"):
+        raise SettingsError(f"--basis {basis}: must be principal or whitened")
+    with ExitStack() as opened:
+        if store_url.scheme_of(location) in ("http", "https"):
+            projector = _sidecar(location, basis, opened)
+        else:
+            projector = _model(location, basis, topic)
+        rows, done = open_rows(file, gaps=projector.gaps, column=column), 0
+        if rows.dimensions != projector.dimensions:
+            text = f"{file} holds vectors of {rows.dimensions} numbers"
+            raise InputError(f"{text}, and {projector.named} projects those of {projector.dimensions}")
+        opened.enter_context(threadpool_limits(1))  # the same bits as of a sidecar
+        write, bar = (
+            opened.enter_context(projected_file(output, projector.components)),
+            opened.enter_context(progress()),
+        )
+        task = bar.add_task("projecting", total=1.0, rows=0, note="")
+        for vectors, share in rows.pieces():
+            coordinates, residual = projector.project(vectors)
+            if not (np.isfinite(coordinates).all() and np.isfinite(residual).all()):
+                last = done + len(vectors)
+                raise InputError(f"{file}, rows {done + 1} to {last}: values too large, results exceed float64")
+            write(coordinates, residual)
+            done += len(vectors)
+            bar.update(task, completed=share, rows=done)
+    console().print(f"{done:,} vectors projected by {projector.named}, written to {output}")
+
+
+def _model(location: str, basis: Basis, topic: str | None) -> Projector:
+    published = model_at(location, topic)
+    model = published.model
+
+    def project(vectors: Array) -> tuple[Array, Array]:
+        _, coordinates, residual, _ = scoring.project(model, vectors)
+        return model.whiten(coordinates) if basis == "whitened" else coordinates, residual
+
+    gaps = published.settings.get("missing") == "impute"
+    return Projector(f"version {published.version}", model.dimensions, model.n_components, gaps, project)
+
+
+def _sidecar(url: str, basis: Basis, opened: ExitStack) -> Projector:
+    """One version for the whole file, although newer ones may appear meanwhile."""
+    try:
+        import httpx
+
+        from streampca.client import Client, SidecarError
+    except ModuleNotFoundError as error:
+        raise SettingsError(f"a sidecar's URL needs {error.name}: pip install 'streampca[client]'") from None
+
+    def call(act: Callable[[], Any]) -> Any:
+        try:
+            return act()
+        except (SidecarError, httpx.TransportError, httpx.InvalidURL) as error:
+            raise StreampcaError(f"{url}: {error}") from None
+
+    client = opened.enter_context(Client(url, token=os.environ.get("STREAMPCA_TOKEN")))
+    about = call(lambda: client.model())
+    found: int = about["version"]
+
+    def project(vectors: Array) -> tuple[Array, Array]:
+        answer = call(lambda: client.project(vectors, basis=basis, version=found))
+        return answer.coordinates, answer.residual
+
+    gaps = about["settings"].get("missing") == "impute"
+    return Projector(f"version {found} of {url}", about["dimensions"], about["components"], gaps, project)

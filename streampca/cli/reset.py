@@ -1,0 +1,125 @@
+"""`streampca reset`: deletes the group's committed offsets of the topic, and moves where its workers continue."""
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import GroupIdNotFoundError, GroupSubscribedToTopicError, KafkaError, NoError, NonEmptyGroupError
+
+from streampca.cli.console import console
+from streampca.errors import SettingsError, SourceError, StreampcaError
+from streampca.fold.checkpoint import Checkpoint
+from streampca.fold.fold import Fold, FoldConfig
+from streampca.pca.learning import LearningConfig
+from streampca.settings.commands import ResetSettings
+from streampca.sources.kafka_python.connection import Connection, admin_client
+from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.choice import store_of
+
+_ANSWER_MS = 5000
+_NOTHING = FoldConfig(LearningConfig(1, 1))  # of a checkpoint that has learned nothing; workers give it theirs
+
+
+def run(settings: ResetSettings, ask: Callable[[str], bool] | None, to: str | None, partition: int | None) -> None:
+    """Delete the offsets and save checkpoints at `to`, if `ask`, which gets a question, agrees.
+
+    Raises `SourceError` if the group has members, and `SettingsError` if records would be learned twice.
+    """
+    if partition is not None and not to:
+        raise SettingsError("--partition needs --to: without it, the offsets of all partitions are deleted")
+    connection = Connection(settings, settings.topic)
+    admin = connection.start(admin_client)
+    try:
+        moved = _moved(settings, connection, to, partition) if to else []
+        if _reset(admin, settings, ask, moved):
+            for checkpoint in moved:
+                Checkpoints(store_of(settings.store), settings.topic).save(checkpoint)
+                console().print(f"partition {checkpoint.partition} continues at offset {checkpoint.fold.position}")
+    except (GroupSubscribedToTopicError, NonEmptyGroupError):
+        raise SourceError(f"group {settings.group_id} has active members: stop its workers, then reset") from None
+    except KafkaError as error:
+        raise connection.source_error(error) from None
+    finally:
+        admin.close()
+
+
+def _moved(settings: ResetSettings, connection: Connection, to: str, partition: int | None) -> list[Checkpoint]:
+    """A checkpoint at the new place of each partition that is not there yet. Raises `SettingsError`."""
+    checkpoints, found = Checkpoints(store_of(settings.store), settings.topic), []
+    for tp, target in _targets(settings, connection, to, partition).items():
+        before = checkpoints.newest(tp.partition)
+        if before and target < before.fold.position:
+            raise SettingsError(
+                f"partition {tp.partition} has been learned to offset {before.fold.position}: from {target} on, "
+                "records would be learned twice; use another store"
+            )
+        if before is None:
+            empty = Fold.empty(_NOTHING.learning).at(target)
+            before = Checkpoint(settings.topic, connection.topic_id(), tp.partition, empty, _NOTHING.as_dict())
+            found.append(before)
+        elif target > before.fold.position:
+            found.append(replace(before, fold=before.fold.skip(target)))
+    return found
+
+
+def _targets(
+    settings: ResetSettings, connection: Connection, to: str, partition: int | None
+) -> Mapping[TopicPartition, int]:
+    numbers = connection.partitions()
+    if partition is not None and partition not in numbers:
+        raise SettingsError(f"{settings.topic} has no partition {partition}; the last is {max(numbers)}")
+    tps = [TopicPartition(settings.topic, n) for n in sorted(numbers) if partition in (None, n)]
+    with closing(Connection(settings, settings.topic).start(KafkaConsumer)) as consumer:
+        ends: dict[TopicPartition, int] = consumer.end_offsets(tps, timeout_ms=_ANSWER_MS)
+        if to == "latest":
+            return ends
+        if to.isdecimal():
+            for tp, end in ends.items():
+                if int(to) > end:
+                    others = "" if partition is not None else "; move one alone by --partition"
+                    raise SettingsError(f"--to {to}: partition {tp.partition} ends at {end}{others}")
+            return dict.fromkeys(tps, int(to))
+        if to == "earliest":
+            return dict(consumer.beginning_offsets(tps, timeout_ms=_ANSWER_MS))
+        try:
+            time_ms = int(datetime.fromisoformat(to).timestamp() * 1000)
+        except ValueError:
+            raise SettingsError(f"--to {to}: must be earliest, latest, an offset, or a time, ISO 8601") from None
+        at = consumer.offsets_for_times(dict.fromkeys(tps, time_ms))
+        return {tp: at[tp].offset if at.get(tp) else ends[tp] for tp in tps}
+
+
+def _reset(admin: Any, settings: ResetSettings, ask: Callable[[str], bool] | None, moved: list[Checkpoint]) -> bool:
+    """Whether there is something to do, and it was done as far as the group is concerned."""
+    offsets, out = _committed(admin, settings), console()
+    listed = ", ".join(f"{tp.partition}: {offset}" for tp, offset in sorted(offsets.items()))
+    if not offsets:
+        out.print(f"group {settings.group_id} has no committed offsets of {settings.topic}")
+    else:
+        out.print(f"group {settings.group_id}, topic {settings.topic}, committed offsets by partition: {listed}")
+    if not offsets and not moved:
+        return False
+    places = ", ".join(f"{each.partition}: {each.fold.position}" for each in moved)
+    then = (
+        f"at these offsets, without the records before them: {places}"
+        if moved
+        else "from the checkpoints of their store"
+    )
+    if ask and not ask(f"Delete the committed offsets? Workers then continue {then}"):
+        raise StreampcaError("nothing was changed")
+    for tp, error in admin.delete_group_offsets(settings.group_id, list(offsets)).items() if offsets else ():
+        if error is not NoError:
+            raise error(f"partition {tp.partition}")
+    out.print(f"deleted {len(offsets)} committed offsets")
+    return True
+
+
+def _committed(admin: Any, settings: ResetSettings) -> Mapping[TopicPartition, int]:
+    try:
+        found = admin.list_group_offsets({settings.group_id: None}).get(settings.group_id, {})
+    except GroupIdNotFoundError:
+        return {}
+    return {tp: known.offset for tp, known in found.items() if tp.topic == settings.topic and known.offset >= 0}

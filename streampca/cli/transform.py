@@ -1,0 +1,124 @@
+"""`streampca transform`: builds one member from its settings and runs it."""
+
+import gc
+import time
+from collections.abc import Sequence
+
+from streampca.cli.encoding import frame
+from streampca.cli.member import Process, process_of, stop_on_signals
+from streampca.consumer_group.listener import Listener, LoopTicked, ModelAwaited
+from streampca.fold.codec import Codec
+from streampca.fold.model_file import PublishedModel
+from streampca.settings.transform import TransformSettings
+from streampca.sources import schema_registry
+from streampca.sources.clients import client_of, prefetching, transactions_of
+from streampca.stores.model_cache import POLL_INTERVAL_S, ModelCache
+from streampca.stores.models import Models
+from streampca.transform.encoding import encoder, schema_of
+from streampca.transform.log import TransformLog
+from streampca.transform.loop import TransformConfig, Transformer
+from streampca.transform.messages import Packer, RecordPacker
+from streampca.transform.metrics import TransformMetrics
+from streampca.transform.models import CurrentModel
+from streampca.transform.outputs import Outputs
+from streampca.transform.projection import Projection
+
+_LARGEST_VALUE = 1e150  # its square is finite
+_WAIT_S = 0.2
+
+
+def run(settings: TransformSettings) -> None:
+    """Work until SIGTERM or SIGINT. Raises `StreampcaError` for errors that restarting cannot fix."""
+    logged, version, stops = TransformLog(), settings.model_version, list[str]()
+    shown = {
+        "output": settings.output_topic,
+        "model": "newest" if version is None else f"version {version}",
+        "emits": f"{settings.emit} as {settings.output_format}",
+    }
+    with process_of(settings, TransformMetrics(settings.topic), logged, **shown) as process:
+        cache = ModelCache(Models(process.store, settings.topic))
+        model = model_of(settings, cache)
+        stop_on_signals(stops.append)
+        cache.start(POLL_INTERVAL_S)
+        try:
+            _wait_for_model(model, process.listener, stops)
+            if stops:
+                return
+            transformer = _build(settings, model, process)
+            stop_on_signals(transformer.stop)
+            for cause in stops:  # signals that came meanwhile
+                transformer.stop(cause)
+            gc.freeze()  # keeps the collector from scanning all that is imported by now
+            transformer.run()
+        finally:
+            cache.stop()
+            logged.ended()
+
+
+def _wait_for_model(model: CurrentModel, listener: Listener, stops: Sequence[str]) -> None:
+    """Return when there is a model, or a signal has come."""
+    while (cause := model.refresh()) and not stops:
+        listener.notify(LoopTicked())
+        listener.notify(ModelAwaited(cause))
+        time.sleep(_WAIT_S)
+
+
+def _build(settings: TransformSettings, model: CurrentModel, process: Process) -> Transformer:
+    """A member that is about to join the group: every mistake that can be found earlier has been reported."""
+    codec = codec_of(settings, model.published)
+    codec.decode([])  # raises if a package is missing or the schema registry is away
+    outputs = Outputs(
+        settings.output_topic,
+        codec,
+        model,
+        _projection_of(settings),
+        _packer(settings),
+        settings.topic,
+        settings.dead_letter_topic,
+        settings.only_p_below,
+    )
+    client = client_of(settings)
+    topics = [topic for topic in (settings.output_topic, settings.dead_letter_topic) if topic]
+    transactions = transactions_of(settings, client, topics)
+    source = prefetching(client, settings, process.traced(outputs.read))
+    config = TransformConfig(settings.topic, settings.bad_records, settings.on_offset_gap)
+    return Transformer(config, source, transactions, outputs, process.listener, process.raise_first)
+
+
+def _packer(settings: TransformSettings) -> Packer:
+    """How outputs are written. Raises `SourceError`."""
+    if settings.output_format == "arrow":
+        from streampca.transform.arrow import ArrowPacker  # here: an optional dependency
+
+        return ArrowPacker()
+    return RecordPacker(encoder(settings.output_format, _frame(settings)), several=settings.format == "arrow")
+
+
+def model_of(settings: TransformSettings, cache: ModelCache) -> CurrentModel:
+    """The model that records are projected with, from a cache of the topic's models."""
+    needs_calibration = _projection_of(settings).needs_calibration
+    return CurrentModel(cache, settings.model_version, settings.output_topic, needs_calibration=needs_calibration)
+
+
+def _projection_of(settings: TransformSettings) -> Projection:
+    return Projection(settings.emitted, settings.basis, settings.only_p_below is not None)
+
+
+def codec_of(settings: TransformSettings, model: PublishedModel) -> Codec:
+    """Decodes the vectors that a model projects. Raises `SettingsError` if a package is missing."""
+    return Codec(
+        settings.format,
+        model.model.dimensions,
+        _LARGEST_VALUE,
+        dtype="float32" if settings.format == "float32" else "float64",
+        field=settings.field,
+        schemas=schema_registry.schemas_of(settings),
+        min_observed=1 if model.settings.get("missing") == "impute" else None,
+    )
+
+
+def _frame(settings: TransformSettings) -> bytes:
+    """The bytes before the payload of Avro and Protobuf; registers the schema. Raises `SourceError`."""
+    schema = schema_of(settings.output_format, settings.emitted)
+    with_format = settings.model_copy(update={"format": settings.output_format})  # for errors
+    return b"" if schema is None else frame(with_format, settings.output_topic, schema)

@@ -1,0 +1,126 @@
+"""`streampca worker`: builds one worker from its settings and runs it."""
+
+import gc
+import time
+
+import structlog
+
+from streampca.cli.member import Process, process_of, stop_on_signals
+from streampca.errors import StoreBusyError
+from streampca.fold.codec import Codec
+from streampca.fold.fold import FoldConfig
+from streampca.pca.compilation import compile_kernels
+from streampca.pca.learning import LearningConfig
+from streampca.process.blas import kernels
+from streampca.settings.worker import WorkerSettings
+from streampca.sources import schema_registry
+from streampca.sources.clients import client_of, dead_letters_of, prefetching
+from streampca.stores.base import Store
+from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.models import Models
+from streampca.worker.checkpoint_writer import CheckpointWriter
+from streampca.worker.listeners.log import WorkerLog
+from streampca.worker.listeners.metrics import WorkerMetrics
+from streampca.worker.loop import Worker, WorkerConfig
+from streampca.worker.publisher import Publisher
+
+log = structlog.get_logger()
+
+_COMPILATION_S = 5  # typical, on one core of a small server
+_STORE_RETRY_S = 1.0
+
+
+def run(settings: WorkerSettings) -> None:
+    """Work until SIGTERM or SIGINT. Raises `StreampcaError` for errors that restarting cannot fix."""
+    half_lives = {"messages": settings.half_life_messages, "seconds": settings.half_life_seconds}
+    halved = [f"half in {value:g} {unit}" for unit, value in half_lives.items() if value]
+    shown = {
+        "model": f"{settings.components} components of {settings.dimensions} dimensions",
+        "kernels": kernels(),
+        "forgets": halved[0] if halved else "nothing",
+    }
+    logged = WorkerLog()
+    with process_of(settings, WorkerMetrics(settings.topic), logged, **shown) as process:
+        _check(process.store)
+        worker = _build(settings, process)
+        log.info("worker started")
+        stop_on_signals(worker.stop)
+        gc.freeze()  # keeps the collector from scanning all that is imported and compiled by now
+        try:
+            worker.run()
+        finally:
+            logged.ended()
+
+
+def _check(store: Store) -> None:
+    """Check that the store can be used; wait while it is busy, as a running worker does."""
+    while True:
+        try:
+            return store.check()
+        except StoreBusyError as error:
+            log.warning("waiting for the store", error=str(error))
+            time.sleep(_STORE_RETRY_S)
+
+
+def _build(settings: WorkerSettings, process: Process) -> Worker:
+    """A worker whose source is about to join the group: every mistake that can be found earlier has been reported."""
+    config = worker_config_of(settings)
+    config.codec.decode([])  # raises if a package is missing or the schema registry is away
+    checkpoints = Checkpoints(process.store, settings.topic)
+    client, dead_letters = client_of(settings), dead_letters_of(settings)
+    _compile(config.fold.learning)  # not later: a group waits for members that do not poll
+    source = prefetching(client, settings, process.traced(config.codec.vectors_of))
+    publisher = Publisher(
+        checkpoints, Models(process.store, settings.topic, settings.keep_models), config.fold, time.time
+    )
+    writer = CheckpointWriter(checkpoints, publisher)
+    return Worker(config, source, dead_letters, writer, process.listener, process.raise_first)
+
+
+def _compile(config: LearningConfig) -> None:
+    """Load the kernels, or compile and log it if they are not in the cache."""
+    started: list[float] = []
+
+    def on_compile() -> None:
+        started.append(time.perf_counter())
+        log.info("compiling kernels", expected_seconds=_COMPILATION_S)
+
+    compile_kernels(config, on_compile)
+    if started:
+        log.info("kernels compiled", seconds=round(time.perf_counter() - started[0], 1))
+
+
+def worker_config_of(settings: WorkerSettings) -> WorkerConfig:
+    """The part of the settings that the worker's loop uses."""
+    impute = settings.missing == "impute"
+    learning_config = LearningConfig(
+        settings.dimensions,
+        settings.components,
+        settings.oversampling,
+        settings.center,
+        settings.model_dtype,
+        impute=impute,
+    )
+    return WorkerConfig(
+        topic=settings.topic,
+        fold=FoldConfig(
+            learning_config,
+            settings.half_life_messages,
+            settings.half_life_seconds,
+            settings.format,
+            settings.field,
+        ),
+        codec=Codec(
+            settings.format,
+            settings.dimensions,
+            learning_config.largest_value,
+            settings.model_dtype,
+            settings.field,
+            schema_registry.schemas_of(settings),
+            learning_config.min_observed if impute else None,
+        ),
+        bad_records=settings.bad_records,
+        offset_gap=settings.on_offset_gap,
+        checkpoint_interval_s=settings.checkpoint_interval_s,
+        start=settings.start_at,
+    )

@@ -1,0 +1,92 @@
+"""A model in the format of another tool. The packages that it needs come with `pip install 'streampca[export]'`."""
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from streampca.fold.model_file import PublishedModel
+
+_OPSET, _IR_VERSION = 18, 9  # of ONNX: those of 2023, which today's runtimes read
+
+
+def to_npz(published: PublishedModel) -> bytes:
+    """An .npz file for `numpy.load`: components, explained_variance, mean and others; coordinates are (v − mean) Cᵀ."""
+    model, buffer = published.model, io.BytesIO()
+    np.savez(
+        buffer,
+        allow_pickle=False,
+        components=model.components,
+        explained_variance=model.explained_variance,
+        explained_variance_ratio=model.explained_variance_ratio,
+        noise_variance=model.noise_variance,
+        mean=model.mean,
+        version=published.version,
+        topic=published.topic,
+    )
+    return buffer.getvalue()
+
+
+def to_onnx(published: PublishedModel) -> bytes:
+    """A graph with the input `vectors` (n, d) and the outputs `coordinates` (n, k) and `residual` (n,), in float64."""
+    from onnx import TensorProto, checker, helper, numpy_helper
+
+    model = published.model
+    constants = {
+        "mean": model.mean.astype(np.float64),
+        "axes": np.ascontiguousarray(model.components.T, np.float64),
+        "components": model.components.astype(np.float64),
+        "along": np.array([1]),
+    }
+    nodes = [
+        helper.make_node("Sub", ["vectors", "mean"], ["centred"]),
+        helper.make_node("MatMul", ["centred", "axes"], ["coordinates"]),
+        helper.make_node("MatMul", ["coordinates", "components"], ["projection"]),
+        helper.make_node("Sub", ["centred", "projection"], ["difference"]),
+        helper.make_node("ReduceSumSquare", ["difference", "along"], ["residual"], keepdims=0),
+    ]
+    shapes: dict[str, list[str | int | None]] = {
+        "vectors": ["n", model.dimensions],
+        "coordinates": ["n", model.n_components],
+        "residual": ["n"],
+    }
+    infos = [helper.make_tensor_value_info(name, TensorProto.DOUBLE, shape) for name, shape in shapes.items()]
+    initial = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "streampca", infos[:1], infos[1:], initial)
+    whole = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)
+    helper.set_model_props(whole, {"topic": published.topic, "version": str(published.version)})
+    checker.check_model(whole)
+    found: bytes = whole.SerializeToString()
+    return found
+
+
+FORMATS: dict[str, Callable[[PublishedModel], bytes]] = {"npz": to_npz, "onnx": to_onnx}
+
+
+def register_with_skl2onnx() -> None:
+    """Let `skl2onnx.to_onnx` convert pipelines with an `ImplicitKrasulina`. NaN becomes NaN: gaps are not filled."""
+    from skl2onnx import update_registered_converter
+
+    from streampca import ImplicitKrasulina
+
+    update_registered_converter(ImplicitKrasulina, "StreampcaImplicitKrasulina", _shapes, _convert)
+
+
+def _shapes(operator: Any) -> None:
+    given = operator.inputs[0]
+    operator.outputs[0].type = type(given.type)([given.get_first_dimension(), operator.raw_operator.n_components_])
+
+
+def _convert(scope: Any, operator: Any, container: Any) -> None:
+    from skl2onnx.algebra.onnx_ops import OnnxMatMul, OnnxSub
+    from skl2onnx.common.data_types import DoubleTensorType
+
+    estimator, version = operator.raw_operator, container.target_opset
+    dtype = np.float64 if isinstance(operator.inputs[0].type, DoubleTensorType) else np.float32
+    axes = estimator.components_.T
+    if estimator.whiten:
+        axes = estimator.model_.whiten(axes)
+    centred = OnnxSub(operator.inputs[0], estimator.mean_.astype(dtype), op_version=version)
+    found = OnnxMatMul(centred, axes.astype(dtype), op_version=version, output_names=operator.outputs[:1])
+    found.add_to(scope, container)

@@ -1,0 +1,145 @@
+"""Checkpoints: the state of one partition together with its next offset, and the file that holds both.
+
+The file names its topic, the topic's id, the partition, the offset, and all settings that shape the state. Nothing in
+it depends on the time or the machine: the same records give the same bytes.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.errors import DamagedFileError
+from streampca.fold import npz
+from streampca.fold.event_time import EventTime
+from streampca.fold.fold import Fold, FoldStats
+from streampca.fold.headers import CheckpointHeader
+from streampca.fold.record import LastRecord
+from streampca.pca.arrays import Array
+from streampca.pca.learning import LearningConfig
+from streampca.pca.state import Gaps, State
+
+KIND = "checkpoint"
+FORMAT_VERSION = 2  # 1: learned by another step, with other columns
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """The fold of one partition and what it belongs to."""
+
+    topic: str
+    topic_id: str  # "" if the brokers give topics no id
+    partition: int
+    fold: Fold
+    settings: dict[str, Any]  # as `FoldConfig.as_dict` gives them
+    until: str = ""  # of a backfill: where the topic begins, a time in milliseconds or partition:offset,…
+
+
+def encode(checkpoint: Checkpoint) -> bytes:
+    """The bytes of a checkpoint file."""
+    fold = checkpoint.fold
+    state = fold.state
+    header = {
+        "kind": KIND,
+        "format_version": FORMAT_VERSION,
+        "numpy": np.__version__,
+        "topic": checkpoint.topic,
+        "topic_id": checkpoint.topic_id,
+        "partition": checkpoint.partition,
+        "next_offset": fold.position,
+        "last_record": fold.last and fold.last._asdict(),
+        "settings": checkpoint.settings,
+        "weight": state.weight,
+        "total_variance": state.total_variance,
+        "count": state.count,
+        "shortened": state.shortened,
+        "gaps": state.gaps and state.gaps.messages,
+        "event_time": asdict(fold.event_time),
+        "stats": {**vars(fold.stats), "rejected": dict(fold.stats.rejected)},
+        **({"until": checkpoint.until} if checkpoint.until else {}),
+    }
+    arrays: dict[str, NDArray[Any]] = {
+        "C": state.C,
+        "C_pinv": state.C_pinv,
+        "mean": state.mean,
+        "pending": fold.pending,
+        "pending_retention": fold.retention,
+    }
+    if state.gaps is not None:
+        arrays["missing"] = state.gaps.entries
+    if state.covariance is not None:
+        arrays["covariance"] = state.covariance
+    return npz.encode(header, arrays)
+
+
+def decode(data: bytes, *, trusted: bool = False) -> Checkpoint:
+    """The checkpoint that `encode` wrote. Raises `DamagedFileError` for anything else.
+
+    `trusted`: the writer has decoded it, as `Checkpoints.save` does, so that with an intact digest C† needs no check.
+    """
+    fields, arrays = npz.decode(data, KIND, FORMAT_VERSION, without=["C_pinv"] if trusted else [])
+    header = npz.validate(CheckpointHeader, fields)
+    _verify(header, arrays, inverse=not trusted)
+    state = State(
+        arrays["C"],
+        arrays["mean"],
+        header.weight,
+        header.total_variance,
+        header.count,
+        header.shortened,
+        None if header.gaps is None else Gaps(header.gaps, arrays["missing"]),
+        arrays.get("covariance"),
+    )
+    stats, event_time = FoldStats(**dict(header.stats)), EventTime(**dict(header.event_time))
+    last = LastRecord(**dict(header.last_record)) if header.last_record else None
+    fold = Fold(header.next_offset, state, arrays["pending"], arrays["pending_retention"], event_time, stats, last)
+    return Checkpoint(header.topic, header.topic_id, header.partition, fold, header.settings, header.until)
+
+
+def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]], *, inverse: bool) -> None:
+    d, dtype = header.settings.get("dimensions"), header.settings.get("dtype")
+    r = arrays["C"].shape[-1] if "C" in arrays and arrays["C"].ndim else 0
+    packed = d * (d + 1) // 2 if isinstance(d, int) else 0
+    n = len(arrays["pending"]) if "pending" in arrays and arrays["pending"].ndim else 0
+    expected = {
+        "C": ((d, r), dtype),
+        **({"C_pinv": ((r, d), dtype)} if inverse else {}),
+        "mean": ((d,), "float64"),
+        "pending": ((n, d), dtype),
+        "pending_retention": ((n,), "float64"),
+        **({} if header.gaps is None else {"missing": ((d,), "float64")}),
+        **({"covariance": ((packed,), "float64")} if "covariance" in arrays else {}),
+    }
+    found = {name: (array.shape, array.dtype.name) for name, array in arrays.items()}
+    if found != expected or not all(a.dtype.isnative and a.flags.c_contiguous for a in arrays.values()):
+        raise DamagedFileError("the arrays of the checkpoint fit neither each other nor the settings")
+    with_gaps = ["pending"] if header.settings.get("missing") == "impute" else []
+    for name, array in arrays.items():
+        bad = np.isinf(array) if name in with_gaps else ~np.isfinite(array)
+        if bad.any():
+            raise DamagedFileError(f"{name} holds values that are not finite")
+    limit = LearningConfig(arrays["C"].shape[0], 1, dtype=arrays["C"].dtype.name).largest_value
+    if max(np.fmax.reduce(np.abs(arrays[name]), axis=None, initial=0) for name in ("pending", "mean")) > limit:
+        raise DamagedFileError("pending or mean holds values that are too large to have been learned")
+    if header.gaps is not None and not ((arrays["missing"] >= 0) & (arrays["missing"] <= header.gaps + 1e-6)).all():
+        raise DamagedFileError("missing holds shares that are larger than that of the messages with gaps")
+    retention = arrays["pending_retention"]
+    if not ((retention >= 0) & (retention <= 1)).all():
+        raise DamagedFileError("pending_retention holds values that are not between 0 and 1")
+    with np.errstate(all="ignore"):
+        agree = not inverse or r == 0 or _agree(arrays["C"], arrays["C_pinv"])
+    if not agree:
+        raise DamagedFileError("C and its pseudo-inverse do not agree")
+
+
+def _agree(C: Array, C_pinv: Array) -> bool:
+    """Whether C†C = I, up to rounding, with the columns of C scaled to length one.
+
+    The tolerance grows with the ratio of the longest column to the shortest: constant sensors and exact linear
+    relations make ratios of 1e10.
+    """
+    tolerance, rounding = (1e-6 if C.dtype == np.float64 else 1e-2), 100 * float(np.finfo(C.dtype).eps)
+    unit = np.sqrt(np.square(C, dtype=np.float64).sum(axis=0))
+    error = np.abs((unit[:, None] * C_pinv) @ (C / unit) - np.eye(len(unit))).max()
+    return bool((unit > 0).all() and error <= tolerance + rounding * (unit.max() / unit.min()) ** 2)

@@ -1,0 +1,161 @@
+"""Decodes the values of records into vectors, a batch at a time; rejects the others with a reason and a message.
+
+Reasons: `no_value` (a tombstone), `undecodable`, `unknown_schema` (the registry has no such id), `wrong_length`,
+`not_finite` (infinity, or NaN where gaps are refused), `too_few_observed` (too many gaps), `too_large` (its squares
+would overflow), `too_many_bytes` (the value is longer than any ordinary one).
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.errors import StreampcaError
+from streampca.fold.decoded import Batch, Decoded, Reject
+from streampca.fold.events import Records, Undecoded, Vectors
+from streampca.fold.judge import Judge
+from streampca.fold.record import Record, timestamps_of, values_of
+from streampca.formats import reader_of
+from streampca.formats.base import MAX_BATCH_BYTES, Reader
+from streampca.formats.packing import VectorBytes, VectorError, check_size
+from streampca.formats.schemas import Schemas
+
+REASONS = (
+    "no_value",
+    "undecodable",
+    "unknown_schema",
+    "wrong_length",
+    "not_finite",
+    "too_few_observed",
+    "too_large",
+    "too_many_bytes",
+)
+
+
+# Limits of a value with one vector: for each number, and for all else. Topics take 1 MiB by default; the Python objects
+# that a value becomes may take a hundred times its bytes.
+_NUMBER_BYTES, _MAX_OTHER_BYTES = 32, 8 * 2**20
+_LARGE_BATCH = 8 * 2**20  # bytes of vectors that are decoded at once; the last value may exceed it
+_UNKNOWN_BYTES = _LARGE_BATCH // 100  # that an unknown schema counts as: each is a request, which may take seconds
+
+
+@dataclass(frozen=True)
+class Codec:
+    """Decodes one format. A vector must have d finite numbers, none of them larger than `largest_value`.
+
+    If `min_observed` is given, entries may be missing, and are NaN, as long as so many are not.
+    """
+
+    format: str  # json, float32, float64 (raw, little-endian), npy, avro, protobuf or arrow
+    dimensions: int
+    largest_value: float
+    dtype: str = "float64"
+    field: str = ""  # dotted path to the vector in a value that has fields
+    schemas: Schemas | None = None  # for avro and protobuf
+    min_observed: int | None = None  # None: vectors with gaps are rejected
+
+    @cached_property
+    def _reader(self) -> Reader:
+        gaps = self.min_observed is not None
+        return reader_of(self.format, self.dimensions, self.field, self.schemas, gaps=gaps)
+
+    @cached_property
+    def _judge(self) -> Judge:
+        return Judge(self.dimensions, self.largest_value, self.dtype, self.min_observed)
+
+    @cached_property
+    def _max_bytes(self) -> int:
+        return MAX_BATCH_BYTES if self.is_batch else _MAX_OTHER_BYTES + _NUMBER_BYTES * self.dimensions
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether a value may hold several vectors."""
+        return self._reader.is_batch
+
+    def vectors_of(self, event: Records) -> Vectors | Undecoded:
+        """Decode the records of one event; `Undecoded` while the schema registry is away. Any thread may call it.
+
+        Stops early, with `next` at the first record that is left, when the vectors have become large: a few kilobytes
+        of compressed Arrow may unpack to many megabytes.
+
+        Raises `SourceError` if the registry refuses access.
+        """
+        records = event.records
+        try:
+            decoded, taken = self._decoded(values_of(records), _LARGE_BATCH)
+        except TimeoutError as error:
+            return Undecoded(event.partition, records[0].offset, len(records), event.end, str(error))
+        timestamps = np.array(timestamps_of(records), np.int64)[decoded.places]
+        after = event.next if taken == len(records) else records[taken].offset
+        return Vectors(decoded, timestamps, records[:taken], after, event.partition, event.end)
+
+    def batch_of(self, records: Sequence[Record]) -> Batch:
+        """Decode all these records, at least one, however large their vectors become. Raises as `decode`."""
+        decoded = self.decode(values_of(records))
+        timestamps = np.array(timestamps_of(records), np.int64)[decoded.places]
+        return Batch(decoded, timestamps, records, records[-1].offset + 1)
+
+    def decode(self, values: Sequence[bytes | None]) -> Decoded:
+        """Decode a batch: every value becomes vectors or a `Reject`.
+
+        Raises only the schema registry's errors: `TimeoutError` while it is away, after which the batch can be decoded
+        again, and `SourceError` if it refuses access.
+        """
+        return self._decoded(values, sys.maxsize)[0]
+
+    def _decoded(self, values: Sequence[bytes | None], enough: int) -> tuple[Decoded, int]:
+        """The decoded values, and how many: fewer than all if their vectors reach `enough` bytes before."""
+        with np.errstate(invalid="ignore"):  # NumPy warns about signalling NaNs, which are rejected
+            rows, places, rejects, taken = self._rows(values, enough)
+            return self._joined(rows, np.array(places, np.int64), rejects), taken
+
+    def _joined(self, rows: Sequence[VectorBytes], places: NDArray[np.int64], rejects: list[Reject]) -> Decoded:
+        joined = rows[0] if len(rows) == 1 else b"".join(rows)
+        vectors = np.frombuffer(joined, self._reader.dtype).reshape(-1, self.dimensions)
+        counts = np.ones(len(rows), np.int64)
+        if self._reader.is_batch:
+            sizes = np.array([memoryview(row).nbytes for row in rows], np.int64)
+            counts = sizes // (self._reader.dtype.itemsize * self.dimensions)
+        return self._judge.checked(vectors, places, counts, rejects)
+
+    def _rows(
+        self, values: Sequence[bytes | None], enough: int
+    ) -> tuple[Sequence[VectorBytes], Sequence[int], list[Reject], int]:
+        """The numbers of each vector with its place in the batch, the rejected values, and the number of both."""
+        size = self._reader.size
+        if size is not None and {None if value is None else len(value) for value in values} == {size}:
+            return values, range(len(values)), [], len(values)  # type: ignore[return-value]  # none of them is None
+        rows: list[VectorBytes] = []
+        places: list[int] = []
+        rejects: list[Reject] = []
+        read, size = self._read, 0
+        for place, value in enumerate(values):
+            if size >= enough:
+                return rows, places, rejects, place
+            try:
+                if value is None:
+                    raise VectorError("no_value", "the record has no value (a tombstone)")
+                row = read(value)
+                size += memoryview(row).nbytes
+                rows.append(row)
+                places.append(place)
+            except VectorError as error:
+                size += _UNKNOWN_BYTES * (error.reason == "unknown_schema")
+                rejects.append(Reject(place, error.reason, _printable(str(error))))
+            except (StreampcaError, TimeoutError):  # the schema registry's
+                raise
+            except Exception as error:  # no value may end the worker
+                rejects.append(Reject(place, "undecodable", f"it cannot be decoded ({type(error).__name__})"))
+        return rows, places, rejects, len(values)
+
+    def _read(self, value: bytes) -> VectorBytes:
+        check_size(len(value), self._max_bytes)
+        return self._reader.read(value)
+
+
+def _printable(message: str) -> str:
+    """The message without lone surrogates, which can be neither logged nor written into a header."""
+    return message.encode(errors="backslashreplace").decode()

@@ -1,0 +1,74 @@
+"""Which vectors may be learned, and why others may not: the one judge of records, files and tables."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.fold.decoded import Decoded, Reject
+from streampca.formats.packing import NULL_HINT
+from streampca.pca.arrays import Array
+from streampca.pca.learning import LearningConfig
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A vector must have d finite numbers, none of them larger than `largest_value`.
+
+    If `min_observed` is given, entries may be missing, and are NaN, as long as so many are not.
+    """
+
+    dimensions: int
+    largest_value: float
+    dtype: str = "float64"  # in which vectors are learned
+    min_observed: int | None = None  # None: vectors with gaps are refused
+
+    @classmethod
+    def of(cls, config: LearningConfig) -> "Judge":
+        """Of what is learned with this configuration."""
+        observed = config.min_observed if config.impute else None
+        return cls(config.dimensions, config.largest_value, config.dtype, observed)
+
+    def checked(
+        self, vectors: Array, places: NDArray[np.int64], counts: NDArray[np.int64], rejects: list[Reject]
+    ) -> Decoded:
+        """Vectors (n, d) of values at these places of a batch, so many of each; of bad values to the rejects."""
+        with np.errstate(invalid="ignore"):  # NumPy warns about signalling NaNs, which are rejected
+            squares = np.vdot(vectors, vectors)
+            if not squares <= np.float64(self.largest_value) ** 2 / 2:  # or no square is NaN or large; half: rounding
+                if self.min_observed is not None and np.isnan(squares):
+                    vectors = np.where(np.isnan(vectors), np.nan, vectors)  # one NaN of the many, for the same bits
+                good = self.good(vectors)
+                values = np.repeat(np.arange(len(places)), counts)  # the value of each vector
+                bad, first = np.unique(values[~good], return_index=True)
+                at = np.flatnonzero(~good)[first]
+                rejects += [Reject(int(places[v]), *self.reason(vectors[i])) for v, i in zip(bad, at, strict=True)]
+                counts = np.where(np.isin(np.arange(len(places)), bad), 0, counts)
+                vectors = vectors[~np.isin(values, bad)]
+            vectors = vectors.astype(self.dtype, copy=False)
+        return Decoded(vectors, places[counts > 0], sorted(rejects), counts[counts > 0])
+
+    def good(self, vectors: Array) -> NDArray[np.bool_]:
+        """Which vectors (n, d) are finite and small enough, apart from gaps, and have enough entries."""
+        sizes, observed = np.abs(vectors), self.dimensions
+        if self.min_observed is not None:
+            missing = np.isnan(vectors)
+            sizes[missing], observed = 0.0, self.dimensions - missing.sum(axis=1)
+        good: NDArray[np.bool_] = sizes.max(axis=1, initial=0.0) <= np.float64(self.largest_value)  # false for NaN
+        return good & (observed >= (self.min_observed or 0))
+
+    def reason(self, vector: Array) -> tuple[str, str]:
+        """Why a vector (d,) is not good: the short name and a message."""
+        missing = np.isnan(vector)
+        odd = np.flatnonzero(np.isinf(vector) if self.min_observed is not None else ~np.isfinite(vector))
+        if len(odd):
+            hint = NULL_HINT if missing[odd[0]] else ""
+            return "not_finite", f"entry {odd[0]} is {vector[odd[0]]}{hint}"
+        if missing.any() and (observed := self.dimensions - int(missing.sum())) < (self.min_observed or 0):
+            text = f"{observed} of {self.dimensions} entries are there, at least {self.min_observed} are needed"
+            return "too_few_observed", text
+        vector = np.where(missing, 0.0, vector)
+        entry = int(np.abs(vector).argmax())
+        return "too_large", (
+            f"entry {entry} is {vector[entry]:g}; beyond ±{self.largest_value:g} squares overflow {self.dtype}"
+        )

@@ -1,0 +1,134 @@
+"""Published models and their files: the worker and `streampca fit` write them, the sidecar serves them."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.errors import DamagedFileError
+from streampca.fold import npz
+from streampca.fold.headers import ModelHeader
+from streampca.pca.arrays import Array
+from streampca.pca.model import Model
+from streampca.pca.scoring import Calibration
+
+KIND = "model"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, eq=False)
+class PublishedModel:
+    """A model with its version and origin.
+
+    The version is the number of messages learned, so it only grows, even across restarts.
+    """
+
+    version: int
+    model: Model
+    topic: str = ""
+    topic_id: str = ""
+    positions: dict[int, int] = field(default_factory=dict)  # partition → next offset; all before it are included
+    rejected: int = 0  # records that could not be learned
+    loss: float | None = None  # mean ‖r‖² of all messages, each scored before it is learned
+    loss_ratio: float | None = None  # Σ‖r‖² / Σ‖y‖² of the same messages
+    loss_ewma: float | None = None  # ‖r‖²/‖y‖², exponentially weighted over the last ~1000 messages
+    partition_losses: dict[int, float] = field(default_factory=dict)  # partition → its own loss_ewma, once it has one
+    first_timestamp_ms: int = -1  # of the records learned; -1 when unknown
+    last_timestamp_ms: int = -1
+    published_at: float = 0.0  # seconds since 1970
+    settings: dict[str, Any] = field(default_factory=dict)  # the settings that shape the model
+    subspace_error: float | None = None  # expected Σ sin² of the angles between the model and the stream's axes
+    axis_errors: list[float] | None = None  # (k,) standard error of each axis, radians; both: None if unknown
+    calibration: Calibration | None = None  # past scores of messages by the versions before this one
+    learned: Array | None = None  # of `streampca fit`: what continuing needs beyond the model, `axes.continuation`
+
+
+_HEADER = (
+    "version", "topic", "topic_id", "rejected", "loss", "loss_ratio", "loss_ewma",
+    "first_timestamp_ms", "last_timestamp_ms", "published_at", "settings", "subspace_error", "axis_errors",
+)  # fmt: skip
+
+
+def encode(published: PublishedModel) -> bytes:
+    """The bytes of a model file; the same model gives the same bytes. Raises `ValueError` if it is not valid."""
+    model = published.model
+    if problem := _problem(published):
+        raise ValueError(f"this model cannot be written: {problem}")
+    header = {name: getattr(published, name) for name in _HEADER}
+    header |= {
+        "kind": KIND,
+        "format_version": FORMAT_VERSION,
+        "positions": {str(p): o for p, o in published.positions.items()},
+        "partition_losses": {str(p): loss for p, loss in published.partition_losses.items()},
+        "total_variance": model.total_variance,
+        "weight": model.weight,
+    }
+    arrays = {
+        "components": model.components,
+        "explained_variance": model.explained_variance,
+        "mean": model.mean,
+    }
+    if published.calibration is not None:
+        arrays["calibration"] = published.calibration.table()
+    if published.learned is not None:
+        arrays["learned"] = published.learned
+    return npz.encode(header, arrays)
+
+
+def decode(data: bytes) -> PublishedModel:
+    """The model that `encode` wrote. Raises `DamagedFileError` for anything else."""
+    fields, arrays = npz.decode(data, KIND, FORMAT_VERSION)
+    header = npz.validate(ModelHeader, fields)
+    calibration = _calibration(arrays.pop("calibration")) if "calibration" in arrays else None
+    learned = arrays.pop("learned", None)
+    if arrays.keys() != {"components", "explained_variance", "mean"}:
+        raise DamagedFileError(f"not a model file: it holds the arrays {', '.join(sorted(arrays)) or 'of none'}")
+    model = Model(**arrays, total_variance=header.total_variance, weight=header.weight)
+    values = {name: getattr(header, name) for name in _HEADER}
+    for name in ("positions", "partition_losses"):
+        values[name] = {int(partition): value for partition, value in getattr(header, name).items()}
+    published = PublishedModel(model=model, calibration=calibration, learned=learned, **values)
+    if problem := _problem(published):
+        raise DamagedFileError(problem)
+    return published
+
+
+def _calibration(table: NDArray[Any]) -> Calibration:
+    try:
+        return Calibration.from_table(table)
+    except ValueError as error:
+        raise DamagedFileError(f"the calibration of the scores is damaged: {error}") from None
+
+
+def _problem(published: PublishedModel) -> str | None:
+    """What is wrong with the model; None if it is valid."""
+    model = published.model
+    if not _is_version(published.version):
+        return f"version {published.version!r} is not a number of messages"
+    k, d = model.components.shape if model.components.ndim == 2 else (0, 0)
+    if k < 1 or model.explained_variance.shape != (k,) or model.mean.shape != (d,):
+        return "the arrays of the model do not fit each other"
+    for name in ("components", "explained_variance", "mean"):
+        values = getattr(model, name)
+        if values.dtype not in (np.float64, np.float32) or not np.isfinite(values).all():
+            return f"{name} holds values that are not finite numbers"
+    if (learned := published.learned) is not None:
+        shapes = ((d, learned.shape[-1]), (d * (d + 1) // 2,)) if learned.ndim else ()
+        if learned.shape not in shapes or learned.dtype != np.float32 or not np.isfinite(learned).all():
+            return "what continuing needs does not fit the model"
+    if not np.isfinite([model.total_variance, model.weight]).all():
+        return "the total variance or the weight is not finite"
+    if min(model.explained_variance.min(), model.total_variance, model.weight) < 0:
+        return "a variance or the weight is negative"
+    if (published.subspace_error is None) != (published.axis_errors is None):
+        return "it holds the error of the subspace or of the axes, but not both"
+    if published.axis_errors is not None and len(published.axis_errors) != k:
+        return f"it holds the errors of {len(published.axis_errors)} axes instead of {k}"
+    with np.errstate(all="ignore"):
+        orthonormal = np.abs(model.components @ model.components.T - np.eye(k)).max() <= 1e-3
+    return None if orthonormal else "the components are not orthonormal"
+
+
+def _is_version(version: object) -> bool:
+    return isinstance(version, int) and not isinstance(version, bool) and 0 <= version < 2**63

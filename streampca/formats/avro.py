@@ -1,0 +1,179 @@
+"""Avro with a schema registry: an array of numbers, or bytes that hold floats, anywhere in a record.
+
+Avro writes an array in blocks, each a count and its items, up to a count of zero. So an array of d floats in one block
+has the layout of a record with a count, d·4 or d·8 fixed bytes, and another count. The writer's schema with such a
+record in place of the array reads the numbers without creating a Python object for each; a value with other blocks is
+read with the original schema.
+"""
+
+import io
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import fastavro
+import numpy as np
+
+from streampca.formats.packing import (
+    NumberPacker,
+    VectorBytes,
+    VectorError,
+    float64_of,
+    missing_field,
+    type_name,
+)
+from streampca.formats.schemas import FRAME, SchemaCache, Schemas, WriterSchema
+
+_SIZES = {"float": 4, "double": 8}
+_MAX_TYPES = 10_000  # in a schema; a named type counts wherever it is used
+
+
+class AvroReader:
+    """See `formats.base.Reader`."""
+
+    dtype = np.dtype(np.float64)
+    size = None
+    is_batch = False
+
+    def __init__(self, dimensions: int, field: str, schemas: Schemas, *, gaps: bool) -> None:
+        self._dimensions, self._field = dimensions, field
+        self._path = field.split(".") if field else []
+        self._packer = NumberPacker(dimensions, gaps=gaps)
+        self._decoders = SchemaCache(schemas, "AVRO", self._decoder)
+
+    def read(self, value: bytes) -> VectorBytes:
+        return self._decoders.get(value)(value)
+
+    def _decoder(self, schema: WriterSchema) -> Callable[[bytes], VectorBytes]:
+        try:
+            named: dict[str, Any] = {}
+            for text in schema.references.values():
+                fastavro.parse_schema(json.loads(text), named)
+            plain = json.loads(schema.text)
+            names = dict(named)
+            parsed = fastavro.parse_schema(plain, names)
+            _check_types(parsed, names)
+            block = _with_one_block(plain, self._path, self._dimensions, itertools.count())
+            fast = block and fastavro.parse_schema(block, dict(named))
+        except VectorError:
+            raise
+        except Exception as error:  # fastavro raises a dozen kinds
+            raise VectorError("undecodable", f"cannot be read: {' '.join(str(error).split())}") from None
+
+        def decode(value: bytes) -> VectorBytes:
+            found = None if fast is None else self._one_block(value, fast)
+            return self._with_original(value, parsed) if found is None else found
+
+        return decode
+
+    def _one_block(self, value: bytes, schema: Any) -> VectorBytes | None:
+        """The numbers of an array written as one block of d items; None for anything else."""
+        try:
+            found = self._at_path(_whole(value, schema))
+        except Exception:  # of any kind: a value with another layout is read as if it were random
+            return None
+        if not isinstance(found, dict) or found.get("count") != self._dimensions or found.get("end") != 0:
+            return None
+        return float64_of(found["items"], self._dimensions)
+
+    def _with_original(self, value: bytes, schema: Any) -> VectorBytes:
+        try:
+            datum = _whole(value, schema)
+        except VectorError:
+            raise
+        except Exception as error:  # of many kinds: EOFError, IndexError, UnicodeDecodeError …
+            raise VectorError("undecodable", f"not Avro of its schema: {type(error).__name__}") from None
+        found = self._at_path(datum)
+        if isinstance(found, bytes):
+            return float64_of(found, self._dimensions)
+        if not isinstance(found, list):
+            raise VectorError("undecodable", f"expected an array of numbers, not {type_name(found)}")
+        return self._packer.pack(found, booleans=True)
+
+    def _at_path(self, datum: Any) -> Any:
+        for name in self._path:
+            if not isinstance(datum, dict) or name not in datum:
+                raise missing_field(self._field, name, datum, "Avro record")
+            datum = datum[name]
+        return datum
+
+
+def _whole(value: bytes, schema: Any) -> Any:
+    stream = io.BytesIO(value)
+    stream.seek(FRAME)
+    datum = fastavro.schemaless_reader(stream, schema, None)
+    if stream.tell() != len(value):
+        raise VectorError("undecodable", "not Avro of its schema: bytes are left over")
+    return datum
+
+
+def _check_types(schema: Any, named: Mapping[str, Any]) -> None:
+    """Refuse schemas of which a short value may take any amount of memory and time.
+
+    fastavro overflows the C stack on deeply nested values of a recursive schema. An array whose items take no bytes may
+    claim any number of them.
+    """
+    uses = itertools.count(1)
+
+    def takes_bytes(schema: Any, around: tuple[str, ...]) -> bool:
+        """Whether every value of a type takes at least a byte; `around`: the named types that it is part of."""
+        if next(uses) > _MAX_TYPES:
+            raise VectorError("undecodable", f"schemas of more than {_MAX_TYPES} types are not supported")
+        if isinstance(schema, list):
+            return bool([takes_bytes(branch, around) for branch in schema])
+        if isinstance(schema, str):
+            schema = named.get(schema, schema)
+        kind = schema if isinstance(schema, str) else schema["type"]
+        if kind == "record":
+            name = schema["name"]
+            if name in around:
+                raise VectorError("undecodable", f"recursive schemas are not supported ({name!r} contains itself)")
+            fields = [takes_bytes(field["type"], (*around, name)) for field in schema["fields"]]
+            return any(fields)
+        if kind == "array":
+            if not takes_bytes(schema["items"], around):
+                raise VectorError("undecodable", "arrays of items without bytes are not supported")
+        elif kind == "map":
+            takes_bytes(schema["values"], around)
+        elif kind == "fixed":
+            return bool(schema["size"] > 0)
+        elif isinstance(kind, dict | list):
+            return takes_bytes(kind, around)
+        return bool(kind != "null")
+
+    takes_bytes(schema, ())
+
+
+def _with_one_block(schema: Any, path: list[str], size: int, number: Iterator[int]) -> Any:
+    """The schema with one block of `size` items in place of the array of floats at the path; None if there is none.
+
+    References to named types are not followed: such values are read with the original schema.
+    """
+    if isinstance(schema, list):
+        branches = [_with_one_block(branch, path, size, number) for branch in schema]
+        found = [branch or schema[i] for i, branch in enumerate(branches)]
+        return found if any(branches) else None
+    if not isinstance(schema, dict):
+        return None
+    if isinstance(schema.get("type"), dict | list):
+        inner = _with_one_block(schema["type"], path, size, number)
+        return inner and {**schema, "type": inner}
+    if path and schema.get("type") == "record":
+        kinds = {field["name"]: _with_one_block(field["type"], path[1:], size, number)
+                 for field in schema["fields"] if field["name"] == path[0]}  # fmt: skip
+        fields = [{**field, "type": kinds.get(field["name"]) or field["type"]} for field in schema["fields"]]
+        return {**schema, "fields": fields} if any(kinds.values()) else None
+    if not path and schema.get("type") == "array":
+        item = schema["items"].get("type") if isinstance(schema["items"], dict) else schema["items"]
+        return _block(_SIZES[item] * size, next(number)) if item in ("float", "double") else None
+    return None
+
+
+def _block(size: int, number: int) -> dict[str, Any]:
+    fields = [
+        {"name": "count", "type": "long"},
+        {"name": "items", "type": {"type": "fixed", "name": f"streampca.Items{number}", "size": size}},
+        {"name": "end", "type": "long"},
+    ]
+    return {"type": "record", "name": f"streampca.Block{number}", "fields": fields}

@@ -1,0 +1,176 @@
+"""Protobuf with a schema registry: a repeated number, or bytes that hold floats, anywhere in a message.
+
+Packed floats have the layout of bytes: their length, then the numbers in little-endian order. So the writer's schema
+with `repeated bytes` in place of the field reads them without creating a Python object for each number; a value that
+is not packed is read with the original schema.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, unknown_fields
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+
+from streampca.formats.packing import (
+    NumberPacker,
+    VectorBytes,
+    VectorError,
+    check_length,
+    float64_of,
+    missing_field,
+)
+from streampca.formats.protoc import MAIN, Files, compiled
+from streampca.formats.schemas import FRAME, SchemaCache, Schemas
+
+_MAX_INDEX_BYTES = 100
+_PACKED = {FieldDescriptor.TYPE_FLOAT: 4, FieldDescriptor.TYPE_DOUBLE: 8}
+_NUMBERS = {
+    FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE,
+    FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64,
+    FieldDescriptor.CPPTYPE_UINT32, FieldDescriptor.CPPTYPE_UINT64,
+}  # fmt: skip
+
+
+class ProtobufReader:
+    """See `formats.base.Reader`."""
+
+    dtype = np.dtype(np.float64)
+    size = None
+    is_batch = False
+
+    def __init__(self, dimensions: int, field: str, schemas: Schemas) -> None:
+        self._dimensions, self._path = dimensions, field.split(".")
+        self._files = SchemaCache(schemas, "PROTOBUF", compiled)
+        self._messages: dict[tuple[int, tuple[int, ...]], _MessageReader] = {}
+
+    def read(self, value: bytes) -> VectorBytes:
+        files = self._files.get(value)
+        indexes, start = _indexes(value)
+        key = (int.from_bytes(value[1:FRAME], "big"), indexes)
+        message = self._messages.get(key)
+        if message is None:
+            message = self._messages[key] = _MessageReader(files, indexes, self._path, self._dimensions)
+        return message.read(value[start:])
+
+
+class _MessageReader:
+    """Reads the vectors in one type of message."""
+
+    def __init__(self, files: Files, indexes: tuple[int, ...], path: list[str], dimensions: int) -> None:
+        plain = _message_type(files, indexes)
+        field = _field_at(plain, path)
+        self._number, self._item = field.number, _PACKED.get(field.type, 0)
+        self._path, self._dimensions, self._bytes = path, dimensions, self._item * dimensions
+        self._packer = NumberPacker(dimensions)
+        self._original_type = message_factory.GetMessageClass(plain)
+        self._packed_type = None
+        if field.is_repeated and self._item:
+            self._packed_type = message_factory.GetMessageClass(_message_type(_with_bytes(files, field), indexes))
+
+    def read(self, payload: bytes) -> VectorBytes:
+        """The vector of one message."""
+        numbers = None if self._packed_type is None else self._packed(_parsed(self._packed_type, payload))
+        return self._with_original(_parsed(self._original_type, payload)) if numbers is None else numbers
+
+    def _packed(self, message: Message) -> VectorBytes | None:
+        """The numbers if there are d of them and all are packed; else None."""
+        holder = self._holder(message)
+        pieces = getattr(holder, self._path[-1])
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if len(data) != self._bytes or (len(pieces) > 1 and any(len(piece) % self._item for piece in pieces)):
+            return None
+        others = unknown_fields.UnknownFieldSet(holder)
+        if len(others) and any(field.field_number == self._number for field in others):
+            return None
+        return float64_of(data, self._dimensions)
+
+    def _with_original(self, message: Message) -> VectorBytes:
+        found = getattr(self._holder(message), self._path[-1])
+        if isinstance(found, bytes):
+            return float64_of(found, self._dimensions)
+        check_length(len(found), self._dimensions)  # before creating a Python object for each
+        return self._packer.pack(list(found), booleans=False)
+
+    def _holder(self, message: Message) -> Message:
+        for name in self._path[:-1]:
+            message = getattr(message, name)
+        return message
+
+
+def _message_type(files: Files, indexes: tuple[int, ...]) -> Descriptor:
+    """The message type at the indexes: the first is into the main file, the others into nested messages."""
+    pool = descriptor_pool.DescriptorPool()
+    for file in files.file:
+        pool.Add(file)
+    types = list(pool.FindFileByName(MAIN).message_types_by_name.values())
+    for index in indexes:
+        if index >= len(types):
+            raise VectorError("undecodable", "its schema has no such message as it says it is")
+        found = types[index]
+        types = list(found.nested_types)
+    return found
+
+
+def _field_at(message: Descriptor, path: list[str]) -> FieldDescriptor:
+    """The field at the path. Raises `VectorError` if it cannot hold a vector."""
+    dotted, kind = ".".join(path), message
+    for depth, name in enumerate(path, 1):
+        field = kind.fields_by_name.get(name)
+        is_inner = depth < len(path)
+        if field is None or (is_inner and (field.message_type is None or field.is_repeated)):
+            raise missing_field(dotted, name, dict(kind.fields_by_name), f"Protobuf message {kind.full_name}")
+        kind = field.message_type
+    if not (field.cpp_type in _NUMBERS if field.is_repeated else field.type == FieldDescriptor.TYPE_BYTES):
+        raise VectorError("undecodable", f"the field {dotted!r} holds neither repeated numbers nor bytes")
+    return field
+
+
+def _with_bytes(files: Files, field: FieldDescriptor) -> Files:
+    """The same files with `repeated bytes` as the type of the field."""
+    changed = descriptor_pb2.FileDescriptorSet.FromString(files.SerializeToString())
+    package = field.file.package
+    names = field.containing_type.full_name.removeprefix(f"{package}." if package else "").split(".")
+    messages = next(file for file in changed.file if file.name == field.file.name).message_type
+    for name in names:
+        message = next(m for m in messages if m.name == name)
+        messages = message.nested_type
+    proto = next(f for f in message.field if f.number == field.number)
+    proto.type = descriptor_pb2.FieldDescriptorProto.TYPE_BYTES
+    proto.ClearField("options")  # packed
+    return changed
+
+
+def _parsed(kind: Callable[[], Message], payload: bytes) -> Message:
+    message = kind()
+    try:
+        message.ParseFromString(payload)
+    except DecodeError:
+        raise VectorError("undecodable", "not Protobuf of its schema") from None
+    return message
+
+
+def _indexes(value: bytes) -> tuple[tuple[int, ...], int]:
+    """The indexes of the message's type, and where the message begins.
+
+    They are written as zigzag varints, a count and so many indexes; a count of zero means (0,).
+    """
+    head = value[: FRAME + _MAX_INDEX_BYTES]
+    count, start = _zigzag(head, FRAME)
+    indexes = []
+    for _ in range(count):
+        index, start = _zigzag(head, start)
+        indexes.append(index)
+    return tuple(indexes) or (0,), start
+
+
+def _zigzag(value: bytes, start: int) -> tuple[int, int]:
+    """A number, and the position after it."""
+    number = 0
+    for place, byte in enumerate(value[start:]):
+        number |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            if number & 1:
+                raise VectorError("undecodable", "not framed as a schema registry's clients do: a negative index")
+            return number >> 1, start + place + 1
+    raise VectorError("undecodable", "not framed as a schema registry's clients do: it ends within the indexes")

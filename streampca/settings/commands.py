@@ -1,0 +1,71 @@
+"""Every setting with its type, default and description.
+
+Precedence: command-line options, `STREAMPCA_*` environment variables, the TOML file given by `--config` or
+`STREAMPCA_CONFIG`, defaults. One environment and one file serve all commands.
+"""
+
+from pydantic import Field
+
+from streampca.settings.base import Settings
+from streampca.settings.consumer import ConsumerSettings
+from streampca.settings.formats import Format, FormatSettings
+from streampca.settings.kafka import TOPIC_NAME, DeadLetterSettings, GroupSettings, KafkaSettings, TopicSettings
+from streampca.settings.listening import ListeningSettings
+from streampca.settings.store import LogSettings, StoreSettings
+from streampca.settings.transform import TransformSettings
+from streampca.settings.worker import WorkerSettings
+
+__all__ = [
+    "ConsumerSettings",
+    "CreateTopicsSettings",
+    "DeadLettersSettings",
+    "Format",
+    "FormatSettings",
+    "GroupSettings",
+    "KafkaSettings",
+    "LogSettings",
+    "ProduceSettings",
+    "ResetSettings",
+    "ServeSettings",
+    "Settings",
+    "StoreSettings",
+    "TransformSettings",
+    "WorkerSettings",
+]
+
+
+class ServeSettings(StoreSettings, ListeningSettings):
+    """Settings of `streampca serve`."""
+
+    port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0: any free one.")
+    allowed_hosts: str | None = Field(
+        None,
+        pattern=r"^(\*|(\*\.)?[^*,\s]+)(\s*,\s*(\*|(\*\.)?[^*,\s]+))*$",
+        description="Host names that requests may be for, comma-separated; *: any.",
+    )
+    max_body_bytes: int = Field(16 * 1024 * 1024, ge=1024, description="Maximum size of a request body.")
+    model_max_age_s: float | None = Field(
+        None, gt=0, description="Model age above which /readyz answers 503; unset: no limit."
+    )
+
+
+class ProduceSettings(TopicSettings, KafkaSettings, FormatSettings, LogSettings):
+    """Settings of `streampca produce`."""
+
+
+class CreateTopicsSettings(DeadLetterSettings, KafkaSettings, LogSettings):
+    """Settings of `streampca create-topics`."""
+
+    output_topic: str | None = Field(
+        None, pattern=TOPIC_NAME, description="Topic to write to, with at least as many partitions as the topic."
+    )
+
+
+class ResetSettings(StoreSettings, KafkaSettings, GroupSettings):
+    """Settings of `streampca reset`."""
+
+
+class DeadLettersSettings(DeadLetterSettings, KafkaSettings, LogSettings):
+    """Settings of `streampca dead-letters`."""
+
+    dead_letter_topic: str = Field(pattern=TOPIC_NAME, description="Dead-letter topic, for records that are rejected.")

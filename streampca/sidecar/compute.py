@@ -1,0 +1,162 @@
+"""Answers as plain functions of a model and a parsed request; no HTTP, no clock."""
+
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from streampca.fold.model_file import PublishedModel
+from streampca.fold.partitions import partition_name
+from streampca.pca import scoring
+from streampca.pca.arrays import Array
+from streampca.pca.scoring import Projected
+from streampca.sidecar import request_arrays
+from streampca.sidecar.request import RequestError
+from streampca.sidecar.request_arrays import Limits
+from streampca.sidecar.v1.schemas import SCORES, ProjectRequest, ReconstructRequest, ScoreRequest
+
+_ROWS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The fields of an answer, and the number of vectors in the request."""
+
+    version: int
+    fields: dict[str, Any]
+    vectors: int = 0
+    projected: Array | None = None  # the request's vectors, if they were projected
+
+
+def project(published: PublishedModel, request: ProjectRequest, limits: Limits) -> Answer:
+    """Coordinates of vectors, and the squared distance of each from the subspace of the components."""
+    projected = _projected(published, request.vectors, limits)
+    with np.errstate(all="ignore"):
+        principal = projected.coordinates
+        coordinates = published.model.whiten(principal) if request.basis == "whitened" else principal
+    _check_finite("vectors", coordinates, projected.residual)
+    scores = _scores(published, projected) if request.fields else {}
+    added = {name: scores[name] for name in SCORES if name in request.fields}
+    fields = {"coordinates": coordinates, "residual": projected.residual} | added
+    return _answer(published, fields, len(projected.vectors), projected.vectors)
+
+
+def score(published: PublishedModel, request: ScoreRequest, limits: Limits) -> Answer:
+    """How unusual vectors are, and on request the dimensions that contribute most to that."""
+    projected, most = _projected(published, request.vectors, limits), request.contributions
+    fields, vectors = _scores(published, projected), projected.vectors
+    if most:
+        most = min(most, published.model.dimensions)
+        if 4 * most * len(vectors) > limits.numbers:
+            text = f"the answer is too long: ask for at most {limits.numbers // (4 * len(vectors))} contributions"
+            raise RequestError(413, text, limit="numbers")
+        fields |= _contributions(published, vectors, most)
+    return _answer(published, fields, len(vectors))
+
+
+def _projected(published: PublishedModel, given: Array, limits: Limits) -> Projected:
+    """The vectors, without gaps if the model was learned with some, and where they lie."""
+    gaps = published.settings.get("missing") == "impute"
+    vectors = request_arrays.fit(given, "vectors", published.model.dimensions, limits, gaps=gaps)
+    return scoring.project(published.model, vectors)
+
+
+def _contributions(published: PublishedModel, vectors: Array, most: int) -> dict[str, Any]:
+    found: dict[str, list[Any]] = {}
+    for i in range(0, max(len(vectors), 1), _ROWS):  # a few rows at a time, for the sake of memory
+        which, values = scoring.largest_contributions(published.model, vectors[i : i + _ROWS], most)
+        for name, dimensions, each in zip(values._fields, which, values, strict=True):
+            found.setdefault(f"{name}_dimensions", []).append(dimensions)
+            found.setdefault(f"{name}_contributions", []).append(each)
+    return {name: np.concatenate(parts) for name, parts in found.items()}
+
+
+def _scores(published: PublishedModel, projected: Projected) -> dict[str, Any]:
+    """The fields of `SCORES` of projected vectors; p is None if the model has no past scores."""
+    model, calibration = published.model, published.calibration
+    with np.errstate(all="ignore"):
+        scores = scoring.score_projected(model, projected.coordinates, projected.residual, projected.gaps_t2)
+    _check_finite("vectors", *scores)
+    fields: dict[str, Any] = {**scores._asdict(), "p": None, "p_t2": None, "p_spe": None}
+    if calibration is not None:
+        p = calibration.p_values(scores, model.noise_variance)
+        fields |= {"p": p.score, "p_t2": p.t2, "p_spe": p.spe}
+    return fields
+
+
+def reconstruct(published: PublishedModel, request: ReconstructRequest, limits: Limits) -> Answer:
+    """Vectors from coordinates; or vectors as the components reconstruct them, with the squared error of each."""
+    model = published.model
+    if request.vectors is not None and request.coordinates is None:
+        vectors, coordinates, residual, _ = _projected(published, request.vectors, limits)
+        with np.errstate(all="ignore"):
+            reconstructed = model.reconstruct(coordinates)
+        _check_finite("vectors", reconstructed, residual)
+        return _answer(published, {"vectors": reconstructed, "squared_error": residual}, len(vectors))
+    if request.coordinates is None or request.vectors is not None:
+        raise RequestError(422, "give either coordinates or vectors")
+    coordinates = request_arrays.fit(request.coordinates, "coordinates", model.n_components, limits)
+    coordinates = coordinates.astype(np.float64, copy=False)
+    if len(coordinates) * model.dimensions > limits.numbers:
+        most = limits.numbers // model.dimensions
+        text = f"the answer to {len(coordinates)} rows is too long: send at most {most}"
+        raise RequestError(413, text, limit="numbers")
+    with np.errstate(all="ignore"):
+        vectors = model.reconstruct(coordinates, request.basis)
+    _check_finite("coordinates", vectors)
+    return _answer(published, {"vectors": vectors}, len(coordinates))
+
+
+def _check_finite(name: str, *results: Array) -> None:
+    for result in results:
+        if not np.isfinite(result).all():
+            i = int(np.argwhere(~np.isfinite(result))[0, 0])
+            raise RequestError(422, f"{name}[{i}] holds values too large: the result exceeds the range of float64")
+
+
+def _answer(
+    published: PublishedModel, fields: dict[str, Any], vectors: int = 0, projected: Array | None = None
+) -> Answer:
+    """Arrays in C order, real numbers as float64."""
+    plain = {
+        name: np.ascontiguousarray(value, np.float64 if value.dtype.kind == "f" else value.dtype)
+        if isinstance(value, np.ndarray)
+        else value
+        for name, value in fields.items()
+    }
+    return Answer(published.version, {"version": published.version, **plain}, vectors, projected)
+
+
+def model_info(published: PublishedModel) -> Answer:
+    """Everything about a model except its arrays of size d."""
+    of_model = ("dimensions", "explained_variance", "explained_variance_ratio", "total_variance", "weight")
+    of_publication = (
+        "topic", "subspace_error", "axis_errors", "loss", "loss_ratio", "loss_ewma", "rejected", "first_timestamp_ms",
+        "last_timestamp_ms", "published_at", "settings",
+    )  # fmt: skip
+    fields = {
+        **{name: getattr(published.model, name) for name in of_model},
+        **{name: getattr(published, name) for name in of_publication},
+        "components": published.model.n_components,
+        "positions": {
+            partition_name(partition): position for partition, position in sorted(published.positions.items())
+        },
+    }
+    return _answer(published, fields)
+
+
+def components(published: PublishedModel, limits: Limits) -> Answer:
+    """The axes, and all else that a client needs to project by itself."""
+    model = published.model
+    if model.components.size > limits.numbers:
+        raise RequestError(406, f"{model.components.size} numbers are too many for JSON: Accept application/x-npy")
+    arrays = {"components": model.components, "explained_variance": model.explained_variance, "mean": model.mean}
+    return _answer(published, arrays)
+
+
+def components_npy(published: PublishedModel) -> list[memoryview]:
+    """The axes, rows of length d, as the two parts of an `.npy` file in the model's own dtype; they are not copied."""
+    array, header = np.ascontiguousarray(published.model.components), io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
+    return [header.getbuffer(), array.reshape(-1).view(np.uint8).data]

@@ -1,0 +1,143 @@
+"""Requests and answers of the Open Inference Protocol: they validate requests and document both."""
+
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, Field, NonNegativeInt, SkipValidation
+
+from streampca.pca.model import Basis
+from streampca.sidecar.v1.schemas import Rows
+
+Datatype = Literal["FP32", "FP64"]
+Size = Annotated[int, Field(ge=0, lt=2**31)]
+OutputName = Literal["coordinates", "residual", "reconstruction", "score", "p"]
+
+
+class TensorParameters(BaseModel):
+    """Parameters of an input tensor."""
+
+    binary_data_size: NonNegativeInt | None = Field(None, description="Bytes of the tensor behind the JSON.")
+
+
+class Tensor(BaseModel):
+    """The input: vectors."""
+
+    name: Literal["vectors"]
+    shape: Annotated[list[Size], Field(min_length=2, max_length=2, description="Vectors, dimensions.")]
+    datatype: Datatype
+    data: Annotated[list[Any] | None, SkipValidation, Field(description="Numbers, row by row, or rows.")] = None
+    parameters: TensorParameters = TensorParameters()
+
+
+class OutputParameters(BaseModel):
+    """Parameters of a requested output."""
+
+    binary_data: bool | None = Field(
+        None, description="Whether as bytes; else as the request's binary_data_output says."
+    )
+
+
+class RequestedOutput(BaseModel):
+    """An output to answer with."""
+
+    name: OutputName
+    parameters: OutputParameters = OutputParameters()
+
+
+class InferenceParameters(BaseModel):
+    """Parameters of a request; those of other servers are ignored."""
+
+    basis: Basis = "principal"
+    binary_data_output: bool = False
+
+
+class InferenceRequest(BaseModel):
+    """Vectors to project."""
+
+    id: str | None = Field(None, description="Repeated in the answer.")
+    inputs: Annotated[list[Tensor], Field(min_length=1, max_length=1)]
+    outputs: list[RequestedOutput] = Field(
+        [], max_length=len(get_args(OutputName)), description="coordinates and residual, if empty."
+    )
+    parameters: InferenceParameters = InferenceParameters()
+
+
+class OutputTensor(BaseModel):
+    """An output; its bytes are behind the JSON if it has no data."""
+
+    name: OutputName
+    datatype: Datatype
+    shape: list[int]
+    data: list[float] | None = None
+    parameters: dict[str, int] | None = None
+
+
+class InferenceResponse(BaseModel):
+    """The outputs of a model's version."""
+
+    id: str | None = None
+    model_name: str
+    model_version: str
+    outputs: list[OutputTensor]
+
+
+class ServerMetadata(BaseModel):
+    """This server."""
+
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class ModelTensor(BaseModel):
+    """An input or an output of a model; −1 stands for any number of vectors."""
+
+    name: str
+    datatype: Datatype
+    shape: list[int]
+
+
+class ModelMetadata(BaseModel):
+    """A model's inputs and outputs."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[ModelTensor]
+    outputs: list[ModelTensor]
+
+
+class Live(BaseModel):
+    """The process responds."""
+
+    live: bool
+
+
+class Ready(BaseModel):
+    """Requests can be answered."""
+
+    name: str | None = None
+    ready: bool
+
+
+class RepositoryEntry(BaseModel):
+    """A version in the store."""
+
+    name: str
+    version: str
+    state: str
+    reason: str = ""
+
+
+class Instances(BaseModel):
+    """A request of MLflow's scoring protocol, in one of its forms."""
+
+    dataframe_split: dict[str, Any] | None = Field(None, description="`data` holds the vectors; columns are in order.")
+    instances: Rows | None = None
+    inputs: Rows | None = None
+    params: InferenceParameters = InferenceParameters()
+
+
+class Predictions(BaseModel):
+    """Coordinates of the vectors."""
+
+    predictions: Rows

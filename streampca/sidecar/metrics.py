@@ -1,0 +1,101 @@
+"""The sidecar's Prometheus metrics."""
+
+from collections.abc import Iterable, Iterator
+from functools import cache
+
+from prometheus_client import Counter, GCCollector, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from streampca.process.metrics import LabelledRegistry, StoreMetrics
+from streampca.stores.model_cache import ModelCache
+
+LIMITS = ("body_bytes", "rows", "numbers", "memory", "loads", "body_time", "read_time")
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+_GAUGES = (  # name, help text, attribute of the model in use
+    ("streampca_model_version", "Version of the model in use: messages learned.", "version"),
+    ("streampca_model_loss_mean", "Mean squared residual of the model in use, messages scored before learned.", "loss"),
+    ("streampca_model_loss_ratio", "The loss divided by the mean squared norm.", "loss_ratio"),
+    ("streampca_model_loss_ewma", "The loss ratio over the last 1000 messages or so.", "loss_ewma"),
+    (
+        "streampca_model_subspace_error", "Estimated sum of squared sines of the angles to the true subspace, 0 to k.",
+        "subspace_error",
+    ),
+)  # fmt: skip
+
+
+class SidecarMetrics:
+    """Counts requests and vectors, and reads the metrics of the model in use at each scrape; all with the topic."""
+
+    def __init__(self, models: ModelCache, topic: str, store: StoreMetrics) -> None:
+        self.registry = LabelledRegistry(topic=topic)
+        self.registry.register(_ModelCollector(models))
+        store.register(self.registry)
+        text = "Vectors projected, reconstructed or scored, by act."
+        vectors = Counter("streampca_projected_vectors_total", text, ["act"], registry=self.registry)
+        self._vectors = {act: vectors.labels(act) for act in ("project", "reconstruct", "score")}
+        text = "Requests refused or ended because they reached a limit."
+        limits = Counter("streampca_limits_reached_total", text, ["limit"], registry=self.registry)
+        self._limits = {limit: limits.labels(limit) for limit in LIMITS}
+        durations = Histogram(
+            "streampca_request_duration_seconds",
+            "Duration of requests, by route and status code.",
+            ["route", "code"],
+            registry=self.registry,
+            buckets=_BUCKETS,
+        )
+        self._durations = cache(durations.labels)  # a lookup by labels costs more than the observation
+        ProcessCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+
+    def observe_request(self, route: str, code: int, seconds: float) -> None:
+        """Count and time one request."""
+        self._durations(route, code).observe(seconds)
+
+    def count_vectors(self, act: str, vectors: int) -> None:
+        """Count the vectors of one request."""
+        self._vectors[act].inc(vectors)
+
+    def count_limit(self, limit: str) -> None:
+        """Count one request that reached one of `LIMITS`."""
+        self._limits[limit].inc()
+
+    def text(self, accept: str) -> tuple[bytes, str]:
+        """All metrics in the format that the scraper accepts, and its content type."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self.registry), content_type
+
+
+class _ModelCollector(Collector):
+    """The metrics of the model in use, read at each scrape so that none is stale."""
+
+    def __init__(self, cache: ModelCache) -> None:
+        self._cache = cache
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics; without samples as long as there is no model."""
+        used = self._cache.current
+        for name, text, attribute in _GAUGES:
+            yield GaugeMetricFamily(name, text, getattr(used, attribute, None))
+        age = "Time since the model in use was published."
+        yield GaugeMetricFamily("streampca_model_age_seconds", age, self._cache.age_s())
+        text = "Share of the variance along each component, counted from 1."
+        ratios = None if used is None else used.model.explained_variance_ratio
+        yield _by_component("streampca_model_explained_variance_ratio", text, ratios)
+        text = "Estimated standard error of each component's axis, counted from 1."
+        yield _by_component("streampca_model_axis_error_radians", text, getattr(used, "axis_errors", None))
+        text = "Failed model loads, by cause: damaged, store or bug."
+        failures = CounterMetricFamily("streampca_model_load_failures_total", text, labels=["cause"])
+        for cause in ("damaged", "store", "bug"):
+            failures.add_metric([cause], self._cache.failures[cause])
+        yield failures
+
+
+def _by_component(name: str, text: str, values: Iterable[float] | None) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=["component"])
+    for i, value in enumerate([] if values is None else values, start=1):
+        family.add_metric([str(i)], float(value))
+    return family

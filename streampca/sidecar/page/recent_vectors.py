@@ -1,0 +1,103 @@
+"""The vectors projected most recently, in memory only, to show where they lie along the components of any model.
+
+The vectors themselves are never returned: only two coordinates, a squared distance and a p-value of each, and what a
+few dimensions contribute to the scores of the most unusual ones.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from streampca.fold.model_file import PublishedModel
+from streampca.pca import scoring
+from streampca.pca.arrays import F64, Array
+from streampca.pca.scoring import Scores
+from streampca.sidecar.request import RequestError
+
+Described = tuple[int, dict[str, Any]]  # a vector's index, and its description
+
+_MAX_VECTORS = 500
+_WORST, _DIMENSIONS = 5, 3  # vectors that are described, and dimensions of each
+_MAX_BYTES = 8 * 1024 * 1024  # of all vectors together
+
+
+class RecentVectors:
+    """The vectors of the last requests, of one length. Safe to use from any thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._parts: deque[tuple[Array, float]] = deque()  # the vectors of a request, and its seconds since 1970
+        self._count = 0  # of vectors
+        self._lock = threading.Lock()
+
+    def add(self, vectors: Array) -> None:
+        """Add vectors (n, d), in place of the oldest. If d differs from theirs, all old ones are dropped."""
+        n, d = vectors.shape
+        limit = _limit(d)
+        last = vectors[n - limit :].copy() if n > limit else vectors
+        now = self._clock()
+        with self._lock:
+            if self._parts and self._parts[0][0].shape[1] != d:
+                self._parts.clear()
+                self._count = 0
+            self._parts.append((last, now))
+            self._count += len(last)
+            while self._parts and self._count - len(self._parts[0][0]) >= limit:
+                self._count -= len(self._parts.popleft()[0])
+
+    def project(self, published: PublishedModel, x: int, y: int) -> dict[str, Any]:
+        """The vectors along components x and y, counted from 1, the oldest first. Raises `RequestError`."""
+        model = published.model
+        _check_component("x", x, model.n_components)
+        _check_component("y", y, model.n_components)
+        vectors, at = self._snapshot(model.dimensions)
+        with np.errstate(all="ignore"):
+            coordinates, residual = model.project(vectors)
+            finite = np.isfinite(residual) & np.isfinite(coordinates).all(axis=1)
+            vectors, at, coordinates, residual = vectors[finite], at[finite], coordinates[finite], residual[finite]
+            p, worst = _unusual(published, vectors, scoring.score_projected(model, coordinates, residual))
+        return {
+            "version": published.version,
+            "coordinates": np.ascontiguousarray(coordinates[:, [x - 1, y - 1]], np.float64),
+            "at": at,
+            "residual": np.asarray(residual, np.float64),
+            "p": p,
+            "worst": [{"at": float(at[i]), **about} for i, about in worst],
+        }
+
+    def _snapshot(self, dimensions: int) -> tuple[Array, F64]:
+        """The vectors (n, d) and times (n,), the oldest first; empty if theirs is another length."""
+        with self._lock:
+            parts = list(self._parts)
+        if not parts or parts[0][0].shape[1] != dimensions:
+            return np.empty((0, dimensions)), np.empty(0)
+        times = np.repeat([at for _, at in parts], [len(vectors) for vectors, _ in parts])
+        limit = _limit(dimensions)
+        return np.concatenate([vectors for vectors, _ in parts])[-limit:], times[-limit:]
+
+
+def _limit(dimensions: int) -> int:
+    return min(_MAX_VECTORS, _MAX_BYTES // (8 * dimensions))
+
+
+def _unusual(published: PublishedModel, vectors: Array, scores: Scores) -> tuple[F64 | None, list[Described]]:
+    """p of each vector (n, d), None without past scores; and the vectors with the highest scores, with their places."""
+    model, p = published.model, None
+    if published.calibration is not None:
+        p = published.calibration.p_values(scores, model.noise_variance).score
+    worst = np.argsort(-scores.score, kind="stable")[:_WORST]
+    found, values = scoring.largest_contributions(model, vectors[worst], _DIMENSIONS)
+    described = []
+    for i, dimensions, contributions in zip(worst.tolist(), found[1].tolist(), values.spe.tolist(), strict=True):
+        about = {"score": float(scores.score[i]), "p": None if p is None else float(p[i])}
+        described.append((i, {**about, "dimensions": dimensions, "contributions": contributions}))
+    return p, described
+
+
+def _check_component(name: str, component: int, k: int) -> None:
+    if not 1 <= component <= k:
+        raise RequestError(422, f"{name} must be a component of the model, 1 to {k}, not {component}")

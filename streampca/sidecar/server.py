@@ -1,0 +1,131 @@
+"""The sidecar as a process: sockets, signals, shutdown."""
+
+import asyncio
+import contextlib
+import errno
+import gc
+import os
+import resource
+import signal
+import socket
+import sys
+from functools import partial
+
+import structlog
+import uvicorn
+from prometheus_client import disable_created_metrics
+from threadpoolctl import threadpool_limits
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from streampca.errors import SettingsError, StoreBusyError
+from streampca.process.metrics import StoreMetrics
+from streampca.process.thread_failures import ThreadFailures
+from streampca.process.tls import server_context
+from streampca.process.tracing import start_tracing
+from streampca.settings.commands import ServeSettings
+from streampca.sidecar.app import create_app
+from streampca.stores.base import Store
+from streampca.stores.models import Models
+
+log = structlog.get_logger()
+
+_FINISH_WITHIN_S = 5  # for requests in flight at shutdown
+_KEEP_ALIVE_S = 75  # longer than load balancers do, so that they close idle connections and we do not
+REQUEST_WITHIN_S = 10.0  # of a new connection
+_BACKLOG = 128  # connections that are not accepted yet
+_MAX_FILES = 1024  # also of connections that send nothing: some 20 MB
+_FILES_EACH = 2  # that many for each connection that is answered: more get 503, and some remain for the store
+
+# Longest time that a thread which parses a large body may hold the GIL while the event loop waits for it. With Python's
+# default, ten times as long, the loop waits so long for each 64 KiB of another body.
+_SWITCH_INTERVAL_S = 0.0005
+
+
+class Connection(H11Protocol):
+    """One that is closed if its first request does not come in time: silent ones would keep others out.
+
+    By h11: httptools, if it is installed, does not limit the length of headers.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a request."""
+        super().connection_made(transport)
+        self.loop.call_later(REQUEST_WITHIN_S, self._close_without_request)
+
+    def _close_without_request(self) -> None:
+        if self.scope is None:
+            self.timeout_keep_alive_handler()
+
+
+def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | None = None) -> None:
+    """Serve until SIGTERM or SIGINT; requests in flight get 5 s to finish.
+
+    Raises `SettingsError` if it cannot listen on the address, `StoreError` if the store cannot be read,
+    and the error of a thread that has died.
+    """
+    with contextlib.suppress(StoreBusyError):  # others end the start; later, all are only logged
+        Models(store, settings.topic).versions()
+    start_tracing()  # FastAPI finds it
+    listening = listen(settings.host, settings.port)
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the number of series for no use
+    config = uvicorn.Config(
+        create_app(store, settings, store_metrics),
+        http=Connection,
+        backlog=_BACKLOG,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # no answer depends on the client's address or scheme
+        ws="none",
+        lifespan="on",
+        limit_concurrency=_limit_files() // _FILES_EACH,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_FINISH_WITHIN_S,
+    )
+    config.load()
+    config.ssl = server_context(settings.tls_folder)
+    server = uvicorn.Server(config)
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    gc.freeze()  # the collector need not visit what is loaded now and stays
+    stop = partial(setattr, server, "should_exit", True)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # Before uvicorn installs its own handlers; and it raises the signal again after its shutdown, which would
+        # otherwise end the process with the signal's status.
+        signal.signal(number, lambda *_: stop())
+    with threadpool_limits(1, user_api="blas"), ThreadFailures(stop) as threads:
+        if place := store.missing():
+            log.warning("store does not exist yet", path=place)
+        log.info("serving", url=f"http{'s' if config.ssl else ''}://{_shown(listening)}", topic=settings.topic)
+        server.run(sockets=[listening])
+        threads.raise_first()
+    log.info("sidecar stopped")
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens on the address; on `::` for IPv4, too. Raises `SettingsError`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+    try:
+        listening = socket.create_server((host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+    except OSError as error:
+        in_use = error.errno == errno.EADDRINUSE
+        cause = "no such host" if isinstance(error.__context__, socket.gaierror) else os.strerror(error.errno or 0)
+        remedy = "stop the process there or set STREAMPCA_PORT" if in_use else "set STREAMPCA_HOST"
+        raise SettingsError(f"cannot listen on {host}:{port}: {cause} ({remedy})") from None
+    # Inherited by connections: with Nagle's algorithm, answers on a kept-alive one wait 40 ms for an acknowledgement.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
+
+
+def _limit_files() -> int:
+    """Limit the files that the process may open, and with them its connections; returns their number."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = min(soft, _MAX_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+    return files
+
+
+def _shown(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

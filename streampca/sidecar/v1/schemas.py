@@ -1,0 +1,252 @@
+"""The requests and responses of the HTTP interface. They validate requests and document both.
+
+Responses are serialized by orjson: pydantic would make a Python object of every number. Tests validate them.
+"""
+
+from typing import Annotated, Any, ClassVar, Literal, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, PositiveInt, WithJsonSchema
+
+from streampca.pca.arrays import Array
+from streampca.pca.model import Basis
+from streampca.sidecar import request_arrays
+
+Rows = list[list[float]]
+_RowsArray = Annotated[
+    Array, PlainValidator(request_arrays.validate)
+]  # precise errors, and 3 times as fast as list[list[float]]
+CoordinatesArray = Annotated[
+    _RowsArray, WithJsonSchema({"type": "array", "items": {"type": "array", "items": {"type": "number"}}})
+]
+VectorsArray = Annotated[
+    _RowsArray, WithJsonSchema({"type": "array", "items": {"type": "array", "items": {"type": ["number", "null"]}}})
+]
+ROW_FIELDS = ("vectors", "coordinates")
+VersionNumber = Annotated[int, Field(ge=0, lt=2**63)]
+AnyVersion = Annotated[
+    VersionNumber | None,
+    BeforeValidator(lambda given: None if given == "latest" else given),
+    WithJsonSchema(
+        {"anyOf": [{"type": "integer", "minimum": 0, "maximum": 2**63 - 1}, {"type": "string", "enum": ["latest"]}]}
+    ),
+]
+
+_VERSION = "Version of the model; the newest if it is latest or absent."
+_BASIS = "principal: orthonormal axes, in the data's units. whitened: coordinates scaled to variance one."
+_VECTORS = "Vectors, each of the model's d dimensions; entries may be null if it was learned with missing=impute."
+_COORDINATES = "The k coordinates of each vector, in the order of the vectors."
+
+Version = Annotated[int, Field(ge=0, description="Version of the model used: the number of messages it has learned.")]
+Vectors = Annotated[Rows, Field(description=_VECTORS)]
+Coordinates = Annotated[Rows, Field(description=_COORDINATES)]
+SquaredDistances = Annotated[
+    list[float], Field(description="Squared distance of each vector from the subspace of the components.")
+]
+ScoreName = Literal["t2", "spe", "score", "p", "p_t2", "p_spe"]
+SCORES: tuple[ScoreName, ...] = get_args(ScoreName)
+ScoreFields = Annotated[
+    list[ScoreName],
+    Field(max_length=len(SCORES)),
+    BeforeValidator(lambda names: names.split(",", len(SCORES)) if isinstance(names, str) else names),
+]
+T2 = Annotated[list[float], Field(description="Hotelling's T², unusual within the plane: k on average.")]
+Score = Annotated[
+    list[float], Field(description="T² + SPE/σ², with σ² the mean variance outside the plane: d on average.")
+]
+P = Annotated[
+    list[float],
+    Field(
+        description="Share of recent messages that score at least as high, each scored before it was learned: `p` by "
+        "score, `p_t2` and `p_spe` by one of its parts. Null if the model has no past scores."
+    ),
+]
+
+
+class RowsRequest(BaseModel):
+    """The fields of every request with rows of numbers. Those of `query` may be query parameters, too."""
+
+    query: ClassVar[type[BaseModel]]
+    version: AnyVersion = Field(None, description=_VERSION)
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ProjectQuery(RowsRequest):
+    """How to project."""
+
+    basis: Basis = Field("principal", description=_BASIS)
+    fields: ScoreFields = Field(
+        default=[], description="Scores to add to the answer, named as in the answer of /v1/score: " + ", ".join(SCORES)
+    )
+
+
+class ProjectRequest(ProjectQuery):
+    """Vectors to project."""
+
+    query = ProjectQuery
+    vectors: VectorsArray = Field(description=_VECTORS)
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"vectors": [[1.0, 0.5, -2.0]], "basis": "principal", "version": None}]}
+    )
+
+
+class ProjectResponse(BaseModel):
+    """Coordinates of vectors in the basis of a model; scores only as far as `fields` names them."""
+
+    version: Version
+    coordinates: Coordinates
+    residual: SquaredDistances
+    t2: T2 | None = None
+    spe: SquaredDistances | None = None
+    score: Score | None = None
+    p: P | None = None
+    p_t2: P | None = None
+    p_spe: P | None = None
+
+
+class ReconstructFields(RowsRequest):
+    """How to reconstruct."""
+
+    basis: Basis = Field("principal", description="The basis of the coordinates; ignored for vectors.")
+
+
+class ReconstructQuery(ReconstructFields):
+    """How to reconstruct what a binary body holds."""
+
+    of: Literal["coordinates", "vectors"] | None = Field(None, description="What a binary body holds.")
+
+
+class ReconstructRequest(ReconstructFields):
+    """Coordinates or vectors to reconstruct, one of the two."""
+
+    query = ReconstructQuery
+    coordinates: CoordinatesArray | None = Field(None, description=_COORDINATES)
+    vectors: VectorsArray | None = Field(None, description=_VECTORS)
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"coordinates": [[2.25, -0.5]]}]})
+
+
+class ReconstructResponse(BaseModel):
+    """Vectors as the components reconstruct them."""
+
+    version: Version
+    vectors: Vectors
+    squared_error: Annotated[list[float] | None, Field(description="Of each vector; absent for coordinates.")] = None
+
+
+class ScoreQuery(RowsRequest):
+    """What to answer with."""
+
+    contributions: Annotated[int, Field(ge=0)] = Field(
+        0, description="Number of dimensions to name for each vector, those that contribute most; at most d."
+    )
+
+
+class ScoreRequest(ScoreQuery):
+    """Vectors to score."""
+
+    query = ScoreQuery
+    vectors: VectorsArray = Field(description=_VECTORS)
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"vectors": [[1.0, 0.5, -2.0]], "contributions": 1}]})
+
+
+class ScoreResponse(BaseModel):
+    """How unusual vectors are."""
+
+    version: Version
+    t2: T2
+    spe: SquaredDistances
+    score: Score
+    p: P | None
+    p_t2: P | None
+    p_spe: P | None
+    t2_dimensions: list[list[int]] | None = Field(
+        None,
+        description="The dimensions, counted from 0, that contribute most to T². Only if `contributions` is given.",
+    )
+    t2_contributions: Rows | None = Field(None, description="What they contribute; all d sum to T².")
+    spe_dimensions: list[list[int]] | None = Field(None, description="Those that contribute most to `spe`.")
+    spe_contributions: Rows | None = Field(
+        None,
+        description="What they contribute, with the sign of the deviation; the absolute values of all d sum to it.",
+    )
+
+
+class ErrorResponse(BaseModel):
+    """The body of every error, as of RFC 9457."""
+
+    type: str = Field(description="about:blank: the status says all about its kind.")
+    title: str = Field(description="The status in words.")
+    status: int
+    detail: str = Field(description="The same as `error`.")
+    error: str = Field(
+        description="What is wrong, where, and how to correct it.",
+        examples=["vectors[3][0] must be a number, not null"],
+    )
+
+
+class NotReadyResponse(ErrorResponse):
+    """The reasons why this sidecar should get no requests."""
+
+    reasons: list[str]
+
+
+class ReadyResponse(BaseModel):
+    """A model is loaded and not too old."""
+
+    version: Version
+
+
+class HealthResponse(BaseModel):
+    """The process responds."""
+
+    status: str = Field(examples=["ok"])
+
+
+class ModelResponse(BaseModel):
+    """Everything about a model except its axes and its mean."""
+
+    version: Version
+    topic: str
+    dimensions: PositiveInt = Field(description="d, the length of a vector.")
+    components: PositiveInt = Field(description="k, the number of axes.")
+    explained_variance: list[float] = Field(description="Variance along each axis, in descending order.")
+    explained_variance_ratio: list[float] = Field(description="The same as a share of the total variance.")
+    total_variance: float
+    subspace_error: float | None = Field(
+        description="Estimated sampling error of the plane of the axes: the expected sum of the squared sines of the "
+        "angles to that of the stream's distribution, from 0 to k. Null with fewer than four partitions."
+    )
+    axis_errors: list[float] | None = Field(
+        description="Estimated standard error of each axis: an angle in radians, at most π/2."
+    )
+    weight: float = Field(description="Effective number of messages: their count, less what has been forgotten.")
+    loss: float | None = Field(description="Mean squared residual, each message scored before it was learned.")
+    loss_ratio: float | None = Field(description="The loss divided by the mean squared norm.")
+    loss_ewma: float | None = Field(description="The loss ratio over the last 1000 messages or so.")
+    rejected: int = Field(description="Number of records that could not be learned.")
+    positions: dict[str, int] = Field(description="Next offset of each partition; all records before it are learned.")
+    first_timestamp_ms: int = Field(description="Of the oldest record learned, since 1970; -1: unknown.")
+    last_timestamp_ms: int = Field(description="Of the newest record learned, since 1970; -1: unknown.")
+    published_at: float = Field(description="Seconds since 1970.")
+    settings: dict[str, Any] = Field(description="The settings that shape the model.")
+
+
+class ModelsResponse(BaseModel):
+    """The versions in the store."""
+
+    version: int | None = Field(description="The version in use; null: none yet.")
+    versions: list[int] = Field(description="All versions, in ascending order.")
+
+
+class ComponentsResponse(BaseModel):
+    """All that a client needs to project by itself: coordinates = (vector − mean)·componentsᵀ."""
+
+    version: Version
+    components: Rows = Field(
+        description="k orthonormal axes of length d, by descending variance; versions do not flip signs."
+    )
+    explained_variance: list[float]
+    mean: list[float]

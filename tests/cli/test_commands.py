@@ -1,0 +1,232 @@
+"""The command line: fast help, errors that users can fix in one line or as the last line of the log, no traceback."""
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.main import get_command
+
+from streampca.cli.app import app
+from streampca.cli.encoding import encoder
+from streampca.fold import model_file
+from streampca.fold.codec import Codec
+from streampca.settings.commands import ProduceSettings
+from streampca.settings.formats import Format
+from tests.command_line import assert_fatal, assert_one_line, run
+from tests.docs_tables import flat
+
+COMMANDS = [
+    "worker", "serve", "transform", "demo", "produce", "fit", "project", "backfill", "audit", "inspect", "export",
+    "check", "doctor",
+    "create-topics", "reset", "dead-letters",
+]  # fmt: skip
+REQUIRED = ["--topic", "readings", "--dimensions", "8", "--components", "2"]
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("vectors") / "vectors.npy"
+    random = np.random.default_rng(0)
+    Y = random.standard_normal((1500, 3)) @ random.standard_normal((3, 8)) + 0.01 * random.standard_normal((1500, 8))
+    np.save(path, Y + 5)
+    return path
+
+
+def test_version_and_help() -> None:
+    assert own_interpreter("--version").startswith("streampca 0.")
+    text = own_interpreter("--help")
+    assert all(f"\n  {command} " in text for command in COMMANDS)
+
+
+def own_interpreter(*arguments: str) -> str:
+    """The output of `python -m streampca`, as a user starts it."""
+    command = [sys.executable, "-m", "streampca", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def test_there_are_few_options() -> None:
+    commands = flat(get_command(app).commands)  # type: ignore[attr-defined]
+    assert sum(len(option.opts) for command in commands.values() for option in command.params) <= 125
+    assert "Length d of every vector." in run("worker", "--help").stdout
+
+
+def test_help_imports_nothing_heavy() -> None:
+    program = (
+        "import sys\nfrom streampca.cli.app import app\n"
+        "try: app(['--help'])\nexcept SystemExit: pass\n"
+        "heavy = ('numpy', 'pydantic', 'kafka', 'scipy', 'rich', 'fastapi', 'structlog')\n"
+        "print([m for m in heavy if m in sys.modules])"
+    )
+    outcome = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert outcome.stdout.strip().splitlines()[-1] == "[]"
+
+
+def test_usage_errors_have_exit_code_2() -> None:
+    for arguments in (["worker", "--dimension"], ["worker", "--dimensions", "many"], ["nonsense"]):
+        outcome = run(*arguments)
+        assert outcome.returncode == 2
+        assert "Traceback" not in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "assert_refused"),
+    [*((name, assert_one_line) for name in ("doctor", "create-topics", "reset")),
+     *((name, assert_fatal) for name in ("worker", "serve", "produce"))],
+)  # fmt: skip
+def test_missing_settings_are_an_error(command: str, assert_refused: Callable[..., None]) -> None:
+    assert_refused(run(command), "topic is required: set STREAMPCA_TOPIC or pass --topic", code=2)
+
+
+@pytest.mark.parametrize("command", ["worker", "produce"])
+def test_an_absent_broker_is_an_error_soon(command: str, tmp_path: Path, vectors: Path) -> None:
+    options = REQUIRED if command == "worker" else [vectors, "--topic", "readings"]
+    options = [*options, "--bootstrap-servers", "127.0.0.1:1"]
+    outcome = run(command, *options, timeout=100, STREAMPCA_STORE=str(tmp_path))  # ten seconds, if nothing else runs
+    assert_fatal(outcome, "no broker answers at 127.0.0.1:1")
+
+
+def test_an_unwritable_store_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert_fatal(run("worker", *REQUIRED, "--store", tmp_path / "file" / "store"), str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize("command", ["worker", "transform"])
+def test_a_port_in_use_is_an_error_that_names_its_setting(command: str, tmp_path: Path) -> None:
+    options = REQUIRED if command == "worker" else ["--topic", "readings", "--output-topic", "projected"]
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        outcome = run(command, *options, STREAMPCA_STORE=str(tmp_path), STREAMPCA_METRICS_PORT=port)
+    assert_fatal(outcome, "the port is in use; set metrics_port to")
+
+
+def test_check_prints_settings_and_their_origins(tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text('sasl_password = "hush-hush"\nsasl_username = "me"\n')
+    outcome = run("check", *REQUIRED, "--config", config, STREAMPCA_GROUP_ID="mine")
+    assert outcome.returncode == 0, outcome.stdout
+    rows = {line.split()[0]: line.split()[1:] for line in outcome.stdout.splitlines() if len(line.split()) > 2}
+    assert rows["topic"] == ["readings", "option", "--topic"]
+    assert rows["group_id"] == ["mine", "environment", "STREAMPCA_GROUP_ID"]
+    assert rows["store"] == [str(Path.cwd() / "streampca-store"), "default"]
+    assert rows["sasl_password"] == ["********", "file", str(config)]
+    assert rows["port"] == ["8000", "default"]
+    assert "hush-hush" not in outcome.stdout
+
+
+def test_check_shows_transform_once_any_of_its_settings_is_given() -> None:
+    assert "streampca transform" not in run("check", *REQUIRED).stdout
+    outcome = run("check", *REQUIRED, "--output-topic", "unusual", STREAMPCA_EMIT="score,p")
+    assert outcome.returncode == 0, outcome.stdout
+    _, _, shown = outcome.stdout.partition("streampca transform (besides those above)")
+    rows = {line.split()[0]: line.split()[1:] for line in shown.splitlines() if len(line.split()) > 2}
+    assert rows["emit"] == ["score,p", "environment", "STREAMPCA_EMIT"]
+    assert rows["transform_group_id"] == ["streampca-transform-readings", "default"]
+    assert "group_id" not in rows
+    wrong = run("check", *REQUIRED, STREAMPCA_EMIT="scores")
+    assert wrong.returncode == 2
+    assert "✗ output_topic is required" in wrong.stdout
+
+
+def test_check_lists_every_mistake(tmp_path: Path) -> None:
+    outcome = run("check", "--dimensions", 2, "--components", 3, STREAMPCA_PORT="http", STREAMPCA_DTYPE="int8")
+    assert outcome.returncode == 2
+    mistakes = [line for line in outcome.stdout.splitlines() if line.startswith("✗")]
+    for needle in ("topic is required", "components (3) cannot exceed", "port: ", "dtype: "):
+        assert sum(needle in line for line in mistakes) == 1, needle
+    assert len(mistakes) == 4
+
+
+def test_fit_and_inspect(vectors: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model.npz"
+    outcome = run("fit", vectors, "-o", model, "--components", 3)
+    assert outcome.returncode == 0, outcome.stderr
+    assert "1,500 vectors of 8 dimensions" in outcome.stdout
+    decoded = model_file.decode(model.read_bytes())
+    Y = np.load(vectors)
+    exact = np.linalg.eigvalsh(np.cov(Y.T, bias=True))[::-1][:3]
+    np.testing.assert_allclose(decoded.model.explained_variance, exact, rtol=1e-6)
+    np.testing.assert_allclose(decoded.model.mean, Y.mean(axis=0), rtol=1e-9)
+    assert decoded.calibration is not None  # /v1/score gives p
+    assert decoded.calibration.weight > 500
+    facts = json.loads(run("inspect", model, "--json").stdout)
+    assert (facts["kind"], facts["version"], facts["dimensions"], facts["components"]) == ("model", 1500, 8, 3)
+    assert facts["explained_variance_ratio_sum"] > 0.999
+    assert "explained_variance[2]" in run("inspect", model).stdout
+    np.save(tmp_path / "single.npy", Y.astype(np.float32))
+    assert "Warning" not in run("fit", tmp_path / "single.npy", "-o", model).stderr
+
+
+def test_fit_learns_gaps(vectors: Path, tmp_path: Path) -> None:
+    Y = np.load(vectors)
+    Y[np.random.default_rng(0).random(Y.shape) < 0.1] = np.nan
+    np.save(tmp_path / "v.npy", Y)
+    rows = [[None if np.isnan(entry) else entry for entry in row] for row in Y.tolist()]
+    (tmp_path / "v.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "v.csv").write_text("\n".join(",".join("" if e is None else repr(e) for e in row) for row in rows))
+    models = []
+    for name in ("v.npy", "v.csv", "v.jsonl"):
+        outcome = run("fit", tmp_path / name, "-o", tmp_path / "m.npz", "--components", 2, "--missing", "impute")
+        assert outcome.returncode == 0, outcome.stderr
+        models.append(model_file.decode((tmp_path / "m.npz").read_bytes()))
+    assert models[0].settings["missing"] == "impute"
+    assert all(np.array_equal(models[0].model.components, other.model.components) for other in models[1:])
+    exact = np.linalg.eigvalsh(np.cov(np.load(vectors).T, bias=True))[::-1][:2]
+    np.testing.assert_allclose(models[0].model.explained_variance, exact, rtol=0.1)
+    assert_one_line(run("fit", tmp_path / "v.csv", "-o", tmp_path / "m.npz"), "row 1: column ")
+    impute = ("-o", tmp_path / "m.npz", "--missing", "impute")
+    assert_one_line(
+        run("fit", tmp_path / "v.npy", *impute, "--components", 8),
+        "entries are there, at least 8 are needed with --components 8",
+    )
+    assert_one_line(run("fit", vectors, "-o", tmp_path / "m.npz", "--missing", "x"), "must be refuse or impute", code=2)
+
+
+def test_fit_refuses_invalid_input(vectors: Path, tmp_path: Path) -> None:
+    bad = np.load(vectors)
+    bad[1234, 3] = np.nan
+    np.save(tmp_path / "bad.npy", bad)
+    output = tmp_path / "m.npz"
+    assert_one_line(run("fit", tmp_path / "bad.npy", "-o", output), "row 1235: number 4 is nan")
+    assert_one_line(run("fit", vectors, "-o", output, "--components", 9), "cannot exceed the dimensions", code=2)
+    assert_one_line(run("fit", vectors, "-o", tmp_path / "none" / "m.npz"), "cannot write")
+    assert_one_line(run("fit", tmp_path / "none.npy", "-o", output), "No such file")
+    assert not output.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 not a zip", b"text"])
+def test_inspect_of_a_foreign_file_is_a_one_line_error(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "file.npz"
+    path.write_bytes(content)
+    assert_one_line(run("inspect", path), f"{path} is not a checkpoint or model of streampca; it begins with {content}")
+
+
+def test_inspect_says_that_a_file_of_ours_is_damaged(vectors: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model.npz"
+    assert run("fit", vectors, "-o", model).returncode == 0
+    model.write_bytes(model.read_bytes()[:-100])
+    assert_one_line(run("inspect", model), "it is cut short or damaged")
+
+
+def test_a_closed_output_pipe_is_no_error(vectors: Path, tmp_path: Path) -> None:
+    assert run("fit", vectors, "-o", tmp_path / "m.npz").returncode == 0
+    command = f"{sys.executable} -m streampca inspect {tmp_path / 'm.npz'} | true"
+    outcome = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert outcome.stderr == ""
+
+
+def test_produce_needs_either_a_file_or_synthetic(vectors: Path) -> None:
+    message = "give either a file to send or --synthetic"
+    assert_fatal(run("produce", "--topic", "readings"), message)
+    assert_fatal(run("produce", vectors, "--synthetic", "--topic", "readings"), message)
+
+
+@pytest.mark.parametrize("name", ["json", "float32", "float64", "npy"])
+def test_workers_decode_what_produce_sends(name: Format) -> None:
+    vector = np.array([0.5, -2.0, 3.25])
+    value = encoder(ProduceSettings(topic="readings", format=name), "readings")(vector)
+    assert np.array_equal(Codec(name, 3, 1e150).decode([value]).vectors, [vector])

@@ -1,0 +1,140 @@
+"""A worker compiles all its kernels before it joins the group."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from numba.core.caching import UserProvidedCacheLocator
+
+from streampca.cli import worker
+from streampca.cli.member import Process
+from streampca.consumer_group.listener import Listener
+from streampca.errors import SourceError
+from streampca.fold import codec
+from streampca.formats import reader_of
+from streampca.pca import compilation
+from streampca.pca.blocked import centring
+from streampca.pca.learning import LearningConfig
+from streampca.settings.worker import WorkerSettings
+from streampca.stores.directory import DirectoryStore
+
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+
+COMPARE = """
+import gc, json, sys
+import numpy as np
+from numba.core.dispatcher import Dispatcher
+from streampca.pca import learning
+from streampca.pca.axes import model_of
+from streampca.pca.compilation import compile_kernels
+from streampca.pca.merge import merge
+from streampca.pca.state import State
+
+def kernels():
+    functions = [each for each in gc.get_objects() if isinstance(each, Dispatcher)]
+    return {f"{each.__module__}.{each.__name__}{signature}" for each in functions for signature in each.signatures
+            if each.__module__.startswith("streampca")}
+
+dtype, center, impute, d = sys.argv[1], sys.argv[2] == "True", sys.argv[3] == "True", int(sys.argv[4])
+config = learning.LearningConfig(d, 3, 5 if d == 300 else None, center, dtype, impute=impute)
+compile_kernels(config)
+before = kernels()
+sizes = (config.start, 256, 18 * 256, 1024, 7)
+V = np.random.default_rng(0).standard_normal((sum(sizes), d)).astype(dtype)
+if impute:
+    V[::5, 3] = np.nan
+state, start = State.empty(d, dtype), 0
+for size in sizes:
+    state, _ = learning.learn(state, V[start : start + size], np.full(size, 0.999), config)
+    start += size
+model_of(merge([state, state], config.columns, [1.0, 0.5]), 3, None)
+print(json.dumps([sorted(before), sorted(kernels() - before)]))
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("d", "center"), [(20, True), (20, False), (300, True)])
+def test_nothing_is_compiled_or_loaded_while_learning(dtype: str, d: int, center: bool) -> None:
+    impute = center  # most with gaps
+    before, after = json.loads(output_of(COMPARE, dtype, str(center), str(impute), str(d)))
+    assert any("block._learn" in kernel for kernel in before)
+    assert any("kernel.fill" in kernel for kernel in before) == impute
+    assert after == []
+
+
+COMPILE = """
+from streampca.pca.compilation import compile_kernels
+from streampca.pca.learning import LearningConfig
+compiled = []
+compile_kernels(LearningConfig(5, 2), lambda: compiled.append(1))
+print(len(compiled))
+"""
+
+
+def test_only_the_first_start_compiles(tmp_path: Path) -> None:
+    """The cache has all kernels but one, so that the first start takes seconds."""
+    compilation.compile_kernels(LearningConfig(5, 2))
+    there = tmp_path / UserProvidedCacheLocator.get_suitable_cache_subpath(centring.__file__)
+    here = centring._weights.stats.cache_path  # type: ignore[attr-defined]
+    shutil.copytree(here, there, ignore=shutil.ignore_patterns("*.pyc", "centring._weights-*"))
+    assert [output_of(COMPILE, NUMBA_CACHE_DIR=str(tmp_path)) for _ in range(2)] == ["1", "0"]
+
+
+def output_of(program: str, *arguments: str, **environment: str) -> str:
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(
+        command, env=os.environ | environment, capture_output=True, text=True, check=True, timeout=300
+    )
+    return done.stdout.splitlines()[-1]
+
+
+class JoiningError(Exception):
+    """Raised where the worker would join the group."""
+
+
+def build(store: Path) -> None:
+    settings = WorkerSettings(topic="readings", dimensions=5, components=2, format="json", store=store)
+    worker._build(settings, Process(DirectoryStore(store), Listener(), lambda: None, lambda decode: decode))
+
+
+def test_kernels_are_compiled_before_the_worker_joins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    order: list[str] = []
+
+    def join(*args: Any) -> Any:
+        raise JoiningError
+
+    def compile_kernels(config: Any, on_compile: Any) -> None:
+        order.append("kernels")
+        on_compile()
+
+    def reader(name: str, *others: Any, **options: Any) -> Any:
+        order.append(f"reader of {name}")
+        return reader_of(name, *others, **options)
+
+    monkeypatch.setattr(codec, "reader_of", reader)
+    monkeypatch.setattr(worker, "client_of", lambda settings: order.append("broker"))
+    monkeypatch.setattr(worker, "compile_kernels", compile_kernels)
+    monkeypatch.setattr(worker, "prefetching", join)
+    with structlog.testing.capture_logs() as logged, pytest.raises(JoiningError):
+        build(tmp_path)
+    assert order == ["reader of json", "broker", "kernels"]
+    assert [line["event"] for line in logged] == ["compiling kernels", "kernels compiled"]
+
+
+def test_an_unavailable_broker_is_reported_before_compilation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def away(settings: WorkerSettings) -> Any:
+        raise SourceError("no broker answers")
+
+    def compile_kernels(*args: Any) -> None:
+        raise AssertionError("compiled too early")
+
+    monkeypatch.setattr(worker, "client_of", away)
+    monkeypatch.setattr(worker, "compile_kernels", compile_kernels)
+    with pytest.raises(SourceError, match="no broker answers"):
+        build(tmp_path)

@@ -1,0 +1,61 @@
+"""`streampca create-topics` against the real broker."""
+
+from pathlib import Path
+
+import pytest
+from kafka.admin import ConfigResource, ConfigResourceType
+
+from tests.cli.test_commands_on_broker import doctor
+from tests.command_line import assert_one_line, run
+from tests.kafka_broker import Broker
+
+pytestmark = pytest.mark.broker
+
+
+def partitions(broker: Broker, *names: str) -> dict[str, int]:
+    """The topics that exist, with their numbers of partitions."""
+    described = broker.admin.describe_topics(list(names))
+    return {topic["name"]: len(topic["partitions"]) for topic in described if not topic["error_code"]}
+
+
+def test_it_creates_what_a_worker_needs_and_can_be_repeated(broker: Broker, topic: str, tmp_path: Path) -> None:
+    dead, output = f"{topic}-dead", f"{topic}-output"
+    given = ("create-topics", "--topic", topic, "--partitions", "3", "--bootstrap-servers", broker.bootstrap)
+    set_for_all = {"STREAMPCA_DEAD_LETTER_TOPIC": dead, "STREAMPCA_OUTPUT_TOPIC": output}
+    first, second = run(*given, **set_for_all), run(*given, **set_for_all)
+    for outcome, action in ((first, "created"), (second, "exists")):
+        assert (outcome.returncode, outcome.stderr) == (0, "")
+        lines = [f"{topic}: {action}, partitions: 3", f"{dead}: {action}, partitions: 1"]
+        assert outcome.stdout.splitlines() == [*lines, f"{output}: {action}, partitions: 3"]
+    assert partitions(broker, topic, dead, output) == {topic: 3, dead: 1, output: 3}
+    code, lines_of_doctor = doctor(broker, topic, tmp_path, STREAMPCA_DEAD_LETTER_TOPIC=dead)
+    assert code == 0, lines_of_doctor
+
+
+def test_another_number_of_partitions_is_reported_and_not_changed(broker: Broker, topic: str) -> None:
+    broker.create_topic(topic, 2)
+    outcome = run("create-topics", "--topic", topic, "--partitions", 5, "--bootstrap-servers", broker.bootstrap)
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout.strip() == f"{topic}: exists, partitions: 2, not 5; it stays as it is"
+    assert partitions(broker, topic) == {topic: 2}
+
+
+def test_the_defaults_are_the_brokers(broker: Broker, topic: str) -> None:
+    outcome = run("create-topics", "--topic", topic, "--bootstrap-servers", broker.bootstrap)
+    assert outcome.returncode == 0, outcome.stderr
+    assert partitions(broker, topic, f"{topic}-dead") == {topic: 1}
+
+
+def test_dead_letters_may_be_larger_than_their_records(broker: Broker, topic: str) -> None:
+    broker.admin.create_topics({topic: {"num_partitions": 1, "configs": {"max.message.bytes": "3000000"}}})
+    given = ("--topic", topic, "--dead-letter-topic", f"{topic}-dead", "--bootstrap-servers", broker.bootstrap)
+    assert run("create-topics", *given).returncode == 0
+    dead = ConfigResource(ConfigResourceType.TOPIC, f"{topic}-dead")
+    found = broker.admin.describe_configs([dead])["topic"][f"{topic}-dead"]
+    assert int(found["max.message.bytes"]["value"]) > 3_000_000
+
+
+def test_what_the_broker_refuses_is_a_one_line_error(broker: Broker, topic: str) -> None:
+    given = ("create-topics", "--topic", topic, "--bootstrap-servers", broker.bootstrap)
+    assert_one_line(run(*given, "--replication-factor", 3), f"topic {topic} cannot be created: ")
+    assert partitions(broker, topic) == {}

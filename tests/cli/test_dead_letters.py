@@ -1,0 +1,149 @@
+"""Replays of dead letters in memory: each record is sent once, whatever is selected, interrupted and repeated."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streampca.cli import dead_letters as command
+from streampca.cli.dead_letters import LetterFilter, grouped, milliseconds, send_all, to_replay
+from streampca.errors import SettingsError, SourceError
+from streampca.fold.record import PlainRecord, Record
+from streampca.sources import replay_marks
+from streampca.sources.dead_letter_headers import dead_letter_headers, origin_of
+from streampca.sources.dead_letter_topic import DeadLetterTopic
+from streampca.sources.memory.dead_letters import MemoryDeadLetters
+from streampca.sources.transactions import Outgoing
+
+TOPIC, DEAD = "readings", "readings-dead"
+REASONS = ["wrong_length", "undecodable", "no_value"]
+
+
+class Broker:
+    """A topic and its dead-letter topic with two partitions; a reader and a producer of both."""
+
+    def __init__(self) -> None:
+        self.sent: list[Outgoing] = []
+        self.dead: dict[int, list[Record]] = {0: [], 1: []}
+        self.transactions = 1_000  # until one fails
+
+    def read(self) -> Iterator[tuple[int, Record]]:
+        for partition, records in self.dead.items():
+            yield from ((partition, record) for record in list(records))
+
+    def send(self, records: Sequence[Outgoing]) -> None:
+        self.transactions -= 1
+        if self.transactions < 0:
+            raise SourceError("killed")
+        for record in records:
+            if record.topic == DEAD:
+                self.append(record.partition, record.key, record.value, record.headers, 0)
+            else:
+                self.sent.append(record)
+
+    def append(self, partition: int, key: Any, value: Any, headers: Any, timestamp: int) -> None:
+        log = self.dead[partition]
+        offset = log[-1].offset + 2 if log else 0  # between them are the markers of transactions
+        log.append(PlainRecord(offset, value, timestamp, key, headers))
+
+    def reject(self, where: int, record: PlainRecord, partition: int, reason: str, topic: str = TOPIC) -> None:
+        headers = dead_letter_headers(topic, partition, record, reason, "wrong")
+        self.append(where, record.key, record.value, headers, 0)
+
+
+@st.composite
+def filters(draw: st.DrawFn) -> LetterFilter:
+    return LetterFilter(
+        draw(st.lists(st.sampled_from(REASONS), max_size=2)),
+        draw(st.lists(st.integers(0, 2), max_size=2)),
+        draw(st.none() | st.integers(0, 50)),
+        draw(st.none() | st.integers(0, 50)),
+    )
+
+
+REPLAYS = st.lists(st.tuples(filters(), st.integers(0, 4)), max_size=5)
+LETTERS = st.lists(
+    st.tuples(st.integers(0, 1), st.integers(0, 2), st.sampled_from(REASONS), st.booleans()), max_size=40
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(letters=LETTERS, replays=REPLAYS, size=st.integers(1, 7))
+def test_every_record_is_sent_once(letters: list[tuple[int, int, str, bool]], replays: Any, size: int) -> None:
+    broker, expected = Broker(), {}
+    for number, (where, partition, reason, is_repeated) in enumerate(letters):
+        record = PlainRecord(number, b"%d" % number, number, b"key", [("own", b"\xff")])
+        for _ in range(1 + is_repeated):
+            broker.reject(where, record, partition, reason)
+        expected[number] = partition
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "_MAX_LETTERS", size)
+        for chosen, transactions in [*replays, (LetterFilter(), 1_000), (LetterFilter(), 1_000)]:
+            broker.transactions = transactions
+            before = len(broker.sent)
+            try:
+                count = send_all(broker.send, to_replay(broker.read, TOPIC, chosen), DEAD)
+            except SourceError:
+                pass
+            else:
+                assert count == len(broker.sent) - before
+                assert not list(to_replay(broker.read, TOPIC, chosen))
+    assert {int(record.value or b""): record.partition for record in broker.sent} == expected
+    assert len(broker.sent) == len(expected)
+    assert all(record.headers[0] == ("own", b"\xff") and record.key == b"key" for record in broker.sent)
+    assert all(record.timestamp == int(record.value or b"") for record in broker.sent)
+
+
+def test_letters_of_other_topics_are_listed_and_not_sent() -> None:
+    broker = Broker()
+    broker.reject(0, PlainRecord(7, b"a", 1000), 1, "undecodable", "others")
+    broker.append(1, None, b"not a letter", [], 0)
+    topic = DeadLetterTopic(broker.read)
+    [group] = grouped(topic.letters())
+    assert (group["topic"], group["reason"], group["waiting"], topic.others) == ("others", "undecodable", 1, 1)
+    assert not list(to_replay(broker.read, TOPIC, LetterFilter()))
+
+
+def test_a_topic_that_was_created_again_has_other_records_at_its_offsets() -> None:
+    broker = Broker()
+    for value in (b"a", b"b", b"b"):
+        broker.reject(0, PlainRecord(3, value, 1), 0, "undecodable")
+    assert [letter.status for letter in DeadLetterTopic(broker.read).letters()] == ["waiting", "waiting", "repeated"]
+
+
+@pytest.mark.parametrize("spoil", [lambda h: h[1:], lambda h: [*h, ("x", b"")], lambda h: [(n, b"x") for n, _ in h]])
+def test_other_headers_are_not_those_of_a_letter(spoil: Callable[[Any], Any]) -> None:
+    headers = dead_letter_headers(TOPIC, 0, PlainRecord(3, b"x"), "undecodable", "no")
+    assert origin_of(headers)
+    assert origin_of(spoil(headers)) is None
+
+
+def test_what_the_memory_sink_writes_is_read() -> None:
+    letters = MemoryDeadLetters(TOPIC)
+    letters.send(2, PlainRecord(3, b"x", 4, b"k", [("own", None)]), "undecodable", "why \ud800")
+    letters.flush(0)
+    origin = origin_of(letters.records[0].headers)
+    assert origin
+    assert origin[:5] == (TOPIC, 2, 3, "undecodable", "why \\ud800")
+    assert (origin.headers, origin.timestamp) == ([("own", None)], 4)
+
+
+@given(st.sets(st.integers(0, 60)))
+def test_marks_hold_exactly_their_offsets(offsets: set[int]) -> None:
+    value, headers = replay_marks.mark_of(sorted(offsets))
+    assert replay_marks.marked_in(PlainRecord(0, value, headers=headers)) == sorted(offsets)
+
+
+@pytest.mark.parametrize("value", [None, b"", b"{}", b"1", b"[[1]]", b'["a"]'])
+def test_a_damaged_mark_is_no_mark(value: bytes | None) -> None:
+    _, headers = replay_marks.mark_of([1])
+    assert not replay_marks.marked_in(PlainRecord(0, value, headers=headers))
+
+
+def test_times() -> None:
+    assert milliseconds("2026-01-31T12:00+02:00", "since") == 1769853600000
+    assert milliseconds(None, "since") is None
+    with pytest.raises(SettingsError, match="--until: 'soon' is no time"):
+        milliseconds("soon", "until")

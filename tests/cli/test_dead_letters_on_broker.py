@@ -1,0 +1,180 @@
+"""`streampca dead-letters` against the real broker: what it lists and sends again, exactly once whatever is killed."""
+
+import json
+import os
+import random
+import signal
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streampca.fold.record import PlainRecord
+from streampca.sources.kafka_python.dead_letters import KafkaPythonDeadLetters
+from tests.command_line import assert_one_line, run
+from tests.forked import ForkedProcess
+from tests.guarantees.harness import D, as_json, fold_of, group, vectors
+from tests.kafka_broker import Broker, wait_until
+from tests.sources.backends import OnKafka
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
+
+HOUR_MS = 3_600_000
+NOON_MS = (int(time.time()) // 3600 - 5) * HOUR_MS  # a round hour, some hours ago
+
+
+def arguments(broker: Broker, topic: str, *more: object) -> list[str]:
+    given = ["--topic", topic, "--dead-letter-topic", f"{topic}-dead", "--bootstrap-servers", broker.bootstrap]
+    return ["dead-letters", str(more[0]), *given, *map(str, more[1:])]
+
+
+def iso(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def listed(broker: Broker, topic: str) -> dict[str, dict[str, Any]]:
+    outcome = run(*arguments(broker, topic, "list", "--json"))
+    assert outcome.returncode == 0, outcome.stderr
+    return {group["reason"]: group for group in json.loads(outcome.stdout)["groups"]}
+
+
+def replayed(broker: Broker, topic: str, *more: object) -> str:
+    outcome = run(*arguments(broker, topic, "replay", *more))
+    assert outcome.returncode == 0, outcome.stderr
+    return outcome.stdout
+
+
+def write_letters(log: OnKafka, letters: list[tuple[int, PlainRecord, str]]) -> None:
+    """As a worker does."""
+    sink = KafkaPythonDeadLetters(log.settings(dead_letter_topic=f"{log.topic}-dead"))
+    for partition, record, reason in letters:
+        sink.send(partition, record, reason, f"message {record.offset}")
+    sink.flush(30)
+    sink.flush(0)
+    sink.close()
+
+
+def test_rejected_records_are_sent_again_once_as_they_were(broker: Broker, topic: str) -> None:
+    log = OnKafka(broker, topic, 3)
+    broker.create_topic(f"{topic}-dead")
+    own = [("trace", b"\xff\0"), ("__connect.errors.topic", b"elsewhere"), ("trace", b"again")]
+    letters = [
+        (0, PlainRecord(4, b"\x00\xff", NOON_MS, b"key", own), "wrong_length"),
+        (2, PlainRecord(9, None, NOON_MS + HOUR_MS, b"tomb"), "no_value"),
+        (2, PlainRecord(11, b"", NOON_MS + 2 * HOUR_MS), "wrong_length"),
+        (0, PlainRecord(4, b"\x00\xff", NOON_MS, b"key", own), "wrong_length"),  # repeated after a crash
+        (1, PlainRecord(6, b"large", NOON_MS), "too_many_bytes"),
+    ]
+    # First, so that the new topic's leader takes records: librdkafka changes the order of those that it sends again.
+    broker.produce(f"{topic}-dead", 0, [b"somebody else's"])
+    write_letters(log, letters)
+    wrong = listed(broker, topic)["wrong_length"]
+    assert (wrong["letters"], wrong["waiting"], wrong["repeated"], wrong["partitions"]) == (3, 2, 1, {"0": 2, "2": 1})
+    assert wrong["first_timestamp"] == iso(NOON_MS)
+    assert wrong["last_timestamp"] == iso(NOON_MS + 2 * HOUR_MS)
+    assert wrong["examples"][1] == {"partition": 2, "offset": 11, "message": "message 11"}
+
+    assert f"4 records would be sent to {topic}" in replayed(broker, topic)
+    assert set(broker.end_offsets(topic).values()) == {0}
+    select = ["--reason", "wrong_length", "--reason", "no_value", "--since", iso(NOON_MS + HOUR_MS)]
+    assert f"2 records were sent to {topic}" in replayed(broker, topic, *select, "--send")
+    assert "0 records were sent" in replayed(broker, topic, *select, "--send")
+    assert "2 records were sent" in replayed(broker, topic, "--send")
+    assert "0 records were sent" in replayed(broker, topic, "--send")
+    assert {reason: (g["waiting"], g["replayed"]) for reason, g in listed(broker, topic).items()} == {
+        "wrong_length": (0, 2), "no_value": (0, 1), "too_many_bytes": (0, 1),
+    }  # fmt: skip
+
+    found = {(r.partition, r.key, r.value, r.timestamp): r.headers for r in broker.read_all(topic)}
+    assert found.keys() == {
+        (0, b"key", b"\x00\xff", NOON_MS), (2, b"tomb", None, NOON_MS + HOUR_MS),
+        (2, None, b"", NOON_MS + 2 * HOUR_MS), (1, None, b"large", NOON_MS),
+    }  # fmt: skip
+    mark = [("streampca.replays", b"1"), ("streampca.dead-letter", f"{topic}-dead/0/1".encode())]
+    assert found[0, b"key", b"\x00\xff", NOON_MS] == [*own, *mark]
+
+    write_letters(log, [(0, PlainRecord(20, b"\x00\xff", NOON_MS, b"key", [*own, *mark]), "wrong_length")])
+    assert "1 records were sent" in replayed(broker, topic, "--send")
+    again = broker.read_all(topic)[1]
+    assert again.headers[:-1] == [*own, ("streampca.replays", b"2")]
+
+
+@pytest.mark.slow
+def test_replays_that_are_killed_send_every_record_once(broker: Broker, topic: str, tmp_path: Path) -> None:
+    """Killed, and paused while another one takes over; the last one sends the rest."""
+    count, random_ = 8000, random.Random(7)
+    log = OnKafka(broker, topic, 2)
+    broker.create_topic(f"{topic}-dead", 2)
+    write_letters(
+        log, [(i % 2, PlainRecord(i, b"%d" % i, NOON_MS, b"%d" % (i % 7)), "undecodable") for i in range(count)]
+    )
+    paused: list[ForkedProcess] = []
+    for attempt in range(6):
+        before = sum(broker.end_offsets(topic).values())
+        process = ForkedProcess(
+            arguments(broker, topic, "replay", "--send"), dict(os.environ), tmp_path / f"{attempt}.log"
+        )
+        some = before + random_.randrange(1, 1500)
+        wait_until(
+            lambda s=some, p=process: sum(broker.end_offsets(topic).values()) >= s or p.poll() is not None,
+            60,
+            "progress",
+        )
+        if attempt % 3 == 2 and process.poll() is None:
+            os.kill(process.pid, signal.SIGSTOP)
+            paused.append(process)
+        else:
+            process.kill()
+    replayed(broker, topic, "--send")
+    for process in paused:
+        os.kill(process.pid, signal.SIGCONT)
+        assert process.wait(60) in (0, 1)  # fenced, if it was in the middle
+    assert "0 records were sent" in replayed(broker, topic, "--send")
+    found = Counter(int(record.value) for record in broker.read_all(topic))
+    assert sorted(found) == list(range(count))
+    assert set(found.values()) == {1}
+
+
+def test_a_worker_learns_what_is_replayed(broker: Broker, topic: str, tmp_path: Path) -> None:
+    """Wrong dimensions of a slow stream: all records are dead letters. Then they are right, and replayed."""
+    dead = broker.create_topic(f"{topic}-dead")
+    broker.create_topic(topic, 2)
+    values = {partition: as_json(vectors(500, seed=partition)) for partition in range(2)}
+    with group(broker, topic, tmp_path, dead_letter_topic=dead) as members:
+        wrong = members.start(dimensions=D + 1)
+        for start in range(0, 500, 50):
+            for partition in values:
+                broker.produce(topic, partition, values[partition][start : start + 50])
+            members.wait_until_learned()
+        wrong.stop()
+        assert broker.end_offsets(dead) == {0: 1000}
+        members.start()
+        assert f"1000 records were sent to {topic}" in replayed(broker, topic, "--send")
+        members.wait(lambda: sum(c.fold.stats.learned for c in members.newest().values()) == 1000, "all learned")
+        found = {partition: checkpoint.fold for partition, checkpoint in members.newest().items()}
+    for partition, fold in found.items():
+        expected = fold_of([PlainRecord(i, v) for i, v in enumerate(as_json(vectors(500, seed=partition)))], 500)
+        assert fold.state.C.tobytes() == expected.state.C.tobytes()
+        assert fold.pending.tobytes() == expected.pending.tobytes()
+        assert dict(fold.stats.rejected) == {"wrong_length": 500}
+
+
+def test_mistakes_are_one_line(broker: Broker, topic: str) -> None:
+    given = ("--topic", topic, "--bootstrap-servers", broker.bootstrap)
+    assert_one_line(run("dead-letters", "list", *given), "dead_letter_topic is required", 2)
+    assert_one_line(run("dead-letters", "list", *given, "--dead-letter-topic", f"{topic}-no"), f"no topic {topic}-no")
+    broker.create_topic(topic, 1)
+    broker.create_topic(f"{topic}-dead")
+    assert_one_line(run(*arguments(broker, topic, "replay", "--since", "yesterday")), "--since: 'yesterday'", 2)
+    write_letters(OnKafkaExisting(broker, topic), [(3, PlainRecord(0, b"x", NOON_MS), "undecodable")])
+    assert_one_line(run(*arguments(broker, topic, "replay", "--send")), f"partition 3 of {topic}, which has 1")
+
+
+class OnKafkaExisting(OnKafka):
+    """Of a topic that exists."""
+
+    def __init__(self, broker: Broker, topic: str) -> None:
+        self.broker, self.topic = broker, topic

@@ -1,0 +1,81 @@
+"""`streampca doctor` with an output topic: what it finds without a broker, and which roles it checks."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from streampca.cli import doctor, doctor_roles
+from streampca.cli.doctor_roles import TransformChecks
+from streampca.cli.doctor_topic import Check, TopicChecks
+from streampca.errors import InputError, StoreError, TopicReplacedError
+from streampca.fold.record import LastRecord
+from streampca.settings.transform import TransformSettings
+from streampca.sources.base import Committed
+from streampca.stores.directory import DirectoryStore
+from streampca.stores.models import Models
+from streampca.transform.position import Position
+from tests.command_line import assert_one_line, run
+from tests.sidecar.known import TOPIC, known
+
+
+def checks_of(store: Path, **settings: str) -> dict[str, Check]:
+    """The checks by name; they have no broker."""
+    read = TransformSettings.read(topic=TOPIC, output_topic="projected", store=str(store), **settings)
+    return dict(doctor.checks_of(None, read, TopicChecks(read)))
+
+
+def models_in(store: Path) -> Models:
+    return Models(DirectoryStore(store), TOPIC)
+
+
+def test_the_model_and_what_transform_waits_for(tmp_path: Path) -> None:
+    check = checks_of(tmp_path)["model"]
+    assert "none yet, so transform will wait: no model has been published yet" in check()
+    models_in(tmp_path).save(known(7))
+    assert check() == "version 7 has 2 components of 5 dimensions, without past scores"
+    waits = checks_of(tmp_path, emit="coordinates,p")["model"]()
+    assert waits == (
+        "none yet, so transform will wait: the newest model has no past scores yet, which p-values need; "
+        "the next version will have them"
+    )
+
+
+def test_a_model_that_transform_cannot_use_is_a_mistake(tmp_path: Path) -> None:
+    models_in(tmp_path).save(known(7))
+    with pytest.raises(InputError, match="there is no model version 6"):
+        checks_of(tmp_path, model_version="6")["model"]()
+    with pytest.raises(InputError, match="version 7 has no past scores"):
+        checks_of(tmp_path, model_version="7", only_p_below="0.1")["model"]()
+    with pytest.raises(StoreError, match=f"there is no store at {tmp_path}/absent: start a worker first"):
+        checks_of(tmp_path / "absent")["model"]()
+    assert not (tmp_path / "absent").exists()
+
+
+def test_committed_offsets_say_what_the_outputs_are_and_of_which_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models_in(tmp_path).save(known(7))
+    read = TransformSettings.read(topic=TOPIC, output_topic="projected", store=str(tmp_path))
+    topic = TopicChecks(read)
+    topic.bounds, topic.topic_id = {0: (0, 9), 1: (0, 5)}, "former"
+    committed = {0: Position(7, LastRecord(6, 0)).as_committed("k=2 d=5", "former"), 1: Committed(5, "k=2 d=5")}
+    group = SimpleNamespace(committed=lambda: committed, close=lambda: None)
+    monkeypatch.setattr(doctor_roles, "inspector_of", lambda settings: group)
+    checks = dict(TransformChecks(read, topic).checks())
+    checks["model"]()
+    found = checks["transform group"]()
+    assert found == f"{read.group} has offsets of 2 of 2 partitions, 2 behind; its outputs are of k=2 d=5"
+    topic.topic_id = "new"
+    with pytest.raises(
+        TopicReplacedError, match=r"deleted and created again .its id is new, .* partition 0 is of former"
+    ):
+        checks["transform group"]()
+
+
+def test_mistakes_in_the_settings_of_either_role_are_a_one_line_error() -> None:
+    required = ("--topic", "readings")
+    assert_one_line(run("doctor", *required), "dimensions is required", code=2)
+    assert_one_line(run("doctor", *required, "--output-topic", "readings"), "output_topic must be neither", code=2)
+    both = ("--output-topic", "out", "--dimensions", 8)
+    assert_one_line(run("doctor", *required, *both), "components is required", code=2)

@@ -1,0 +1,77 @@
+"""Logs of streampca and of libraries: one JSON object per line, no noise from kafka-python, no secrets."""
+
+import datetime
+import io
+import json
+import logging
+import re
+from pathlib import Path
+
+import pytest
+import structlog
+
+from streampca.process import logs
+
+pytestmark = pytest.mark.usefixtures("restored_logging")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+    def text(self) -> str:
+        """What is written, without colours."""
+        return re.sub(r"\x1b\[\d*m", "", self.getvalue())
+
+
+def configured(level: str = "info") -> io.StringIO:
+    stream = io.StringIO()
+    logs.configure(level, stream)
+    return stream
+
+
+def test_one_json_object_per_event() -> None:
+    stream = configured()
+    structlog.get_logger().info("model published", version=5, path=Path("x"), positions={0: 7})
+    (line,) = stream.getvalue().splitlines()
+    event = json.loads(line)
+    assert list(event)[:3] == ["timestamp", "level", "event"]
+    assert event["event"] == "model published"
+    assert (event["version"], event["path"], event["positions"]) == (5, "x", {"0": 7})
+    assert datetime.datetime.fromisoformat(event["timestamp"]).utcoffset() == datetime.timedelta(0)
+
+
+def test_an_exception_is_one_line() -> None:
+    stream = configured()
+    try:
+        raise ValueError("two\nlines")
+    except ValueError:
+        structlog.get_logger().exception("failed")
+    (line,) = stream.getvalue().splitlines()
+    assert "ValueError: two\nlines" in json.loads(line)["exception"]
+
+
+def test_the_level_applies_to_libraries_too() -> None:
+    stream = configured("warning")
+    structlog.get_logger().info("not this")
+    logging.getLogger("other").info("nor this")
+    structlog.get_logger().warning("this")
+    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["this"]
+
+
+@pytest.mark.parametrize(("level", "is_logged"), [("info", False), ("debug", True)])
+def test_kafka_python_is_silent_but_at_debug_and_never_logs_what_it_sends(level: str, is_logged: bool) -> None:
+    stream = configured(level)
+    logging.getLogger("kafka.protocol.parser").debug("Send: b'\\x00me\\x00hush'")
+    logging.getLogger("kafka.net.manager").error("Connection failed")
+    assert "hush" not in stream.getvalue()
+    assert ("Connection failed" in stream.getvalue()) == is_logged
+
+
+def test_a_terminal_shows_text() -> None:
+    stream = Terminal()
+    logs.configure(stream=stream)
+    structlog.get_logger().info("model published", version=5, seconds=0.1)
+    assert "model published" in stream.text()
+    assert "version=5 seconds=0.1" in stream.text()  # in the order of the arguments
+    assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ", stream.text())

@@ -1,0 +1,152 @@
+"""What is learned from a file can be continued, projected with and served; files go in and out in every format."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from streampca.fold import model_file
+from streampca.fold.model_file import PublishedModel
+from streampca.formats.arrow import fixed_size_lists
+from streampca.pca.arrays import F64
+from streampca.stores.directory import DirectoryStore
+from streampca.stores.models import Models
+from tests.command_line import assert_one_line, run
+from tests.forked import ForkedProcess
+
+D, K = 8, 3
+
+
+def low_rank(n: int, seed: int = 0) -> F64:
+    basis = np.random.default_rng(0).standard_normal((K, D))
+    chance = np.random.default_rng(seed)
+    return chance.standard_normal((n, K)) @ basis + 0.01 * chance.standard_normal((n, D)) + 5
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Vectors as `v` with every suffix, and their model."""
+    path = tmp_path_factory.mktemp("project")
+    Y = low_rank(6000)
+    np.save(path / "v.npy", Y)
+    np.savetxt(path / "v.csv", Y, fmt="%.17g", delimiter=",")
+    (path / "v.jsonl").write_text("\n".join(map(json.dumps, Y.tolist())))
+    pq.write_table(pa.table({"id": range(6000), "vector": fixed_size_lists(Y)}), path / "v.parquet", row_group_size=999)
+    outcome = run("fit", path / "v.npy", "-o", path / "model.npz", "--components", K)
+    assert outcome.returncode == 0, outcome.stderr
+    return path
+
+
+@pytest.fixture(scope="module")
+def sidecar(folder: Path) -> Iterator[str]:
+    """The URL of a sidecar that serves the model file."""
+    arguments = ["serve", "--model", str(folder / "model.npz"), "--port", "0"]
+    log = folder / "log"
+    process = ForkedProcess(arguments, {}, folder / "out", log)
+    try:
+        deadline = time.monotonic() + 30
+        while '"serving"' not in log.read_text():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        yield json.loads(log.read_text().splitlines()[-1])["url"]
+    finally:
+        process.kill()
+        process.wait()
+
+
+def model_of(path: Path) -> PublishedModel:
+    return model_file.decode(path.read_bytes())
+
+
+def of_csv(path: Path) -> tuple[F64, F64]:
+    rows = np.loadtxt(path, delimiter=",", skiprows=1)
+    return rows[:, :K], rows[:, K]
+
+
+def of_jsonl(path: Path) -> tuple[F64, F64]:
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return np.array([row["coordinates"] for row in rows]), np.array([row["residual"] for row in rows])
+
+
+def of_parquet(path: Path) -> tuple[F64, F64]:
+    table = pq.read_table(path)
+    return np.array(table["coordinates"].to_pylist()), table["residual"].to_numpy()
+
+
+@pytest.mark.parametrize("by", ["model.npz", "store", "sidecar"])
+@pytest.mark.parametrize(("suffix", "read"), [("csv", of_csv), ("jsonl", of_jsonl), ("parquet", of_parquet)])
+def test_every_format_holds_what_the_model_computes(
+    folder: Path, sidecar: str, tmp_path: Path, by: str, suffix: str, read: Callable[[Path], tuple[F64, F64]]
+) -> None:
+    published = model_of(folder / "model.npz")
+    Models(DirectoryStore(tmp_path / "store"), "readings").save(published)
+    place = {"store": tmp_path / "store", "sidecar": sidecar}.get(by, folder / by)
+    column = ["--column", "vector"] if suffix == "parquet" else []
+    out = tmp_path / f"out.{suffix}"
+    outcome = run("project", folder / f"v.{suffix}", "--model", place, "-o", out, "--basis", "whitened", *column)
+    assert "6,000 vectors projected by version 6000" in outcome.stdout, outcome.stderr
+    coordinates, residual = published.model.project(np.load(folder / "v.npy"), "whitened")
+    assert np.array_equal(read(out)[0], coordinates)
+    assert np.array_equal(read(out)[1], residual)
+    run("project", folder / "v.npy", "--model", place, "-o", tmp_path / "out.npy", "--basis", "whitened")
+    assert np.array_equal(np.load(tmp_path / "out.npy"), coordinates)
+
+
+def test_parquet_is_learned_as_npy_is(folder: Path, tmp_path: Path) -> None:
+    fitted = run(
+        "fit", folder / "v.parquet", "--column", "vector", "-o", tmp_path / "m.npz", "--components", K
+    )  # fmt: skip
+    assert fitted.returncode == 0, fitted.stderr
+    found, expected = model_of(tmp_path / "m.npz").model, model_of(folder / "model.npz").model
+    assert np.array_equal(found.components, expected.components)
+
+
+def test_a_model_is_continued(folder: Path, tmp_path: Path) -> None:
+    later, both = low_rank(3000, seed=1), tmp_path / "both.npz"
+    np.save(tmp_path / "later.npy", later)
+    outcome = run("fit", tmp_path / "later.npy", "-o", both, "--start-from", folder / "model.npz")
+    assert "3,000 vectors of 8 dimensions" in outcome.stdout, outcome.stderr
+    found, Y = model_of(both), np.concatenate([np.load(folder / "v.npy"), later])
+    assert (found.version, found.model.weight) == (9000, 9000.0)
+    np.testing.assert_allclose(found.model.mean, Y.mean(axis=0), rtol=1e-9)
+    exact = np.linalg.eigvalsh(np.cov(Y.T, bias=True))[::-1]
+    np.testing.assert_allclose(found.model.explained_variance, exact[:K], rtol=1e-3)
+    np.testing.assert_allclose(found.model.total_variance, exact.sum(), rtol=1e-9)
+
+
+def test_errors_say_what_to_do(folder: Path, sidecar: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "short.npy", np.zeros((3, 2)))
+    out, model = tmp_path / "out.npy", folder / "model.npz"
+    for words, text in (
+        (
+            (tmp_path / "short.npy", "--model", model, "-o", out),
+            "holds vectors of 2 numbers, and version 6000 projects those",
+        ),
+        ((folder / "v.npy", "--model", "http://127.0.0.1:9", "-o", out), "http://127.0.0.1:9: "),
+        (
+            (folder / "v.npy", "--model", model, "-o", tmp_path / "out.txt"),
+            "only .npy, .csv, .jsonl and .parquet files can be",
+        ),
+        ((folder / "v.npy", "--model", model, "-o", tmp_path / "none" / "out.npy"), "cannot write"),
+        ((folder / "v.npy", "--model", model, "-o", out, "--column", "a"), "leave --column away"),
+        (
+            (folder / "v.parquet", "--model", model, "-o", out),
+            "name by --column the one that holds the vectors, of 'id'",
+        ),
+        (
+            (folder / "v.parquet", "--model", model, "-o", out, "--column", "id"),
+            "column id is not a list of numbers, but a number",
+        ),
+    ):
+        assert_one_line(run("project", *words), text)
+    assert_one_line(
+        run("fit", folder / "v.npy", "-o", out, "--start-from", model, "--components", 2), "give no others", code=2
+    )
+    assert_one_line(run("project", folder / "v.npy", "--model", model, "-o", out, "--basis", "x"), "must be", code=2)
+    assert {path.name for path in tmp_path.iterdir()} == {"short.npy"}

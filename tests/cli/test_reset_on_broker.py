@@ -1,0 +1,100 @@
+"""`streampca reset` against the real broker."""
+
+from pathlib import Path
+
+import pytest
+from kafka import TopicPartition
+from kafka.errors import CoordinatorNotAvailableError, NoError
+from kafka.structs import OffsetAndMetadata
+
+from streampca.fold.store_identity import StoreIdentity
+from tests.cli.test_commands_on_broker import doctor
+from tests.command_line import assert_one_line, run
+from tests.guarantees.harness import BOTH_CLIENTS
+from tests.kafka_broker import Broker, wait_until
+from tests.sources.backends import OnKafka
+from tests.sources.reader import Reader
+
+pytestmark = pytest.mark.broker
+
+
+def commit(broker: Broker, group: str, offsets: dict[tuple[str, int], int], metadata: str = "") -> None:
+    ended = f"{metadata}\0"  # as workers commit it: librdkafka reads on until there is a zero
+    committed = {TopicPartition(*of): OffsetAndMetadata(offset, ended, -1) for of, offset in offsets.items()}
+
+    def attempt() -> bool:
+        try:
+            errors = broker.admin.alter_group_offsets(group, committed)
+        except CoordinatorNotAvailableError:  # a new broker creates the topic of all offsets first
+            return False
+        return all(error is NoError for error in errors.values())
+
+    wait_until(attempt, 30, "the group's coordinator")
+
+
+def test_reset_deletes_the_offsets_of_the_topic_alone(broker: Broker, topic: str) -> None:
+    broker.create_topic(topic, 2)
+    broker.create_topic(f"{topic}-other")
+    commit(broker, topic, {(topic, 0): 5, (topic, 1): 7, (f"{topic}-other", 0): 3})
+    given = ("reset", "--topic", topic, "--group-id", topic, "--bootstrap-servers", broker.bootstrap)
+    assert run(*given).returncode != 0  # nobody answers the question
+    assert broker.committed(topic, topic) == {0: 5, 1: 7}
+    outcome = run(*given, "--yes")
+    assert outcome.returncode == 0, outcome.stderr
+    assert "0: 5, 1: 7" in outcome.stdout
+    assert broker.committed(topic, topic) == {}
+    assert broker.committed(topic, f"{topic}-other") == {0: 3}
+    assert "no committed offsets" in run(*given, "--yes").stdout
+
+
+def test_reset_is_refused_while_the_group_has_members(broker: Broker, topic: str) -> None:
+    log = OnKafka(broker, topic, 1)
+    commit(broker, topic, {(topic, 0): 5})
+    reader = Reader(log.open())
+    try:
+        reader.assigned()
+        given = ("--topic", topic, "--group-id", topic, "--bootstrap-servers", broker.bootstrap, "--yes")
+        assert_one_line(run("reset", *given), f"group {topic} has active members: stop its workers")
+        assert broker.committed(topic, topic) == {0: 5}
+    finally:
+        log.close()
+
+
+def test_doctor_reports_a_store_that_is_behind_the_group(broker: Broker, topic: str, tmp_path: Path) -> None:
+    broker.create_topic(topic, 1)
+    broker.produce(topic, 0, [b"[1, 2, 3, 4]"] * 9)
+    commit(broker, topic, {(topic, 0): 5})
+    code, lines = doctor(broker, topic, tmp_path, STREAMPCA_GROUP_ID=topic)
+    assert code == 1
+    assert lines["checkpoints"].startswith("✗ the consumer group has committed offset 5 of partition 0")
+
+
+@pytest.mark.parametrize("client", BOTH_CLIENTS)
+def test_doctor_reports_another_store_than_the_groups(broker: Broker, topic: str, tmp_path: Path, client: str) -> None:
+    broker.create_topic(topic, 2)
+    other = StoreIdentity("ab" * 16, "s3://bucket/other", "worker-7")
+    commit(broker, topic, {(topic, 1): 0}, other.as_metadata())
+    environment = {"STREAMPCA_GROUP_ID": topic, "STREAMPCA_KAFKA_CLIENT": client}
+    code, lines = doctor(broker, topic, tmp_path / "store", **environment)
+    assert code == 1
+    assert lines["checkpoints"].startswith("✗ the consumer group's worker of partition 1")
+    for part in (str(other), other.id, str(tmp_path / "store"), "streampca reset"):
+        assert part in lines["checkpoints"]
+    assert f"{tmp_path / 'store'} can be written and read; it has no id yet" in lines["store"]
+    assert not (tmp_path / "store" / "store.json").exists()
+
+
+def test_reset_moves_to_no_place_that_is_not_there(broker: Broker, topic: str, tmp_path: Path) -> None:
+    """A checkpoint beyond the end could not be undone."""
+    broker.create_topic(topic, 2)
+    broker.produce(topic, 0, [b"[1]"] * 9)
+    broker.produce(topic, 1, [b"[1]"] * 4)
+    given = ("reset", "--topic", topic, "--group-id", topic, "--bootstrap-servers", broker.bootstrap, "--yes")
+    given = (*given, "--store", tmp_path)
+    assert_one_line(run(*given, "--to", 5), "--to 5: partition 1 ends at 4; move one alone by --partition", code=2)
+    assert_one_line(run(*given, "--to", 10, "--partition", 0), "--to 10: partition 0 ends at 9", code=2)
+    assert_one_line(run(*given, "--to", 1, "--partition", 2), f"{topic} has no partition 2; the last is 1", code=2)
+    assert_one_line(run(*given, "--partition", 0), "--partition needs --to", code=2)  # it would delete all offsets
+    assert not list(tmp_path.rglob("*.npz"))
+    assert run(*given, "--to", 9, "--partition", 0).returncode == 0
+    assert [path.name for path in tmp_path.rglob("*.npz")] == [f"{9:020d}.npz"]

@@ -1,0 +1,72 @@
+"""Small streams and their folds, shared by the tests of the fold, the checkpoint and the worker."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from streampca.fold import checkpoint as files
+from streampca.fold.checkpoint import Checkpoint
+from streampca.fold.fold import Fold, FoldConfig
+from streampca.pca.arrays import F64, Array
+from streampca.pca.learning import LearningConfig
+
+D = 5
+WARM_UP = 20  # messages; fewer than the default, so that streams can be short
+
+
+def vectors(n: int, d: int = D, seed: int = 0, dtype: str = "float64") -> Array:
+    """Correlated messages (n, d) with a non-zero mean."""
+    random = np.random.default_rng(seed)
+    spread = random.standard_normal((d, d)) * np.logspace(0, -1, d)
+    return (random.standard_normal((n, d)) @ spread + random.standard_normal(d)).astype(dtype)
+
+
+def fold_config(
+    half_life_messages: float | None = None, half_life_seconds: float | None = None, **learning_config: Any
+) -> FoldConfig:
+    """A small configuration; `learning_config` overrides fields of its LearningConfig."""
+    defaults: dict[str, Any] = {"dimensions": D, "components": 2, "oversampling": 1, "warm_up": WARM_UP}
+    return FoldConfig(LearningConfig(**defaults | learning_config), half_life_messages, half_life_seconds)
+
+
+def fold_of(
+    V: Array, fold_config: FoldConfig, timestamps: Sequence[int] | None = None, offsets: Sequence[int] | None = None
+) -> Fold:
+    """The fold after all messages in one batch."""
+    return folded(Fold.empty(fold_config.learning), V, fold_config, timestamps, offsets, [len(V)])
+
+
+def folded(
+    fold: Fold,
+    V: Array,
+    fold_config: FoldConfig,
+    timestamps: Sequence[int] | None,
+    offsets: Sequence[int] | None,
+    chunks: Iterable[int],
+) -> Fold:
+    """The fold after messages that arrive in chunks of these sizes."""
+    stamps = timestamps if timestamps is not None else [-1] * len(V)
+    places = offsets if offsets is not None else range(len(V))
+    start = 0
+    for size in chunks:
+        end = min(start + size, len(V))
+        position = places[end - 1] + 1 if end else fold.position
+        fold, _ = fold.learn(V[start:end], stamps[start:end], position, fold_config)
+        start = end
+    assert start == len(V)
+    return fold
+
+
+def checkpoint_of(fold: Fold, fold_config: FoldConfig, partition: int = 0, topic: str = "readings") -> Checkpoint:
+    return Checkpoint(topic, "id-1", partition, fold, fold_config.as_dict())
+
+
+def bits(fold: Fold, fold_config: FoldConfig) -> bytes:
+    """The fold's checkpoint: two folds are equal if and only if these bytes are."""
+    return files.encode(checkpoint_of(fold, fold_config))
+
+
+def covariance(V: Array, weights: F64 | None = None) -> F64:
+    """NumPy's covariance about the mean, divided by the sum of the weights."""
+    return np.asarray(np.cov(V.T.astype(np.float64), bias=True, aweights=weights)).reshape(V.shape[1], V.shape[1])

@@ -1,0 +1,230 @@
+"""Checkpoint files: every value survives a round trip, and any damage is detected."""
+
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streampca.errors import DamagedFileError, NewerFormatError, SettingsError
+from streampca.fold import checkpoint as files
+from streampca.fold import npz
+from streampca.fold.checkpoint import Checkpoint, decode, encode
+from streampca.fold.event_time import EventTime
+from streampca.fold.fold import Fold, FoldConfig, FoldStats
+from streampca.pca.state import State
+from tests.fold.streams import bits, fold_config, fold_of, folded, vectors
+
+EXAMPLES = {
+    "empty": (fold_config(), 0),
+    "during warm-up": (fold_config(), 7),
+    "after warm-up": (fold_config(half_life_seconds=9.0), 250),
+    "nothing pending": (fold_config(), 20 + 64),
+    "float32": (fold_config(dtype="float32", center=False), 250),
+    "a factor": (fold_config(dimensions=300), 250),
+    "one dimension": (fold_config(dimensions=1, components=1, oversampling=0), 100),
+}
+
+
+def example(name: str) -> tuple[Fold, FoldConfig]:
+    config, n = EXAMPLES[name]
+    d = config.learning.dimensions
+    fold = fold_of(vectors(n, d, dtype=config.learning.dtype), config, [10**12 + 7 * i for i in range(n)])
+    return fold.reject(["undecodable", "no_value", "undecodable"]).skip(n + 40), config
+
+
+def assert_same(one: Checkpoint, other: Checkpoint) -> None:
+    for name in ("topic", "topic_id", "partition", "settings"):
+        assert getattr(one, name) == getattr(other, name)
+    for name in ("position", "event_time", "stats"):
+        assert getattr(one.fold, name) == getattr(other.fold, name)
+    pairs = [(getattr(one.fold.state, f.name), getattr(other.fold.state, f.name)) for f in fields(State)]
+    pairs += [(one.fold.pending, other.fold.pending), (one.fold.retention, other.fold.retention)]
+    for left, right in pairs:
+        assert type(left) is type(right)
+        if isinstance(left, np.ndarray):
+            assert (left.dtype, left.shape) == (right.dtype, right.shape)
+            assert left.tobytes() == right.tobytes()
+        else:
+            assert left == right
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_field_survives_a_round_trip_bit_for_bit(name: str) -> None:
+    fold, config = example(name)
+    checkpoint = Checkpoint("a.topic_with-letters", "AbC-123", 42, fold, config.as_dict())
+    assert_same(decode(encode(checkpoint)), checkpoint)
+
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+counts = st.integers(0, 2**62)
+
+
+@pytest.mark.slow
+@given(
+    stats=st.builds(
+        FoldStats, counts, st.dictionaries(st.text(max_size=5), counts, max_size=3), counts, counts,
+        finite, finite, finite, finite, counts, counts,
+    ),
+    event_time=st.builds(EventTime, counts, st.lists(counts, max_size=62).map(tuple), counts),
+    numbers=st.tuples(counts, finite.map(abs), finite.map(abs), counts, counts),
+    words=st.tuples(st.text(max_size=9), st.text(max_size=9)),
+    partition=counts,
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_any_counts_and_losses_survive_a_round_trip(
+    stats: FoldStats, event_time: EventTime, numbers: Any, words: tuple[str, str], partition: int
+) -> None:
+    config = fold_config()
+    position, weight, variance, count, shortened = numbers
+    state = replace(State.empty(5), weight=weight, total_variance=variance, count=count, shortened=shortened)
+    fold = replace(Fold.empty(config.learning), position=position, state=state, event_time=event_time, stats=stats)
+    checkpoint = Checkpoint(*words, partition, fold, config.as_dict())
+    assert_same(decode(encode(checkpoint)), checkpoint)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_restored_fold_continues_with_the_same_bits(name: str) -> None:
+    fold, config = example(name)
+    more = vectors(200, config.learning.dimensions, seed=9, dtype=config.learning.dtype)
+    restarted = decode(bits(fold, config)).fold
+    stamps = [10**12 + 10**6 + i for i in range(200)]
+    continued, restarted_continued = (
+        folded(f, more, config, stamps, range(500, 700), [200]) for f in (fold, restarted)
+    )
+    assert bits(continued, config) == bits(restarted_continued, config)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_numpy_can_load_the_file(name: str) -> None:
+    fold, config = example(name)
+    with np.load(io.BytesIO(bits(fold, config)), allow_pickle=False) as arrays:
+        found = {"header", "C", "C_pinv", "mean", "pending", "pending_retention"}
+        kept = {"covariance"} if config.learning.keeps_covariance and fold.state.count else set()
+        assert set(arrays.files) == found | kept
+        np.testing.assert_array_equal(arrays["C"], fold.state.C)
+        r = fold.state.rank
+        np.testing.assert_allclose(arrays["C_pinv"] @ arrays["C"], np.eye(r), atol=1e-4)
+
+
+def forged(header: Mapping[str, Any] = {}, arrays: Mapping[str, Any] = {}) -> bytes:
+    """A file with altered content and a valid digest."""
+    fold, config = example("after warm-up")
+    header_before, arrays_before = npz.decode(bits(fold, config), files.KIND, files.FORMAT_VERSION)
+    return npz.encode({**header_before, **header}, {**arrays_before, **arrays})
+
+
+def test_a_model_file_is_refused() -> None:
+    with pytest.raises(DamagedFileError, match="model file, not a checkpoint file"):
+        decode(forged({"kind": "model"}))
+
+
+def test_another_format_version_is_refused() -> None:
+    with pytest.raises(DamagedFileError, match="format version 0 of this checkpoint file is not 2"):
+        decode(forged({"format_version": 0}))
+    with pytest.raises(SettingsError, match=r"an earlier release has written this checkpoint.*another store folder"):
+        decode(forged({"format_version": 1}))
+    with pytest.raises(NewerFormatError, match=r"a newer release has written this checkpoint file.*nothing is damaged"):
+        decode(forged({"format_version": 3}))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"event_time": {}, "stats": {"strange": 1}},
+        {"event_time": 5},
+        {"event_time": {"now": 3}},
+        {"weight": "heavy"},
+        {"weight": None},
+        {"next_offset": []},
+        {"partition": "first"},
+    ],
+)
+def test_an_invalid_header_is_refused(header: dict[str, Any]) -> None:
+    with pytest.raises(DamagedFileError, match="not a checkpoint"):
+        decode(forged(header))
+
+
+@pytest.mark.parametrize("name", ["C", "C_pinv", "mean", "pending", "pending_retention"])
+@pytest.mark.parametrize("shape", [(), (2,), (2, 2), (5, 3, 1), (0, 0)])
+def test_arrays_of_wrong_shape_are_refused(name: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(DamagedFileError):
+        decode(forged(arrays={name: np.zeros(shape)}))
+
+
+@pytest.mark.parametrize("name", ["C", "C_pinv", "mean", "pending", "pending_retention"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_arrays_with_non_finite_values_are_refused(name: str, value: float) -> None:
+    fold, _ = example("after warm-up")
+    arrays = {
+        "C": fold.state.C, "C_pinv": fold.state.C_pinv, "mean": fold.state.mean,
+        "pending": fold.pending, "pending_retention": fold.retention,
+    }  # fmt: skip
+    array = arrays[name].copy()
+    array.flat[-1] = value
+    with pytest.raises(DamagedFileError, match=f"{name} holds values that are not finite"):
+        decode(forged(arrays={name: array}))
+
+
+@pytest.mark.parametrize("name", ["C", "C_pinv"])
+@pytest.mark.parametrize("change", [1.001, -1.0, 0.0])
+def test_a_factor_that_disagrees_with_its_inverse_is_refused(name: str, change: float) -> None:
+    fold, _ = example("after warm-up")
+    array = getattr(fold.state, name).copy()
+    array[0] *= change
+    with pytest.raises(DamagedFileError, match="do not agree"):
+        decode(forged(arrays={name: array}))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("exponents", [(0, -6), (0, -9), (0, -11), (0, -14), (9, -9), (-9, -9)])
+def test_checkpoints_of_ill_conditioned_data_can_be_loaded(dtype: str, exponents: tuple[int, int]) -> None:
+    """Exact linear relations between sensors make columns of C that differ by ten orders of magnitude."""
+    d, n = 8, 1500
+    config = fold_config(dimensions=d, components=3, oversampling=3, dtype=dtype)
+    random = np.random.default_rng(0)
+    turn = np.linalg.qr(random.standard_normal((d, d)))[0]
+    V = (random.standard_normal((n, d)) * np.logspace(*exponents, d) @ turn).astype(dtype)
+    fold = Fold.empty(config.learning)
+    for start in range(0, n, 50):
+        fold = folded(fold, V[start : start + 50], config, [-1] * 50, range(start, start + 50), [50])
+        decode(bits(fold, config))
+
+
+def test_the_bytes_do_not_depend_on_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    fold, config = example("after warm-up")
+    once = bits(fold, config)
+    monkeypatch.setattr(time, "time", lambda: 1e9)
+    monkeypatch.setattr(time, "localtime", lambda *_: time.gmtime(1e9))
+    assert bits(fold, config) == once
+
+
+@pytest.mark.slow
+def test_another_process_writes_the_same_bytes() -> None:
+    """With another hash seed, time zone and working directory."""
+    fold, config = example("after warm-up")
+    program = (
+        "import hashlib; from tests.fold.test_checkpoint import bits, example;"
+        "print(hashlib.sha256(bits(*example('after warm-up'))).hexdigest())"
+    )
+    environment = os.environ | {"PYTHONHASHSEED": "77", "TZ": "Asia/Tokyo", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", program]
+    other = subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True, timeout=120, check=True)
+    assert other.stdout.strip() == hashlib.sha256(bits(fold, config)).hexdigest()
+
+
+def test_the_bytes_do_not_depend_on_the_order_of_rejects() -> None:
+    fold, config = example("during warm-up")
+    one = fold.reject(["too_large"]).reject(["not_finite"])
+    other = fold.reject(["not_finite"]).reject(["too_large"])
+    assert asdict(one.stats) == asdict(other.stats)
+    assert bits(one, config) == bits(other, config)

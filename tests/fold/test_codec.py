@@ -1,0 +1,362 @@
+"""Decoding bytes to vectors: each format against an independent encoder, and everything that must be rejected."""
+
+import io
+import json
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streampca.fold.codec import REASONS, Codec
+from streampca.fold.decoded import Decoded
+from streampca.formats.packing import missing_field
+from streampca.pca.learning import LearningConfig
+
+D = 3
+FORMATS = ("json", "float32", "float64", "npy")
+LARGEST = 1e150
+
+
+def codec(kind: str = "json", **options: Any) -> Codec:
+    return Codec(kind, **({"dimensions": D, "largest_value": LARGEST} | options))
+
+
+def npy(array: Any) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=True)
+    return file.getvalue()
+
+
+def npy_of(header: str | bytes, data: bytes = b"", version: int = 1) -> bytes:
+    """An .npy file with any header."""
+    text = header.encode() if isinstance(header, str) else header
+    length = struct.pack("<H" if version == 1 else "<I", len(text))
+    return b"\x93NUMPY" + bytes([version, 0]) + length + text + data
+
+
+def header_of(descr: str, shape: str) -> str:
+    return f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}\n"
+
+
+def encoded(kind: str, row: list[float]) -> bytes:
+    """The row, encoded by the standard library alone (.npy: by NumPy)."""
+    match kind:
+        case "json":
+            return json.dumps(row).encode()
+        case "npy":
+            return npy(np.array(row))
+    return struct.pack(f"<{len(row)}{'f' if kind == 'float32' else 'd'}", *row)
+
+
+def only_reject(decoded: Decoded) -> tuple[str, str]:
+    assert decoded.vectors.shape == (0, D)
+    assert decoded.places.shape == (0,)
+    [(place, reason, message)] = decoded.rejects
+    assert place == 0
+    assert reason in REASONS
+    assert message
+    assert "\n" not in message
+    assert len(message) < 400
+    return reason, message
+
+
+rows = st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=D, max_size=D)
+
+
+@settings(deadline=None)
+@given(batch=st.lists(rows, max_size=6), dtype=st.sampled_from(["float32", "float64"]))
+@pytest.mark.parametrize("kind", FORMATS)
+def test_decoding_returns_the_encoded_vectors(kind: str, batch: list[list[float]], dtype: str) -> None:
+    decoded = codec(kind, dtype=dtype).decode([encoded(kind, row) for row in batch])
+    assert decoded.vectors.dtype == dtype
+    assert decoded.vectors.shape == (len(batch), D)
+    assert decoded.places.tolist() == list(range(len(batch)))
+    assert decoded.rejects == []
+    np.testing.assert_array_equal(decoded.vectors, np.array(batch, dtype).reshape(-1, D))
+
+
+@settings(deadline=None)
+@given(row=st.lists(st.floats(-1e149, 1e149), min_size=D, max_size=D))
+@pytest.mark.parametrize("kind", ["json", "float64", "npy"])
+def test_double_precision_is_decoded_bit_for_bit(kind: str, row: list[float]) -> None:
+    [vector] = codec(kind).decode([encoded(kind, row)]).vectors
+    assert vector.tobytes() == np.array(row).tobytes()
+
+
+SOME_BYTES = st.one_of(
+    st.none(),
+    st.binary(max_size=60),
+    rows.map(lambda row: json.dumps(row).encode()),
+    rows.map(lambda row: encoded("float32", row)),
+    rows.map(lambda row: encoded("float64", row)),
+    rows.map(lambda row: npy(np.array(row))),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
+        max_leaves=8,
+    ).map(lambda value: json.dumps(value).encode()),
+    st.tuples(st.text(max_size=80), st.binary(max_size=24)).map(lambda parts: npy_of(*parts)),
+    st.lists(st.integers(0, 0xFF), min_size=12, max_size=12).map(bytes),  # any float32, also NaN with a payload
+    st.tuples(st.sampled_from(["<f8", ">f4", "<i2", "|O", "|b1", "<c16", "<U3", "xx"]), st.integers(-1, 4)).map(
+        lambda parts: npy_of(header_of(repr(parts[0]), f"({parts[1]},)"), b"\0" * 24)
+    ),
+)
+
+
+@settings(deadline=None)
+@given(values=st.lists(SOME_BYTES, max_size=12), dtype=st.sampled_from(["float32", "float64"]))
+@pytest.mark.parametrize("kind", FORMATS)
+def test_every_value_is_decoded_or_rejected_without_an_exception(
+    kind: str, values: list[bytes | None], dtype: str
+) -> None:
+    one = codec(kind, dtype=dtype, largest_value=LearningConfig(D, 1, dtype=dtype).largest_value)
+    decoded = one.decode(values)
+    rejected = [reject.place for reject in decoded.rejects]
+    assert sorted([*decoded.places.tolist(), *rejected]) == list(range(len(values)))
+    assert decoded.places.tolist() == sorted(decoded.places.tolist())
+    assert rejected == sorted(rejected)
+    assert {reject.reason for reject in decoded.rejects} <= set(REASONS)
+    assert decoded.vectors.shape == (len(decoded.places), D)
+    assert decoded.vectors.dtype == dtype
+    assert np.isfinite(decoded.vectors).all()
+    assert (np.abs(decoded.vectors.astype(np.float64)) <= one.largest_value).all()
+
+
+@settings(deadline=None)
+@given(values=st.lists(SOME_BYTES, max_size=12))
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_batch_is_decoded_like_its_values_one_by_one(kind: str, values: list[bytes | None]) -> None:
+    together = codec(kind).decode(values)
+    alone = [codec(kind).decode([value]) for value in values]
+    assert together.vectors.tobytes() == b"".join(one.vectors.tobytes() for one in alone)
+    assert together.rejects == [
+        reject._replace(place=place) for place, one in enumerate(alone) for reject in one.rejects
+    ]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_order_and_places_are_preserved_between_rejects(kind: str) -> None:
+    good = [encoded(kind, [float(i), 0.0, 1.0]) for i in range(3)]
+    decoded = codec(kind).decode([None, good[0], b"?", good[1], None, good[2]])
+    assert decoded.vectors[:, 0].tolist() == [0, 1, 2]
+    assert decoded.places.tolist() == [1, 3, 5]
+    assert [(reject.place, reject.reason) for reject in decoded.rejects] == [
+        (0, "no_value"),
+        (2, "wrong_length" if kind.startswith("float") else "undecodable"),
+        (4, "no_value"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "reason", "words"),
+    [
+        (None, "no_value", "tombstone"),
+        (b"", "undecodable", "not JSON"),
+        (b"[1,2", "undecodable", "not JSON"),
+        (b"[1,2,3,]", "undecodable", "not JSON"),
+        (b"[1,2,3] [", "undecodable", "not JSON"),
+        (b"\xff\xfe[1,2,3]", "undecodable", "not JSON"),
+        (b"[NaN,2,3]", "undecodable", "not JSON"),
+        (b"[Infinity,2,3]", "undecodable", "not JSON"),
+        (b"[-Infinity,2,3]", "undecodable", "not JSON"),
+        (b"[1e999,2,3]", "undecodable", "not JSON"),
+        (b"[" + b"9" * 400 + b",2,3]", "undecodable", "not JSON"),
+        (b"[" * 100_000, "undecodable", "not JSON"),
+        (b"1.5", "undecodable", "not a number"),
+        (b'"abc"', "undecodable", "not a string"),
+        (b"null", "undecodable", "not null"),
+        (b"true", "undecodable", "not a boolean"),
+        (b'{"0":1}', "undecodable", "not an object"),
+        (b'[1,"2",3]', "undecodable", "entry 1 must be a number, not a string"),
+        (b"[1,2,true]", "undecodable", "entry 2 must be a number, not a boolean"),
+        (b"[null,2,3]", "undecodable", "entry 0 must be a number, not null"),
+        (b"[1,[2],3]", "undecodable", "entry 1 must be a number, not an array"),
+        (b"[1,2,{}]", "undecodable", "entry 2 must be a number, not an object"),
+        (b"[[1,2,3]]", "wrong_length", "1 numbers, not 3"),
+        (b"[]", "wrong_length", "0 numbers, not 3"),
+        (b"[1,2]", "wrong_length", "2 numbers, not 3"),
+        (b"[1,2,3,4]", "wrong_length", "4 numbers, not 3"),
+        (b"[1,2e200,3]", "too_large", r"entry 1 is 2e\+200"),
+        (b"[1,-1.7e308,3]", "too_large", r"entry 1 is -1.7e\+308"),
+        (b"[1," + b"9" * 300 + b",3]", "too_large", r"entry 1 is 1e\+300"),
+    ],
+)  # fmt: skip
+def test_invalid_json_vectors_are_rejected(value: bytes | None, reason: str, words: str) -> None:
+    found, message = only_reject(codec().decode([value]))
+    assert found == reason
+    assert words.replace("\\", "") in message
+
+
+def test_a_number_too_small_for_a_float_is_zero() -> None:
+    assert codec().decode([b"[1e-999,5e-324,-0.0]"]).vectors.tolist() == [[0, 5e-324, 0]]
+
+
+def test_a_number_too_small_for_single_precision_is_rounded_silently() -> None:
+    [vector] = codec(dtype="float32").decode([b"[1e-60,1e-40,1]"]).vectors
+    assert vector.tolist() == [0, float(np.float32(1e-40)), 1]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("a", b"[1,2,3]", "an array has no field 'a'"),
+        ("a", b"{}", "there is none, but not 'a'"),
+        ("a", b'{"A":[1,2,3],"id":7}', "there is 'A', 'id', but not 'a'"),
+        ("a.b", b"7", "a number has no field 'a'"),
+        ("a.b", b'{"a":[1,2,3]}', "an array has no field 'b'"),
+        ("a.b", b'{"a.b":[1,2,3]}', "there is 'a.b', but not 'a'"),
+        ("a.b", b'{"a":{"c":[1,2,3]}}', "there is 'c', but not 'b'"),
+    ],
+)
+def test_the_message_for_a_missing_field_names_those_that_there_are(field: str, value: bytes, message: str) -> None:
+    found = only_reject(codec(field=field).decode([value]))
+    assert found == ("undecodable", f"no field {field!r} in the JSON object: {message}")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "found"),
+    [
+        ("a", b'{"a":null}', "null"),
+        ("a", b'{"a":{"b":[1,2,3]}}', "an object with 'b': set `field` to where the vector is"),
+        ("", b'{"id":7,"a":[1,2,3]}', "an object with 'id', 'a': set `field` to where the vector is"),
+    ],
+)
+def test_a_value_that_is_no_array_is_rejected(field: str, value: bytes, found: str) -> None:
+    message = f"expected a JSON array of numbers, not {found}"
+    assert only_reject(codec(field=field).decode([value])) == ("undecodable", message)
+
+
+@given(st.dictionaries(st.text().map(lambda name: name * 200), st.none(), max_size=12))
+def test_the_message_for_a_missing_field_is_short(found: dict[str, None]) -> None:
+    found.pop("v", None)
+    text = str(missing_field("v", "v", found, "JSON object"))
+    assert len(text) < 700
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("a", b'{"z":0,"a":[1,2,3]}'), ("a.b.c", b'{"a":{"b":{"c":[1,2,3]}}}'), ("a", b'{"a":[],"a":[1,2,3]}')],
+)
+def test_a_field_is_found_by_its_dotted_path(field: str, value: bytes) -> None:
+    assert codec(field=field).decode([value]).vectors.tolist() == [[1, 2, 3]]
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+@pytest.mark.parametrize("change", [-1, 1, -8, 8])
+def test_raw_bytes_of_wrong_length_are_rejected(kind: str, change: int) -> None:
+    value = (encoded(kind, [1.0, 2.0, 3.0]) + bytes(8))[: D * (4 if kind == "float32" else 8) + change]
+    reason, message = only_reject(codec(kind).decode([value]))
+    assert reason == "wrong_length"
+    assert str(len(value)) in message
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "npy"])
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+def test_non_finite_values_are_rejected_with_their_index(kind: str, odd: float) -> None:
+    hint = " (missing=impute learns vectors with gaps)" if np.isnan(odd) else ""
+    found = only_reject(codec(kind).decode([encoded(kind, [0.0, odd, odd])]))
+    assert found == ("not_finite", f"entry 1 is {odd}{hint}")
+
+
+@pytest.mark.parametrize(("kind", "pattern"), [("float32", b"\x01\x00\x80\x7f"), ("float64", bytes(6) + b"\xf4\x7f")])
+def test_a_signalling_nan_raises_no_warning(kind: str, pattern: bytes) -> None:
+    good = encoded(kind, [1.0, 2.0, 3.0])
+    decoded = codec(kind).decode([good, pattern * D, good])
+    assert decoded.places.tolist() == [0, 2]
+    assert decoded.rejects[0].reason == "not_finite"
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [(kind, dtype) for kind in FORMATS for dtype in ("float32", "float64") if (kind, dtype) != ("float32", "float64")],
+)  # no square of a float32 overflows float64
+def test_the_largest_value_is_accepted_and_the_next_one_rejected(kind: str, dtype: str) -> None:
+    largest = LearningConfig(D, 1, dtype=dtype).largest_value
+    if kind == "float32":  # the nearest float32 on either side
+        low = float(np.float32(largest))
+        low = low if low <= largest else float(np.nextafter(np.float32(low), np.float32(0)))
+        high = float(np.nextafter(np.float32(low), np.float32(np.inf)))
+    else:
+        low, high = largest, float(np.nextafter(largest, np.inf))
+    one = codec(kind, dtype=dtype, largest_value=largest)
+    decoded = one.decode([encoded(kind, [0.0, sign * size, 1.0]) for size in (low, high) for sign in (1, -1)])
+    assert decoded.places.tolist() == [0, 1]
+    assert [reject.reason for reject in decoded.rejects] == ["too_large"] * 2
+    assert f"squares overflow {dtype}" in decoded.rejects[0].message
+
+
+@settings(deadline=None)
+@given(data=st.data())
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_large_values_are_rejected_in_batches_of_any_magnitude(kind: str, data: st.DataObject) -> None:
+    largest = LearningConfig(D, 1, dtype="float32").largest_value
+    entry = st.one_of(
+        st.floats(0.1, 10).map(lambda factor: factor * largest), st.floats(allow_nan=True, width=32), st.just(1.0)
+    )
+    rows = np.array(data.draw(st.lists(st.lists(entry, min_size=D, max_size=D), min_size=1, max_size=9)), kind)
+    decoded = codec(kind, dtype="float32", largest_value=largest).decode([row.tobytes() for row in rows])
+    with np.errstate(invalid="ignore"):
+        good = (np.isfinite(rows) & (np.abs(rows.astype(np.float64)) <= largest)).all(axis=1)
+    assert decoded.places.tolist() == np.flatnonzero(good).tolist()
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array([1, 2, 3], ">f8"),
+        np.array([1, 2, 3], "<f4"),
+        np.array([1, 2, 3], ">f4"),
+        np.array([1, 2, 3], np.float16),
+        np.array([1, 2, 3], np.int8),
+        np.array([1, 2, 3], ">i8"),
+        np.array([1, 2, 3], np.uint64),
+        np.asfortranarray(np.array([1.0, 2.0, 3.0])),
+        np.array([1.0, 9, 2, 9, 3])[::2],
+    ],
+    ids=str,
+)
+def test_npy_may_have_any_real_type_and_byte_order(array: Any) -> None:
+    decoded = codec("npy").decode([npy(array)] * 2)
+    assert decoded.vectors.tolist() == [[1, 2, 3]] * 2
+
+
+@pytest.mark.parametrize(
+    ("value", "reason", "words"),
+    [
+        (b"", "undecodable", "not an .npy"),
+        (b"[1,2,3]", "undecodable", "not an .npy"),
+        (npy(np.arange(3.0))[:-1], "undecodable", "as long as"),
+        (npy(np.arange(3.0)) + b"\0", "undecodable", "as long as"),
+        (npy(np.arange(3.0))[:40], "undecodable", "not an .npy"),
+        (npy(np.array([1, None, 2], object)), "undecodable", "of |O"),
+        (npy(np.array([1j, 2, 3])), "undecodable", "of <c16"),
+        (npy(np.array([True, False, True])), "undecodable", "of |b1"),
+        (npy(np.array(["a", "b", "c"])), "undecodable", "of <U1"),
+        (npy(np.zeros(3, [("x", "<f8")])), "undecodable", "of |V8"),
+        (npy(np.zeros(3, "<M8[s]")), "undecodable", "of <M8[s]"),
+        (npy(np.zeros(3, np.longdouble)), "undecodable", "at most 8 bytes"),
+        (npy(np.zeros((1, 3))), "wrong_length", "2 axes"),
+        (npy(np.float64(1)), "wrong_length", "0 axes"),
+        (npy(np.zeros(2)), "wrong_length", "2 numbers, not 3"),
+        (npy(np.zeros(0)), "wrong_length", "0 numbers, not 3"),
+        (npy_of(header_of("'<f8'", "(100000000000,)")), "wrong_length", "100000000000 numbers"),
+        (npy_of(header_of("'<f8'", f"({10**30},)")), "undecodable", "not an .npy"),
+        (npy_of(header_of("'<f8'", f"(0x{'f' * 9000},)")), "undecodable", "not an .npy"),
+        (npy_of(header_of("'<f8'", "(-1,)")), "wrong_length", "-1 numbers"),
+        (npy_of("(" * 5000), "undecodable", "not an .npy"),
+        (npy_of("-" * 5000 + "1"), "undecodable", "not an .npy"),
+        (npy_of("{[]: 1}"), "undecodable", "not an .npy"),
+        (npy_of("{'descr': '<f8', 'fortran_order': False, 1: 2}"), "undecodable", "not an .npy"),
+        (npy_of("x" * 60_000), "undecodable", "not an .npy"),
+        (npy_of(header_of("'<f8'", "(3,)"), bytes(24), version=9), "undecodable", "not an .npy"),
+    ],
+    ids=range(26),
+)  # fmt: skip
+def test_invalid_npy_vectors_are_rejected(value: bytes, reason: str, words: str) -> None:
+    found, message = only_reject(codec("npy").decode([value]))
+    assert found == reason
+    assert words in message

@@ -1,0 +1,115 @@
+"""Whether a checkpoint may be continued, and from which offset."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from streampca.errors import SettingsError, TopicReplacedError
+from streampca.fold import compatibility
+from streampca.fold.checkpoint import Checkpoint, decode, encode
+from streampca.fold.fold import Fold, FoldConfig
+from streampca.fold.record import LastRecord
+from tests.fold.streams import checkpoint_of, fold_config, fold_of, vectors
+
+
+def saved(fold_config: FoldConfig) -> Checkpoint:
+    return decode(encode(checkpoint_of(Fold.empty(fold_config.learning), fold_config, partition=3)))
+
+
+def one_line(error: Exception) -> str:
+    assert "\n" not in str(error)
+    return str(error)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        fold_config(),
+        fold_config(half_life_messages=1000.0),
+        fold_config(half_life_seconds=0.1 + 0.2),
+        fold_config(dtype="float32", center=False, warm_up=None),
+        FoldConfig(fold_config().learning, format="npy"),
+        FoldConfig(fold_config().learning, field="a.b"),
+    ],
+)
+def test_the_same_settings_are_accepted(config: FoldConfig) -> None:
+    compatibility.refuse_other_settings(saved(config), config)
+
+
+def test_every_setting_that_differs_is_listed_with_both_values() -> None:
+    before, now = (
+        fold_config(half_life_seconds=60.0),
+        fold_config(components=3, dtype="float32", half_life_messages=500.0),
+    )
+    with pytest.raises(SettingsError) as refusal:
+        compatibility.refuse_other_settings(saved(before), now)
+    text = one_line(refusal.value)
+    for difference in (
+        "components=2 (now 3)",
+        "dtype=float64 (now float32)",
+        "half_life_messages=None (now 500.0)",
+        "half_life_seconds=60.0 (now None)",
+    ):
+        assert difference in text
+    assert "dimensions" not in text
+    assert "partition 3 of readings" in text
+
+
+def test_every_setting_that_affects_the_result_is_compared() -> None:
+    config = fold_config()
+    others: dict[str, Any] = {
+        "dimensions": 6, "components": 1, "oversampling": 2, "center": False, "dtype": "float32", "warm_up": 21,
+    }  # fmt: skip
+    shapes = {name: fold_config(**{name: value}) for name, value in others.items()}
+    shapes |= {
+        "half_life_messages": fold_config(half_life_messages=9.0),
+        "half_life_seconds": fold_config(half_life_seconds=9.0),
+        "format": replace(config, format="npy"),
+        "field": replace(config, field="a"),
+        "missing": fold_config(impute=True),
+    }
+    assert set(shapes) | {"start"} == set(config.as_dict())
+    for name, other in shapes.items():
+        with pytest.raises(SettingsError, match=f"{name}="):
+            compatibility.refuse_other_settings(saved(config), other)
+
+
+def test_a_checkpoint_that_has_learned_nothing_is_given_the_settings() -> None:
+    before, now = fold_config(), fold_config(dimensions=7, dtype="float32")
+
+    def rejected(config: FoldConfig) -> Checkpoint:
+        fold = Fold.empty(config.learning).at(2).skip(5).reject(["wrong_length"]).at(9).after(LastRecord(8, 2))
+        return checkpoint_of(fold, config, partition=3)
+
+    assert encode(compatibility.with_settings(rejected(before), now)) == encode(rejected(now))
+
+
+def test_a_checkpoint_that_has_learned_is_refused() -> None:
+    config = fold_config()
+    learned = checkpoint_of(fold_of(vectors(3), config), config)
+    assert compatibility.with_settings(learned, config) is learned
+    with pytest.raises(SettingsError, match="dimensions=5 \\(now 7\\)"):
+        compatibility.with_settings(learned, fold_config(dimensions=7))
+
+
+def test_a_checkpoint_of_another_topic_of_the_same_name_is_refused() -> None:
+    checkpoint = saved(fold_config())
+    compatibility.refuse_other_topic(checkpoint, "id-1")
+    with pytest.raises(TopicReplacedError, match=r"id-2.*partition 3.*id-1") as refusal:
+        compatibility.refuse_other_topic(checkpoint, "id-2")
+    assert "store folder" in one_line(refusal.value)
+
+
+def test_without_topic_ids_nothing_is_refused() -> None:
+    checkpoint = saved(fold_config())
+    compatibility.refuse_other_topic(checkpoint, "")
+    compatibility.refuse_other_topic(replace(checkpoint, topic_id=""), "id-2")
+
+
+def test_a_topic_replaced_while_it_is_read_is_refused() -> None:
+    compatibility.refuse_replaced("readings", "id-1", "id-1")
+    compatibility.refuse_replaced("readings", "", "")
+    with pytest.raises(TopicReplacedError, match=r"readings.*id-1.*id-2") as refusal:
+        compatibility.refuse_replaced("readings", "id-1", "id-2")
+    assert "dropped" in one_line(refusal.value)

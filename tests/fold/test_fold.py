@@ -1,0 +1,332 @@
+"""The fold of a partition: the same bits for any chunks; its values equal those of plain loops and NumPy."""
+
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streampca.fold import checkpoint as files
+from streampca.fold.fold import Fold, FoldConfig
+from streampca.pca import algorithm1, learning
+from tests.fold.streams import WARM_UP, D, bits, covariance, fold_config, fold_of, folded, vectors
+from tests.pca.streams import learned
+
+CONFIGS = {
+    "plain": fold_config(),
+    "float32": fold_config(dtype="float32"),
+    "half-life in messages": fold_config(half_life_messages=70.0),
+    "half-life in messages, float32": fold_config(half_life_messages=3.0, dtype="float32"),
+    "half-life in seconds": fold_config(half_life_seconds=3.0),
+    "half-life in seconds, float32": fold_config(half_life_seconds=0.5, dtype="float32"),
+    "not centred": fold_config(center=False),
+    "all columns": fold_config(components=D, half_life_seconds=3.0),
+    "default start": fold_config(warm_up=None),
+    "a factor": fold_config(dimensions=300),
+    "a factor, half-life in messages, float32": fold_config(dimensions=300, half_life_messages=70.0, dtype="float32"),
+}
+
+
+def stamps_of(n: int, seed: int = 1) -> list[int]:
+    """Timestamps: mostly increasing, sometimes unknown, late or far in the future."""
+    random = np.random.default_rng(seed)
+    stamps = np.cumsum(random.integers(0, 100, n)) + 1_000_000
+    stamps = stamps - random.integers(0, 50, n)
+    stamps[random.random(n) < 0.05] = -1
+    stamps[random.random(n) < 0.02] += 10**12
+    return [int(stamp) for stamp in stamps]
+
+
+def chunks_of(total: int) -> st.SearchStrategy[list[int]]:
+    return st.lists(st.integers(0, total), max_size=12).map(
+        lambda cuts: [int(size) for size in np.diff([0, *sorted(cuts), total])]
+    )
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@given(data=st.data())
+@settings(max_examples=25, deadline=None)
+def test_chunks_and_restarts_do_not_change_any_bit(name: str, data: st.DataObject) -> None:
+    config, total = CONFIGS[name], 310
+    n = data.draw(
+        st.sampled_from(
+            [0, 1, WARM_UP - 1, WARM_UP, WARM_UP + learning.BLOCK - 1, WARM_UP + learning.BLOCK, 200, total]
+        )
+    )
+    V, stamps = vectors(n, config.learning.dimensions, dtype=config.learning.dtype), stamps_of(n)
+    offsets = [int(offset) for offset in np.cumsum(np.random.default_rng(2).integers(1, 4, n))]
+    whole = folded(Fold.empty(config.learning), V, config, stamps, offsets, [n])
+    fold, start = Fold.empty(config.learning), 0
+    for size in data.draw(chunks_of(n)):
+        end = start + size
+        fold = folded(fold, V[start:end], config, stamps[start:end], offsets[start:end], [size])
+        if data.draw(st.booleans()):  # a restart from the checkpoint
+            fold = files.decode(bits(fold, config)).fold
+        start = end
+    assert bits(fold, config) == bits(whole, config)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_one_message_at_a_time_equals_all_at_once(name: str) -> None:
+    config, n = CONFIGS[name], 280
+    V, stamps = vectors(n, config.learning.dimensions, dtype=config.learning.dtype), stamps_of(n)
+    fold = folded(Fold.empty(config.learning), V, config, stamps, None, [1] * n)
+    assert bits(fold, config) == bits(fold_of(V, config, stamps), config)
+
+
+def test_the_memory_layout_of_the_vectors_does_not_matter() -> None:
+    config, V = fold_config(), vectors(250)
+    once = bits(fold_of(V, config), config)
+    assert bits(fold_of(np.asfortranarray(V), config), config) == once
+    assert bits(fold_of(np.repeat(V, 2, axis=0)[::2], config), config) == once
+    frozen = np.frombuffer(V.tobytes(), np.float64).reshape(V.shape)
+    assert bits(fold_of(frozen, config), config) == once
+    shifted = np.frombuffer(b"?" + V.tobytes(), np.float64, offset=1).reshape(V.shape)
+    assert bits(fold_of(shifted, config), config) == once
+
+
+def test_vectors_are_converted_to_the_precision_of_the_fold() -> None:
+    config, V = fold_config(dtype="float32"), vectors(30)
+    fold = fold_of(V, config)
+    assert fold.pending.dtype == np.float32
+    assert bits(fold, config) == bits(fold_of(V.astype(np.float32), config), config)
+
+
+def test_learning_does_not_modify_earlier_folds() -> None:
+    config, V = fold_config(), vectors(300)
+    before = fold_of(V[:100], config)
+    kept = bits(before, config)
+    before.learn(V[100:], [-1] * 200, 300, config)
+    before.reject(["undecodable"])
+    before.skip(1000)
+    before.provisional(config.learning)
+    assert bits(before, config) == kept
+
+
+def test_the_vectors_may_be_overwritten_after_learning() -> None:
+    config, V = fold_config(), vectors(250)
+    kept = V.copy()
+    fold = fold_of(V, config)
+    V[:] = np.nan
+    assert bits(fold, config) == bits(fold_of(kept, config), config)
+
+
+def test_block_boundaries_depend_on_the_message_count_only() -> None:
+    config, n = fold_config(), WARM_UP + 2 * learning.BLOCK + 10
+    fold = fold_of(vectors(n), config)
+    assert fold.state.count == WARM_UP + 2 * learning.BLOCK
+    assert len(fold.pending) == len(fold.retention) == 10
+    assert fold.stats.learned == n
+    np.testing.assert_array_equal(fold.pending, vectors(n)[-10:])
+
+
+def test_scores_are_returned_with_their_block() -> None:
+    config, V = fold_config(), vectors(WARM_UP + learning.BLOCK + 5)
+    fold, scores = Fold.empty(config.learning).learn(V[:-6], [-1] * (len(V) - 6), len(V) - 6, config)
+    assert [len(score.residual) for score in scores] == [0]  # the warm-up
+    fold, scores = fold.learn(V[-6:], [-1] * 6, len(V), config)
+    assert [len(score.residual) for score in scores] == [learning.BLOCK]
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, WARM_UP - 1, WARM_UP, WARM_UP + 1, 150, 300])
+def test_the_published_state_contains_every_message(n: int) -> None:
+    """With all columns kept the state is exact, so any missing message would show, pending ones included."""
+    config, V = fold_config(components=D), vectors(n)
+    state = fold_of(V, config).provisional(config.learning)
+    assert state.count == n
+    assert state.weight == pytest.approx(n)
+    if n:
+        np.testing.assert_allclose(state.mean, V.mean(axis=0), atol=1e-12)
+        np.testing.assert_allclose(learned(state), covariance(V), atol=1e-10)
+        assert state.total_variance == pytest.approx(np.trace(covariance(V)), abs=1e-12)
+
+
+def test_a_half_life_in_messages_weights_by_message_count() -> None:
+    config, V = fold_config(components=D, half_life_messages=30.0), vectors(250)
+    weights = 0.5 ** (np.arange(249, -1, -1) / 30)
+    state = fold_of(V, config).provisional(config.learning)
+    assert state.weight == pytest.approx(weights.sum())
+    np.testing.assert_allclose(learned(state), covariance(V, weights), atol=1e-10)
+
+
+def test_a_half_life_in_seconds_weights_by_event_time() -> None:
+    config, V = fold_config(components=D, half_life_seconds=4.0), vectors(250)
+    gaps = np.random.default_rng(3).integers(0, 200, 250)
+    stamps = np.cumsum(gaps) + 10**12
+    accepted = np.array([stamps[max(i - 31, 0)] for i in range(250)])  # the median of 63 records
+    weights = 0.5 ** ((accepted[-1] - accepted) / 4000)
+    fold = fold_of(V, config, [int(stamp) for stamp in stamps])
+    state = fold.provisional(config.learning)
+    assert fold.event_time.now_ms == accepted[-1]
+    assert state.weight == pytest.approx(weights.sum())
+    np.testing.assert_allclose(learned(state), covariance(V, weights), atol=1e-10)
+
+
+def test_a_gap_of_many_half_lives_forgets_everything_before_it() -> None:
+    config, V = fold_config(components=D, half_life_seconds=1.0), vectors(200)
+    stamps = [10**9] * 100 + [10**13] * 100
+    fold = fold_of(V, config, stamps)
+    state = fold.provisional(config.learning)
+    late = V[131:]  # the first 31 after the gap were learned before time advanced
+    assert state.weight == pytest.approx(len(late))
+    np.testing.assert_allclose(learned(state), covariance(late), atol=1e-10)
+    assert files.decode(bits(fold, config)).fold.position == 200
+
+
+def test_a_few_timestamps_that_are_ahead_neither_forget_nor_gain_weight() -> None:
+    config, n = fold_config(half_life_seconds=60.0), 2000
+    V, stamps = vectors(n), [10**12 + 100 * i for i in range(n)]
+    wrong = [stamp + 3_600_000 if i in (1000, 1001, 1002) else stamp for i, stamp in enumerate(stamps)]
+    right, with_wrong = (fold_of(V, config, times).provisional(config.learning) for times in (stamps, wrong))
+    assert with_wrong.weight == pytest.approx(right.weight, rel=0.01)
+
+
+def test_without_a_half_life_nothing_is_forgotten() -> None:
+    config = fold_config()
+    assert config.retention(np.array([0, 5, 10**12])).tolist() == [1, 1, 1]
+    assert config.decay(10**12) == 1
+    assert fold_config(half_life_messages=5.0).decay(10**12) == 1
+
+
+def test_decay_over_time_without_messages() -> None:
+    config = fold_config(half_life_seconds=2.0)
+    assert config.decay(0) == 1
+    assert config.decay(2000) == pytest.approx(0.5)
+    assert config.decay(6000) == pytest.approx(0.125)
+    assert config.decay(10**14) == 0
+    assert config.retention(np.array([6000]))[0] == pytest.approx(config.decay(6000))
+
+
+@pytest.mark.parametrize("name", ["plain", "not centred", "half-life in messages", "half-life in seconds"])
+def test_losses_equal_those_of_a_plain_loop(name: str) -> None:
+    config, n = CONFIGS[name], WARM_UP + 3 * learning.BLOCK + 7
+    V, stamps = vectors(n), stamps_of(n)
+    fold = fold_of(V, config, stamps)
+    residuals, norms = plain_losses(config, V, stamps)
+    stats = fold.stats
+    assert stats.with_loss == 3 * learning.BLOCK == len(residuals)
+    assert stats.loss == pytest.approx(np.mean(residuals), rel=1e-9)
+    assert stats.norm == pytest.approx(np.mean(norms), rel=1e-9)
+    kept = (1 - 1 / 1000) ** learning.BLOCK
+    ewma = float(np.mean(residuals[: learning.BLOCK]))
+    for block in (1, 2):
+        of_block = residuals[block * learning.BLOCK : (block + 1) * learning.BLOCK]
+        ewma = kept * ewma + (1 - kept) * float(np.mean(of_block))
+    assert stats.loss_ewma == pytest.approx(ewma, rel=1e-9)
+    assert 0 < stats.loss_ewma < stats.norm_ewma
+
+
+def plain_losses(config: FoldConfig, V: Any, stamps: list[int]) -> tuple[list[float], list[float]]:
+    """Squared residual and norm of each message, about the mean before it, by the C that it met."""
+    residuals, norms = [], []
+    mean, k, center = np.zeros(D), config.learning.components, config.learning.center
+    retention = config.retention(Fold.empty(config.learning).event_time.advance(stamps)[1])
+    a = 1 / np.array(list(accumulate(retention, lambda weight, kept: kept * weight + 1, initial=0.0)))[1:]
+    C, S = np.zeros((D, 0)), np.zeros((0, 0))
+    for i, v in enumerate(V[: WARM_UP + 3 * learning.BLOCK]):
+        y = v - mean
+        if i >= WARM_UP:
+            if (i - WARM_UP) % learning.BLOCK == 0:
+                C = fold_of(V[:i], config, stamps[:i]).state.C[:, :k]
+                S = np.linalg.inv(C.T @ C)
+            step = np.sqrt(1 - a[i]) * y if center else y
+            residuals.append(float(np.sum((y - C @ (S @ (C.T @ y))) ** 2)))
+            C, S, _ = algorithm1.sherman_morrison(C, S, step, a[i])
+            norms.append(float(y @ y))
+        mean = mean + y * (a[i] * center)
+    return residuals, norms
+
+
+@given(
+    steps=st.lists(
+        st.one_of(
+            st.lists(st.sampled_from(["undecodable", "wrong_length", "no_value"]), max_size=4),
+            st.integers(0, 50),
+        ),
+        max_size=12,
+    )
+)
+@settings(max_examples=50, deadline=None)
+def test_counts_add_up(steps: list[list[str] | int]) -> None:
+    config = fold_config()
+    fold, learned, refused = Fold.empty(config.learning), 0, []
+    for step in steps:
+        if isinstance(step, int):
+            learned += step
+            fold, _ = fold.learn(vectors(step), [-1] * step, learned, config)
+        else:
+            refused += step
+            fold = fold.reject(step)
+    assert fold.stats.learned == learned
+    assert dict(fold.stats.rejected) == {reason: refused.count(reason) for reason in set(refused)}
+    assert fold.state.count + len(fold.pending) == learned
+
+
+@given(stamps=st.lists(st.integers(-1, 10**13), max_size=30), cuts=st.lists(st.integers(0, 30), max_size=4))
+@settings(max_examples=50, deadline=None)
+def test_first_and_last_timestamp_are_minimum_and_maximum(stamps: list[int], cuts: list[int]) -> None:
+    config, n = fold_config(), len(stamps)
+    sizes = [int(size) for size in np.diff([0, *sorted(min(cut, n) for cut in cuts), n])]
+    stats = folded(Fold.empty(config.learning), vectors(n), config, stamps, None, sizes).stats
+    known = [stamp for stamp in stamps if stamp >= 0]
+    assert stats.first_ms == min(known, default=-1)
+    assert stats.last_ms == max(known, default=-1)
+
+
+def test_the_position_never_decreases_and_skips_offsets_without_records() -> None:
+    config = fold_config()
+    fold, _ = Fold.empty(config.learning).learn(vectors(2), [-1, -1], 40, config)
+    assert fold.position == 40
+    fold, _ = fold.learn(vectors(0), [], 55, config)  # transaction markers
+    assert (fold.position, fold.stats.learned) == (55, 2)
+    fold, _ = fold.learn(vectors(0), [], 50, config)
+    assert fold.position == 55
+
+
+def test_offsets_removed_by_retention_are_counted() -> None:
+    config = fold_config()
+    fold, _ = Fold.empty(config.learning).learn(vectors(2), [-1, -1], 40, config)
+    fold = fold.skip(100).skip(130)
+    assert (fold.position, fold.stats.gap) == (130, 90)
+    assert Fold.empty(config.learning).skip(100).stats.gap == 0  # no position yet, so nothing is lost
+
+
+@given(data=st.data())
+@settings(max_examples=25, deadline=None)
+@pytest.mark.parametrize("name", ["plain", "half-life in messages", "half-life in seconds"])
+def test_chunks_and_restarts_do_not_change_records_of_many_vectors(name: str, data: st.DataObject) -> None:
+    """A block may end within a record; the record is still learned as a whole, and the position is after it."""
+    config, counts = CONFIGS[name], np.array([1, 7, 64, 1, 100, 3, 2, 65, 30, 1])
+    total, records = int(counts.sum()), len(counts)
+    V, stamps, ends = vectors(total), stamps_of(records), np.cumsum(counts)
+    whole, _ = Fold.empty(config.learning).learn(V, stamps, records, config, counts)
+    fold, start = Fold.empty(config.learning), 0
+    for size in data.draw(chunks_of(records)):
+        end = start + size
+        part = V[ends[start] - counts[start] if size else 0 : ends[end - 1] if size else 0]
+        fold, _ = fold.learn(part, stamps[start:end], end, config, counts[start:end])
+        assert (fold.position, fold.stats.learned) == (end, sum(counts[:end]))
+        if data.draw(st.booleans()):
+            fold = files.decode(bits(fold, config)).fold
+        start = end
+    assert bits(fold, config) == bits(whole, config)
+
+
+def test_without_time_a_record_of_many_vectors_equals_single_vectors() -> None:
+    config, V = fold_config(half_life_messages=70.0), vectors(150)
+    together, _ = Fold.empty(config.learning).learn(V, [-1] * 3, 3, config, np.array([20, 90, 40]))
+    alone, _ = Fold.empty(config.learning).learn(V, [-1] * 150, 3, config)
+    assert bits(together, config) == bits(alone, config)
+
+
+def test_a_record_advances_time_once_however_many_vectors_it_has() -> None:
+    """The median is that of records; many vectors of one record count once."""
+    config = fold_config(components=D, half_life_seconds=4.0)
+    stamps = [1000] * 32 + [10**12] + [5000] * 31
+    counts = np.array([1] * 32 + [50] + [1] * 31)
+    fold, _ = Fold.empty(config.learning).learn(vectors(113), stamps, 64, config, counts)
+    assert fold.event_time.now_ms == 5000
+    assert fold.event_time.ahead == 1
+    assert fold.provisional(config.learning).weight == pytest.approx(112 / 2 + 1)  # after four seconds, one

@@ -1,0 +1,144 @@
+"""Model files: every value survives a round trip, and any damage is detected."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streampca.errors import DamagedFileError
+from streampca.fold import model_file, npz
+from streampca.fold.model_file import PublishedModel
+from streampca.pca.model import Model
+from streampca.pca.scoring import Calibration, Scores
+
+
+def a_model(d: int = 6, k: int = 2, dtype: Any = np.float64, seed: int = 0) -> Model:
+    rng = np.random.default_rng(seed)
+    axes = np.linalg.qr(rng.normal(size=(d, k)))[0].T
+    variances = np.sort(rng.uniform(0.5, 2, size=k))[::-1]
+    return Model(
+        np.ascontiguousarray(axes, dtype),
+        variances.astype(dtype),
+        rng.normal(size=d).astype(dtype),
+        1.0 + 2 * k,
+        17.5,
+    )
+
+
+def a_calibration() -> Calibration:
+    values = np.array([0.0, 1.0, 1.0, 5.0, np.inf])
+    return Calibration.empty().with_scores(Scores(values, 2 * values, 3 * values), 1.0)
+
+
+def a_published(version: int = 42, **more: Any) -> PublishedModel:
+    return PublishedModel(
+        version=version, model=a_model(), topic="readings", topic_id="AbC", positions={0: 10, 3: 32, 11: 0}, rejected=2,
+        loss=0.5, loss_ratio=0.1, loss_ewma=0.09, first_timestamp_ms=1, last_timestamp_ms=99, published_at=1.5,
+        settings={"components": 2, "half_life_messages": None}, partition_losses={0: 0.5, 3: 0.0}, **more,
+    )  # fmt: skip
+
+
+def assert_same(one: PublishedModel, other: PublishedModel) -> None:
+    for field in dataclasses.fields(PublishedModel):
+        if field.name != "model":
+            assert getattr(one, field.name) == getattr(other, field.name), field.name
+    for name in ("components", "explained_variance", "mean"):
+        a, b = getattr(one.model, name), getattr(other.model, name)
+        assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes()), name
+    assert (one.model.total_variance, one.model.weight) == (other.model.total_variance, other.model.weight)
+
+
+@given(
+    version=st.integers(0, 2**63 - 1),
+    k=st.integers(1, 4),
+    more=st.integers(0, 3),
+    dtype=st.sampled_from([np.float32, np.float64]),
+    positions=st.dictionaries(st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1), max_size=4),
+    loss=st.none() | st.floats(0, 1e300),
+)
+def test_decoding_returns_what_was_encoded(
+    version: int, k: int, more: int, dtype: Any, positions: dict[int, int], loss: float | None
+) -> None:
+    model = PublishedModel(version, a_model(k + more, k, dtype), "t", positions=positions, loss=loss)
+    assert_same(model_file.decode(model_file.encode(model)), model)
+    assert model_file.encode(model_file.decode(model_file.encode(model))) == model_file.encode(model)
+
+
+def test_the_order_of_positions_does_not_change_the_bytes() -> None:
+    model = a_published()
+    names = ("positions", "partition_losses")
+    reordered = dataclasses.replace(model, **{name: dict(reversed(getattr(model, name).items())) for name in names})
+    assert model_file.encode(reordered) == model_file.encode(model)
+
+
+def test_a_file_without_the_losses_of_partitions_is_read() -> None:
+    header, arrays = npz.decode(model_file.encode(a_published()), model_file.KIND, model_file.FORMAT_VERSION)
+    header.pop("partition_losses")
+    expected = dataclasses.replace(a_published(), partition_losses={})
+    assert_same(model_file.decode(npz.encode(header, arrays)), expected)
+
+
+def test_sampling_errors_survive_a_round_trip() -> None:
+    model = a_published(subspace_error=0.125, axis_errors=[0.1, np.pi / 2])
+    assert_same(model_file.decode(model_file.encode(model)), model)
+
+
+def test_past_scores_survive_a_round_trip() -> None:
+    model = a_published(calibration=a_calibration())
+    decoded = model_file.decode(model_file.encode(model))
+    assert decoded.calibration is not None
+    assert np.array_equal(decoded.calibration.weights, a_calibration().weights)
+    assert_same(dataclasses.replace(decoded, calibration=None), a_published())
+
+
+FLAWS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
+    "not finite": lambda header, arrays: arrays["components"].__setitem__((0, 0), np.nan),
+    "mean holds": lambda header, arrays: arrays["mean"].__setitem__(0, np.inf),
+    "explained_variance holds": lambda header, arrays: arrays.update(explained_variance=np.array(["a", "b"])),
+    "weight in its header is wrong": lambda header, arrays: header.update(weight="inf"),
+    "do not fit": lambda header, arrays: arrays.update(mean=np.zeros(5)),
+    "do not fit each": lambda header, arrays: arrays.update(components=np.zeros(3)),
+    "do not fit each other": lambda header, arrays: arrays.update(components=np.zeros((0, 6))),
+    "not orthonormal": lambda header, arrays: arrays.update(components=arrays["components"] * 1e200),
+    "negative": lambda header, arrays: arrays.update(explained_variance=-arrays["explained_variance"]),
+    "it holds the arrays components, explained_variance": lambda header, arrays: arrays.pop("mean"),
+    "version in its header is wrong: Field required": lambda header, arrays: header.pop("version"),
+    "total_variance in its header is wrong": lambda header, arrays: header.update(total_variance=None),
+    "positions in its header is wrong": lambda header, arrays: header.update(positions=[1]),
+    "positions.x.[key] in its header is wrong": lambda header, arrays: header.update(positions={"x": 1}),
+    "the error of the subspace or of the axes, but not both": lambda header, arrays: header.update(subspace_error=0.1),
+    "the errors of 1 axes instead of 2": lambda header, arrays: header.update(subspace_error=0.1, axis_errors=[0.1]),
+    "axis_errors.1 in its header is wrong": lambda header, arrays: header.update(axis_errors=[0.1, -0.1]),
+    "partition_losses.0 in its header is wrong": lambda header, arrays: header.update(partition_losses={"0": -1.0}),
+    "version in its header is wrong: Input": lambda header, arrays: header.update(version="3"),
+    "version in its header is wrong: Input should be greater": lambda header, arrays: header.update(version=-1),
+    "not a model file: version in its header is wrong: Input": lambda header, arrays: header.update(version=True),
+    "the calibration of the scores is damaged": lambda header, arrays: arrays.update(calibration=np.ones((2, 3))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", FLAWS)
+def test_an_intact_but_inconsistent_file_is_refused_with_the_reason(words: str) -> None:
+    published = a_published(calibration=a_calibration())
+    header, arrays = npz.decode(model_file.encode(published), model_file.KIND, model_file.FORMAT_VERSION)
+    FLAWS[words](header, arrays)
+    with pytest.raises(DamagedFileError) as error:
+        model_file.decode(npz.encode(header, arrays))
+    assert words in str(error.value)
+
+
+def test_a_model_that_could_not_be_read_back_is_not_written() -> None:
+    model = a_published()
+    scaled = dataclasses.replace(model.model, components=model.model.components * 2)
+    with pytest.raises(ValueError, match="cannot be written: the components are not orthonormal"):
+        model_file.encode(dataclasses.replace(model, model=scaled))
+
+
+def test_weight_and_variance_may_be_python_integers() -> None:
+    model = a_published()
+    plain = dataclasses.replace(model, model=dataclasses.replace(model.model, weight=17, total_variance=5))
+    assert model_file.decode(model_file.encode(plain)).model.weight == 17.0

@@ -1,0 +1,183 @@
+"""The file format: deterministic, readable by NumPy, with any damage detected."""
+
+import contextlib
+import hashlib
+import io
+import random
+import zipfile
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from streampca.errors import DamagedFileError, SettingsError
+from streampca.fold import npz
+
+HEADER = {"kind": "test", "format_version": 1, "text": "ü", "none": None, "list": [1, 2.5], "nested": {"a": {"b": 1}}}
+ARRAYS = {"C": np.arange(12, dtype=np.float64).reshape(4, 3) / 7, "count": np.array(5), "empty": np.zeros((0, 3))}
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equality bit for bit, of dtype and shape too."""
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+
+
+def sealed(body: bytes) -> bytes:
+    """The bytes with a valid digest."""
+    return body + hashlib.sha256(body).hexdigest().encode()
+
+
+ANY_ARRAY = hnp.arrays(
+    dtype=st.one_of(hnp.floating_dtypes(), hnp.integer_dtypes(), hnp.boolean_dtypes()),
+    shape=hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4),
+)
+NAMES = st.text("abcdefghijklmnopqrstuvwxyzCSM_", min_size=1, max_size=8).filter(lambda name: name != "header")
+NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+JSON = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(), JSON, max_size=4), st.dictionaries(NAMES, ANY_ARRAY, max_size=4))
+def test_decoding_returns_what_was_encoded(header: dict[str, Any], arrays: dict[str, Any]) -> None:
+    header |= {"kind": "test", "format_version": 1}
+    data = npz.encode(header, arrays)
+    header_again, arrays_again = npz.decode(data, "test", 1)
+    assert header_again == header
+    assert list(arrays_again) == list(arrays)
+    assert all(same(arrays_again[name], array) for name, array in arrays.items())
+    assert npz.encode(header, arrays) == data
+
+
+def test_the_memory_order_of_an_array_does_not_change_the_bytes() -> None:
+    square = np.arange(9.0).reshape(3, 3)
+    assert npz.encode(HEADER, {"a": np.asfortranarray(square)}) == npz.encode(HEADER, {"a": square})
+    assert npz.encode(HEADER, {"a": np.repeat(square, 2, axis=0)[::2]}) == npz.encode(HEADER, {"a": square})
+
+
+def test_the_order_of_the_header_does_not_change_the_bytes() -> None:
+    assert npz.encode(dict(reversed(HEADER.items())), ARRAYS) == npz.encode(HEADER, ARRAYS)
+
+
+def test_the_header_may_contain_numpy_numbers() -> None:
+    header, _ = npz.decode(npz.encode({**HEADER, "loss": np.float64(0.1), "n": np.int64(3)}, {}), "test", 1)
+    assert (header["loss"], header["n"]) == (0.1, 3)
+
+
+def test_numpy_can_load_the_file() -> None:
+    with np.load(io.BytesIO(npz.encode(HEADER, ARRAYS)), allow_pickle=False) as members:
+        assert sorted(members.files) == ["C", "count", "empty", "header"]
+        assert same(members["C"], ARRAYS["C"])
+        assert orjson.loads(members["header"].tobytes()) == HEADER
+
+
+def test_an_array_of_objects_is_refused() -> None:
+    with pytest.raises(ValueError, match="allow_pickle"):
+        npz.encode(HEADER, {"a": np.array([{}], dtype=object)})
+
+
+def test_an_array_cannot_be_named_header() -> None:
+    with pytest.raises(ValueError, match="header"):
+        npz.encode(HEADER, {"header": np.zeros(1)})
+
+
+def assert_detected(data: bytes) -> None:
+    """The file is refused, or decodes to `HEADER` and `ARRAYS` bit for bit."""
+    try:
+        header, arrays = npz.decode(data, "test", 1)
+    except DamagedFileError:
+        return
+    assert header == HEADER
+    assert list(arrays) == list(ARRAYS)
+    assert all(same(arrays[name], array) for name, array in ARRAYS.items())
+
+
+DATA = npz.encode(HEADER, ARRAYS)
+
+
+def test_any_changed_byte_is_detected() -> None:
+    rng = random.Random(1)
+    for position in range(len(DATA)):
+        for flip in (1 << rng.randrange(8), rng.randrange(1, 256), 0x20):
+            damaged = bytearray(DATA)
+            damaged[position] ^= flip
+            with pytest.raises(DamagedFileError):
+                npz.decode(bytes(damaged), "test", 1)
+
+
+def test_any_truncation_is_detected() -> None:
+    for length in range(len(DATA)):
+        with pytest.raises(DamagedFileError):
+            npz.decode(DATA[:length], "test", 1)
+
+
+def test_any_lost_or_repeated_byte_is_detected() -> None:
+    for position in range(len(DATA)):
+        assert_detected(DATA[:position] + DATA[position + 1 :])
+        assert_detected(DATA[: position + 1] + DATA[position:])
+    assert_detected(DATA + b"\0")
+    assert_detected(DATA + DATA)
+
+
+@given(st.binary(max_size=300))
+def test_arbitrary_bytes_are_refused(data: bytes) -> None:
+    for some in (data, sealed(data)):
+        with pytest.raises(DamagedFileError):
+            npz.decode(some, "test", 1)
+
+
+def test_damage_with_a_valid_digest_raises_no_other_error() -> None:
+    """Errors of zipfile and NumPy become DamagedFileError."""
+    rng, body = random.Random(2), DATA[:-64]
+    assert sealed(body) == DATA
+    for _ in range(3000):
+        damaged = bytearray(body)
+        for _ in range(rng.choice([1, 1, 1, 2, 5])):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        with contextlib.suppress(DamagedFileError):
+            npz.decode(sealed(bytes(damaged)), "test", 1)
+
+
+def file_with(header: bytes, save: Any = np.savez) -> bytes:
+    buffer = io.BytesIO()
+    save(buffer, header=np.frombuffer(header, np.uint8))
+    with zipfile.ZipFile(buffer, "a") as zipped:
+        zipped.comment = b"0" * 64
+    return sealed(buffer.getvalue()[:-64])
+
+
+@pytest.mark.parametrize("text", [b"[]", b"3", b"null", b"{", b"\xff", b'"kind"'])
+def test_a_header_that_is_not_an_object_is_refused(text: bytes) -> None:
+    with pytest.raises(DamagedFileError, match="not a streampca file"):
+        npz.decode(file_with(text), "test", 1)
+
+
+def test_a_compressed_file_is_refused_before_it_is_unpacked() -> None:
+    text = b'{"kind": "test", "format_version": 1}'
+    assert npz.decode(file_with(text), "test", 1)[1] == {}
+    with pytest.raises(DamagedFileError, match="a member is compressed"):
+        npz.decode(file_with(text, np.savez_compressed), "test", 1)
+
+
+@pytest.mark.parametrize("make", [np.save, np.savez])
+def test_files_written_by_numpy_are_refused(make: Any) -> None:
+    buffer = io.BytesIO()
+    make(buffer, np.zeros(3))
+    for data in (buffer.getvalue(), sealed(buffer.getvalue())):
+        with pytest.raises(DamagedFileError):
+            npz.decode(data, "test", 1)
+
+
+def test_the_error_names_kind_and_format_version() -> None:
+    with pytest.raises(DamagedFileError, match="this is a test file, not a model file"):
+        npz.decode(DATA, "model", 1)
+    with pytest.raises(DamagedFileError, match="format version 0 of this test file is not 1"):
+        npz.decode(npz.encode(HEADER | {"format_version": 0}, {}), "test", 1)
+    with pytest.raises(SettingsError, match="an earlier release has written this test file"):
+        npz.decode(DATA, "test", 2)

@@ -1,0 +1,46 @@
+"""Clients of the field, unmodified, talk to a sidecar process: the scripts assert what they get."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from streampca.stores.directory import DirectoryStore
+from streampca.stores.models import Models
+from tests.foreign_clients.environment import SCRIPTS, interpreter, run
+from tests.sidecar.known import TOPIC, known
+from tests.sidecar.process import SidecarProcess
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    return interpreter()
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A sidecar with the versions 10 and 20."""
+    folder = tmp_path_factory.mktemp("store")
+    models = Models(DirectoryStore(folder), TOPIC)
+    for version in (10, 20):
+        models.save(known(version))
+    with SidecarProcess(folder) as sidecar:
+        yield sidecar.url()
+
+
+@pytest.mark.parametrize("script", ["triton", "kserve_rest", "mlflow_scoring"])
+def test_a_client_gets_the_numbers_of_project(python: Path, url: str, script: str) -> None:
+    run([python, SCRIPTS / f"{script}.py", url])
+
+
+def test_a_client_made_from_the_description_can_call_everything(python: Path, url: str, tmp_path: Path) -> None:
+    run([python, SCRIPTS / "generated.py", url, tmp_path])
+
+
+@pytest.mark.parametrize("options", [["GET"], ["POST", "--exclude-checks", "positive_data_acceptance"]])
+def test_schemathesis_finds_nothing(python: Path, url: str, options: list[str]) -> None:
+    """No schema says how long a model's vectors are, so bodies that fit theirs may be refused."""
+    command = [python, "-m", "schemathesis.cli", "run", f"{url}/openapi.json", "--max-examples", "30", "--seed", "1"]
+    run([*command, "--include-method", *options])

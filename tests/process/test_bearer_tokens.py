@@ -1,0 +1,161 @@
+"""Bearer tokens: scopes, a file that changes, and what stays open."""
+
+import hashlib
+import itertools
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog.testing
+from starlette.routing import Route
+
+from streampca.errors import SettingsError
+from streampca.process.bearer_tokens import AccessError, Tokens
+from streampca.settings.commands import ServeSettings
+from streampca.sidecar.app import create_app
+from streampca.stores.memory import MemoryStore
+from streampca.stores.models import Models
+from tests.sidecar.conftest import models as models
+from tests.sidecar.conftest import store as store
+from tests.sidecar.http_client import Client
+from tests.sidecar.known import TOPIC, D
+from tests.sidecar.test_errors import error_of
+
+VECTORS = {"vectors": [[1.0] * D]}
+OPEN = (
+    "/",
+    "/page/main.js",
+    "/docs",
+    "/openapi.json",
+    "/healthz",
+    "/readyz",
+    "/ping",
+    "/version",
+    "/v2",
+    "/v2/health/live",
+    "/v2/health/ready",
+)
+FILES = ("/page/", "/docs/")
+READ = (
+    "/v1/model", "/v1/models", "/v1/model/components", "/v1/page/history", "/v1/page/recent", "/v1/page/workers",
+    f"/v1/page/model?topic={TOPIC}&version=20", "/nowhere",
+)  # fmt: skip
+
+
+def line(scopes: str, token: str) -> str:
+    return f"{scopes} {hashlib.sha256(token.encode()).hexdigest()}\n"
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "tokens"
+    path.write_text("# who: Ada\n\n" + line("read", "ada") + line("metrics", "scraper") + line("read,metrics", "both"))
+    return path
+
+
+@pytest.fixture
+def client(store: MemoryStore, models: Models, path: Path) -> Iterator[Client]:
+    with Client(create_app(store, ServeSettings(topic=TOPIC, tokens_file=path))) as client:
+        yield client
+
+
+def test_each_token_reaches_what_its_scopes_say(client: Client) -> None:
+    for get in READ:
+        assert error_of(client.get(get), 401) == "this needs a token: send Authorization: Bearer TOKEN"
+        assert error_of(client.get(get, headers=bearer("scraper")), 403).endswith("it lacks the scope read")
+        assert client.get(get, headers=bearer("ada")).status_code in (200, 404)
+    assert client.get("/metrics").headers["www-authenticate"] == "Bearer"
+    assert error_of(client.get("/metrics", headers=bearer("ada")), 403).endswith("it lacks the scope metrics")
+    assert client.get("/metrics", headers=bearer("both")).status_code == 200
+    assert client.post("/v1/project", json=VECTORS).status_code == 401
+    assert client.post("/v1/project", json=VECTORS, headers=bearer("both")).status_code == 200
+    assert client.post(f"/v2/models/{TOPIC}/infer", json={}).status_code == 401
+    for header in ("Basic ada", "ada", "Bearer", "bearer  ", "Bearer \xff"):
+        assert client.get("/v1/model", headers={"Authorization": header.encode("latin-1")}).status_code == 401
+    assert client.get("/v1/model", headers={"Authorization": "bearer ada"}).status_code == 200
+
+
+def test_no_spelling_of_a_path_needs_no_token(store: MemoryStore, models: Models, path: Path) -> None:
+    """Routes match before a newline, too, and other servers take other spellings for the same path."""
+    app = create_app(store, ServeSettings(topic=TOPIC, tokens_file=path))
+    routes = [route.path for route in app.routes if isinstance(route, Route)]
+    paths = {re.sub(r"\{[^}]*\}", "1", route) for route in routes} | {"/page/main.js"}
+    assert {"/v1/page/recent", "/v1/models/1", "/metrics", "/invocations"} <= paths
+    with Client(app) as client:
+        for spelled in paths:
+            spellings = {spelled, spelled.upper(), f"/{spelled}", f"/page/%2e%2e{spelled}"}
+            spellings |= {f"{spelled}{end}" for end in ("%0A", "/", "%0A/", "%00", "%0D", "%20")}
+            for spelling, method in itertools.product(spellings - set(OPEN), ("GET", "HEAD", "POST")):
+                status = client.request(method, f"http://localhost{spelling}").status_code
+                is_open = spelled.startswith(FILES) or (spelling.startswith(FILES) and status in (404, 405))
+                assert status == 401 or is_open, (method, spelling, status)
+        assert client.get("/metrics%0A", headers=bearer("ada")).status_code == 403
+
+
+def test_probes_and_the_page_stay_open(client: Client) -> None:
+    for get in OPEN:
+        assert client.get(get).status_code == 200, get
+    assert client.get("/openapi.json").json()["components"]["securitySchemes"] == {
+        "HTTPBearer": {"type": "http", "scheme": "bearer"}
+    }
+
+
+def test_a_changed_file_is_read_again(path: Path) -> None:
+    now = [0.0]
+    tokens = Tokens(path, lambda: now[0])
+    tokens.check("read", "Bearer ada")
+    path.write_text(line("read", "eve"))
+    os.utime(path, (time.time() + 5, time.time() + 5))
+    tokens.check("read", "Bearer ada")  # it looks once a second
+    now[0] = 2.0
+    with pytest.raises(AccessError, match="needs a token"):
+        tokens.check("read", "Bearer ada")
+    tokens.check("read", "Bearer eve")
+
+
+@pytest.mark.parametrize("text", ["nonsense", "read abc", "write " + "0" * 64, None])
+def test_a_file_that_cannot_be_read_is_an_error_at_a_start_and_changes_nothing_later(
+    path: Path, text: str | None
+) -> None:
+    now = [0.0]
+    tokens = Tokens(path, lambda: now[0])
+    path.unlink()
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(SettingsError, match=r"tokens_file .*(line 1 is not scopes|cannot be read)"):
+        Tokens(path)
+    now[0] = 2.0
+    with structlog.testing.capture_logs() as logged:
+        tokens.check("read", "Bearer ada")
+    assert [entry["event"] for entry in logged] == ["tokens not read again"]
+    now[0] = 4.0
+    path.write_text(line("read", "eve"))
+    tokens.check("read", "Bearer eve")
+
+
+def test_a_file_that_can_be_read_later_without_another_change_is_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, read = [0.0], Path.read_text
+    tokens = Tokens(path, lambda: now[0])
+    path.write_text(line("read", "eve"))
+    os.utime(path, (time.time() + 5, time.time() + 5))
+    with monkeypatch.context() as failing:
+        failing.setattr(Path, "read_text", _refused)
+        now[0] = 2.0
+        tokens.check("read", "Bearer ada")
+    assert Path.read_text is read
+    now[0] = 4.0
+    with pytest.raises(AccessError, match="needs a token"):
+        tokens.check("read", "Bearer ada")
+
+
+def _refused(*_: object, **__: object) -> str:
+    raise OSError("too many open files")

@@ -1,0 +1,88 @@
+"""Hanging code ends a process, whatever it is; waiting does not."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+BEGIN = """
+    import ctypes, threading, time
+    from concurrent.futures import Future, ThreadPoolExecutor
+    from streampca.process import watchdog
+    watchdog.HANG_S = 2.0
+    watchdog._EXACT_S = 0.1
+
+    def tick_for(seconds):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            watchdog.tick()
+            time.sleep(0.1)
+"""
+
+
+def run(body: str) -> tuple[int, str, str]:
+    """The exit code of a process, what it prints, and its log."""
+    code = textwrap.dedent(BEGIN) + textwrap.dedent(body)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("library", ["PyDLL", "CDLL"])
+def test_hanging_code_ends_the_process_although_another_thread_goes_on(library: str) -> None:
+    """With PyDLL, C code hangs with the GIL held: no signal is heard, and no other thread runs."""
+    code, _, log = run(f"""
+        def hang():
+            ctypes.{library}(None).sleep(100)
+
+        with watchdog.watching():
+            threading.Thread(target=tick_for, args=(100,), daemon=True).start()
+            tick_for(0.5)
+            hang()
+    """)
+    assert code == 1
+    assert "Timeout" in log
+    assert "in hang" in log
+    assert "in tick_for" in log
+
+
+def test_what_ticks_waits_or_has_ended_does_not_hang() -> None:
+    code, printed, log = run("""
+        def long_step():
+            watchdog.tick(60)
+            time.sleep(3)
+
+        with watchdog.watching():
+            threading.Thread(target=tick_for, args=(0.3,)).start()
+            tick_for(3)
+            watchdog.result_of(ThreadPoolExecutor(1).submit(time.sleep, 3))
+            long_step()
+            watchdog.tick()
+        time.sleep(3)
+        print("alive")
+    """)
+    assert (code, printed, log) == (0, "alive\n", "")
+
+
+def test_results_and_errors_are_those_of_the_thread() -> None:
+    code, printed, _ = run("""
+        def fail():
+            raise TimeoutError("its own")
+
+        with ThreadPoolExecutor(1) as threads:
+            print(watchdog.result_of(threads.submit(int, "5")))
+            try:
+                watchdog.result_of(threads.submit(fail))
+            except TimeoutError as error:
+                print(error)
+    """)
+    assert (code, printed) == (0, "5\nits own\n")
+
+
+def test_nothing_is_watched_before_it_begins() -> None:
+    code, printed, log = run("""
+        watchdog.tick()
+        time.sleep(3)
+        print("alive")
+    """)
+    assert (code, printed, log) == (0, "alive\n", "")

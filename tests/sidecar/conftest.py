@@ -1,0 +1,53 @@
+"""A store with one known model, the application on it, and a client without a network."""
+
+from collections.abc import Iterator
+
+import pytest
+from fastapi import FastAPI
+
+from streampca.settings.commands import ServeSettings
+from streampca.sidecar import app as app_module
+from streampca.sidecar.app import create_app
+from streampca.sidecar.v1 import endpoints
+from streampca.stores.memory import MemoryStore
+from streampca.stores.models import Models
+from tests.sidecar.http_client import Client
+from tests.sidecar.known import TOPIC, known
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def models(store: MemoryStore) -> Models:
+    """Versions 10 and 20."""
+    models = Models(store, TOPIC, keep=10)
+    for version in (10, 20):
+        models.save(known(version))
+    return models
+
+
+@pytest.fixture(autouse=True)
+def _poll_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is polled once; tests call `poll` for more."""
+    monkeypatch.setattr(app_module, "POLL_INTERVAL_S", 3600.0)
+
+
+@pytest.fixture
+def settings() -> ServeSettings:
+    """Small limits."""
+    return ServeSettings(topic=TOPIC, max_body_bytes=20_000)
+
+
+@pytest.fixture
+def app(models: Models, store: MemoryStore, settings: ServeSettings, monkeypatch: pytest.MonkeyPatch) -> FastAPI:
+    monkeypatch.setattr(endpoints, "_MAX_ROWS", 50)
+    return create_app(store, settings)
+
+
+@pytest.fixture
+def client(app: FastAPI) -> Iterator[Client]:
+    with Client(app) as client:
+        yield client

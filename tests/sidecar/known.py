@@ -1,0 +1,48 @@
+"""Models that a test can construct from their version alone."""
+
+import time
+from typing import Any
+
+import numpy as np
+
+from streampca.fold.model_file import PublishedModel
+from streampca.pca.model import Model
+from streampca.process.metrics import StoreMetrics, described
+from streampca.sidecar.metrics import SidecarMetrics
+from streampca.stores.memory import MemoryStore
+from streampca.stores.model_cache import ModelCache
+from streampca.stores.models import Models
+
+TOPIC = "readings"
+D, K = 5, 2
+
+
+def known_model(version: int, d: int = D, k: int = K, dtype: Any = np.float64) -> Model:
+    chance = np.random.default_rng(version)
+    axes = np.linalg.qr(chance.normal(size=(d, k)))[0].T
+    variance = np.sort(chance.uniform(0.5, 4.0, size=k))[::-1]
+    return Model(
+        np.ascontiguousarray(axes, dtype),
+        np.ascontiguousarray(variance, dtype),
+        chance.normal(size=d).astype(dtype),
+        float(variance.sum() * 2),
+        float(version),
+    )
+
+
+def known(version: int, published_at: float | None = None, **model: Any) -> PublishedModel:
+    return PublishedModel(
+        version=version, model=known_model(version, **model), topic=TOPIC, topic_id="id", positions={0: 3, 1: version},
+        rejected=1, loss=0.5, loss_ratio=0.25, loss_ewma=0.125, first_timestamp_ms=1, last_timestamp_ms=2,
+        published_at=time.time() if published_at is None else published_at, settings={"components": K},
+    )  # fmt: skip
+
+
+def sidecar_metrics() -> dict[str, str]:
+    """Name and help text of each metric."""
+    cache = ModelCache(Models(MemoryStore(), TOPIC))
+    return described(SidecarMetrics(cache, TOPIC, StoreMetrics()).registry)
+
+
+def file_of(version: int) -> str:
+    return f"models/{TOPIC}/{version:020d}.npz"

@@ -1,0 +1,110 @@
+"""The sidecar as a process, on a free port of the loopback interface."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from tests.forked import ForkedProcess
+from tests.sidecar.known import TOPIC
+
+PROGRAM = """
+import json, sys, warnings
+warnings.simplefilter("error")
+from streampca.process import logs
+from streampca.sidecar import app
+from streampca.sidecar.server import run
+from streampca.errors import StreampcaError
+from streampca.settings.commands import ServeSettings
+from streampca.stores.choice import store_of
+logs.configure("info")
+app.POLL_INTERVAL_S = 0.02
+settings = ServeSettings(**json.loads(sys.argv[1]))
+try:
+    run(settings, store_of(settings.store))
+except StreampcaError as error:
+    sys.exit(f"streampca: {error}")
+"""
+START_TIMEOUT_S = 30.0
+
+
+def connect(url: str) -> socket.socket:
+    """A connection whose client can take little before it reads."""
+    place = urlsplit(url)
+    assert place.hostname is not None
+    connected = socket.socket()
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connected.settimeout(30)
+    connected.connect((place.hostname, place.port))
+    return connected
+
+
+class SidecarProcess:
+    """Starts on entry, accepts requests once `url` returns, is killed on exit if it still runs.
+
+    Forked from a process that has imported everything, unless its memory or its start is measured.
+    """
+
+    process: ForkedProcess | subprocess.Popen[bytes]
+
+    def __init__(self, store: Path | str, *, forked: bool = True, **settings: Any) -> None:
+        self._settings = {"topic": TOPIC, "store": str(store), "port": 0} | settings
+        self._forked = forked
+        self._read = 0  # bytes of the log
+
+    def __enter__(self) -> Self:
+        self._folder = tempfile.TemporaryDirectory()
+        self._log = Path(self._folder.name) / "log"
+        arguments = [json.dumps(self._settings)]
+        if self._forked:
+            self.process = ForkedProcess(arguments, os.environ, self._log.with_name("out"), self._log, PROGRAM)
+        else:
+            with self._log.open("wb") as errors:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-W", "error", "-c", PROGRAM, *arguments], stderr=errors
+                )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._folder.cleanup()
+
+    def lines(self) -> Iterator[str]:
+        """The next lines of its log, as they are written, until it ends."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            has_ended = self.process.poll() is not None
+            text = self._log.read_text(errors="replace")
+            while (end := text.find("\n", self._read)) >= 0:
+                line, self._read = text[self._read : end], end + 1
+                yield line
+            if has_ended:
+                return
+            time.sleep(0.01)
+        raise AssertionError(f"no line within {START_TIMEOUT_S} s")
+
+    def url(self) -> str:
+        """Its URL, from its log."""
+        for line in self.lines():
+            if line.startswith("{") and json.loads(line)["event"] == "serving":
+                return str(json.loads(line)["url"])
+        raise AssertionError(f"the sidecar ended with {self.process.wait()} before it served")
+
+    def end(self, within_s: float, number: int = signal.SIGTERM) -> tuple[int, str]:
+        """Exit code, and the rest of its log, after a signal."""
+        self.process.send_signal(number)
+        return self.ended(within_s)
+
+    def ended(self, within_s: float) -> tuple[int, str]:
+        code = self.process.wait(within_s)
+        return code, self._log.read_text(errors="replace")[self._read :]

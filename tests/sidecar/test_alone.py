@@ -1,0 +1,69 @@
+"""The sidecar without the packages of the worker."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from streampca.stores.directory import DirectoryStore
+from streampca.stores.models import Models
+from tests.sidecar.known import TOPIC, D, known
+from tests.sidecar.test_v2 import INFER, tensor
+
+PROGRAM = """
+import sys
+sys.modules.update(dict.fromkeys(("numba", "scipy", "kafka", "confluent_kafka", "sklearn")))
+from streampca.cli.app import main
+main()
+"""
+
+
+def start(*words: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-W", "error", "-c", PROGRAM, *words]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+def test_it_answers_everything(tmp_path: Path) -> None:
+    published = known(20)
+    published.settings["missing"] = "impute"
+    Models(DirectoryStore(tmp_path), TOPIC).save(published)
+    with start("serve", "--topic", TOPIC, "--store", str(tmp_path), "--port", "0") as process:
+        try:
+            assert process.stderr
+            url = next(line["url"] for line in map(json.loads, process.stderr) if line["event"] == "serving")
+            rows = {"vectors": [[1.0, None, *[2.0] * (D - 2)]]}
+            with httpx.Client(base_url=url, timeout=30) as client:
+                for path in ("project", "reconstruct", "score"):
+                    assert client.post(f"/v1/{path}", json=rows).status_code == 200
+                assert client.post(INFER, json=tensor()).status_code == 200
+                assert client.post("/invocations", json={"instances": np.ones((2, D)).tolist()}).status_code == 200
+                for path in (
+                    "/", "/docs", "/openapi.json", "/readyz", "/metrics", "/v1/model", "/v1/models", "/v1/page/history",
+                    "/v1/page/recent", "/v1/page/workers", "/v1/model/components", f"/v2/models/{TOPIC}",
+                ):  # fmt: skip
+                    assert client.get(path).status_code == 200, path
+        finally:
+            process.terminate()
+    assert process.returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        "worker --topic t --bootstrap-servers b:1 --dimensions 3 --components 1 --format json",
+        "fit vectors.npy -o m.npz",
+    ],
+)
+def test_other_commands_say_what_they_need(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("vectors.npy", np.eye(3))
+    with start(*words.split()) as process:
+        assert process.stderr
+        assert "pip install 'streampca[worker]'" in process.stderr.read()
+    assert process.returncode == 2

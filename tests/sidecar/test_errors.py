@@ -1,0 +1,310 @@
+"""Errors: every wrong request gets a precise 4xx of one shape, and never a 500."""
+
+import itertools
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import orjson
+import pytest
+import structlog
+from fastapi import FastAPI
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from streampca.stores.memory import MemoryStore
+from streampca.stores.models import Models
+from tests.sidecar.http_client import Client
+from tests.sidecar.known import TOPIC, D, file_of, known
+
+ROW = [1.0] * D
+
+
+def error_of(answer: httpx.Response, status: int) -> str:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    content = answer.json()
+    assert (content["status"], content["detail"]) == (answer.status_code, content["error"])
+    assert "\n" not in content["error"]
+    return str(content["error"])
+
+
+REFUSED = "must be a finite number, not null or NaN (this model was learned with missing=refuse)"
+WRONG_VECTORS: list[tuple[Any, str]] = [
+    ([[1.0] * 4], "vectors[0] has 4 numbers where this model has 5"),
+    ([ROW, [1.0] * 6], "vectors[1] has 6 numbers, not 5 as the rows before it: all need the model's dimensions"),
+    ([ROW, []], "vectors[1] has 0 numbers, not 5 as the rows before it: all need the model's dimensions"),
+    ([ROW, [1, 2, None, 4, 5]], f"vectors[1][2] {REFUSED}"),
+    ([[1, 2, 3, 4, "5"]], "vectors[0][4] must be a number, not a string"),
+    ([[True, 2, 3, 4, 5]], "vectors[0][0] must be a number, not a boolean"),
+    ([[1, [2], 3, 4, 5]], "vectors[0][1] must be a number, not an array"),
+    ([[1, {}, 3, 4, 5]], "vectors[0][1] must be a number, not an object"),
+    ([ROW, 3], "vectors[1] must be an array of numbers, not a number; write a single vector as [[…]]"),
+    ([ROW, None], "vectors[1] must be an array of numbers, not null"),
+    ([ROW, "x"], "vectors[1] must be an array of numbers, not a string"),
+    ([ROW, "12345"], "vectors[1] must be an array of numbers, not a string"),
+    ([dict.fromkeys("abcde", 1)], "vectors[0] must be an array of numbers, not an object"),
+    ([dict.fromkeys("abcde")], "vectors[0] must be an array of numbers, not an object"),
+    (ROW, "vectors[0] must be an array of numbers, not a number; write a single vector as [[…]]"),
+    ("x", "vectors must be an array of arrays of numbers, not a string"),
+    (None, "vectors must be an array of arrays of numbers, not null"),
+    (3, "vectors must be an array of arrays of numbers, not a number"),
+    ({"0": ROW}, "vectors must be an array of arrays of numbers, not an object"),
+    ([ROW, [1e308] * 5], "vectors[1] holds values too large: the result exceeds the range of float64"),
+    ([ROW, ROW, [1e200, 0, 0, 0, 0]], "vectors[2] holds values too large: the result exceeds the range of float64"),
+]
+
+
+@pytest.mark.parametrize(("vectors", "text"), WRONG_VECTORS)
+def test_errors_in_vectors_name_row_and_column(client: Client, vectors: Any, text: str) -> None:
+    assert error_of(client.post("/v1/project", json={"vectors": vectors}), 422) == text
+
+
+def test_coordinates_are_checked_like_vectors(client: Client) -> None:
+    answer = client.post("/v1/reconstruct", json={"coordinates": [[1, 2], [1, 2, 3]]})
+    assert (
+        error_of(answer, 422)
+        == "coordinates[1] has 3 numbers, not 2 as the rows before it: all need the model's dimensions"
+    )
+    answer = client.post("/v1/reconstruct", json={"coordinates": [[1.79e308, 1.79e308]], "basis": "whitened"})
+    assert error_of(answer, 422).startswith("coordinates[0] holds values too large")
+    answer = client.post("/v1/reconstruct", json={"vectors": [[1e300] * D]})
+    assert error_of(answer, 422).startswith("vectors[0] holds values too large")
+
+
+@pytest.mark.parametrize("content", [{}, {"vectors": None}, {"vectors": [ROW], "coordinates": [[1, 2]]}])
+def test_reconstruction_needs_one_of_two(client: Client, content: Any) -> None:
+    assert error_of(client.post("/v1/reconstruct", json=content), 422) == "give either coordinates or vectors"
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ({}, "vectors: Field required"),
+        ({"vector": [ROW]}, "unknown field 'vector'; known: version, basis, fields, vectors"),
+        ({"vectors": [ROW], "basis": "other"}, "basis: Input should be 'principal' or 'whitened'"),
+        ({"vectors": [ROW], "basis": None}, "basis: Input should be 'principal' or 'whitened'"),
+        (
+            {"vectors": [ROW], "fields": ["p", "q"]},
+            "fields[1]: Input should be 't2', 'spe', 'score', 'p', 'p_t2' or 'p_spe'",
+        ),
+        ({"vectors": [ROW], "basis": ["principal"]}, "basis: Input should be 'principal' or 'whitened'"),
+        ([], "the body must be a JSON object, not an array"),
+        (None, "the body must be a JSON object, not null"),
+        ("text", "the body must be a JSON object, not a string"),
+    ],
+)
+def test_errors_in_fields_name_the_field(client: Client, content: Any, text: str) -> None:
+    assert error_of(client.post("/v1/project", content=orjson.dumps(content)), 422) == text
+
+
+@pytest.mark.parametrize("version", ["20", 20.0, True, -1, 2**63, 1e30, [20], {}])
+def test_a_version_is_a_whole_number(client: Client, version: Any) -> None:
+    answer = client.post("/v1/project", json={"vectors": [ROW], "version": version})
+    assert error_of(answer, 422).startswith("version: ")
+
+
+@pytest.mark.parametrize("version", [0, 15, 2**63 - 1])
+def test_an_unknown_version_is_not_found(client: Client, version: int) -> None:
+    answers = [
+        client.post("/v1/project", json={"vectors": [ROW], "version": version}),
+        client.post("/v1/reconstruct", json={"vectors": [ROW], "version": version}),
+        client.get(f"/v1/model?version={version}"),
+        client.get(f"/v1/model/components?version={version}"),
+    ]
+    for answer in answers:
+        assert error_of(answer, 404).startswith(f"there is no model version {version}: never published, or removed")
+
+
+@pytest.mark.parametrize("version", ["x", "", "-1", "1.5", "null", str(2**63), "9" * 5000, "%00"])
+def test_a_version_in_the_query_is_a_whole_number_too(client: Client, version: str) -> None:
+    for path in ("/v1/model", "/v1/model/components"):
+        assert error_of(client.get(f"{path}?version={version}"), 422).startswith("version: ")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"vectors=1",
+        b'{"vectors":[[NaN,1,1,1,1]]}',
+        b'{"vectors":[[Infinity,1,1,1,1]]}',
+        b'{"vectors":[[1e999]]}',
+        b'{"vectors":[[-1e999]]}',
+        b"[" * 10_000,
+        b'{"a":' * 3000,
+        b"\xff\xfe",
+        b'{"vectors":"\xed\xa0\x80"}',
+        b"\x93NUMPY\x01\x00",
+        b'{"vectors":[[1,]]}',
+        b"\xef\xbb\xbf{}",
+        b"\x00",
+        b"{'vectors': [[1]]}",
+        b'{"vectors":[[01]]}',
+        b"{}{}",
+    ],
+)
+def test_a_body_that_is_not_json_is_a_bad_request(client: Client, body: bytes) -> None:
+    for path in ("/v1/project", "/v1/reconstruct"):
+        assert error_of(client.post(path, content=body), 400).startswith("the body is not JSON: ")
+
+
+def test_the_last_duplicate_of_a_field_counts(client: Client) -> None:
+    row = orjson.dumps([ROW])
+    answer = client.post("/v1/project", content=b'{"vectors":[[1]],"version":15,"vectors":' + row + b',"version":10}')
+    assert answer.json()["version"] == 10
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/plain", "application/x-www-form-urlencoded", "", "a/b/c"])
+def test_the_declared_type_of_the_body_does_not_matter(client: Client, kind: str) -> None:
+    answer = client.post("/v1/project", content=orjson.dumps({"vectors": [ROW]}), headers={"Content-Type": kind})
+    assert answer.status_code == 200
+
+
+def test_unknown_paths_and_methods(client: Client) -> None:
+    assert "there is nothing at /v1/other" in error_of(client.get("/v1/other"), 404)
+    assert "there is nothing at /v1/models/" in error_of(client.get("/v1/models/"), 404)
+    assert "there is nothing at /docs/static/none.js" in error_of(client.get("/docs/static/none.js"), 404)
+    wrong = client.get("/v1/project")
+    assert error_of(wrong, 405) == "/v1/project does not support GET"
+    assert wrong.headers["allow"] == "POST"
+    assert error_of(client.request("DELETE", "/v1/model"), 405) == "/v1/model does not support DELETE"
+
+
+# --- limits ---------------------------------------------------------------------------------------------------------
+
+
+def test_too_many_rows(client: Client) -> None:
+    assert client.post("/v1/project", json={"vectors": [ROW] * 50}).status_code == 200
+    answer = client.post("/v1/project", json={"vectors": [ROW] * 51})
+    assert error_of(answer, 413) == "vectors has 51 rows, at most 50 are allowed: send fewer"
+
+
+def test_a_body_with_too_large_a_content_length_is_not_read(client: Client) -> None:
+    async def stream() -> AsyncIterator[bytes]:
+        yield b"{"
+        raise AssertionError("the body was read")
+
+    answer = client.post("/v1/project", content=stream(), headers={"Content-Length": "20001"})
+    assert error_of(answer, 413) == "the body exceeds 20000 bytes: send fewer rows at once"
+
+
+def test_a_body_of_unknown_length_is_read_no_further_than_the_limit(client: Client) -> None:
+    sent = itertools.count()
+
+    async def endless() -> AsyncIterator[bytes]:
+        while next(sent) < 1000:
+            yield b" " * 1000
+
+    answer = client.post("/v1/project", content=endless())
+    assert error_of(answer, 413) == "the body exceeds 20000 bytes: send fewer rows at once"
+    assert next(sent) < 30
+
+
+def test_components_too_large_for_json_are_available_as_npy(app: FastAPI, store: MemoryStore) -> None:
+    Models(store, TOPIC).save(known(30, d=6000, k=2))
+    with Client(app) as client:
+        answer = client.get("/v1/model/components")
+        assert error_of(answer, 406) == "12000 numbers are too many for JSON: Accept application/x-npy"
+        assert client.get("/v1/model/components", headers={"Accept": "application/x-npy"}).status_code == 200
+
+
+# --- the store's faults ---------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_old_version_is_a_server_error(client: Client, store: MemoryStore) -> None:
+    store.damage(file_of(10), 700)
+    answer = client.post("/v1/project", json={"vectors": [ROW], "version": 10})
+    assert "digest" in error_of(answer, 500)
+    assert client.post("/v1/project", json={"vectors": [ROW]}).status_code == 200
+
+
+def test_a_store_that_cannot_be_read_is_503_where_it_is_needed(client: Client, store: MemoryStore) -> None:
+    store.fail_reads(1)
+    assert "cannot read" in error_of(client.get("/v1/model?version=10"), 503)
+    assert client.get("/v1/model?version=10").status_code == 200
+
+
+def test_a_bug_has_the_shape_of_other_errors(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("secret")
+
+    with Client(app, return_server_errors=True) as client:
+        monkeypatch.setattr(app.state.model_cache, "versions", fail)
+        answer = client.get("/v1/models", headers={"X-Request-Id": "mine-7"})
+    assert error_of(answer, 500) == "internal error; the server's log has the traceback"
+    assert (answer.headers["x-request-id"], answer.headers["x-frame-options"]) == ("mine-7", "DENY")
+
+
+@pytest.mark.parametrize("path", ["/v1/model", "/nothing", "/healthz", "/v1/model?version=11"])
+def test_every_answer_has_an_id(client: Client, path: str) -> None:
+    ids = [client.request(method, path).headers["x-request-id"] for method in ("GET", "HEAD", "DELETE")]
+    assert len({*ids}) == 3
+    for other in ("a b", "x" * 129, "ä".encode()):
+        assert client.get(path, headers={"X-Request-Id": other}).headers["x-request-id"] != other
+
+
+def test_what_a_request_logs_has_its_id(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    def versions() -> list[int]:
+        structlog.get_logger().warning("asked")
+        return []
+
+    monkeypatch.setattr(app.state.model_cache, "versions", versions)
+    with capture_logs([structlog.contextvars.merge_contextvars]) as logged, Client(app) as client:
+        for given in ("mine-8", "mine-9"):
+            client.get("/v1/models", headers={"X-Request-Id": given})
+    assert [event["request_id"] for event in logged if event["event"] == "asked"] == ["mine-8", "mine-9"]
+
+
+# --- anything at all ------------------------------------------------------------------------------------------------
+
+NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+JSON = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=10,
+)
+NEARLY_ROWS = st.lists(st.lists(NUMBERS, min_size=D, max_size=D) | JSON, max_size=4)
+NEARLY_RIGHT = st.fixed_dictionaries(
+    {},
+    optional={
+        "vectors": NEARLY_ROWS | JSON,
+        "coordinates": st.lists(st.lists(NUMBERS, min_size=2, max_size=2) | JSON, max_size=3),
+        "basis": st.sampled_from(["principal", "whitened"]) | JSON,
+        "version": st.sampled_from([10, 20, None]) | JSON,
+    },
+)
+BODIES = st.one_of(
+    NEARLY_RIGHT.map(lambda content: json.dumps(content).encode()),
+    JSON.map(lambda content: json.dumps(content).encode()),
+    st.binary(max_size=200),
+)
+fuzzed = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def strict(number: str) -> None:
+    raise AssertionError(f"{number} is not JSON")
+
+
+@fuzzed
+@given(path=st.sampled_from(["/v1/project", "/v1/reconstruct"]), body=BODIES, kind=st.sampled_from(["", "text/csv"]))
+def test_never_a_500_for_any_body(client: Client, path: str, body: bytes, kind: str) -> None:
+    answer = client.post(path, content=body, headers={"Content-Type": kind})
+    assert answer.status_code in (200, 400, 404, 413, 422)
+    content = json.loads(answer.content, parse_constant=strict)
+    if answer.status_code == 200:
+        flat = [value for name in ("coordinates", "residual") for value in content.get(name, [])]
+        assert None not in itertools.chain.from_iterable(v if isinstance(v, list) else [v] for v in flat)
+    else:
+        assert (content["status"], content["detail"]) == (answer.status_code, content["error"])
+
+
+@fuzzed
+@given(path=st.text(max_size=30), method=st.sampled_from(["GET", "POST", "PUT", "OPTIONS", "HEAD"]))
+def test_never_a_500_for_any_path(client: Client, path: str, method: str) -> None:
+    assert client.request(method, "/" + quote(path)).status_code < 500
+    assert client.get("/v1/model?version=" + quote(path)).status_code < 500

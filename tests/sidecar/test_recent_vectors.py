@@ -1,0 +1,164 @@
+"""The vectors projected most recently, along two components of any version."""
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi import FastAPI
+
+from streampca.pca import scoring
+from streampca.pca.scoring import Calibration
+from streampca.settings.commands import ServeSettings
+from streampca.sidecar.app import create_app
+from streampca.sidecar.page import recent_vectors as module
+from streampca.sidecar.page.recent_vectors import RecentVectors
+from streampca.stores.memory import MemoryStore
+from streampca.stores.models import Models
+from tests.sidecar.http_client import Client
+from tests.sidecar.known import TOPIC, D, K, known, known_model
+from tests.sidecar.test_errors import error_of
+
+CHANCE = np.random.default_rng(0)
+VECTORS = CHANCE.normal(size=(7, D)) * 3
+
+
+def project(client: Client, vectors: Any, **more: Any) -> None:
+    answer = client.post("/v1/project", json={"vectors": np.asarray(vectors).tolist(), **more})
+    assert answer.status_code == 200, answer.text
+
+
+def get_recent(client: Client, query: str = "") -> dict[str, Any]:
+    answer = client.get(f"/v1/page/recent{query}")
+    assert answer.status_code == 200, answer.text
+    content: dict[str, Any] = answer.json()
+    assert answer.headers["x-model-version"] == str(content["version"])
+    return content
+
+
+@pytest.mark.parametrize(
+    ("query", "version", "x", "y"),
+    [
+        ("?y=2", 20, 1, 2),
+        ("?version=10&y=2", 10, 1, 2),
+        ("?x=2&y=1", 20, 2, 1),
+        ("?version=10&x=2&y=2", 10, 2, 2),
+    ],
+)
+def test_recent_vectors_along_the_requested_components_of_the_requested_version(
+    client: Client, query: str, version: int, x: int, y: int
+) -> None:
+    project(client, VECTORS[:3])
+    project(client, VECTORS[3:], basis="whitened", version=10)
+    content = get_recent(client, query)
+    coordinates, residual = known_model(version).project(VECTORS)
+    assert content["version"] == version
+    np.testing.assert_allclose(content["coordinates"], coordinates[:, [x - 1, y - 1]], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(content["residual"], residual, rtol=1e-5, atol=1e-5)
+    assert all(abs(at - time.time()) < 60 for at in [*content["at"], *(each["at"] for each in content["worst"])])
+    assert set(content) == {"version", "coordinates", "at", "residual", "p", "worst"}
+
+
+def test_the_most_unusual_ones_are_described(store: MemoryStore, settings: ServeSettings) -> None:
+    model = known_model(30)
+    past = scoring.score(model, CHANCE.normal(size=(2000, D)))
+    calibration = Calibration.empty().with_scores(past, model.noise_variance)
+    Models(store, TOPIC).save(replace(known(30), calibration=calibration))
+    odd = model.mean + np.diag([0, -90.0, 40.0, 0, 0])[[2, 1]]
+    with Client(create_app(store, settings)) as client:
+        project(client, [*VECTORS, *odd])
+        content = get_recent(client)
+        scores = client.post(
+            "/v1/score", json={"vectors": [*VECTORS.tolist(), *odd.tolist()], "contributions": 3}
+        ).json()
+    np.testing.assert_allclose(content["p"], scores["p"], rtol=1e-6)
+    worst = np.argsort(-np.array(scores["score"]))[:5]
+    assert worst[:2].tolist() == [8, 7]
+    for found, i in zip(content["worst"], worst, strict=True):
+        assert found["score"] == pytest.approx(scores["score"][i], rel=1e-4)
+        assert found["p"] == pytest.approx(scores["p"][i])
+        assert found["dimensions"] == scores["spe_dimensions"][i]
+        assert found["contributions"] == pytest.approx(scores["spe_contributions"][i], rel=1e-3)
+
+
+def test_without_past_scores_there_is_no_p(client: Client) -> None:
+    project(client, VECTORS)
+    content = get_recent(client)
+    assert content["p"] is None
+    assert [each["p"] for each in content["worst"]] == [None] * 5
+
+
+@pytest.mark.parametrize("query", ["x=0", "x=3", "y=0", f"y={K + 1}", "x=-1", f"x={10**30}"])
+def test_components_out_of_range_are_refused(client: Client, query: str) -> None:
+    answer = client.get(f"/v1/page/recent?{query}")
+    name, _, number = query.partition("=")
+    assert error_of(answer, 422) == f"{name} must be a component of the model, 1 to {K}, not {number}"
+
+
+def test_without_projections_there_are_no_vectors(client: Client) -> None:
+    assert get_recent(client) == {
+        "version": 20, "coordinates": [], "at": [], "residual": [], "p": None, "worst": [],
+    }  # fmt: skip
+
+
+def test_an_unknown_version_is_404_and_no_model_503(client: Client, settings: ServeSettings) -> None:
+    assert client.get("/v1/page/recent?version=15").status_code == 404
+    with Client(create_app(MemoryStore(), settings)) as empty:
+        assert empty.get("/v1/page/recent").status_code == 503
+
+
+def test_refused_and_reconstructed_vectors_are_not_recent_ones(client: Client) -> None:
+    client.post("/v1/project", json={"vectors": [[1.0]]})
+    client.post("/v1/project", json={"vectors": [[1e308] * D]})
+    client.post("/v1/project", json={"vectors": []})
+    client.post("/v1/reconstruct", json={"vectors": VECTORS.tolist()})
+    assert get_recent(client)["coordinates"] == []
+
+
+def test_vectors_of_another_dimension_replace_the_old_ones(client: Client, app: FastAPI, models: Models) -> None:
+    project(client, VECTORS)
+    models.save(known(30, d=3))
+    app.state.model_cache.poll()
+    assert get_recent(client)["coordinates"] == []
+    assert len(get_recent(client, "?version=20")["coordinates"]) == 7
+    project(client, [[1.0, 2.0, 3.0]])
+    assert len(get_recent(client)["coordinates"]) == 1
+    assert get_recent(client, "?version=20")["coordinates"] == []
+
+
+def first_numbers(recent: RecentVectors, d: int = D) -> list[float]:
+    return [float(number) for number in recent._snapshot(d)[0][:, 0]]
+
+
+@pytest.mark.parametrize("sizes", [[1] * 37, [3] * 12, [10], [25], [4, 25], [9, 1, 10, 11], [0, 5, 0, 9]])
+def test_the_last_vectors_are_kept_in_order(monkeypatch: pytest.MonkeyPatch, sizes: list[int]) -> None:
+    monkeypatch.setattr(module, "_MAX_VECTORS", 10)
+    recent, numbers = RecentVectors(), iter(range(1000))
+    came: list[float] = []
+    for size in sizes:
+        batch = np.array([[float(next(numbers))] * D for _ in range(size)]).reshape(size, D)
+        came += batch[:, 0].tolist()
+        recent.add(batch)
+        assert first_numbers(recent) == came[-10:]
+
+
+@pytest.mark.parametrize(("d", "most"), [(1, 500), (784, 500), (3072, 341), (2**12, 256), (2**20, 1), (2**20 + 1, 0)])
+def test_memory_is_bounded_for_vectors_of_any_length(d: int, most: int) -> None:
+    recent = RecentVectors()
+    for _ in range(2):
+        recent.add(np.zeros((min(most + 1, 300), d)))
+        recent.add(np.ones((1, d)))
+    vectors, at = recent._snapshot(d)
+    assert len(vectors) == len(at) == most
+    assert vectors.nbytes <= 8 * 1024 * 1024
+    arrays = {id(part.base): part.base for part, _ in recent._parts if part.base is not None}
+    assert sum(array.nbytes for array in arrays.values()) <= 16 * 1024 * 1024
+
+
+def test_vectors_with_infinite_distances_are_ignored() -> None:
+    published, recent = known(1), RecentVectors()
+    recent.add(VECTORS)
+    far = replace(published, model=replace(published.model, mean=np.full(D, 1e200)))
+    assert recent.project(far, 1, 1)["coordinates"].tolist() == []
+    assert len(recent.project(published, 1, 1)["coordinates"]) == len(VECTORS)

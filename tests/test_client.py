@@ -1,0 +1,118 @@
+"""The clients, waiting and asynchronous, get what the sidecar computes, and try again while it is busy."""
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from streampca.client import AsyncClient, Client, SidecarError
+from streampca.stores.directory import DirectoryStore
+from streampca.stores.models import Models
+from tests.sidecar.known import TOPIC, D, K, known, known_model
+from tests.sidecar.process import SidecarProcess
+
+VECTORS = np.random.default_rng(0).standard_normal((6, D))
+KINDS = [Client, AsyncClient]
+
+
+def call(kind: type, url: str, act: str, *given: Any, options: Any = None, **more: Any) -> Any:
+    """The result of one method of a client of this kind."""
+    client = kind(url, **(options or {}))
+    if kind is Client:
+        with client:
+            return getattr(client, act)(*given, **more)
+
+    async def run() -> Any:
+        async with client:
+            return await getattr(client, act)(*given, **more)
+
+    return asyncio.run(run())
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("store")
+    models = Models(DirectoryStore(folder), TOPIC)
+    for version in (10, 20):
+        models.save(known(version))
+    with SidecarProcess(folder) as sidecar:
+        yield sidecar.url()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_arrays_go_in_and_arrays_come_out(kind: type, url: str) -> None:
+    model = known_model(20)
+    for vectors in (VECTORS, VECTORS.astype(np.float32), np.asfortranarray(VECTORS), VECTORS.astype(">f8")):
+        found = call(kind, url, "project", vectors)
+        assert found.version == 20
+        coordinates, residual = model.project(vectors.astype(vectors.dtype.newbyteorder("=")))
+        assert np.array_equal(found.coordinates, coordinates)
+        assert np.array_equal(found.residual, residual)
+    whitened = call(kind, url, "project", VECTORS.tolist(), basis="whitened", version=10)
+    assert (whitened.version, whitened.coordinates.shape) == (10, (6, K))
+    back = call(kind, url, "from_coordinates", whitened.coordinates, basis="whitened", version=10)
+    assert back.vectors == pytest.approx(call(kind, url, "reconstruct", VECTORS, version=10).vectors)
+    assert back.squared_error is None
+    scored = call(kind, url, "score", VECTORS)
+    assert scored.score.shape == (6,)
+    assert scored.p is None
+    assert call(kind, url, "model")["dimensions"] == D
+    assert call(kind, url, "model", version=10)["version"] == 10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_errors_have_the_words_of_the_sidecar(kind: type, url: str) -> None:
+    with pytest.raises(SidecarError, match=r"vectors\[0\] has 10 numbers where this model has 5") as refused:
+        call(kind, url, "project", VECTORS.reshape(3, 10))
+    assert refused.value.status == 422
+    with pytest.raises(SidecarError, match="no model version 11"):
+        call(kind, url, "model", version=11)
+    with pytest.raises(ValueError, match="shape"):
+        call(kind, url, "project", VECTORS[0])
+
+
+class Busy(httpx.MockTransport):
+    """Answers 503 a few times, or refuses to connect, before it answers."""
+
+    def __init__(self, times: int) -> None:
+        self.asked = 0
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            self.asked += 1
+            if self.asked == 1:
+                raise httpx.ConnectError("refused")
+            if self.asked <= times:
+                return httpx.Response(503, json={"error": "no model has been published yet"})
+            assert request.headers["authorization"] == "Bearer secret"
+            return httpx.Response(200, json={"version": 1})
+
+        super().__init__(answer)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_tries_again_while_the_sidecar_is_busy(kind: type) -> None:
+    busy = Busy(3)
+    options = {"transport": busy, "token": "secret"}
+    assert call(kind, "http://sidecar", "model", options=options) == {"version": 1}
+    assert busy.asked == 4
+    with pytest.raises(SidecarError, match="no model has been published yet"):
+        call(kind, "http://sidecar", "model", options={"transport": Busy(10**6), "retry_s": 0.5})
+
+
+def test_an_answer_of_another_server_is_an_error() -> None:
+    transport = httpx.MockTransport(lambda request: httpx.Response(502, text="<html>"))
+    with pytest.raises(SidecarError, match="status 502, and no answer of a sidecar"):
+        call(Client, "http://proxy", "model", options={"transport": transport})
+
+
+def test_both_have_the_same_methods(tmp_path: Path) -> None:
+    def signatures(kind: type) -> dict[str, Any]:
+        methods = {name: each for name, each in vars(kind).items() if not name.startswith("_") and name != "close"}
+        return {name: inspect.signature(each) for name, each in methods.items()}
+
+    assert signatures(Client) == signatures(AsyncClient)

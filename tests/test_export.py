@@ -1,0 +1,104 @@
+"""Exported models, read by the tools that they are for, compute what the model computes."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import skl2onnx
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from typer.testing import CliRunner
+
+from streampca import ImplicitKrasulina
+from streampca.cli.app import app
+from streampca.export import FORMATS, register_with_skl2onnx
+from streampca.fold import model_file
+from streampca.pca.arrays import F64
+from streampca.stores.directory import DirectoryStore
+from streampca.stores.models import Models
+from tests.sidecar.known import TOPIC, K, known
+
+PAGE = (Path(__file__).parents[1] / "docs" / "api.md").read_text(encoding="utf-8")
+RECIPES = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+VECTORS = np.random.default_rng(0).standard_normal((9, 5)) * 3
+
+
+def with_numpy(path: Path) -> F64:
+    with np.load(path) as arrays:
+        assert (int(arrays["version"]), str(arrays["topic"])) == (20, TOPIC)
+        coordinates: F64 = (VECTORS - arrays["mean"]) @ arrays["components"].T
+    return coordinates
+
+
+def with_onnxruntime(path: Path) -> F64:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    coordinates, residual = session.run(["coordinates", "residual"], {"vectors": VECTORS})
+    assert residual == pytest.approx(known(20).model.project(VECTORS)[1], rel=1e-6, abs=1e-12)
+    assert session.get_modelmeta().custom_metadata_map == {"topic": TOPIC, "version": "20"}
+    found: F64 = coordinates
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "read", "tolerance"),
+    [("npz", with_numpy, 1e-12), ("onnx", with_onnxruntime, 1e-6)],
+)
+def test_the_tool_projects_as_the_model_does(
+    tmp_path: Path, kind: str, read: Callable[[Path], F64], tolerance: float
+) -> None:
+    models = Models(DirectoryStore(tmp_path / "store"), TOPIC)
+    for version in (10, 20):
+        models.save(known(version))
+    (tmp_path / "model.npz").write_bytes(model_file.encode(known(20)))
+    for source in ("store", "model.npz"):
+        out = tmp_path / f"out-{source}"
+        done = CliRunner().invoke(app, ["export", str(tmp_path / source), "--to", kind, "-o", str(out)])
+        assert done.exit_code == 0, done.output
+        found = read(out)
+        assert found.shape == (9, K)
+        assert found == pytest.approx(known(20).model.project(VECTORS)[0], rel=tolerance, abs=tolerance)
+
+
+@pytest.mark.parametrize("tool", ["onnxruntime", "sklearn", "faiss"])
+def test_the_recipes_project_as_the_model_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str) -> None:
+    pytest.importorskip(tool)
+    monkeypatch.chdir(tmp_path)
+    for kind, write in FORMATS.items():
+        Path(f"model.{kind}").write_bytes(write(known(20)))
+    [code] = [code for code in RECIPES if re.search(rf"^(import|from) {tool}\b", code, re.MULTILINE)]
+    names = {"Y": VECTORS}
+    exec(code, names)  # noqa: S102 - our own page
+    coordinates = known(20).model.project(VECTORS)[0]
+    assert names["coordinates"] == pytest.approx(coordinates, rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--to", "sklearn"], "--to sklearn: must be one of npz, onnx"),
+        (["--to", "npz"], "holds 2 topics (other, readings): name one by --topic"),
+        (["--to", "npz", "--topic", "nothing"], "nothing holds no model"),
+    ],
+)
+def test_errors_say_what_to_do(tmp_path: Path, words: list[str], text: str) -> None:
+    for topic in (TOPIC, "other"):
+        Models(DirectoryStore(tmp_path / "store"), topic).save(known(20))
+    done = CliRunner().invoke(app, ["export", str(tmp_path / "store"), *words, "-o", str(tmp_path / "out")])
+    assert text in str(done.exception)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("whiten", [False, True])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-6), (np.float32, 1e-4)])
+def test_a_pipeline_with_the_estimator_becomes_onnx(whiten: bool, dtype: type, tolerance: float) -> None:
+    register_with_skl2onnx()
+    X = (np.random.default_rng(0).standard_normal((500, 6)) * np.arange(1, 7) + 3).astype(dtype)
+    pipeline = make_pipeline(StandardScaler(), ImplicitKrasulina(3, whiten=whiten)).fit(X)
+    graph = skl2onnx.to_onnx(pipeline, X[:1])
+    session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {"X": X})
+    assert found.dtype == dtype
+    assert found == pytest.approx(pipeline.transform(X), rel=tolerance, abs=tolerance)
