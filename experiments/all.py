@@ -25,11 +25,10 @@ def main() -> None:
     parser.add_argument("--only", choices=NAMES, help="one data set only")
     parser.add_argument("--runs", type=int, default=10, help="of each kind; those there are already count (10)")
     parser.add_argument("--slow-runs", type=int, default=10, help="of IncrementalPCA (10)")
-    parser.add_argument("--workers", type=int, default=1, help="processes, each with one BLAS thread (1)")
     options = parser.parse_args()
     with threadpool_limits(1):
         data = {name: Data.cached(name, options.data) for name in NAMES if options.only in (None, name)}
-    plan = Plan(data, FOLDER, options.runs, options.slow_runs, options.workers)
+    plan = Plan(data, FOLDER, options.runs, options.slow_runs)
     for name in options.names or EXPERIMENTS:
         EXPERIMENTS[name].run(plan)
     (FOLDER / "machine.txt").write_text(f"{machine()} The cores were shared with other work.\n", encoding="utf-8")

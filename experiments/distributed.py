@@ -13,7 +13,7 @@ import numpy as np
 from experiments import charts, passes
 from experiments.baselines import combine, incremental
 from experiments.datasets import Data
-from experiments.methods import BLOCK, LABELS, TUNED, WARM_UP, Method, method, published
+from experiments.methods import LABELS, TUNED, Method, method, published
 from experiments.plan import Job, Plan, complete
 from experiments.report import table
 from experiments.results import Claim, Results, average, by_setting, curve, spread
@@ -73,9 +73,8 @@ def parallel(data: Data, k: int, name: str, eta0: float, seed: int, every: int) 
 
 
 def _learn(way: Method, state: Any, data: Data, index: Any, start: int) -> Any:
-    cuts = np.arange(0 if start else WARM_UP, len(index), BLOCK)
-    for part in np.split(index, cuts[cuts > 0]):
-        state = way.learn(state, data.centred(part))
+    for rows in passes.in_blocks(index, start):
+        state = way.learn(state, data.centred(rows))
     return state
 
 

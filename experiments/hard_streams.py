@@ -26,18 +26,6 @@ def pieces(n: int, number: int) -> Indices:
     return (np.arange(n) * number // n).astype(np.int64)
 
 
-def low_rank(rng: Rng, n: int) -> Made:
-    return normal(rng, n, np.linspace(6, 1, 30)) @ basis(rng, 300, 30).T + 0.3 * normal(rng, n, np.ones(300)), 10
-
-
-def power_law(rng: Rng, n: int) -> Made:
-    return normal(rng, n, np.arange(1.0, 401) ** -0.5) @ basis(rng, 400, 400).T, 20
-
-
-def flat(rng: Rng, n: int) -> Made:
-    return normal(rng, n, np.linspace(1.5, 1, 300)) @ basis(rng, 300, 300).T, 10
-
-
 def other_directions(rng: Rng, n: int) -> Made:
     B, half = basis(rng, 400, 120), n // 2
     coordinates = normal(rng, n, np.tile(np.linspace(3, 1, 60), 2))
@@ -68,26 +56,10 @@ def one_hot(rng: Rng, n: int) -> F64:
     return np.eye(300)[np.sort(rng.choice(300, n, p=share / share.sum()))]
 
 
-def one_hot_sorted(rng: Rng, n: int) -> Made:
-    return one_hot(rng, n), 20
-
-
-def one_hot_shuffled(rng: Rng, n: int) -> Made:
-    return rng.permutation(one_hot(rng, n)), 20
-
-
 def scaled_one_hot(rng: Rng, n: int) -> Made:
     share = np.concatenate([np.full(8, 0.08), np.full(392, 0.36 / 392)])
     category = rng.choice(400, n, p=share)
     return np.eye(400)[category] * rng.lognormal(0, 0.5, 400)[category, None], 10
-
-
-def t3(rng: Rng, n: int) -> Made:
-    return rng.standard_t(3, (n, 300)) * np.linspace(3, 0.3, 300), 10
-
-
-def heavy_tails(rng: Rng, n: int) -> Made:
-    return normal(rng, n, np.linspace(3, 0.3, 300)) * rng.lognormal(0, 1.2, (n, 1)) @ basis(rng, 300, 300).T, 10
 
 
 def outliers(rng: Rng, n: int) -> Made:
@@ -110,10 +82,6 @@ def autocorrelated(rng: Rng, n: int) -> Made:
     for t in range(1, n):
         X[t] = 0.99 * X[t - 1] + np.sqrt(1 - 0.99**2) * X[t]
     return X @ basis(rng, 600, 600).T, 20
-
-
-def walking_mean(rng: Rng, n: int) -> Made:
-    return np.cumsum(0.02 * normal(rng, n, np.ones(300)), axis=0) + normal(rng, n, np.linspace(2, 0.5, 300)), 10
 
 
 def devices(rng: Rng, n: int) -> Made:
@@ -186,22 +154,31 @@ def rare_binary(rng: Rng, n: int) -> Made:
 
 
 STREAMS: dict[str, Callable[[Rng, int], Made]] = {
-    "low rank plus noise": low_rank,
-    "power-law spectrum": power_law,
-    "almost flat spectrum": flat,
+    "low rank plus noise": lambda rng, n: (
+        normal(rng, n, np.linspace(6, 1, 30)) @ basis(rng, 300, 30).T + 0.3 * normal(rng, n, np.ones(300)),
+        10,
+    ),
+    "power-law spectrum": lambda rng, n: (normal(rng, n, np.arange(1.0, 401) ** -0.5) @ basis(rng, 400, 400).T, 20),
+    "almost flat spectrum": lambda rng, n: (normal(rng, n, np.linspace(1.5, 1, 300)) @ basis(rng, 300, 300).T, 10),
     "60 other directions half way": other_directions,
     "a new sensor now and then": new_sensors,
     "drifting mixture": drifting_mixture,
     "regimes that return": returning_regimes,
-    "one-hot, sorted": one_hot_sorted,
-    "one-hot, shuffled": one_hot_shuffled,
+    "one-hot, sorted": lambda rng, n: (one_hot(rng, n), 20),
+    "one-hot, shuffled": lambda rng, n: (rng.permutation(one_hot(rng, n)), 20),
     "scaled one-hot, few frequent": scaled_one_hot,
-    "Student's t, 3 degrees of freedom": t3,
-    "lognormal lengths": heavy_tails,
+    "Student's t, 3 degrees of freedom": lambda rng, n: (rng.standard_t(3, (n, 300)) * np.linspace(3, 0.3, 300), 10),
+    "lognormal lengths": lambda rng, n: (
+        normal(rng, n, np.linspace(3, 0.3, 300)) * rng.lognormal(0, 1.2, (n, 1)) @ basis(rng, 300, 300).T,
+        10,
+    ),
     "1 in 1,000 is 20 times as long": outliers,
     "rotating planes": rotating_planes,
     "autocorrelated": autocorrelated,
-    "walking mean": walking_mean,
+    "walking mean": lambda rng, n: (
+        np.cumsum(0.02 * normal(rng, n, np.ones(300)), axis=0) + normal(rng, n, np.linspace(2, 0.5, 300)),
+        10,
+    ),
     "devices in sequence": devices,
     "shot noise": shot_noise,
     "hashed words, sparse": hashed,

@@ -95,18 +95,21 @@ def beginning(data: Data, k: int, seed: int) -> tuple[Indices, F64]:
     return rng.permutation(len(data.X)), np.linalg.qr(rng.standard_normal((data.d, k)))[0]
 
 
+def in_blocks(rows: NDArray[Any], start: int = 0) -> list[NDArray[Any]]:
+    """Rows that follow the first `start` ones, in the blocks in which they are learned."""
+    cuts = np.arange(0 if start else WARM_UP, len(rows), BLOCK)
+    return np.split(rows, cuts[cuts > 0])
+
+
 def states(
     way: Method, data: Data, order: Indices, C: F64, every: int, *, center: bool = True
 ) -> Iterator[Any]:  # fmt: skip
     """The state each time that another `every` messages are learned, and at the end; centred by the batch mean."""
-    state, start = way.start(C), 0
-    while start < len(order):
-        size = WARM_UP if start == 0 else BLOCK
-        stop = min(start + size, len(order))
-        state = way.learn(state, (data.centred if center else data.pixels)(order[start:stop]))
-        if stop == len(order) or (every and stop % every == 0):
+    state, seen = way.start(C), 0
+    for rows in in_blocks(order):
+        state, seen = way.learn(state, (data.centred if center else data.pixels)(rows)), seen + len(rows)
+        if seen == len(order) or (every and seen % every == 0):
             yield state
-        start = stop
 
 
 def one_pass(data: Data, k: int, name: str, eta0: float, seed: int, every: int) -> tuple[float, float, str]:

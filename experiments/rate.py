@@ -19,7 +19,7 @@ import numpy as np
 from experiments import passes
 from experiments.baselines.batch import Batch
 from experiments.datasets import Data
-from experiments.methods import BLOCK, WARM_UP, method
+from experiments.methods import WARM_UP, method
 from experiments.plan import Job, Plan, complete
 from experiments.report import table
 from experiments.results import Results, curve, spread
@@ -78,8 +78,7 @@ def gaussian(_: object, variances: F64, columns: int, run: int) -> tuple[str, st
     for point in points:
         Y = rng.standard_normal((point - start, d)) * np.sqrt(variances)
         moment += Y.T @ Y
-        cuts = np.arange(WARM_UP if start == 0 else BLOCK, len(Y), BLOCK)
-        for part in np.split(Y, cuts):
+        for part in passes.in_blocks(Y, start):
             state = way.learn(state, part)
         ours.append(truth.excess(way.basis(state)[:, :SERVED].T, truth.mean))
         batch.append(truth.excess(np.linalg.eigh(moment)[1][:, : -SERVED - 1 : -1].T, truth.mean))

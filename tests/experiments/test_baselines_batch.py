@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.decomposition import PCA
 
-from experiments.baselines import em
 from experiments.baselines.batch import Batch
+from tests.experiments import em
 from tests.pca.streams import gaussian
 
 X = gaussian(0, 500, 1 / np.arange(1, 10.0), offset=3.0)

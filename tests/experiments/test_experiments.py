@@ -74,16 +74,6 @@ def test_only_missing_runs_are_repeated(plan):
     assert path.read_text().splitlines(keepends=True) == [*lines[:2], *lines[3:], lines[2]], "the same row, at the end"
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # BLAS threads, all idle
-def test_several_processes_give_the_same_results(plan, tmp_path):
-    one = replace(plan, ks=(5,))
-    two = replace(one, folder=tmp_path / "two", workers=2)
-    for each in (one, two):
-        passes.run(each, ("implicit", "default"), (1.0,))
-    rows = [sorted((each.folder / "passes.csv").read_text().splitlines()) for each in (one, two)]
-    assert rows[0] == rows[1]
-
-
 def test_chosen_has_the_least_mean_loss_of_the_finalists(tmp_path):
     results = passes.validations(Plan({}, tmp_path))
     for eta0, seed, loss in [(0.1, 0, 5), (1.0, 0, 1), (3.0, 0, 2), (10.0, 0, 3), (1.0, 1, 9), (3.0, 1, 2.1)]:

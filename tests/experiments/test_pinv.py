@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from experiments.baselines import pinv
 from streampca.pca import algorithm1
 from streampca.pca.algorithm1 import Factor
 from streampca.pca.arrays import F64
+from tests.experiments import pinv
 from tests.pca.streams import close
 
 seeds = st.integers(0, 2**32 - 1)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.baselines import em
 from streampca.pca import algorithm1
 from streampca.pca.arrays import F64
+from tests.experiments import em
 from tests.pca.streams import close
 
 seeds = st.integers(0, 2**32 - 1)
