@@ -22,7 +22,7 @@ from experiments.hard_streams import STREAMS
 from experiments.methods import method
 from experiments.plan import Job, Plan, complete
 from experiments.report import table
-from experiments.results import Results, average, curve
+from experiments.results import Results, average, cell, curve
 from streampca.pca import axes, learning
 from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked import block
@@ -211,7 +211,8 @@ def _draw(plan: Plan) -> None:
         for panel, (regime, half_life) in zip(panels.flat, itertools.product(REGIMES, HALF_LIVES), strict=True):
             for learner, colour in colours.items():
                 curves = results(plan).curves("after", stream=regime, learner=learner, **{"half-life": half_life})
-                panel.plot(np.sqrt(_EDGES[:-1] * _EDGES[1:]), charts.mean_curve(curves), label=learner, color=colour)
+                x = np.sqrt(_EDGES[:-1] * _EDGES[1:])
+                panel.plot(x, charts.mean_curve(curves), label=learner, color=colour)
             panel.set(xscale="log", yscale="log", title=f"{regime}, half-life {half_life}")
             panel.set(xlabel="messages after the change", ylabel="loss / batch PCA's")
 
@@ -223,31 +224,29 @@ def blocks(folder: Path) -> dict[str, list[str]]:
         cases.setdefault((row["learner"], row["half-life"], row["stream"], row["order"]), []).append(row)
 
     def mean(column: str, *case: str) -> float:
-        return average([float(row[column]) for row in cases[case]])
+        return average([float(row[column]) for row in cases.get(case, [])])
 
     def more(*case: str) -> float:
         return 100 * (mean("loss", *case) / mean("loss", "implicit", *case[1:]) - 1)
 
+    def both(words: str, learner: str, name: str) -> list[str]:
+        return [words, *(cell(mean("excess", learner, "none", name, order), ".2g") for order in ORDERS)]
+
     of_pictures, changes, rows = list(itertools.product(charts.NAMES, ORDERS)), [(r, "change") for r in REGIMES], []
     for half_life, learner in itertools.product(HALF_LIVES, LEARNERS):
         excess = [mean("excess", learner, half_life, stream, "") for stream in STREAMS]
-        cells = [f"{median(excess):.2g}; {max(excess):.2g}"]
-        cells += [f"{mean('excess', learner, half_life, *case):.2g}" for case in of_pictures]
         losses = [more(learner, half_life, stream, "") for stream in STREAMS]
-        cells += [f"{median(losses):+.1f}; {max(losses):+.1f}"]
-        cells += [f"{more(learner, half_life, *case):+.2f}" for case in (*of_pictures, *changes)]
+        cells = ["; ".join(cell(of(excess), ".2g") for of in (median, max))]
+        cells += [cell(mean("excess", learner, half_life, *case), ".2g") for case in of_pictures]
+        cells += ["; ".join(cell(of(losses), "+.1f") for of in (median, max))]
+        cells += [cell(more(learner, half_life, *case), "+.2f") for case in (*of_pictures, *changes)]
         rows.append([learner, half_life, *cells])
-    heads = [f"{name} {order}" for name, order in of_pictures]
-    heads = [f"excess: {head}" for head in ("hard", *heads)] + [f"loss: {head}" for head in ("hard", *heads)]
-    heads += [f"loss: change, {regime}" for regime in REGIMES]
-
-    def both(words: str, learner: str, name: str) -> list[str]:
-        return [words, *(f"{mean('excess', learner, 'none', name, order):.2g}" for order in ORDERS)]
-
+    heads = ["hard", *(f"{name} {order}" for name, order in of_pictures)]
+    heads = [f"{column}: {head}" for column in ("excess", "loss") for head in heads]
     columns = [both(f"ℓ = {n}", f"ℓ = {n}", "mnist") for n in SPARE]
     columns += [both(f"CIFAR-10, k = {WIDE}, oversampling {n}", f"oversampling {n}", "cifar10") for n in OVERSAMPLING]
     return {
-        "learner": table(["step", "half-life", *heads], rows),
+        "learner": table(["step", "half-life", *heads, *(f"loss: change, {regime}" for regime in REGIMES)], rows),
         "ablation": table(["", *ORDERS.values()], [both(words, part, "mnist") for part, words in PARTS.items()]),
         "columns": table(["", *ORDERS.values()], columns),
     }

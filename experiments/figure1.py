@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from math import isnan, nan
+from math import nan
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,7 +22,7 @@ from experiments.baselines import explicit, incremental
 from experiments.methods import BLOCK, LABELS, SKLEARN_BATCH, TUNED, method
 from experiments.plan import Job, Plan, complete
 from experiments.report import table
-from experiments.results import Claim, Results, by_setting
+from experiments.results import Claim, Results, by_setting, cell
 from experiments.table1 import METHODS
 from streampca.pca import algorithm1
 from streampca.pca.arrays import F64
@@ -164,14 +164,14 @@ def _ratio(of: Times, d: int, k: int, size: int, name: str) -> float:
 
 def _range(values: list[float]) -> str:
     """From the least to the greatest; a dash where one is missing."""
-    ends = dict.fromkeys(f"{end:.1f}" for end in (min(values), max(values)))
-    return "–" if any(map(isnan, values)) else " to ".join(ends)
+    ends = dict.fromkeys(cell(end, ".1f") for end in (np.min(values), np.max(values)))
+    return " to ".join(ends)
 
 
 def _cell(values: list[float]) -> str:
     """The median of the repetitions, and half of what is between the least and the greatest."""
     spread = f"±{(max(values) - min(values)) / 2:.0f}" if len(values) > 1 else ""
-    return "–" if isnan(values[0]) else f"{median(values):.0f}{spread}"
+    return cell(median(values), ".0f") + spread
 
 
 def claims(folder: Path) -> list[Claim]:

@@ -2,6 +2,8 @@
 
 import csv
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from math import isnan
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -21,8 +23,8 @@ class Results:
         """All rows, or those whose columns are as given."""
         if not self.path.exists():
             return []
-        with self.path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
+        about = self.path.stat()
+        rows = _read(self.path, about.st_size, about.st_mtime_ns)
         return [row for row in rows if all(row[key] == str(value) for key, value in chosen.items())]
 
     def done(self) -> set[tuple[str, ...]]:
@@ -48,6 +50,13 @@ class Results:
         return [[float(value) for value in row[column].split()] for row in self.rows(**chosen)]
 
 
+@lru_cache
+def _read(path: Path, size: int, changed: int) -> list[Row]:
+    """The rows of a file of this size, last changed then: tables ask for them hundreds of times."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
 def curve(values: Sequence[float]) -> str:
     """A curve as a cell."""
     return " ".join(f"{value:.5g}" for value in values)
@@ -59,6 +68,11 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
         return "–"
     deviation = f"±{stdev(values):.{digits}f}" if len(values) > 1 else ""
     return f"{fmean(values):.{digits}f}{deviation}" + ("" if len(values) == RUNS else f" [{len(values)}]")
+
+
+def cell(value: float, form: str) -> str:
+    """A number in this format; a dash for one that is missing."""
+    return "–" if isnan(value) else format(value, form)
 
 
 def average(values: Sequence[float]) -> float:
