@@ -46,8 +46,10 @@ def blocks(folder: Path) -> dict[str, list[str]]:
     claims = [claim for each in (table1, figure1, distributed) for claim in each.claims(folder)]
     described = (folder / "machine.txt").read_text(encoding="utf-8").strip()
     lines = table(["claim", "settings in which it holds", "except"], [_row(*claim) for claim in claims])
-    of_experiments = [each.blocks(folder) for each in EXPERIMENTS.values()]
-    return {"claims": [*lines, "", described]} | {name: lines for of in of_experiments for name, lines in of.items()}
+    of_all = {"claims": [*lines, "", described]}
+    for each in EXPERIMENTS.values():
+        of_all |= each.blocks(folder)
+    return {name: lines if len(lines) > 2 else [*lines, "", "No runs yet."] for name, lines in of_all.items()}
 
 
 def _row(claim: str, settings: dict[str, bool]) -> list[str]:

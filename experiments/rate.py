@@ -22,7 +22,7 @@ from experiments.datasets import Data
 from experiments.methods import WARM_UP, method
 from experiments.plan import Job, Plan, complete
 from experiments.report import table
-from experiments.results import Results, curve, spread
+from experiments.results import Results, average, cell, curve, spread
 from streampca.pca.arrays import F64
 
 RUNS, GROUPS, MESSAGES = 100, 10, 102_400
@@ -141,7 +141,10 @@ def blocks(folder: Path) -> dict[str, list[str]]:
         curves.setdefault((row["stream"], row["run"] == PREDICTED), []).append(values)
     rows, ends = [], []
     for name, spectrum in spectra().items():
-        runs, (theory,) = curves.pop((name, False)), curves.pop((name, True))
+        runs, theories = curves.pop((name, False), []), curves.pop((name, True), [])
+        if not runs:
+            continue
+        (theory,) = theories
         groups = [runs[i::GROUPS] for i in range(min(GROUPS, len(runs)))]
         slopes = [slope([fmean(values) for values in zip(*(r["excess"] for r in g), strict=True)]) for g in groups]
         ratio = spectrum.variances[spectrum.columns] / spectrum.variances[SERVED - 1]
@@ -150,10 +153,10 @@ def blocks(folder: Path) -> dict[str, list[str]]:
             cells += [f"{fmean(r[column][-1] for r in runs):.3g}", f"{theory[column][-1]:.3g}"]
         rows.append([name, *cells, f"{len(runs)}"])
     for name in dict.fromkeys(stream for stream, _ in curves):
-        measured = [run["excess"][0] for run in curves[name, False]]
-        ends.append([name, spread(measured, 4), f"{curves[name, True][0]['excess'][0]:.4f}", f"{len(measured)}"])
+        measured, theory = ([run["excess"][0] for run in curves.get((name, kind), [])] for kind in (False, True))
+        ends.append([name, spread(measured, 4), cell(average(theory), ".4f")])
     heads = ["power of t: limit", "predicted", "measured", "excess, %", "predicted", "batch PCA, %", "Anderson", "runs"]
     return {
         "rate": table(["stream", *heads], rows),
-        "rate-pictures": table(["data", "excess over batch PCA, %", "predicted", "runs"], ends),
+        "rate-pictures": table(["data", "excess over batch PCA, %", "predicted"], ends),
     }

@@ -134,3 +134,14 @@ def test_the_average_is_the_minimum_of_the_weighted_distances(seed: int, machine
     assert np.abs(gradient(objective, best)).max() <= 1e-6
     assert close(combine.average(factors, list(7 * alpha)), best, 1e-12)
     assert close(combine.average(factors), np.mean(factors, axis=0), 1e-12)
+
+
+@given(seeds)
+@settings(max_examples=30, deadline=None)
+def test_alignment_undoes_a_rotation_and_is_the_nearest_one(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    C, other = random.standard_normal((2, 6, 3))
+    R = np.linalg.qr(random.standard_normal((3, 3)))[0]
+    assert close(combine.aligned(C @ R, C), C, 1e-9)
+    nearest = np.linalg.norm(combine.aligned(C, other) - other)
+    assert nearest <= np.linalg.norm(C @ R - other) + 1e-12

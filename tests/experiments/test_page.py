@@ -32,7 +32,7 @@ def test_pictures_exist_and_are_small():
 TUNED_RUNS = [
     (passes.passes, lambda row: row["method"] in TUNED),
     (distributed.runs, lambda row: row["method"].removesuffix(distributed.LAPACK) in TUNED),
-    (partitions.runs, lambda row: row["way"].startswith("implicit")),
+    (partitions.runs, lambda row: row["way"].startswith("average")),
 ]
 
 
