@@ -33,6 +33,7 @@ REPETITIONS, ROUNDS, MESSAGES = 3, 5, 500
 OWN = {"sklearn": SKLEARN_BATCH, "default": 2 * LONG_BLOCK}  # whole batches, and whole blocks, at size `BLOCK`
 BEFORE = 6000  # messages before those that are timed: our default has long blocks by then
 PAPERS = METHODS[:5]
+RIVALS = ("oja", "krasulina", "incremental")
 MORE = (2,)  # k beyond Table 1's; the paper's figure has four for each data set and does not name them
 SHOWN = (*((name, 1) for name in PAPERS if name != "explicit"), *((m, BLOCK) for m in ("implicit", *OWN)))
 D = {"mnist": 784, "cifar10": 3072}
@@ -175,11 +176,11 @@ def _cell(values: list[float]) -> str:
 
 
 def claims(folder: Path) -> list[Claim]:
-    """The paper's claims about time."""
-    of = _times(folder)
-    return [
-        (words, by_setting((min(_ratio(of, D[n], k, size, m) for m in ("oja", "krasulina", "incremental")) > 1
-                            for n, k in settings()), settings()))
-        for words, size in (("“significantly faster”: Algorithm 1 is the quickest, message by message", 1),
-                            (f"the same in exact blocks of {BLOCK}", BLOCK))
-    ]  # fmt: skip
+    """The paper's claims about time, in the settings that were measured."""
+    of, claimed = _times(folder), []
+    for words, size in (("“significantly faster”: Algorithm 1 is the quickest, message by message", 1),
+                        (f"the same in exact blocks of {BLOCK}", BLOCK)):  # fmt: skip
+        others = {(n, k): [_ratio(of, D[n], k, size, m) for m in RIVALS] for n, k in settings()}
+        measured = [case for case, ratios in others.items() if not np.isnan(ratios).any()]
+        claimed.append((words, by_setting((min(others[case]) > 1 for case in measured), measured)))
+    return [(words, holds) for words, holds in claimed if holds]
